@@ -235,6 +235,15 @@ void driver_ask_save(struct driver *driver, uint64_t step)
     client_link_send(&driver->link, &m);
 }
 
+void driver_save(struct driver *driver, uint64_t step)
+{
+    const unsigned n = driver->n_saved + driver->n_failed;
+
+    driver_train(driver, step);
+    driver_ask_save(driver, step);
+    driver_await_saves(driver, n + 1);
+}
+
 void driver_look(struct client_link *link, const char *name)
 {
     attach(link, name, ROLE_VIEWER);

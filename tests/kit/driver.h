@@ -57,6 +57,8 @@ void driver_await_saves(struct driver *driver, unsigned n); /* saved and failed 
 /* Steps until so many have been done since the model's beginning, each opened when the one before is covered. */
 void driver_train(struct driver *driver, uint64_t n_steps);
 void driver_ask_save(struct driver *driver, uint64_t step);
+/* Trains until so many steps are done, and saves: awaits the answer, saved or failed. */
+void driver_save(struct driver *driver, uint64_t step);
 
 /* A viewer. */
 void driver_look(struct client_link *link, const char *name);

@@ -228,6 +228,11 @@ static bool are_attached(void *context)
     return eps_status(a->name, on_status, a, NULL) == 0 && a->n >= a->wanted;
 }
 
+void processes_await_workers(const char *name, uint32_t n)
+{
+    ck_assert(processes_until(are_attached, &(struct attached){.name = name, .wanted = n}));
+}
+
 static bool is_free(void *name)
 {
     char directory[300];
@@ -245,17 +250,16 @@ pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers)
 {
     const char *const daemon[] = {"--listen", name, NULL}, *const worker[] = {"--connect", name, "--device-mem",
                                                                               "256MiB", NULL};
-    struct attached a = {.name = name, .wanted = n_workers};
 
     processes_await_free(name);
     pid_t pid = processes_start("epsd", daemon, NULL);
-    ck_assert(processes_until(are_attached, &(struct attached){.name = name}));
+    processes_await_workers(name, 0);
     for (uint32_t i = 0; i < n_workers; i++) {
         pid_t w = processes_start("eps-worker", worker, NULL);
         if (workers)
             workers[i] = w;
     }
-    ck_assert(processes_until(are_attached, &a));
+    processes_await_workers(name, n_workers);
     return pid;
 }
 

@@ -45,6 +45,8 @@ int processes_eps(const char *format, ...) __attribute__((format(printf, 1, 2)))
 int processes_wait(pid_t pid);
 /* A daemon named `name` and n workers, all attached; workers[n]. Asserts. */
 pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers);
+/* Until the daemon of this name, or at this directory, is up and has at least so many workers. Asserts. */
+void processes_await_workers(const char *name, uint32_t n);
 
 /* A live child or grandchild of this process that runs this program; 0 if there is none. */
 pid_t processes_find(const char *program);

@@ -105,37 +105,12 @@ void users_check_log(const char *first, const char *second)
     free(said);
 }
 
-struct service {
-    uint32_t n_workers; /* wanted */
-};
-
-static void on_status(void *user, const struct eps_status *status)
-{
-    struct service *s = user;
-
-    if (status->n_workers >= s->n_workers)
-        s->n_workers = UINT32_MAX;
-}
-
-/* As root, who may look at everybody's. */
-static bool is_up(void *context)
-{
-    struct service s = *(struct service *)context;
-
-    return eps_status(service, on_status, &s, NULL) == 0 && s.n_workers == UINT32_MAX;
-}
-
-bool users_await_workers(uint32_t n)
-{
-    return processes_until(is_up, &(struct service){n});
-}
-
 pid_t users_start_service(void)
 {
     const char *const argv[] = {"--listen", service, "--group", group_name, NULL};
     pid_t daemon = users_start(USERS_OWNER, true, "epsd", argv);
 
-    ck_assert(users_await_workers(0));
+    processes_await_workers(service, 0); /* as root, who may look at everybody's */
     return daemon;
 }
 

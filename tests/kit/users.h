@@ -34,7 +34,5 @@ int users_wait(pid_t pid);
 
 /* epsd --group, up. */
 pid_t users_start_service(void);
-/* The service, as root sees it, has so many workers; else false at the end of two minutes. */
-bool users_await_workers(uint32_t n);
 
 #endif

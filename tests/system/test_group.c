@@ -73,7 +73,7 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     check_mode(users_service(), 0710);
     check_mode(path, 0660);
     pid_t lent = users_start(USERS_MEMBER, true, "eps-worker", worker);
-    ck_assert(users_await_workers(1));
+    processes_await_workers(users_service(), 1);
     snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
     snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
     snprintf(out, sizeof out, "%s", processes_path("out"));

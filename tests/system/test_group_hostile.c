@@ -224,7 +224,7 @@ TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
     const pid_t own = users_start(USERS_OWNER, true, "eps-worker", worker);
 
-    ck_assert(users_await_workers(1));
+    processes_await_workers(users_service(), 1);
     ck_assert_uint_eq(count_entries("s"), 1);
     find_entry(channel, sizeof channel, "s");
     snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
@@ -267,7 +267,7 @@ TEST(a_members_worker_comes_by_the_door)
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
     const pid_t lent = users_start(USERS_MEMBER, true, "eps-worker", worker);
 
-    ck_assert(users_await_workers(1));
+    processes_await_workers(users_service(), 1);
     ck_assert_uint_eq(count_entries("s"), 0);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(users_wait(daemon), 0);

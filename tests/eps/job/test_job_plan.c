@@ -45,29 +45,6 @@ static pid_t start_worker(const char *name, uint64_t budget)
     return processes_start("eps-worker", argv, NULL);
 }
 
-struct attached {
-    struct client_link viewer;
-    uint32_t n;
-};
-
-static bool are_attached(void *context)
-{
-    struct attached *a = context;
-    struct message status;
-
-    driver_status(&a->viewer, &status);
-    return status.status_reply.n_workers == a->n;
-}
-
-static void await_workers(const char *name, uint32_t n)
-{
-    struct attached a = {.n = n};
-
-    driver_look(&a.viewer, name);
-    ck_assert(processes_until(are_attached, &a));
-    client_link_free(&a.viewer);
-}
-
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
@@ -78,7 +55,7 @@ TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
     const pid_t ample = start_worker("lab", 64 << 20), tight = start_worker("lab", bytes_of(2, 2) - 1);
     struct driver driver;
 
-    await_workers("lab", 2);
+    processes_await_workers("lab", 2);
     driver_open(&driver, "lab", &options);
     ck_assert_uint_eq(driver.opened_with.job_opened.n_workers, 2);
     ck_assert_uint_eq(driver.opened_with.job_opened.choice.microbatch, 1);
@@ -99,7 +76,7 @@ TEST(a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything
     struct error err = {""};
     char need[32];
 
-    await_workers("desk", 1);
+    processes_await_workers("desk", 1);
     ck_assert_int_eq(driver_try(&driver, "desk", &options, &err), -ENOSPC);
     driver_leave(&driver);
     snprintf(need, sizeof need, "(%" PRIu64 " bytes)", bytes_of(1, 4));
@@ -140,7 +117,7 @@ TEST_EACH(a_worker_that_does_not_go_with_the_others_is_refused_by_name, 2)
     struct stage st;
     struct error err = {""};
 
-    await_workers("mixed", 1);
+    processes_await_workers("mixed", 1);
     pretend(&st, &side, "mixed", strangers[_i].device);
     ck_assert_int_eq(driver_try(&driver, "mixed", &options, &err), strangers[_i].code);
     ck_assert_msg(strstr(err.text, strangers[_i].sentence) && strstr(err.text, strangers[_i].device), "%s", err.text);
@@ -172,7 +149,7 @@ TEST(the_optimizer_leaves_cores_to_a_worker_with_a_device)
     struct side side = {0};
     struct stage st;
 
-    await_workers("cores", 1);
+    processes_await_workers("cores", 1);
     ck_assert_uint_ge(before, 1);
     ck_assert_uint_eq(count_threads("cores"), before);
     pretend(&st, &side, "cores", "cuda:0");

@@ -128,27 +128,6 @@ static pid_t start_training(const char *out, const char *steps)
     return processes_start("/bin/bash", argv, processes_path("client.log"));
 }
 
-struct attached {
-    uint32_t wanted, n;
-};
-
-static void on_status(void *user, const struct eps_status *status)
-{
-    ((struct attached *)user)->n = status->n_workers;
-}
-
-static bool are_attached(void *context)
-{
-    struct attached *a = context;
-
-    return eps_status("lab", on_status, a, NULL) == 0 && a->n == a->wanted;
-}
-
-static void await_workers(uint32_t n)
-{
-    ck_assert(processes_until(are_attached, &(struct attached){.wanted = n}));
-}
-
 static void stop(pid_t daemon)
 {
     struct eps_error error = {""};
@@ -181,9 +160,9 @@ TEST_EACH(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on,
 {
     const pid_t daemon = start_daemon(), idler = start_idler((enum never)_i);
 
-    await_workers(1);
+    processes_await_workers("lab", 1);
     const pid_t worker = start_worker();
-    await_workers(2);
+    processes_await_workers("lab", 2);
     ck_assert_int_eq(processes_wait(start_training("one", "2")), 1);
     expect_file("client.log", idlers[_i].client);
     ck_assert_int_eq(processes_wait(start_training("two", "2")), 0); /* waits for what the first has not given back */
@@ -277,7 +256,7 @@ TEST_EACH(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word, 
     const pid_t daemon = start_daemon(), worker = start_worker();
     char path[300];
 
-    await_workers(1);
+    processes_await_workers("lab", 1);
     const pid_t client = start_training("one", "1000000");
     snprintf(path, sizeof path, "%s", processes_path("one/metrics.jsonl"));
     ck_assert(processes_until(has_steps, path));

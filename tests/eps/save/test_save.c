@@ -26,53 +26,37 @@ static void setup(void)
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(setup, processes_remove)
 
-static const struct {
-    bool adamw;
-    uint32_t n_parts;
-} runs[] = {{false, 1}, {false, 4}, {true, 1}, {true, 4}};
-enum { N_RUNS = sizeof runs / sizeof *runs };
-
-static struct driver_options run_options(int i, const char *out)
-{
-    return (struct driver_options){.adamw = runs[i].adamw, .n_parts = runs[i].n_parts, .out = out};
-}
-
-/* One run saves after 3 steps without stopping; another stops there; a third goes on from where the first was. */
-TEST_EACH(a_save_under_way_holds_its_step_and_resumes_bit_for_bit, N_RUNS)
+/* One run saves after 3 steps without stopping; another stops there; a third goes on from where that one stopped. Other
+ * optimizers and numbers of parts: test_capture. */
+TEST(a_save_under_way_holds_its_step_and_resumes_bit_for_bit)
 {
     struct driver driver;
-    struct driver_options options = run_options(_i, outputs_make("going"));
+    struct driver_options options = {.adamw = true, .n_parts = 4, .out = outputs_make("going")};
 
     driver_open(&driver, "lab", &options);
     driver_train(&driver, 2);
     driver_begin(&driver);
     driver_await_covered(&driver, 3);
     driver_ask_save(&driver, 3);
-    driver_train(&driver, 6);
-    driver_ask_save(&driver, 6);
+    driver_save(&driver, 6);
     driver_await_saves(&driver, 2);
     ck_assert_uint_eq(driver.saved[0], 3);
     ck_assert_uint_eq(driver.saved[1], 6);
     driver_close(&driver);
     outputs_check_whole("going", 6);
 
-    options = run_options(_i, outputs_make("stopped"));
+    options.out = outputs_make("stopped");
     driver_open(&driver, "lab", &options);
-    driver_train(&driver, 3);
-    driver_ask_save(&driver, 3);
-    driver_await_saves(&driver, 1);
+    driver_save(&driver, 3);
     driver_close(&driver);
     outputs_check_whole("stopped", 3);
     outputs_check_same_state("going/step-3", "stopped/step-3");
-    outputs_check_same("going/step-3", "stopped/step-3", CHECKPOINT_TRAINING);
 
-    options = run_options(_i, outputs_make("resumed"));
+    options.out = outputs_make("resumed");
     options.resume = "stopped/step-3";
     options.step = 3;
     driver_open(&driver, "lab", &options);
-    driver_train(&driver, 6);
-    driver_ask_save(&driver, 6);
-    driver_await_saves(&driver, 1);
+    driver_save(&driver, 6);
     driver_close(&driver);
     outputs_check_same_state("going/step-6", "resumed/step-6");
 }
@@ -85,9 +69,7 @@ TEST(a_checkpoint_has_the_models_config_the_options_and_the_side_files)
         .side = "{\"options\": {\"lr\": 0.5}, \"files\": {\"tokenizer.json\": \"{}\\n\", \"merges.txt\": \"\"}}"};
 
     driver_open(&driver, "lab", &options);
-    driver_train(&driver, 1);
-    driver_ask_save(&driver, 1);
-    driver_await_saves(&driver, 1);
+    driver_save(&driver, 1);
     driver_close(&driver);
     outputs_check_whole("side", 1);
     ck_assert_str_eq(outputs_names("side"), "latest step-1 ");
@@ -139,9 +121,7 @@ TEST(saves_of_every_step_hold_their_steps)
     options.out = outputs_make("patient");
     driver_open(&driver, "lab", &options);
     for (uint64_t step = 1; step <= 5; step++) {
-        driver_train(&driver, step);
-        driver_ask_save(&driver, step);
-        driver_await_saves(&driver, (unsigned)step);
+        driver_save(&driver, step);
         ck_assert_uint_eq(driver.saved[step - 1], step);
         snprintf(hasty, sizeof hasty, "hasty/step-%ju", (uintmax_t)step);
         snprintf(patient, sizeof patient, "patient/step-%ju", (uintmax_t)step);
@@ -242,11 +222,14 @@ TEST(a_job_resumes_from_what_can_be_resumed_alone)
     ck_assert_msg(strstr(err.text, "moments") != NULL, "%s", err.text);
     driver_leave(&driver);
 
+    options = (struct driver_options){.side = "[]"}; /* others: test_capture */
+    ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -EINVAL);
+    ck_assert_msg(strstr(err.text, "side file") != NULL, "%s", err.text);
+    driver_leave(&driver);
+
     options = (struct driver_options){.out = outputs_make("source")};
     driver_open(&driver, "lab", &options);
-    driver_train(&driver, 1);
-    driver_ask_save(&driver, 1);
-    driver_await_saves(&driver, 1);
+    driver_save(&driver, 1);
     driver_close(&driver);
     options = (struct driver_options){.resume = "source/step-1", .step = 1, .only_looks = true};
     ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -EINVAL);
@@ -257,36 +240,6 @@ TEST(a_job_resumes_from_what_can_be_resumed_alone)
     options.only_looks = false;
     ck_assert_int_lt(driver_try(&driver, "lab", &options, &err), 0);
     driver_leave(&driver);
-}
-
-TEST(a_side_file_that_is_none_is_refused)
-{
-    static const char *const sides[] = {"",
-                                        "[]",
-                                        "{\"options\": 3}",
-                                        "{\"options\": {}, \"files\": {\"a.json\": 1}}",
-                                        "{\"options\": {}, \"files\": {\"../a.json\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"training.json\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"program\": \"\"}}"};
-    struct driver driver;
-    struct error err = {""};
-
-    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
-        const struct driver_options options = {.side = sides[i]};
-        ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -EINVAL);
-        ck_assert_msg(strstr(err.text, "side file") != NULL, "%s", err.text);
-        driver_leave(&driver);
-    }
-}
-
-TEST(the_job_says_how_many_rows_its_workers_run_at_once)
-{
-    struct driver driver;
-    const struct driver_options options = {.n_parts = 2, .microbatch = 1};
-
-    driver_open(&driver, "lab", &options);
-    ck_assert_uint_eq(driver.opened_with.job_opened.choice.microbatch, 1);
-    driver_close(&driver);
 }
 
 TEST(the_status_tells_of_saves)

@@ -42,9 +42,7 @@ TEST(what_killed_runs_left_is_removed_when_a_job_begins)
     ck_assert_int_eq(symlink("step-1", "killed/latest.partial"), 0);
     driver_open(&driver, "lab", &options);
     ck_assert_str_eq(outputs_names("killed"), "latest latest.partial step-1 step-8.partial ");
-    driver_train(&driver, 2);
-    driver_ask_save(&driver, 2);
-    driver_await_saves(&driver, 1);
+    driver_save(&driver, 2);
     driver_close(&driver);
     outputs_check_whole("killed", 2);
     ck_assert_str_eq(outputs_names("killed"), "latest step-1 step-2 step-8.partial ");
@@ -57,9 +55,7 @@ TEST(a_checkpoint_that_stands_is_replaced_whole)
 
     for (int i = 0; i < 2; i++) {
         driver_open(&driver, "lab", &options);
-        driver_train(&driver, 1);
-        driver_ask_save(&driver, 1);
-        driver_await_saves(&driver, 1);
+        driver_save(&driver, 1);
         ck_assert_uint_eq(driver.n_failed, 0);
         driver_close(&driver);
         outputs_check_whole("again", 1);
@@ -155,9 +151,7 @@ TEST_EACH(a_failed_save_leaves_the_old_one_and_the_run_goes_on, N_OBSTACLES)
 
     driver_open(&driver, "lab", &options);
     driver_look(&viewer, "lab");
-    driver_train(&driver, 1);
-    driver_ask_save(&driver, 1);
-    driver_await_saves(&driver, 1);
+    driver_save(&driver, 1);
     driver_begin(&driver);
     driver_await_covered(&driver, 2);
     o->put(o->name);
@@ -200,9 +194,7 @@ TEST_EACH(a_directory_that_takes_nothing_is_said_to, 2)
     const struct driver_options options = {.out = places[_i]};
 
     driver_open(&driver, "lab", &options);
-    driver_train(&driver, 1);
-    driver_ask_save(&driver, 1);
-    driver_await_saves(&driver, 1);
+    driver_save(&driver, 1);
     ck_assert_uint_eq(driver.n_failed, 1);
     ck_assert_ptr_nonnull(strstr(driver.failed.save_failed.error.text, places[_i]));
     driver_close(&driver);

@@ -138,7 +138,8 @@ TEST(a_snapshot_needs_a_model_in_training_and_three_files)
     driver_next(&viewer, &m);
     ck_assert_str_eq(message_name(m.kind), "REFUSED");
     ck_assert_int_eq(pipe(pipe_fds), 0);
-    const int kinds[] = {pipe_fds[1], open("a", O_RDONLY), open("a", O_WRONLY | O_APPEND), open(".", O_RDONLY)};
+    const int kinds[] = {pipe_fds[1], open("a", O_RDONLY), open("a", O_WRONLY | O_APPEND), open(".", O_RDONLY),
+                         open("a", O_PATH)};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         wrong[2] = kinds[i];
         ask_snapshot(&viewer, wrong, 3);

@@ -2,7 +2,7 @@
  *
  * librecord.so, preloaded, appends a record to $RECORD_FILE after each call that succeeded and that changed something
  * below $RECORD_DIRECTORY, or flushed it. Paths are relative to that directory, as they were at that moment; "" is the
- * directory itself. tests/kit/disk.h plays the records back. */
+ * directory itself. tests/eps/save/test_save_crash.c plays the records back. */
 #ifndef TESTS_KIT_PRELOAD_RECORD_H
 #define TESTS_KIT_PRELOAD_RECORD_H
 
