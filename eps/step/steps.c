@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it has fewer weight buffers than that */
 
@@ -42,6 +43,43 @@ void steps_free(struct steps *steps)
     free(steps->fence.squares);
     free(steps->fence.n_given);
     *steps = (struct steps){.job = steps->job, .saves = steps->saves, .loss = NAN};
+}
+
+/* ---- fenced commit ---------------------------------------------------------------------------------------------- */
+
+static const double clip_epsilon = 1e-6; /* added to the norm, as PyTorch's clip_grad_norm_ does */
+
+static void fence_begin(struct fence *fence)
+{
+    memset(fence->n_given, 0, fence->n_units * sizeof *fence->n_given);
+    fence->norm = NAN;
+    fence->skipped = false;
+}
+
+/* Notes that a fold was given to the optimizer thread. Returns where the unit's sum of squares goes if this is the last
+ * of its n_folds, else NULL. */
+static double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds)
+{
+    return fence->n_units && ++fence->n_given[unit] == n_folds ? &fence->squares[unit] : NULL;
+}
+
+/* All folds are done, so the optimizer thread has written the sums of squares. Sets the norm. Returns the factor that
+ * scales the gradient's norm down to clip_norm at most (0: no clipping). */
+static float fence_commit(struct fence *fence, double clip_norm)
+{
+    double sum = 0;
+
+    for (uint32_t u = 0; u < fence->n_units; u++)
+        sum += fence->squares[u];
+    fence->norm = sqrt(sum);
+    const double scale = clip_norm / (fence->norm + clip_epsilon);
+    return clip_norm > 0 && scale < 1 ? (float)scale : 1;
+}
+
+static void fence_skip(struct fence *fence, uint64_t step)
+{
+    fence->skipped = true;
+    fence->n_past = step + 1;
 }
 
 /* ---- actions ---------------------------------------------------------------------------------------------------- */
