@@ -3,13 +3,13 @@
 
 #include "proto/base/process.h"
 #include "proto/plan/search.h"
+#include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/stage.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,57 +36,55 @@ static uint64_t bytes_of(uint32_t n_workers, uint32_t microbatch)
     return plan_total(&plan);
 }
 
-static pid_t start_worker(const char *name, uint64_t budget)
+static void start_worker(uint64_t budget)
 {
-    char text[32];
-    const char *const argv[] = {"--connect", name, "--device-mem", text, NULL};
+    const char *const argv[] = {"--connect", "lab", "--device-mem", print("%" PRIu64, budget), NULL};
 
-    snprintf(text, sizeof text, "%" PRIu64, budget);
-    return processes_start("eps-worker", argv, NULL);
+    processes_start("eps-worker", argv, NULL);
+}
+
+/* A daemon, and a worker for each budget up to the first 0. */
+static void begin(const uint64_t budgets[3])
+{
+    uint32_t n = 0;
+
+    processes_daemon("lab", 0, NULL);
+    for (; budgets[n]; n++)
+        start_worker(budgets[n]);
+    processes_await_workers("lab", n);
 }
 
 SUITE_TIMEOUT(60)
-SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+SUITE_FIXTURE(processes_setup, processes_remove)
 
 TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
 {
     const struct driver_options options = {.n_parts = 2};
-    const pid_t daemon = processes_daemon("lab", 0, NULL);
-    const pid_t ample = start_worker("lab", 64 << 20), tight = start_worker("lab", bytes_of(2, 2) - 1);
     struct driver driver;
 
-    processes_await_workers("lab", 2);
+    begin((uint64_t[3]){64 << 20, bytes_of(2, 2) - 1});
     driver_open(&driver, "lab", &options);
     ck_assert_uint_eq(driver.opened_with.job_opened.n_workers, 2);
     ck_assert_uint_eq(driver.opened_with.job_opened.choice.microbatch, 1);
     driver_train(&driver, 2);
     driver_close(&driver);
-    kill(ample, SIGKILL);
-    kill(tight, SIGKILL);
-    kill(daemon, SIGKILL);
 }
 
 /* The sentence says what would do. */
 TEST(a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded)
 {
     const struct driver_options options = {.n_parts = 1, .microbatch = 4};
-    const pid_t daemon = processes_daemon("desk", 0, NULL);
-    const pid_t worker = start_worker("desk", bytes_of(1, 4) - 1);
     struct driver driver;
     struct error err = {""};
-    char need[32];
 
-    processes_await_workers("desk", 1);
-    ck_assert_int_eq(driver_try(&driver, "desk", &options, &err), -ENOSPC);
+    begin((uint64_t[3]){bytes_of(1, 4) - 1});
+    ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -ENOSPC);
     driver_leave(&driver);
-    snprintf(need, sizeof need, "(%" PRIu64 " bytes)", bytes_of(1, 4));
-    ck_assert_msg(strstr(err.text, need) != NULL, "%s", err.text);
-    kill(worker, SIGKILL);
-    kill(daemon, SIGKILL);
+    ck_assert_msg(strstr(err.text, print("(%" PRIu64 " bytes)", bytes_of(1, 4))) != NULL, "%s", err.text);
 }
 
 /* A worker by its word alone, attached. */
-static void pretend(struct stage *st, struct side *side, const char *name, const char *device)
+static void pretend(struct stage *st, struct side *side, const char *device)
 {
     struct message hello = worker_hello;
     char directory[200];
@@ -94,7 +92,7 @@ static void pretend(struct stage *st, struct side *side, const char *name, const
     stage_begin(st);
     rmdir(st->directory); /* the daemon has its own */
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device);
-    ck_assert_int_eq(session_directory(directory, sizeof directory, name, NULL), 0);
+    ck_assert_int_eq(session_directory(directory, sizeof directory, "lab", NULL), 0);
     ck_assert_int_eq(session_connect(&side->s, &st->loop, directory, &hello, &side_events, side, NULL), 0);
     stage_run_until(st, &side->n_opened, 1);
 }
@@ -111,30 +109,27 @@ static const struct {
 TEST_EACH(a_worker_that_does_not_go_with_the_others_is_refused_by_name, 2)
 {
     const struct driver_options options = {.n_parts = 2};
-    const pid_t daemon = processes_daemon("mixed", 0, NULL), worker = start_worker("mixed", 64 << 20);
     struct side side = {0};
     struct driver driver;
     struct stage st;
     struct error err = {""};
 
-    processes_await_workers("mixed", 1);
-    pretend(&st, &side, "mixed", strangers[_i].device);
-    ck_assert_int_eq(driver_try(&driver, "mixed", &options, &err), strangers[_i].code);
+    begin((uint64_t[3]){64 << 20});
+    pretend(&st, &side, strangers[_i].device);
+    ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), strangers[_i].code);
     ck_assert_msg(strstr(err.text, strangers[_i].sentence) && strstr(err.text, strangers[_i].device), "%s", err.text);
     driver_leave(&driver);
     session_close(side.s);
     stage_run_until(&st, &side.n_closed, 1);
     stage_end(&st);
-    kill(worker, SIGKILL);
-    kill(daemon, SIGKILL);
 }
 
-static uint32_t count_threads(const char *name)
+static uint32_t count_threads(void)
 {
     struct client_link viewer;
     struct message status;
 
-    driver_look(&viewer, name);
+    driver_look(&viewer, "lab");
     driver_status(&viewer, &status);
     client_link_free(&viewer);
     return status.status_reply.n_threads;
@@ -143,21 +138,20 @@ static uint32_t count_threads(const char *name)
 /* A worker on the daemon's own cores takes turns with it; one with a device does not. */
 TEST(the_optimizer_leaves_cores_to_a_worker_with_a_device)
 {
-    const pid_t daemon = processes_daemon("cores", 0, NULL), worker = start_worker("cores", 64 << 20);
     const uint32_t n_cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), most = n_cores > 2 ? n_cores - 2 : 1;
-    const uint32_t before = count_threads("cores"), left = before < most ? before : most;
     struct side side = {0};
     struct stage st;
 
-    processes_await_workers("cores", 1);
+    begin((uint64_t[3]){0});
+    const uint32_t before = count_threads(), left = before < most ? before : most;
+    start_worker(64 << 20);
+    processes_await_workers("lab", 1);
     ck_assert_uint_ge(before, 1);
-    ck_assert_uint_eq(count_threads("cores"), before);
-    pretend(&st, &side, "cores", "cuda:0");
-    ck_assert_uint_eq(count_threads("cores"), left);
+    ck_assert_uint_eq(count_threads(), before);
+    pretend(&st, &side, "cuda:0");
+    ck_assert_uint_eq(count_threads(), left);
     session_close(side.s);
     stage_run_until(&st, &side.n_closed, 1);
-    ck_assert_uint_eq(count_threads("cores"), left);
+    ck_assert_uint_eq(count_threads(), left);
     stage_end(&st);
-    kill(worker, SIGKILL);
-    kill(daemon, SIGKILL);
 }

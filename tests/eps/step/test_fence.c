@@ -1,19 +1,16 @@
 /* Fenced commit in a real daemon, whose worker contributes what the test wants. */
-#include "tests/kit/test.h"
-
-#include "proto/base/process.h"
+#include "tests/kit/command.h"
 #include "tests/kit/driver.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
+#include "tests/kit/test.h"
 
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* Until the optimizer thread has no contribution any more, as the daemon knows. */
 static void await_no_fold(const char *name)
@@ -55,42 +52,36 @@ static double expected_norm(int step)
     return ldexp(sqrt(sum), step);
 }
 
-static void check_same(const char *out, const char *file, bool same)
+static void check_same(const char *file, bool same)
 {
-    char command[1200];
-    const int n = snprintf(command, sizeof command, "cmp -s '%s/step-1/%s' '%s/step-2/%s'", out, file, out, file);
+    const char *command = print("cmp -s out/step-1/%s out/step-2/%s", file, file);
 
-    ck_assert_int_lt(n, (int)sizeof command);
     ck_assert_msg((system(command) == 0) == same, "%s of step 1 and step 2", file);
 }
 
-static const char *make_out(const char *name)
+/* A daemon and its worker: a puppet, if the daemon has no workers of its own. */
+static void begin(uint32_t n_workers, enum puppet_fault fault)
 {
-    const char *out = processes_path(name);
-
-    ck_assert_int_eq(mkdir(out, 0777), 0);
-    return out;
+    processes_daemon("lab", n_workers, NULL);
+    if (n_workers > 0)
+        return;
+    puppet_start("lab", fault);
+    puppet_await("lab");
 }
 
 SUITE_TIMEOUT(60)
-SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+SUITE_FIXTURE(processes_setup, processes_remove)
 
 /* The worker goes on with the skipped step, and is given back its slots; the next step is as if it had not been. */
 TEST_RANGE(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit, PUPPET_IN_FIRST_CONTRIBUTION,
            PUPPET_NOWHERE + 1)
 {
     const enum puppet_fault fault = (enum puppet_fault)_i;
-    char name[24], out_name[24];
+    const struct driver_options options = {.fenced = true, .out = outputs_make("out")};
     struct driver driver;
 
-    snprintf(name, sizeof name, "skip%d", _i);
-    snprintf(out_name, sizeof out_name, "out%d", _i);
-    const char *out = make_out(out_name);
-    const struct driver_options options = {.fenced = true, .out = out};
-    const pid_t daemon = processes_daemon(name, 0, NULL), worker = puppet_start(name, fault);
-
-    puppet_await(name);
-    driver_open(&driver, name, &options);
+    begin(0, fault);
+    driver_open(&driver, "lab", &options);
     driver_train(&driver, 1);
     ck_assert(!driver.last_done.done.skipped);
     ck_assert_double_eq_tol(driver.last_done.done.grad_norm, expected_norm(0), 1e-12 * expected_norm(0));
@@ -103,47 +94,39 @@ TEST_RANGE(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit, PUP
     driver_ask_save(&driver, 2);
     driver_await_saves(&driver, 2);
     ck_assert_uint_eq(driver.n_saved, 2);
-    check_same(out, "model.safetensors", fault != PUPPET_NOWHERE);
-    check_same(out, "optimizer.safetensors", fault != PUPPET_NOWHERE);
+    check_same("model.safetensors", fault != PUPPET_NOWHERE);
+    check_same("optimizer.safetensors", fault != PUPPET_NOWHERE);
     driver_train(&driver, 4);
     ck_assert(!driver.last_done.done.skipped);
     ck_assert_double_eq(driver.last_done.done.loss, 1); /* 64 nats over 64 tokens */
     ck_assert_double_eq_tol(driver.last_done.done.grad_norm, expected_norm(3), 1e-12 * expected_norm(3));
     driver_close(&driver);
-    kill(worker, SIGKILL);
-    kill(daemon, SIGKILL);
 }
 
 /* Its moments have had fewer updates than steps were done, which only a fenced run can have. */
 TEST(a_run_in_which_a_step_was_skipped_resumes)
 {
-    const char *out = make_out("resumed");
-    char from[1100];
-    const int n = snprintf(from, sizeof from, "%s/step-2", out);
-    const struct driver_options begun = {.fenced = true, .out = out},
+    const char *from = "out/step-2";
+    const struct driver_options begun = {.fenced = true, .out = outputs_make("out")},
                                 fenced = {.fenced = true, .resume = from, .step = 2},
                                 eager = {.resume = from, .step = 2};
-    const pid_t daemon = processes_daemon("resumed", 0, NULL), worker = puppet_start("resumed", PUPPET_IN_LOSS);
     struct error err = {""};
     struct driver driver;
 
-    ck_assert_int_lt(n, (int)sizeof from);
-    puppet_await("resumed");
-    driver_open(&driver, "resumed", &begun);
+    begin(0, PUPPET_IN_LOSS);
+    driver_open(&driver, "lab", &begun);
     driver_train(&driver, 2);
     ck_assert(driver.last_done.done.skipped);
     driver_ask_save(&driver, 2);
     driver_await_saves(&driver, 1);
     driver_close(&driver);
-    ck_assert_int_eq(driver_try(&driver, "resumed", &eager, &err), -EINVAL);
+    ck_assert_int_eq(driver_try(&driver, "lab", &eager, &err), -EINVAL);
     ck_assert_msg(strstr(err.text, "have had 1 updates, and the checkpoint is of step 2") != NULL, "%s", err.text);
     driver_leave(&driver);
-    driver_open(&driver, "resumed", &fenced);
+    driver_open(&driver, "lab", &fenced);
     driver_train(&driver, 3);
     ck_assert(!driver.last_done.done.skipped);
     driver_close(&driver);
-    kill(worker, SIGKILL);
-    kill(daemon, SIGKILL);
 }
 
 /* The optimizer thread has the second of two contributions when the first ends the step. Were its end not heard of,
@@ -151,30 +134,27 @@ TEST(a_run_in_which_a_step_was_skipped_resumes)
 TEST(a_step_is_skipped_while_other_contributions_are_folded)
 {
     const struct driver_options options = {.fenced = true, .vocabulary = 6 * 8192}; /* units of 4 MiB take long */
-    const pid_t daemon = processes_daemon("two", 0, NULL), worker = puppet_start("two", PUPPET_IN_FIRST_OF_TWO);
     struct driver driver;
 
-    puppet_await("two");
-    driver_open(&driver, "two", &options);
+    begin(0, PUPPET_IN_FIRST_OF_TWO);
+    driver_open(&driver, "lab", &options);
     driver_train(&driver, 2);
     ck_assert(driver.last_done.done.skipped);
-    await_no_fold("two"); /* before the next step is open */
+    await_no_fold("lab"); /* before the next step is open */
     driver_train(&driver, 3);
     ck_assert(!driver.last_done.done.skipped);
     ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
     driver_close(&driver);
-    kill(worker, SIGKILL);
-    kill(daemon, SIGKILL);
 }
 
 /* The update of so many rows outlasts the opening of the next step. */
 TEST(what_is_told_of_a_step_is_its_own_when_the_next_is_open)
 {
     const struct driver_options options = {.fenced = true, .vocabulary = 50000};
-    const pid_t daemon = processes_daemon("own", 1, NULL);
     struct driver driver;
 
-    driver_open(&driver, "own", &options);
+    begin(1, PUPPET_NOWHERE);
+    driver_open(&driver, "lab", &options);
     for (uint64_t step = 1; step <= 3; step++) {
         driver_await_covered(&driver, step - 1);
         driver_begin(&driver);
@@ -183,25 +163,23 @@ TEST(what_is_told_of_a_step_is_its_own_when_the_next_is_open)
     }
     driver_await_done(&driver, 3);
     driver_close(&driver);
-    kill(daemon, SIGKILL);
 }
 
 TEST(parts_that_adama_would_square_are_refused)
 {
     const struct driver_options fenced = {.fenced = true, .n_parts = 2}, clipped = {.clip_norm = 1, .n_parts = 2},
                                 summed = {.clip_norm = 1, .n_parts = 2, .adamw = true};
-    const pid_t daemon = processes_daemon("parts", 2, NULL);
     struct driver driver;
     struct error err = {""};
 
-    ck_assert_int_lt(driver_try(&driver, "parts", &fenced, &err), 0);
+    begin(2, PUPPET_NOWHERE);
+    ck_assert_int_lt(driver_try(&driver, "lab", &fenced, &err), 0);
     ck_assert_msg(strstr(err.text, "choose --optimizer adamw") != NULL, "%s", err.text);
     driver_leave(&driver);
-    ck_assert_int_lt(driver_try(&driver, "parts", &clipped, &err), 0);
+    ck_assert_int_lt(driver_try(&driver, "lab", &clipped, &err), 0);
     driver_leave(&driver);
-    driver_open(&driver, "parts", &summed);
+    driver_open(&driver, "lab", &summed);
     driver_train(&driver, 2);
     ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
     driver_close(&driver);
-    kill(daemon, SIGKILL);
 }
