@@ -20,7 +20,7 @@ static bool is_own_name(const char *name)
     return false;
 }
 
-enum { OWN_FILES = 3 }; /* that training.json lists */
+enum { OWN_FILES = 3 }; /* those of own[] that training.json lists */
 
 static int check_side(json_t *side, struct error *err)
 {
@@ -112,7 +112,7 @@ static int open_checkpoint(struct capture *capture, struct error *err)
     return rc;
 }
 
-/* What is wrong with one of the two large files: where it is, and what to do. */
+/* Adds to an error about one of the two large files where the file is and what to do. */
 static int explain(const struct capture *capture, int rc, struct error *err)
 {
     return rc && capture->options.checkpoint ? output_explain(err, rc, capture->directory) : rc;
@@ -157,7 +157,7 @@ static int write_all(int fd, const char *at, size_t n, struct error *err)
     return 0;
 }
 
-/* Into the directory, or into the next of the files that came open. */
+/* Writes into the directory, or into the next open file. */
 static int write_small(struct capture *capture, const char *name, const char *text, size_t n, struct error *err)
 {
     const struct capture_options *o = &capture->options;
@@ -165,7 +165,7 @@ static int write_small(struct capture *capture, const char *name, const char *te
     if (capture->directory >= 0)
         return output_write(capture->directory, name, text, n, err);
     if (capture->n_used >= o->n_files)
-        return error_set(err, -EINVAL, "%s: no file came open for it", name);
+        return error_set(err, -EINVAL, "%s: no open file came for it", name);
     const int fd = o->files[capture->n_used++];
     int rc = write_all(fd, text, n, err);
     if (!rc && fsync(fd))
@@ -176,7 +176,7 @@ static int write_small(struct capture *capture, const char *name, const char *te
     return output_explain(err, rc, -1);
 }
 
-/* A small file, whole, and its checksum. */
+/* Writes a small file and notes its checksum. */
 static int add_text(struct capture *capture, const char *name, const char *text, size_t n, struct error *err)
 {
     struct checkpoint_file *file = checkpoint_add_file(&capture->checkpoint, name, n);
@@ -186,7 +186,7 @@ static int add_text(struct capture *capture, const char *name, const char *text,
     return write_small(capture, name, text, n, err);
 }
 
-/* Whatever the weights were read from, here they are fp32. */
+/* Checkpoints and snapshots hold fp32 weights, whatever type the weights were read from. */
 static char *print_config(const struct capture_options *o, struct error *err)
 {
     char *text = model_config_print(o->config, o->config_bytes, NUMBER_FP32);
@@ -303,5 +303,5 @@ void capture_discard(struct capture *capture)
     else if (!o.checkpoint)
         for (unsigned i = 0; i < o.n_files; i++)
             if (ftruncate(o.files[i], 0) < 0)
-                return; /* the viewer is told, and has them in hand */
+                return; /* the viewer hears of the failure, and has the files */
 }

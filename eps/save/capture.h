@@ -12,8 +12,8 @@
 
 #include <stdbool.h>
 
-/* Files that the client or viewer opened. Of a snapshot, these two. Of a checkpoint without a directory: weights,
- * moments, config.json, what came with the model in the order of the side file, and training.json. */
+/* Files that the client or viewer opened. For a snapshot: these three. For a checkpoint without a directory: weights,
+ * moments, config.json, the files that came with the model in the order of the side file, and training.json. */
 enum capture_file { CAPTURE_WEIGHTS, CAPTURE_CONFIG, CAPTURE_SIDE, CAPTURE_FILES };
 enum { CAPTURE_MOMENTS = 1, CAPTURE_SMALL, CAPTURE_MOST = CHECKPOINT_MAX_FILES + 1 };
 
@@ -26,9 +26,9 @@ struct capture_options {
     const char *side; /* the job's side file, accepted by capture_check_side; NULL: none */
     size_t side_bytes;
     uint32_t microbatch;      /* rows, where all workers chose the same; recorded in the options; 0: they differ */
-    struct products products; /* that all of them have; so are these; version 0: none */
+    struct products products; /* algorithms of all workers, recorded likewise; version 0: none */
     bool checkpoint;
-    int output; /* of a checkpoint: the directory; -1: its files came open, and its owner puts them in place */
+    int output;              /* of a checkpoint: the directory; -1: the client opened `files` and puts them in place */
     int files[CAPTURE_MOST]; /* (n_files), emptied first */
     unsigned n_files;
 };
@@ -38,7 +38,7 @@ struct capture {
     bool open;
     int directory;              /* step-N.partial, or -1 */
     int weights_fd, moments_fd; /* of a checkpoint, or -1 */
-    unsigned n_used;            /* files that came open and are written, or being written */
+    unsigned n_used;            /* open files that are written, or being written */
     struct store_files *files;  /* the store's: one capture at a time is open */
     struct checkpoint checkpoint;
 };

@@ -1,12 +1,13 @@
 /* Checkpoints and snapshots, while the job goes on training.
  *
- * Each is a reader of the relay's, which fixes the version (the cut) and says of each unit when it is there: from then
- * on until it is released nothing is folded into it. One writer at a time, an item of libuv's pool, writes some
- * captured units, those first that the backward pass wants first; they are released, and the next item begins. So
- * neither the loop nor the optimizer thread waits for a disk, and a step waits at most for what was captured before it.
+ * Each save is a reader of the relay. The relay fixes the version to save (the cut), and captures each unit when it
+ * reaches that version: nothing is folded into a captured unit until it is released. One writer at a time, a work item
+ * of libuv's pool, writes some captured units, in the order in which the backward pass needs them. They are released,
+ * and the next item begins. So neither the loop nor the optimizer thread waits for a disk, and a step waits at most for
+ * units that were captured before it.
  *
- * Before the first step is opened the relay knows no units: all of them stand still, and the reader is announced right
- * after the opening, before anything of that step can be folded. */
+ * Before the first step is opened, the relay knows no units, and none of them changes. So the save reads all of them,
+ * and its reader is announced right after the opening, before anything of that step can be folded. */
 #include "eps/save/save_state.h"
 
 #include "eps/rights.h"
@@ -19,7 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BATCH_BYTES = 8 << 20 }; /* of weights: an item ends once it has as much */
+enum { BATCH_BYTES = 8 << 20 }; /* of weights, in one work item; the last unit may exceed it */
 
 int save_init(struct saves *saves, struct error *err)
 {
@@ -103,7 +104,7 @@ static void free_save(struct save *s)
     free(s);
 }
 
-/* Units that come later are let go at once. */
+/* Units that are captured later are released at once. */
 void save_give_up(struct save *s, int rc, const struct error *err)
 {
     if (s->rc)
@@ -115,8 +116,8 @@ void save_give_up(struct save *s, int rc, const struct error *err)
             s->units[u] |= UNIT_QUEUED | UNIT_WRITTEN;
 }
 
-/* Those that are over, once the relay will say no more of them: that of a job which has ended still does, of what the
- * optimizer thread was at. */
+/* Frees saves that are over, once the relay will not mention them again. The relay of an ended job still does, until the
+ * optimizer thread has finished. */
 static void sweep(struct saves *saves)
 {
     const struct job *job = saves->job;
@@ -134,15 +135,13 @@ static void sweep(struct saves *saves)
     }
 }
 
-/* ---- files of the client's -------------------------------------------------------------------------------------- */
+/* ---- files that the client opens -------------------------------------------------------------------------------- */
 
-/* Checkpoints of another user's job: the client opens their files and puts them in place, since the daemon would do both
- * with its own user's rights (eps/rights.c). What is between, the units, is written as any other's. One is open at a
- * time. */
+/* For another user's job, the client opens the files of a checkpoint and puts them in place, since the daemon would do
+ * both with its own user's rights (eps/rights.c). The daemon writes the units, as for any job. */
 
-/* The store has tables for one save at a time. The one that is open waits for nothing that a later one holds: what its
- * version still lacks are updates of a step whose contributions are all folded before any that a later version holds
- * back. */
+/* The store has tables for one open save at a time. The open one never waits for a later one: its version lacks only
+ * updates of a step, and all contributions to that step are folded before any that a later version holds back. */
 static bool is_other_open(const struct save *s)
 {
     for (const struct save *other = s->saves->first; other; other = other->next)
@@ -165,7 +164,7 @@ static void ask_client(struct save *s, enum message_output what)
         s->begun = true;
         s->awaits = what == OUTPUT_OPEN ? SAVE_FOR_FILES : SAVE_FOR_PLACE;
     }
-    if (job->client) /* else the job is ending, and this with it */
+    if (job->client) /* else the job is ending, and this save too */
         session_send(job->client->session, &m);
 }
 
@@ -201,13 +200,13 @@ void save_on_output_done(struct saves *saves, const struct message *m, const int
 
     if (s && !s->rc && s->awaits == SAVE_FOR_NOTHING) {
         job_close_fds(fds, n_fds);
-        peer_refuse(saves->job->client, "a checkpoint's files that nobody asked for");
+        peer_refuse(saves->job->client, "files for a checkpoint that were not requested");
         return;
     }
     if (s && !s->rc) {
         const bool placed = s->awaits == SAVE_FOR_PLACE;
         s->awaits = SAVE_FOR_NOTHING;
-        s->begun = !placed && !rc; /* what failed, the client has removed */
+        s->begun = !placed && !rc; /* after a failure, the client has removed its files */
         if (!rc && !placed)
             rc = take_files(s, fds, n_fds, &err);
         taken = !rc && !placed;
@@ -216,13 +215,13 @@ void save_on_output_done(struct saves *saves, const struct message *m, const int
         if (!s->begun)
             save_conclude(s);
     }
-    if (!taken) /* of one that was given up meanwhile, too */
+    if (!taken) /* also if the save was given up meanwhile */
         job_close_fds(fds, n_fds);
 }
 
 /* ---- the writer ------------------------------------------------------------------------------------------------- */
 
-/* The track is the writer's, whichever thread of the pool it is this time. */
+/* One track for the writer, although each item may run on another thread of the pool. */
 static struct trace *find_track(struct job *job)
 {
     struct trace *track = job_trace(job, &job->writer_trace);
@@ -302,7 +301,7 @@ void save_on_written(struct saves *saves)
         save_conclude(s);
 }
 
-/* From the top visit down, as contributions come. */
+/* From the top visit down: the order in which contributions come. */
 static bool fill_batch(struct save *s)
 {
     const struct model *model = &s->saves->job->model;
@@ -338,7 +337,7 @@ static bool find_task(struct save *s)
     return true;
 }
 
-/* The oldest first, so that they end in order. */
+/* Oldest save first, so that saves end in order. */
 void save_pump(struct saves *saves)
 {
     sweep(saves);
@@ -350,7 +349,7 @@ void save_pump(struct saves *saves)
         saves->writing = s;
         s->begun = true;
         int rc = uv_queue_work(saves->job->hub->loop, &s->work, do_task, on_task_done);
-        assert(rc == 0); /* fails without a function alone */
+        assert(rc == 0); /* fails only if do_task is NULL */
     }
 }
 
@@ -412,8 +411,8 @@ void save_on_job_over(struct saves *saves)
         if (s->over || s->rc || (s->n_captured == job->model.n_units && !lost))
             continue;
         error_set(&err, -ECANCELED,
-                  lost ? "the job ended before step %" PRIu64 " was put in place, which is its client's to do"
-                       : "the job ended before all of step %" PRIu64 " was there to be saved",
+                  lost ? "the job ended before its client put step %" PRIu64 " in place"
+                       : "the job ended before all units had reached step %" PRIu64,
                   s->step);
         save_give_up(s, -ECANCELED, &err);
         if (!s->begun)

@@ -1,4 +1,4 @@
-/* Who asks for a checkpoint or a snapshot, whether it can be had, and where it begins. */
+/* Requests for checkpoints and snapshots: checks them and begins the saves. */
 #include "eps/save/save_state.h"
 
 #include "eps/rights.h"
@@ -26,9 +26,9 @@ static struct save *find_checkpoint(const struct saves *saves, uint64_t step)
     return s;
 }
 
-static_assert(2 * SAVE_MOST == PLAN_HOST_SAVES, "the room that the job has for them");
+static_assert(2 * SAVE_MOST == PLAN_HOST_SAVES, "the job has flags for every save");
 
-/* Flags of units that no save has; zeroed. */
+/* Finds flags that no save uses, and zeroes them. */
 static uint8_t *find_units(const struct saves *saves)
 {
     const uint32_t n_units = saves->job->model.n_units;
@@ -44,7 +44,7 @@ static uint8_t *find_units(const struct saves *saves)
     return units;
 }
 
-/* Observers are not in the way of what the run has promised: checkpoints and snapshots are counted apart. */
+/* Checkpoints and snapshots are counted apart, so that viewers cannot keep the run from saving. */
 static int add(struct save **out, struct saves *saves, bool checkpoint, struct error *err)
 {
     const struct job *job = saves->job;
@@ -80,7 +80,7 @@ static int add(struct save **out, struct saves *saves, bool checkpoint, struct e
     return 0;
 }
 
-/* Before the first step is opened all units stand still, and the relay knows none. */
+/* Before the first step is opened, the relay knows no units and none of them changes: all are captured at once. */
 static void begin(struct save *s)
 {
     const struct job *job = s->saves->job;
@@ -101,14 +101,14 @@ void save_on_client(struct saves *saves, const struct message *m)
     struct save *s;
 
     if (m->save.step != MESSAGE_NO_STEP && m->save.step != cut) {
-        peer_refuse(job->client, "a save of another step than comes next");
+        peer_refuse(job->client, "a save of another step than the next one");
         return;
     }
     if (saves->saved_step == cut) {
         save_tell_client(job, 0, NULL, cut);
         return;
     }
-    if (find_checkpoint(saves, cut)) /* its end will be told */
+    if (find_checkpoint(saves, cut)) /* the client hears of its end */
         return;
     int rc = add(&s, saves, true, &err);
     if (rc) {
@@ -119,7 +119,7 @@ void save_on_client(struct saves *saves, const struct message *m)
     }
 }
 
-/* Why a checkpoint, or a snapshot, cannot be had now; or 0. */
+/* Whether the job can be saved now, as a checkpoint or a snapshot: 0, or why not. */
 static int check_job(const struct job *job, bool checkpoint, struct error *err)
 {
     if (job->state == JOB_NONE || !job->request.job.train)
@@ -153,7 +153,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
     int rc;
 
     if (m->save.step != MESSAGE_NO_STEP) {
-        peer_refuse(viewer, "only the client says which step is saved");
+        peer_refuse(viewer, "only the client may choose the step to save");
         return;
     }
     rc = check_job(job, true, &err);
@@ -182,7 +182,7 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
     struct save *s;
     int rc = n_fds == CAPTURE_FILES
                  ? rights_files(fds, n_fds, &err)
-                 : error_set(&err, -EINVAL, "a snapshot comes with three files: weights, config and side file");
+                 : error_set(&err, -EINVAL, "a snapshot needs three files: weights, config and side file");
 
     if (!rc)
         rc = check_job(saves->job, false, &err);

@@ -19,7 +19,7 @@ enum unit_flag {
     UNIT_HELD = 8, /* the relay waits for its release */
 };
 
-/* What the daemon waits for from a client that opens its own files. */
+/* What a save waits for, if the client opens its files. */
 enum save_wait { SAVE_FOR_NOTHING, SAVE_FOR_FILES, SAVE_FOR_PLACE };
 
 enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD };

@@ -44,8 +44,8 @@ struct optimizer_kernel {
     /* Stochastically: the lower half of each word is for m, the upper half for v. */
     void (*round)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m, const float *restrict v,
                   const uint32_t *restrict words, size_t n);
-    /* The words of n groups from this one on, OPTIMIZER_GROUP to a group of as many elements. Its 16 quads (proto/base/random.h)
-     * come as they fill vectors: words 0 and 1 of each in turn, then words 2 and 3 of each. */
+    /* The random words of n groups of OPTIMIZER_GROUP elements, from `group` on. The 16 quads of a group
+     * (proto/base/random.h) are stored as they fill vectors: words 0 and 1 of each quad, then words 2 and 3 of each. */
     void (*draw)(uint32_t *words, struct random_key key, uint64_t row, uint64_t group, size_t n);
 };
 

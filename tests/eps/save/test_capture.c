@@ -290,7 +290,7 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     for (uint32_t u = 0; u < run.ip->model.n_units; u++)
         ck_assert_int_eq(capture_write(&capture, u, &err), 0);
     ck_assert_int_eq(capture_finish(&capture, &err), -EINVAL);
-    ck_assert_str_eq(err.text, "training.json: no file came open for it");
+    ck_assert_str_eq(err.text, "training.json: no open file came for it");
     capture_discard(&capture);
     ck_assert_int_eq(fcntl(options.files[0], F_GETFD), 0); /* they are whoever's they were */
     for (unsigned i = 0; i < 6; i++)
