@@ -1,6 +1,6 @@
 /* Attention over kept keys and values against attention by the formula over the whole row. */
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Attention whose heads share keys and values, and attention to all keys of a row, against the formula in double. */
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

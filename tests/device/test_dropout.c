@@ -1,6 +1,6 @@
 /* Dropout against one Philox word at a time. */
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(on_cuda)

@@ -1,6 +1,6 @@
 /* Gated linear units against the formula in double. */
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(on_cuda)

@@ -1,6 +1,6 @@
 /* Products against the plain one in double, and the activations that follow them against libm's. */
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

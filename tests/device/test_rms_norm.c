@@ -1,6 +1,6 @@
 /* Root-mean-square normalisation against the formula in double, and what a norm does without a bias or without those who
  * ask for the gradients of its weights. */
-#include "tests/kit/operation.h"
+#include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

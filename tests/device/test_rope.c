@@ -1,5 +1,5 @@
 /* Rotary positions against the formula in double: plain cosines and sines of the angles. */
-#include "tests/kit/operation.h"
+#include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

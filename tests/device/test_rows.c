@@ -1,6 +1,6 @@
 /* Sums over rows, the embedding's look-ups and their gradients, and positions. */
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -3,9 +3,9 @@
 #ifndef TESTS_KIT_FIXTURE_STEP_H
 #define TESTS_KIT_FIXTURE_STEP_H
 
-#include "tests/kit/array_link.h"
+#include "tests/kit/device/array_link.h"
 #include "tests/kit/fixture.h"
-#include "tests/kit/setting.h"
+#include "tests/kit/device/setting.h"
 
 struct fixture_step {
     struct fixture fixture;

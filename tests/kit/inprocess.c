@@ -1,7 +1,7 @@
 #include "tests/kit/inprocess.h"
 
 #include "proto/plan/search.h"
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 
 #include <assert.h>
 #include <errno.h>

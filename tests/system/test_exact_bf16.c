@@ -1,5 +1,5 @@
 /* One step's gradient and 20 steps in bf16 against PyTorch in float64, and PyTorch's own bf16. */
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 #include "tests/kit/exact.h"
 #include "tests/kit/fixture_step.h"
 #include "tests/kit/test.h"

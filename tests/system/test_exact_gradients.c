@@ -1,5 +1,5 @@
 /* One step's gradient against PyTorch in float64, however the minibatch is cut. */
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 

@@ -1,6 +1,6 @@
 /* What must not change a bit: threads, weight buffers, budget, and with --deterministic the number of workers. */
 #include "proto/plan/search.h"
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 

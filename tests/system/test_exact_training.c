@@ -1,5 +1,5 @@
 /* Twenty steps against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many microbatches. */
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 

@@ -4,7 +4,7 @@
 #include "device/step/generate.h"
 #include "proto/plan/host.h"
 #include "proto/wire/segment.h"
-#include "tests/kit/array_link.h"
+#include "tests/kit/device/array_link.h"
 #include "tests/kit/inprocess.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

@@ -2,7 +2,7 @@
  * from the tokens that the model is said to see. */
 #include "proto/model/safetensors.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/reference_gpt2.h"
+#include "tests/kit/device/reference_gpt2.h"
 #include "tests/kit/test.h"
 
 #include "client/eps.h"

@@ -1,8 +1,8 @@
 /* The CPU's activations in every instruction set, to the unit in the last place; bits of products that depend on neither
  * threads nor grouping; and the memory that products do not take. */
 #include "device/cpu/cpu.h"
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Products of every odd size, on every instruction set, in both types of values: right, in their place, and the same
  * bits however they are cut. */
 #include "device/cpu/cpu.h"
-#include "tests/kit/operation.h"
+#include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* How products are handed to cuBLASLt: what is fused with them, and what is done where it refuses. That they are right
  * for all shapes is tested with every backend's. */
-#include "tests/kit/simulated.h"
+#include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

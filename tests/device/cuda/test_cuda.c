@@ -2,7 +2,7 @@
  * operations are computed by the tests of every backend; here they are as few as show an order. */
 #include "proto/base/number.h"
 #include "proto/plan/backend.h"
-#include "tests/kit/simulated.h"
+#include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

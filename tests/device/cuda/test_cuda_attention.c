@@ -4,8 +4,8 @@
  * where these kernels' tiles do, and the kernels that were chosen. */
 #include "device/cuda/kernels/kernels.h"
 #include "proto/plan/backend.h"
-#include "tests/kit/operation.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/operation.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 #include "tests/sim/cudasim.h"
 

@@ -1,7 +1,7 @@
 /* What is particular to the CUDA kernels over elements: whole packs and single elements, long rows and flat views. That
  * they compute the formulas is shown by the tests of every backend. */
-#include "tests/kit/kernels.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/kernels.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

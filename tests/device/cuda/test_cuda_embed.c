@@ -1,6 +1,6 @@
 /* What is particular to the CUDA kernels of embeddings: sorted ids, runs of equal ones, pieces of the table, chunks of
  * tokens, tables in the host's memory. */
-#include "tests/kit/kernels.h"
+#include "tests/kit/device/kernels.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

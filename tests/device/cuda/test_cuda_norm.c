@@ -1,7 +1,7 @@
 /* What is particular to the CUDA kernels of norms and of sums over rows: a warp or many a row, rows that are held and rows
  * that are read again, sums in lines of the scratch. */
-#include "tests/kit/kernels.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/kernels.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* What is particular to the CUDA kernels of softmax: rows of several tiles, whole packs and odd strides, and the gradient
  * in bf16, which is written over logits that other threads read. */
-#include "tests/kit/kernels.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/kernels.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

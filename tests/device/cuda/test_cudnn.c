@@ -1,7 +1,7 @@
 /* What becomes of attention where cuDNN is found, and where it has no algorithm for it: the library's plans, or our kernels,
  * with the same result, and a line for the log that says which and why. The library is the simulator's
  * (tests/sim/dnn.cpp), which computes what our graphs say. */
-#include "tests/kit/simulated.h"
+#include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

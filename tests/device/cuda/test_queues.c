@@ -1,7 +1,7 @@
 /* A step's copies and operations run in three queues of the device: whichever gets ahead of the others, where no mark holds it
  * back, the bits are those of one thing after the other. On the simulator, which can be told who is ahead. */
-#include "tests/kit/backend.h"
-#include "tests/kit/setting.h"
+#include "tests/kit/device/backend.h"
+#include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>

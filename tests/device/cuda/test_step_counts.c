@@ -1,7 +1,7 @@
 /* What one step asks of the CUDA backend besides its arithmetic, counted on the device of tests/sim: launches, copies
  * and zeroings that nothing needs would make no result wrong. */
-#include "tests/kit/setting.h"
-#include "tests/kit/simulated.h"
+#include "tests/kit/device/setting.h"
+#include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 
 SUITE_LABELS(cuda)

@@ -1,6 +1,6 @@
 /* Virtual time on the simulated CUDA device: what each piece of work takes, who waited for whom, and whole steps of a
  * worker beside an optimizer. Expected times are sums of what the header says (tests/sim/cudasim.h), by hand. */
-#include "tests/kit/timed.h"
+#include "tests/kit/device/timed.h"
 
 #include "proto/plan/host.h"
 #include "tests/kit/test.h"

@@ -1,8 +1,8 @@
 #include "device/layers/layers.h"
 
 #include "proto/plan/units.h"
-#include "tests/kit/backend.h"
-#include "tests/kit/setting.h"
+#include "tests/kit/device/backend.h"
+#include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

@@ -3,9 +3,9 @@
 #include "proto/plan/cost.h"
 #include "proto/plan/search.h"
 #include "proto/plan/units.h"
-#include "tests/kit/backend.h"
-#include "tests/kit/extents.h"
-#include "tests/kit/setting.h"
+#include "tests/kit/device/backend.h"
+#include "tests/kit/device/extents.h"
+#include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

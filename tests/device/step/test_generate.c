@@ -3,8 +3,8 @@
 
 #include "proto/plan/units.h"
 #include "proto/wire/message.h"
-#include "tests/kit/backend.h"
-#include "tests/kit/setting.h"
+#include "tests/kit/device/backend.h"
+#include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 #include "device/step/step.h"
 
 #include "proto/wire/message.h"
-#include "tests/kit/backend.h"
-#include "tests/kit/setting.h"
+#include "tests/kit/device/backend.h"
+#include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

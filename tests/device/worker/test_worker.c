@@ -1,6 +1,6 @@
 #include "device/step/step.h"
 
-#include "tests/kit/setting.h"
+#include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

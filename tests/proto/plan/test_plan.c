@@ -1,4 +1,4 @@
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/units.h"

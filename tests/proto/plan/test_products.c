@@ -1,7 +1,7 @@
 /* Which algorithm computes which product: timed in the simulator's time, kept in a profile, and left alone where it means
  * nothing. */
 #include "device/worker/profile.h"
-#include "tests/kit/simulated.h"
+#include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>

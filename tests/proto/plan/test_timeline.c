@@ -1,6 +1,6 @@
 /* The timeline of a step against the same steps of a worker on the simulated CUDA device in virtual time, which queues
- * them itself (tests/kit/timed.h); and queues that share the host's memory, by hand. */
-#include "tests/kit/timed.h"
+ * them itself (tests/kit/device/timed.h); and queues that share the host's memory, by hand. */
+#include "tests/kit/device/timed.h"
 
 #include "proto/plan/timeline.h"
 #include "proto/plan/work.h"

@@ -1,4 +1,4 @@
-#include "tests/kit/timed.h"
+#include "tests/kit/device/timed.h"
 
 #include "proto/plan/backend.h"
 

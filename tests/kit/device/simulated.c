@@ -1,4 +1,4 @@
-#include "tests/kit/simulated.h"
+#include "tests/kit/device/simulated.h"
 
 #include "device/find.h"
 

@@ -1,4 +1,4 @@
-/* tests/kit/timed.h - steps of a worker on the simulated CUDA device, in virtual time (tests/sim/cudasim.h), with a daemon
+/* tests/kit/device/timed.h - steps of a worker on the simulated CUDA device, in virtual time (tests/sim/cudasim.h), with a daemon
  * of which only the time is played.
  *
  * The daemon is one thread, the optimizer: it has each slice of a contribution from when the worker contributes it, takes
@@ -6,12 +6,12 @@
  * A unit can be pulled in the next step once all its contributions were folded. Messages take no time, and neither does
  * the worker's own thread: it waits, for slots, units and copies, and begins a step when it has contributed all of the one
  * before. The inbox, the weights and the stash are lent to the device. */
-#ifndef TESTS_KIT_TIMED_H
-#define TESTS_KIT_TIMED_H
+#ifndef TESTS_KIT_DEVICE_TIMED_H
+#define TESTS_KIT_DEVICE_TIMED_H
 
 #include "proto/plan/profile.h"
-#include "tests/kit/setting.h"
-#include "tests/kit/simulated.h"
+#include "tests/kit/device/setting.h"
+#include "tests/kit/device/simulated.h"
 
 enum { TIMED_STEPS = 6, TIMED_SLOTS = 256 /* at most */ };
 

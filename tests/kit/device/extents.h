@@ -1,9 +1,9 @@
-/* tests/kit/extents.h - the CPU device, with a record of every place in its arena that an operation is given.
+/* tests/kit/device/extents.h - the CPU device, with a record of every place in its arena that an operation is given.
  *
  * Counted from the arguments of the operations, by what device/device.h says of them: nothing of the plan. One device at
  * a time. */
-#ifndef TESTS_KIT_EXTENTS_H
-#define TESTS_KIT_EXTENTS_H
+#ifndef TESTS_KIT_DEVICE_EXTENTS_H
+#define TESTS_KIT_DEVICE_EXTENTS_H
 
 #include "device/device.h"
 

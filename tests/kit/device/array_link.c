@@ -1,4 +1,4 @@
-#include "tests/kit/array_link.h"
+#include "tests/kit/device/array_link.h"
 
 #include <check.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "tests/kit/mirror.h"
+#include "tests/kit/device/mirror.h"
 #include "tests/kit/test.h"
 
 #include <check.h>

@@ -1,10 +1,10 @@
-/* tests/kit/array_link.h - a step's link over plain arrays: no daemon, no messages, no optimizer.
+/* tests/kit/device/array_link.h - a step's link over plain arrays: no daemon, no messages, no optimizer.
  *
  * Weights come from an array in the model's unit layout, contributions are added up in two arrays of the same layout:
  * of each part and of all. It holds the step to its protocol: pulls within the buffers, losses before contributions,
  * names in fold order. */
-#ifndef TESTS_KIT_ARRAY_LINK_H
-#define TESTS_KIT_ARRAY_LINK_H
+#ifndef TESTS_KIT_DEVICE_ARRAY_LINK_H
+#define TESTS_KIT_DEVICE_ARRAY_LINK_H
 
 #include "device/step/step.h"
 

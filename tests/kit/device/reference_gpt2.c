@@ -1,7 +1,7 @@
-#include "tests/kit/reference_gpt2.h"
+#include "tests/kit/device/reference_gpt2.h"
 
 #include "proto/wire/message.h"
-#include "tests/kit/reference.h"
+#include "tests/kit/device/reference.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,6 +1,6 @@
-#include "tests/kit/extents.h"
+#include "tests/kit/device/extents.h"
 
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 
 struct device_ops device_extents;
 static const struct device_ops *ops;

@@ -1,6 +1,6 @@
-#include "tests/kit/late.h"
+#include "tests/kit/device/late.h"
 
-#include "tests/kit/setting.h"
+#include "tests/kit/device/setting.h"
 
 #include <check.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* tests/kit/reference.h - the operations of device/device.h, plainly and in double.
+/* tests/kit/device/reference.h - the operations of device/device.h, plainly and in double.
  *
  * What every backend is compared with. Written from the formulas, one loop per index, nothing shared with the code
  * under test but proto/base/random.h; the backward functions are proven by finite differences in test_reference.c. */
-#ifndef TESTS_KIT_REFERENCE_H
-#define TESTS_KIT_REFERENCE_H
+#ifndef TESTS_KIT_DEVICE_REFERENCE_H
+#define TESTS_KIT_DEVICE_REFERENCE_H
 
 #include "proto/base/random.h"
 #include "proto/model/model.h"

@@ -1,15 +1,15 @@
-/* tests/kit/operation.h - runs one device operation in every way there is, and compares.
+/* tests/kit/device/operation.h - runs one device operation in every way there is, and compares.
  *
  * On the CPU: every instruction set of this machine, 1, 2 and 3 threads: the results on the same instruction set are
- * equal bit for bit. On a CUDA device (tests/kit/backend.h): twice, the results equal bit for bit, and once more with arrays
+ * equal bit for bit. On a CUDA device (tests/kit/device/backend.h): twice, the results equal bit for bit, and once more with arrays
  * that begin where no vector may be loaded. All are near what the reference says.
  *
  * What the reference says is computed in double from the values as the device gets them. A result that is bf16 may be
  * off by what fp32 arithmetic may be off, and by its one rounding on top: half a unit in the last place. */
-#ifndef TESTS_KIT_OPERATION_H
-#define TESTS_KIT_OPERATION_H
+#ifndef TESTS_KIT_DEVICE_OPERATION_H
+#define TESTS_KIT_DEVICE_OPERATION_H
 
-#include "tests/kit/mirror.h"
+#include "tests/kit/device/mirror.h"
 
 enum operation_type {
     OPERATION_VALUES, /* of the device's type */

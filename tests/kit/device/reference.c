@@ -1,4 +1,4 @@
-#include "tests/kit/reference.h"
+#include "tests/kit/device/reference.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
-/* tests/kit/mirror.h - a test's arrays, and their likes where a device reaches them.
+/* tests/kit/device/mirror.h - a test's arrays, and their likes where a device reaches them.
  *
  * Arrays are host memory, each a block of its own. The CPU device works on them as they lie. Another device has a copy
  * of each in its arena, with gaps between them: these hold NaNs, may not be touched where the device's memory is the
  * host's and under the address sanitizer, and are compared afterwards, as all is that was no output. */
-#ifndef TESTS_KIT_MIRROR_H
-#define TESTS_KIT_MIRROR_H
+#ifndef TESTS_KIT_DEVICE_MIRROR_H
+#define TESTS_KIT_DEVICE_MIRROR_H
 
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 
 /* n elements of so many bytes, of any content; the mirrors have no like of those of `host_array`. They live until
  * mirror_forget: a checked fixture of the tests. */

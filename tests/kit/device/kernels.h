@@ -1,11 +1,11 @@
-/* tests/kit/kernels.h - runs launchers of device/cuda/kernels/kernels.h by themselves on the simulated device.
+/* tests/kit/device/kernels.h - runs launchers of device/cuda/kernels/kernels.h by themselves on the simulated device.
  *
  * In several orders of threads and blocks, which must not change a bit of what comes back. */
-#ifndef TESTS_KIT_KERNELS_H
-#define TESTS_KIT_KERNELS_H
+#ifndef TESTS_KIT_DEVICE_KERNELS_H
+#define TESTS_KIT_DEVICE_KERNELS_H
 
 #include "device/cuda/kernels/kernels.h"
-#include "tests/kit/operation.h"
+#include "tests/kit/device/operation.h"
 #include "tests/sim/cudasim.h"
 
 #include <check.h>

@@ -1,6 +1,6 @@
 /* The references' gradients against central differences of the references themselves, in double: the error of a
  * difference of step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. */
-#include "tests/kit/reference.h"
+#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>

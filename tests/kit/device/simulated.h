@@ -1,6 +1,6 @@
-/* tests/kit/simulated.h - the CUDA backend on the device of tests/sim, with the simulator's controls. */
-#ifndef TESTS_KIT_SIMULATED_H
-#define TESTS_KIT_SIMULATED_H
+/* tests/kit/device/simulated.h - the CUDA backend on the device of tests/sim, with the simulator's controls. */
+#ifndef TESTS_KIT_DEVICE_SIMULATED_H
+#define TESTS_KIT_DEVICE_SIMULATED_H
 
 #include "device/device.h"
 #include "tests/sim/cudasim.h"

@@ -1,4 +1,4 @@
-#include "tests/kit/operation.h"
+#include "tests/kit/device/operation.h"
 
 #include "device/cpu/cpu.h"
 

@@ -1,8 +1,8 @@
-#include "tests/kit/setting.h"
+#include "tests/kit/device/setting.h"
 
 #include "proto/plan/units.h"
 #include "proto/wire/message.h"
-#include "tests/kit/backend.h"
+#include "tests/kit/device/backend.h"
 
 #include <check.h>
 #include <math.h>

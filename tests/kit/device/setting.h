@@ -1,10 +1,10 @@
-/* tests/kit/setting.h - small models with weights and a minibatch, and one step of a worker on them. */
-#ifndef TESTS_KIT_SETTING_H
-#define TESTS_KIT_SETTING_H
+/* tests/kit/device/setting.h - small models with weights and a minibatch, and one step of a worker on them. */
+#ifndef TESTS_KIT_DEVICE_SETTING_H
+#define TESTS_KIT_DEVICE_SETTING_H
 
 #include "device/step/step.h"
-#include "tests/kit/array_link.h"
-#include "tests/kit/reference_gpt2.h"
+#include "tests/kit/device/array_link.h"
+#include "tests/kit/device/reference_gpt2.h"
 
 #include <stdbool.h>
 #include <stddef.h>
