@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Who includes whom, from the #include lines of all sources:
 #   eps/ and device/   themselves and proto/
-#   client/            itself and proto/
+#   client/            itself and proto/; daemon < text < data < model < run < ask: each folder those before it
 #   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
 #   proto/             base < model < plan < wire: each folder those before it
 #   *_state.h, *_internal.h: their own folder, and its tests, alone
@@ -14,9 +14,13 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
     xargs -0 grep -nE '^#include "' | awk -F: '
     function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
     function top(path) { sub(/\/.*/, "", path); return path }
-    function order(path) { split(path, part, "/"); return index("base model plan wire", part[2]) }
+    function order(path) { split(path, part, "/"); return index(orders[part[1]], part[2] " ") }
     function wrong(rule) { print $1 ":" $2 ": " target ": " rule; found = 1 }
-    BEGIN { others["eps"] = others["device"] = others["client"] = "proto" }
+    BEGIN {
+        others["eps"] = others["device"] = others["client"] = "proto"
+        orders["proto"] = "base model plan wire "
+        orders["client"] = "daemon text data model run ask "
+    }
     {
         split($3, quoted, "\""); target = quoted[2]
         from = top($1); to = top(target); own = folder($1)
@@ -27,7 +31,9 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
             wrong(from "/ includes itself and proto/")
         if (from == "tools" && $1 !~ /^tools\/(bench|gpu)\// && to != "tools" && target != "client/eps.h")
             wrong("the command uses client/eps.h alone")
-        if (from == "proto" && (to != "proto" || order($1) < order(target)))
-            wrong("proto/ is base < model < plan < wire")
+        if (from == "proto" && to != "proto")
+            wrong("proto/ includes itself")
+        if (from == to && order($1) && order($1) < order(target))
+            wrong(from "/ is " orders[from] "in this order")
     }
     END { exit found }'

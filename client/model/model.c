@@ -1,7 +1,7 @@
 #include "client/model/model.h"
 
 #include "client/model/preset.h"
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"
 

@@ -24,7 +24,7 @@ struct client_model {
     int weight_fds[CLIENT_MODEL_MAX_FILES];
     unsigned n_weights;         /* 0: fresh weights */
     enum number_type precision; /* precision of its training, if its checkpoint says; else fp32 */
-    json_t *side;               /* the other files beside config.json (client/model/side.h); NULL: not read */
+    json_t *side;               /* the other files beside config.json (client/text/side.h); NULL: not read */
     char directory[PATH_MAX];   /* directory of the files, links resolved; empty for a lone config or open files */
 };
 

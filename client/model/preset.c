@@ -1,6 +1,5 @@
 #include "client/model/preset.h"
 
-#include "client/run/options.h"
 #include "client/text/tokenizer.h"
 #include "proto/wire/message.h"
 
@@ -102,13 +101,28 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
     return client_model_from(out, preset->name, fd, -1, NULL, err);
 }
 
+const struct client_recipe *client_preset_recipe(const struct eps_preset *preset)
+{
+    static const struct client_recipe bytes = {1500, 1024, 2e-3}, text = {750, 2048, 3e-3};
+
+    return preset->learns ? &text : &bytes;
+}
+
+uint64_t client_preset_batch_tokens(const struct eps_preset *preset, uint64_t n_train)
+{
+    const struct client_recipe *recipe = client_preset_recipe(preset);
+    const uint64_t share = n_train / recipe->steps, least = recipe->least_tokens;
+
+    return share < least ? least : share < CLIENT_BATCH_TOKENS ? share : CLIENT_BATCH_TOKENS;
+}
+
 /* Estimates a worker's memory for its minibatch: one input for each layer and three more, three buffers of a block, one
  * layer's intermediates for one row, and the libraries' workspace. For the three byte presets it is within 2 % of the
  * worker's plan. For the text presets it is no less than the plan, as their batches have fewer tokens than bytes. The
  * plan itself is exact, but does not exist yet when the choice is made. */
 static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
-    const uint64_t width = preset->width, tokens = client_options_preset_tokens(preset, facts->n_tokens);
+    const uint64_t width = preset->width, tokens = client_preset_batch_tokens(preset, facts->n_tokens);
     const uint64_t boundaries = (preset->n_layers + 3) * tokens / facts->n_workers * width;
     const uint64_t blocks = 3 * 12 * width * width, row = 24 * preset->n_positions * width;
     const uint64_t bytes = 4 * (boundaries + blocks + row) + ((uint64_t)34 << 20);

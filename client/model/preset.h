@@ -1,6 +1,6 @@
 /* client/model/preset.h - named models with fresh weights, the choice of a default, and the way to published ones.
  *
- * The text presets learn a tokenizer from their training text (client/text/learn.h); the byte presets take each byte as
+ * The text presets learn a tokenizer from their training text (client/data/learn.h); the byte presets take each byte as
  * a token. The gpt2 presets have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1. No
  * tokenizer of that size comes with a text, so on text they train on bytes. The other presets have no dropout, and
  * initial weights of standard deviation 0.02 * sqrt(768 / width): GPT-2's 0.02 at width 768, scaled by the inverse root
@@ -26,6 +26,19 @@ static inline bool client_preset_is_published(const struct eps_preset *preset)
 {
     return preset->vocabulary > 256 && !preset->learns;
 }
+
+enum { CLIENT_BATCH_TOKENS = 16384 }; /* of a minibatch, about, unless a recipe says less */
+
+/* How a preset's fresh weights are trained by default, by its kind of tokens (client/run/options.h). */
+struct client_recipe {
+    uint64_t steps;        /* unless the data are too short for them */
+    uint64_t least_tokens; /* per minibatch */
+    double small_lr;       /* under 4 Mi parameters */
+};
+const struct client_recipe *client_preset_recipe(const struct eps_preset *preset);
+
+/* Approximate tokens of a preset's minibatch. */
+uint64_t client_preset_batch_tokens(const struct eps_preset *preset, uint64_t n_train);
 
 /* Opens the preset as a model without weights; its config.json is a file in memory. Errors as client_model_open. */
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,

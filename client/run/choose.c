@@ -1,7 +1,7 @@
 #include "client/run/run.h"
 
 #include "client/model/preset.h"
-#include "client/text/learn.h"
+#include "client/data/learn.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
 #include "proto/plan/device_name.h"

@@ -12,27 +12,12 @@
 #include <string.h>
 
 enum {
-    TOKENS_OF_A_BATCH = 16384,
     EPOCHS = 10,
     EVAL_TOKENS = 65536, /* their mean is good to a hundredth of a nat; more would only take longer */
     WARMUP = 45,         /* preset's steps of warm-up; 30 % of a run under 150 steps */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* per minibatch: two of them take 2 GiB */
 };
-
-/* A preset's recipe, by its kind of tokens. */
-struct recipe {
-    uint64_t steps;        /* unless that exceeds EPOCHS */
-    uint64_t least_tokens; /* per minibatch */
-    double small_lr;       /* under 4 Mi parameters */
-};
-
-static const struct recipe byte_recipe = {1500, 1024, 2e-3}, text_recipe = {750, 2048, 3e-3};
-
-static const struct recipe *recipe_of(const struct eps_preset *preset)
-{
-    return preset->learns ? &text_recipe : &byte_recipe;
-}
 
 struct eps_train_options eps_train_defaults(void)
 {
@@ -72,22 +57,14 @@ static uint32_t rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint6
 
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows)
 {
-    return rows_of(TOKENS_OF_A_BATCH, seq, n_parts, n_windows);
-}
-
-uint64_t client_options_preset_tokens(const struct eps_preset *preset, uint64_t n_train)
-{
-    const struct recipe *recipe = recipe_of(preset);
-    const uint64_t share = n_train / recipe->steps, least = recipe->least_tokens;
-
-    return share < least ? least : share < TOKENS_OF_A_BATCH ? share : TOKENS_OF_A_BATCH;
+    return rows_of(CLIENT_BATCH_TOKENS, seq, n_parts, n_windows);
 }
 
 /* A preset's steps: enough to learn from the data, too few to overfit. */
 static uint64_t preset_steps(const struct eps_preset *preset, uint64_t n_windows, uint32_t batch)
 {
     const uint64_t once = (n_windows + batch - 1) / batch, most = (EPOCHS * n_windows + batch - 1) / batch;
-    const uint64_t usual = recipe_of(preset)->steps;
+    const uint64_t usual = client_preset_recipe(preset)->steps;
 
     return once > usual ? once : most < usual ? most : usual;
 }
@@ -164,7 +141,7 @@ static double preset_lr(const struct eps_preset *preset)
 {
     const uint64_t mi = 1 << 20, n = preset->n_parameters;
 
-    return n < 4 * mi ? recipe_of(preset)->small_lr : n < 32 * mi ? 1e-3 : 3e-4;
+    return n < 4 * mi ? client_preset_recipe(preset)->small_lr : n < 32 * mi ? 1e-3 : 3e-4;
 }
 
 static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
@@ -378,9 +355,9 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - 1) / out->seq;
     if (out->batch == 0)
-        out->batch = facts->preset ? rows_of(client_options_preset_tokens(facts->preset, n_train), out->seq, out->parts,
-                                             n_windows)
-                                   : client_options_batch(out->seq, out->parts, n_windows);
+        out->batch = facts->preset
+                         ? rows_of(client_preset_batch_tokens(facts->preset, n_train), out->seq, out->parts, n_windows)
+                         : client_options_batch(out->seq, out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
         rc = check_parts(out, err);
@@ -406,7 +383,7 @@ bool client_options_say_recipe(struct error *sentence, const struct eps_preset *
     if (isnan(asked->beta1) && isnan(asked->beta2))
         error_append(sentence, " --betas %g,%g", resolved->beta1, resolved->beta2);
     const bool any = strlen(sentence->text) > none;
-    if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < recipe_of(preset)->steps)
+    if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < client_preset_recipe(preset)->steps)
         error_append(sentence, "; a longer text would teach it more");
     return any;
 }

@@ -28,6 +28,7 @@
 #define CLIENT_RUN_OPTIONS_H
 
 #include "client/eps.h"
+#include "client/model/preset.h"
 #include "proto/base/error.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
@@ -69,9 +70,6 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
 /* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts; no more than n_windows if each part still gets a
  * row. */
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows);
-
-/* Approximate tokens of a preset's minibatch. */
-uint64_t client_options_preset_tokens(const struct eps_preset *preset, uint64_t n_train);
 
 /* Describes what in `resolved` is the preset's recipe; false if nothing is. */
 bool client_options_say_recipe(struct error *sentence, const struct eps_preset *preset,

@@ -10,7 +10,7 @@
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 
-#include "client/daemon/job.h"
+#include "client/model/job.h"
 #include "client/daemon/memory.h"
 #include "client/run/checkpoints.h"
 #include "client/run/metrics.h"

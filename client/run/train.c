@@ -1,12 +1,12 @@
 /* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down a run and
  * reports its end; client/run/steps.h runs the steps. */
 #include "client/daemon/look.h"
-#include "client/daemon/job.h"
+#include "client/model/job.h"
 #include "client/daemon/link.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
 #include "client/model/preset.h"
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "client/run/change.h"
 #include "client/run/options.h"
 #include "client/run/record.h"

@@ -1,7 +1,7 @@
 /* client_words_merge. Each pair keeps its count and the words that may hold it. A heap has the most frequent pair on
  * top. A merge visits only the words of its pair and corrects the counts of the neighbours there. A heap entry whose
  * count has fallen since it was pushed is corrected when it is popped. */
-#include "client/text/learn.h"
+#include "client/text/words.h"
 #include "client/text/tokenizer_internal.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 #include "client/text/tokenizer_internal.h"
 
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "client/text/utf8.h"
 
 #include <errno.h>

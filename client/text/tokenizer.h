@@ -26,7 +26,7 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
 
 #define CLIENT_NO_TOKEN UINT32_MAX
 
-/* Reads the tokenizer in a model's side files (client/model/side.h; may be NULL). *out is NULL, with 0, if there is
+/* Reads the tokenizer in a model's side files (client/text/side.h; may be NULL). *out is NULL, with 0, if there is
  * none and the vocabulary is not 256. vocabulary is the model's; every token id must be below it. -EINVAL with a
  * sentence that names the file and the fault; -ENOMEM. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);
@@ -45,7 +45,7 @@ void client_tokenizer_order(uint32_t ids[256]); /* ids of the bytes */
 
 struct client_merge;
 
-/* Adds the same two files for n merges (client/text/learn.h) with these ids; a merge must follow the merges of its
+/* Adds the same two files for n merges (client/data/learn.h) with these ids; a merge must follow the merges of its
  * halves. -ENOMEM. */
 int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err);

@@ -1,7 +1,7 @@
 /* Reads tokenizer files and refuses what is not supported. */
 #include "client/text/tokenizer_internal.h"
 
-#include "client/model/side.h"
+#include "client/text/side.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Writes our tokenizers as files for Hugging Face's tokenizers and transformers. A byte model's tokenizer gives each
  * byte's letter the byte's value as id and has no merges. A learned tokenizer has the merges learned from a text. */
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "client/text/tokenizer_internal.h"
-#include "client/text/learn.h"
+#include "client/text/words.h"
 
 #include <errno.h>
 #include <stdlib.h>

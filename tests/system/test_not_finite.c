@@ -1,5 +1,5 @@
 /* Numbers that stop being finite where no loss and no gradient shows it: real runs, of a model that is edited to do so. */
-#include "client/daemon/job.h"
+#include "client/model/job.h"
 #include "proto/model/safetensors.h"
 #include "proto/plan/host.h"
 #include "tests/kit/command.h"

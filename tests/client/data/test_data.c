@@ -3,7 +3,7 @@
 #include "tests/kit/test.h"
 
 #include "client/data/data.h"
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/random.h"
 

@@ -4,7 +4,7 @@
 #include "tests/kit/test.h"
 
 #include "client/data/data.h"
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "client/text/tokenizer.h"
 
 #include <errno.h>

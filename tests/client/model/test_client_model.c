@@ -2,7 +2,7 @@
 #include "tests/kit/test.h"
 
 #include "client/model/model.h"
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"
 

@@ -1,5 +1,5 @@
-#include "client/model/side.h"
-#include "client/model/forward.h"
+#include "client/text/side.h"
+#include "client/ask/forward.h"
 
 #include "tests/kit/stage.h"
 #include "tests/kit/store_fixture.h"

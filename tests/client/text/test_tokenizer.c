@@ -1,7 +1,7 @@
 /* Tokens against those of Hugging Face's tokenizers, in tests/fixtures/bpe, and files that nobody's tokenizer wrote. */
 #include "tests/kit/test.h"
 
-#include "client/model/side.h"
+#include "client/text/side.h"
 #include "client/text/tokenizer.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-#include "client/daemon/job.h"
+#include "client/model/job.h"
 
 #include "proto/plan/host.h"
 

@@ -1,10 +1,10 @@
 /* eps_generate: continues a text. The worker runs tokens and caches their keys and values; this file draws the next
  * token from the last logits. When all of the model's positions are used, the window slides: the last half of the
  * tokens runs again at the first positions, and generation goes on after them. */
-#include "client/daemon/job.h"
+#include "client/model/job.h"
 #include "client/daemon/look.h"
 #include "client/eps.h"
-#include "client/model/forward.h"
+#include "client/ask/forward.h"
 #include "client/text/sample.h"
 #include "client/text/utf8.h"
 #include "client/text/tokenizer.h"

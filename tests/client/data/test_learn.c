@@ -1,5 +1,5 @@
 /* Tokens that are learned from a text, against those that Hugging Face's tokenizers learn: tests/fixtures/learned. */
-#include "client/text/learn.h"
+#include "client/data/learn.h"
 #include "client/text/tokenizer.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

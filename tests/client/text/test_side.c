@@ -2,7 +2,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "client/model/side.h"
+#include "client/text/side.h"
 
 #include <errno.h>
 #include <fcntl.h>

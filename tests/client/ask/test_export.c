@@ -1,6 +1,6 @@
 /* Exports of small models, sharded by a limit in place of 4 GiB. With a Python that has transformers at hand
  * (EPS_ORACLE_PYTHON), it loads them too. */
-#include "client/model/export.h"
+#include "client/ask/export.h"
 
 #include "proto/model/safetensors.h"
 #include "tests/kit/command.h"

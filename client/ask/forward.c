@@ -1,4 +1,4 @@
-#include "client/model/forward.h"
+#include "client/ask/forward.h"
 
 #include "client/daemon/look.h"
 #include "client/data/data.h"

@@ -1,9 +1,9 @@
-/* client/model/export.h - writes a model for other programs to load: the parts of eps_export.
+/* client/ask/export.h - writes a model for other programs to load: the parts of eps_export.
  *
  * Weights are copied from the source's mapped files in blocks of a few MiB, so a model of any size needs little memory.
  * Tensors have Hugging Face's names, stand in the model's order, and are never split between files. */
-#ifndef CLIENT_MODEL_EXPORT_H
-#define CLIENT_MODEL_EXPORT_H
+#ifndef CLIENT_ASK_EXPORT_H
+#define CLIENT_ASK_EXPORT_H
 
 #include "client/eps.h"
 #include "client/model/model.h"

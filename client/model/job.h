@@ -1,9 +1,9 @@
-/* client/daemon/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
+/* client/model/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
  * The segment holds two buffers, each batch * seq ids and then batch * seq labels, u32. The client writes one while the
  * workers read the other. For generation it holds one row of ids, and the logits (vocabulary). */
-#ifndef CLIENT_DAEMON_JOB_H
-#define CLIENT_DAEMON_JOB_H
+#ifndef CLIENT_MODEL_JOB_H
+#define CLIENT_MODEL_JOB_H
 
 #include "client/daemon/link.h"
 #include "client/data/data.h"

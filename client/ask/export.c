@@ -1,10 +1,10 @@
 /* eps_export: the output directory and its files besides the weights. Everything is written to OUT.partial, flushed and
  * renamed, so OUT is always complete. The next export reuses an OUT.partial that a killed one left behind. */
-#include "client/model/export.h"
+#include "client/ask/export.h"
 
 #include "client/daemon/look.h"
-#include "client/model/side.h"
-#include "client/model/forward.h"
+#include "client/text/side.h"
+#include "client/ask/forward.h"
 #include "client/run/checkpoints.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"

@@ -1,10 +1,10 @@
-/* client/model/side.h - a model's side files: its tokenizer and its generation settings.
+/* client/text/side.h - a model's side files: its tokenizer and its generation settings.
  *
  * Side files are kept unchanged. The client reads them beside the weights, a job's side file carries them to the
  * daemon, and every checkpoint and export holds them again. They are kept as text in one JSON object, {NAME: "content",
  * ...}. */
-#ifndef CLIENT_MODEL_SIDE_H
-#define CLIENT_MODEL_SIDE_H
+#ifndef CLIENT_TEXT_SIDE_H
+#define CLIENT_TEXT_SIDE_H
 
 #include "proto/base/error.h"
 

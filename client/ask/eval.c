@@ -1,9 +1,9 @@
 /* eps_eval: a model's loss over files, by a job with weights but no moments. */
-#include "client/daemon/job.h"
+#include "client/model/job.h"
 #include "client/daemon/look.h"
 #include "client/data/data.h"
 #include "client/eps.h"
-#include "client/model/forward.h"
+#include "client/ask/forward.h"
 #include "client/run/run.h"
 #include "client/run/options.h"
 

@@ -1,4 +1,4 @@
-#include "client/model/export.h"
+#include "client/ask/export.h"
 
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"

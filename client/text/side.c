@@ -1,4 +1,4 @@
-#include "client/model/side.h"
+#include "client/text/side.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* client/text/learn.h - learns a tokenizer from the training text, by byte-pair encoding of its words.
+/* client/text/words.h - learns the merges of a tokenizer from words, by byte-pair encoding.
  *
  * GPT-2's pattern cuts the text into words. Each word starts as a list of bytes. The most frequent pair of neighbours
  * becomes a token wherever it occurs; this repeats until the vocabulary is full or no pair occurs twice. Of equally
@@ -6,14 +6,12 @@
  *
  * Source: Sennrich, Haddow, Birch, arXiv:1508.07909, algorithm 1. Hugging Face's BpeTrainer with min_frequency 2 gives
  * the same merges in the same order. */
-#ifndef CLIENT_TEXT_LEARN_H
-#define CLIENT_TEXT_LEARN_H
+#ifndef CLIENT_TEXT_WORDS_H
+#define CLIENT_TEXT_WORDS_H
 
 #include "client/daemon/watch.h"
-#include "client/data/data.h"
 #include "proto/base/error.h"
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -40,15 +38,5 @@ struct client_merge {
  * the watch's error (NULL: no watch). */
 int client_words_merge(struct client_merge **out, size_t *n, struct client_words *words, const uint32_t bytes[256],
                        uint32_t first, uint32_t n_tokens, const struct client_watch *watch, struct error *err);
-
-/* Learns a tokenizer of `vocabulary` tokens from the texts of data and adds its files to the model's side files. data
- * must not be checked yet. If the texts are longer than 16 MiB together, only the beginning of each is used, in equal
- * proportion. Uses separator and watch of rules. -EINVAL for a file that is not text; -ENOMEM, -errno. */
-int client_learn(json_t *side, struct client_data *data, uint32_t vocabulary, uint32_t n_positions,
-                 const struct client_data_rules *rules, struct error *err);
-
-/* Total bytes of data's files, after standard input was read and compressed files were expanded. rules as above.
- * -errno. */
-int client_learn_size(uint64_t *n, struct client_data *data, const struct client_data_rules *rules, struct error *err);
 
 #endif

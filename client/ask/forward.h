@@ -1,10 +1,10 @@
-/* client/model/forward.h - a model for evaluation or generation, without training.
+/* client/ask/forward.h - a model for evaluation or generation, without training.
  *
  * The model is read from a directory, or copied from a daemon whose training goes on. It runs on the workers of
  * --connect, or on a private daemon and worker. A copy always runs on private ones, because the workers it came from
  * are busy. */
-#ifndef CLIENT_MODEL_FORWARD_H
-#define CLIENT_MODEL_FORWARD_H
+#ifndef CLIENT_ASK_FORWARD_H
+#define CLIENT_ASK_FORWARD_H
 
 #include "client/daemon/link.h"
 #include "client/daemon/look.h"

@@ -1,5 +1,5 @@
 /* Models that are asked while others train them, and checkpoints that are not what was written. */
-#include "client/model/forward.h"
+#include "client/ask/forward.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
