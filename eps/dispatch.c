@@ -1,6 +1,6 @@
 /* Peers attach, send messages, and leave. */
 #include "eps/job/evaluate.h"
-#include "eps/rights.h"
+#include "eps/base/rights.h"
 #include "eps/settle.h"
 #include "eps/store/team.h"
 #include "proto/base/process.h"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Who includes whom, from the #include lines of all sources:
-#   eps/ and device/   themselves and proto/
+#   device/            itself and proto/
+#   eps/               itself and proto/; store < relay < base < job < save < step < observe < the files of eps/ itself
 #   client/            itself and proto/; daemon < text < data < model < run < ask: each folder those before it
 #   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
 #   proto/             base < model < plan < wire: each folder those before it
@@ -19,6 +20,7 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
     BEGIN {
         others["eps"] = others["device"] = others["client"] = "proto"
         orders["proto"] = "base model plan wire "
+        orders["eps"] = "store relay base job save step observe "
         orders["client"] = "daemon text data model run ask "
     }
     {
@@ -33,6 +35,8 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
             wrong("the command uses client/eps.h alone")
         if (from == "proto" && to != "proto")
             wrong("proto/ includes itself")
+        if (from == "eps" && to == from && order($1) && !order(target))
+            wrong("the folders of eps/ include none of its own files")
         if (from == to && order($1) && order($1) < order(target))
             wrong(from "/ is " orders[from] "in this order")
     }

@@ -1,6 +1,6 @@
 #include "eps/job/job_internal.h"
 
-#include "eps/rights.h"
+#include "eps/base/rights.h"
 #include "proto/base/process.h"
 
 #include <assert.h>

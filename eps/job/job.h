@@ -8,7 +8,7 @@
 #ifndef EPS_JOB_JOB_H
 #define EPS_JOB_JOB_H
 
-#include "eps/hub.h"
+#include "eps/base/hub.h"
 #include "eps/relay/relay.h"
 
 /* A client's request that does not fit the state ends its session. */

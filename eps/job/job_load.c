@@ -1,8 +1,9 @@
 /* The files and memory of a job: read and touched before the first step. */
 #include "eps/job/job_internal.h"
 
-#include "eps/save/capture.h"
+#include "eps/job/side.h"
 #include "eps/store/memory.h"
+#include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
 
 #include <errno.h>
@@ -165,9 +166,12 @@ static int read_side(struct job *job)
     ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
     if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
         return error_set(err, -EIO, "the job's side file could not be read");
-    const int rc = capture_check_side(job->side_text, job->side_bytes, err);
-    if (!rc && job->request.job.resume && capture_side_products(&job->products, job->side_text, job->side_bytes, err))
+    json_t *side;
+    const int rc = side_parse(&side, job->side_text, job->side_bytes, err);
+    if (!rc && job->request.job.resume && side_products(&job->products, side, err))
         log_line("%s: the run goes on with the library's first choices", err->text);
+    if (!rc)
+        json_decref(side);
     return rc;
 }
 

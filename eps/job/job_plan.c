@@ -1,7 +1,7 @@
 /* Computes what a job needs before any of it is allocated. */
 #include "eps/job/job_internal.h"
 
-#include "eps/rights.h"
+#include "eps/base/rights.h"
 #include "proto/base/process.h"
 #include "proto/plan/advice.h"
 

@@ -1,4 +1,6 @@
 #include "eps/save/capture.h"
+
+#include "eps/job/side.h"
 #include "proto/model/output.h"
 
 #include <errno.h>
@@ -7,75 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* ---- the side file ---------------------------------------------------------------------------------------------- */
-
-static bool is_own_name(const char *name)
-{
-    static const char *const own[] = {CHECKPOINT_CONFIG, CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_TRAINING};
-
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (strcmp(name, own[i]) == 0)
-            return true;
-    return false;
-}
-
-enum { OWN_FILES = 3 }; /* those of own[] that training.json lists */
-
-static int check_side(json_t *side, struct error *err)
-{
-    json_t *options = json_object_get(side, "options"), *files = json_object_get(side, "files"), *text;
-    const char *name;
-
-    if (!json_is_object(options) || (files && !json_is_object(files)))
-        return error_set(err, -EINVAL, "the job's side file: not {\"options\": {...}, \"files\": {...}}");
-    if (json_object_size(files) > CHECKPOINT_MAX_FILES - OWN_FILES)
-        return error_set(err, -EINVAL,
-                         "the job's side file: %zu files, where a checkpoint has room for %d beside its own",
-                         json_object_size(files), CHECKPOINT_MAX_FILES - OWN_FILES);
-    json_object_foreach(files, name, text) if (
-        !json_is_string(text) || !output_is_name(name) ||
-        is_own_name(name)) return error_set(err, -EINVAL,
-                                            "the job's side file: %.80s is no text with a name ending in .json or .txt",
-                                            name);
-    return 0;
-}
-
-static int parse_side(json_t **out, const char *side, size_t side_bytes, struct error *err)
-{
-    json_error_t why;
-
-    *out = json_loadb(side, side_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
-    if (!*out)
-        return error_set(err, -EINVAL, "the job's side file: %s at byte %d", why.text, why.position);
-    int rc = check_side(*out, err);
-    if (rc)
-        json_decref(*out);
-    return rc;
-}
-
-int capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err)
-{
-    json_t *parsed;
-    int rc = parse_side(&parsed, side, side_bytes, err);
-
-    *out = (struct products){0};
-    if (rc)
-        return rc;
-    rc = products_from_json(out, json_object_get(json_object_get(parsed, "options"), "products"), err);
-    json_decref(parsed);
-    return rc;
-}
-
-int capture_check_side(const char *side, size_t side_bytes, struct error *err)
-{
-    json_t *json;
-    int rc = parse_side(&json, side, side_bytes, err);
-
-    if (!rc)
-        json_decref(json);
-    return rc;
-}
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
@@ -239,7 +172,7 @@ static int finish_checkpoint(struct capture *capture, struct error *err)
     if (!rc)
         rc = add_config(capture, err);
     if (!rc && o->side)
-        rc = parse_side(&side, o->side, o->side_bytes, err);
+        rc = side_parse(&side, o->side, o->side_bytes, err);
     if (!rc && side) {
         capture->checkpoint.options = json_incref(json_object_get(side, "options"));
         if (o->microbatch &&

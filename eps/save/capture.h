@@ -23,7 +23,7 @@ struct capture_options {
     uint64_t step;
     const char *config; /* config.json as it came */
     size_t config_bytes;
-    const char *side; /* the job's side file, accepted by capture_check_side; NULL: none */
+    const char *side; /* the job's side file, accepted by side_parse; NULL: none */
     size_t side_bytes;
     uint32_t microbatch;      /* rows, where all workers chose the same; recorded in the options; 0: they differ */
     struct products products; /* algorithms of all workers, recorded likewise; version 0: none */
@@ -42,14 +42,6 @@ struct capture {
     struct store_files *files;  /* the store's: one capture at a time is open */
     struct checkpoint checkpoint;
 };
-
-/* 0 if the text is JSON {"options": {...}, "files": {NAME: TEXT, ...}} and every name may stand in a checkpoint
- * beside its own four files; else -EINVAL with a sentence. */
-int capture_check_side(const char *side, size_t side_bytes, struct error *err);
-
-/* The algorithms of products in the options of such a side file; version 0 if it has none. -EINVAL, -ENOMEM with a
- * sentence. */
-int capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err);
 
 /* Makes or empties the files. On failure, here and below: -errno with a sentence that names the file and the remedy;
  * call capture_discard then. */

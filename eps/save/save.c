@@ -10,7 +10,7 @@
  * and its reader is announced right after the opening, before anything of that step can be folded. */
 #include "eps/save/save_state.h"
 
-#include "eps/rights.h"
+#include "eps/base/rights.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -138,7 +138,7 @@ static void sweep(struct saves *saves)
 /* ---- files that the client opens -------------------------------------------------------------------------------- */
 
 /* For another user's job, the client opens the files of a checkpoint and puts them in place, since the daemon would do
- * both with its own user's rights (eps/rights.c). The daemon writes the units, as for any job. */
+ * both with its own user's rights (eps/base/rights.c). The daemon writes the units, as for any job. */
 
 /* The store has tables for one open save at a time. The open one never waits for a later one: its version lacks only
  * updates of a step, and all contributions to that step are folded before any that a later version holds back. */

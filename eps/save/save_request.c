@@ -1,7 +1,7 @@
 /* Requests for checkpoints and snapshots: checks them and begins the saves. */
 #include "eps/save/save_state.h"
 
-#include "eps/rights.h"
+#include "eps/base/rights.h"
 
 #include <assert.h>
 #include <errno.h>

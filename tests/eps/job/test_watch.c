@@ -1,7 +1,7 @@
 /* Whoever owes something and does nothing is named and lost: real daemons and clients, workers that fall silent, threads
  * that are stopped. The limit is LIMIT seconds here, in which whoever is honest has done something. */
 #include "eps/daemon.h"
-#include "eps/progress.h"
+#include "eps/base/progress.h"
 #include "proto/wire/session.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"

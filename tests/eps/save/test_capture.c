@@ -298,20 +298,3 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     close(output);
     inprocess_close(run.ip);
 }
-
-TEST(a_side_file_that_is_none_is_refused)
-{
-    static const char *const sides[] = {"",
-                                        "[]",
-                                        "{\"options\": 3}",
-                                        "{\"options\": {}, \"files\": {\"a.json\": 1}}",
-                                        "{\"options\": {}, \"files\": {\"../a.json\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"training.json\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"program\": \"\"}}"};
-    struct error err = {""};
-
-    for (int i = 0; i < COUNT(sides); i++) {
-        ck_assert_int_eq(capture_check_side(sides[i], strlen(sides[i]), &err), -EINVAL);
-        ck_assert_msg(strstr(err.text, "the job's side file: ") == err.text, "%s", err.text);
-    }
-}

@@ -1,13 +1,13 @@
-/* eps/hub.h - what the parts of the daemon share: the attached peers, and the events that parts post to each other.
+/* eps/base/hub.h - what the parts of the daemon share: the attached peers, and the events that parts post to each other.
  *
  * One thread, libuv's loop, runs all parts. A second thread, the optimizer's (eps/store/updater.h), computes. Parts
  * call downwards only: dispatch and watch, steps and evaluate, save, job, hub. A part posts an event to reach a part
  * above it. One function takes the events, oldest first, each to its end: settle, in eps/settle.c. It runs before
  * the loop calls anything else or sleeps. */
-#ifndef EPS_HUB_H
-#define EPS_HUB_H
+#ifndef EPS_BASE_HUB_H
+#define EPS_BASE_HUB_H
 
-#include "eps/progress.h"
+#include "eps/base/progress.h"
 #include "eps/store/updater.h"
 #include "proto/plan/host.h"
 #include "proto/plan/plan.h"

@@ -14,7 +14,7 @@
  * as step-N.partial, and the daemon would remove its files. So the daemon takes a directory from its own user alone.
  * Any other client is asked (OUTPUT) to open a checkpoint's files itself, and puts them in place itself:
  * eps/save/save.c, client/run/output.h. */
-#include "eps/rights.h"
+#include "eps/base/rights.h"
 
 #include <errno.h>
 #include <fcntl.h>

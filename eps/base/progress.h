@@ -1,10 +1,10 @@
-/* eps/progress.h - a worker's position in the step, from its messages; and how long a peer or thread that owes
+/* eps/base/progress.h - a worker's position in the step, from its messages; and how long a peer or thread that owes
  * something has made no progress.
  *
  * A step goes up over the visits (forward), then down again (backward). The unit that a worker received last gives
  * its position. Its losses and contributions show that it has turned to the backward pass. */
-#ifndef EPS_PROGRESS_H
-#define EPS_PROGRESS_H
+#ifndef EPS_BASE_PROGRESS_H
+#define EPS_BASE_PROGRESS_H
 
 #include "proto/wire/message.h"
 

@@ -1,9 +1,9 @@
-/* eps/rights.h - who may do what when a daemon serves a group. Unless a function says otherwise, it returns 0, or
+/* eps/base/rights.h - who may do what when a daemon serves a group. Unless a function says otherwise, it returns 0, or
  * -EPERM (-EACCES) with a sentence that names the owner. */
-#ifndef EPS_RIGHTS_H
-#define EPS_RIGHTS_H
+#ifndef EPS_BASE_RIGHTS_H
+#define EPS_BASE_RIGHTS_H
 
-#include "eps/hub.h"
+#include "eps/base/hub.h"
 
 int rights_stop(const struct peer *peer, struct error *err);
 /* A directory may come only from a client that is the daemon's own user. */

@@ -1,5 +1,5 @@
 /* Events that parts of the daemon post to each other, and the list of who is attached. */
-#include "eps/hub.h"
+#include "eps/base/hub.h"
 
 #include "tests/kit/test.h"
 

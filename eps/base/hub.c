@@ -1,4 +1,4 @@
-#include "eps/hub.h"
+#include "eps/base/hub.h"
 
 #include <assert.h>
 #include <stdlib.h>

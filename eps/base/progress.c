@@ -1,4 +1,4 @@
-#include "eps/progress.h"
+#include "eps/base/progress.h"
 
 void progress_begin(struct progress *p, enum message_phase phase, uint32_t first_part, uint32_t n_parts)
 {
