@@ -13,8 +13,8 @@
   compare BEFORE AFTER
                     what BEFORE found and AFTER did not; the exit status is 1 if there is anything.
 
-A fault names its line and the text there. Where the file has changed since, the nearest line of the same text is taken;
-a fault without one is `gone`, which compare reports apart.
+A fault names its file, its line and the text there. Where the file has changed since, the nearest line of the same text is
+taken; where the line has moved to another file, that one. A fault without one is `gone`, which compare reports apart.
 """
 import argparse
 import json
@@ -181,6 +181,19 @@ class Tree:
         return subprocess.run(['ninja', '-C', self.build, '-j', str(self.jobs), *wanted], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL).returncode == 0
 
+    def source(self, fault):
+        """The fault's file, or where its line has moved to if there is one such place; else None."""
+        names = subprocess.run(['git', 'ls-files', *FOLDERS], stdout=subprocess.PIPE, text=True, cwd=self.directory,
+                               check=True).stdout.split()
+        def has(name):
+            with open(os.path.join(self.directory, name)) as f:
+                return planted(f.read(), fault) is not None
+        if fault['file'] in names and has(fault['file']):
+            return fault['file']
+        found = [name for name in names if name.endswith(('.c', '.cu', '.h', '.cuh')) and has(name)]
+        same = [name for name in found if os.path.basename(name) == os.path.basename(fault['file'])]
+        return same[0] if len(same) == 1 else found[0] if len(found) == 1 else None
+
     def tests(self, regex):
         out = subprocess.run(['ctest', '-N', '-R', regex], cwd=self.build, stdout=subprocess.PIPE, text=True).stdout
         return re.findall(r'^ *Test +#\d+: (\S+)$', out, re.M)
@@ -220,7 +233,7 @@ def run(faults, results, tree, then, only):
     wanted = [f for f in faults if (not only or f['id'] in only) and f['id'] not in done]
     last = tree.tests(then) if then else []
     if 0 not in done:
-        names = sorted(set(last).union(*(tree.mirrored(f['file']) for f in wanted)))
+        names = sorted(set(last).union(*(tree.mirrored(tree.source(f)) for f in wanted if tree.source(f))))
         if not tree.make():
             sys.exit('mutation.py: the tree does not build without a fault')
         commit = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=tree.directory, stdout=subprocess.PIPE, text=True)
@@ -231,9 +244,11 @@ def run(faults, results, tree, then, only):
     unfit = set(done[0]['failing'])
     tree.limit_s += 2 * done[0]['seconds']
     for fault in wanted:
-        path, began = os.path.join(tree.directory, fault['file']), time.monotonic()
+        began = time.monotonic()
         line = {'id': fault['id'], 'found': True, 'by': None}
-        text = open(path).read() if os.path.exists(path) else ''
+        source = tree.source(fault)
+        path = os.path.join(tree.directory, source or '')
+        text = open(path).read() if source else ''
         changed = planted(text, fault)
         if changed is None:
             note(line | {'found': None, 'by': 'gone'})
@@ -256,7 +271,7 @@ def run(faults, results, tree, then, only):
                 f.write(text)
         line['seconds'] = round(time.monotonic() - began)
         note(line)
-        print(f"{fault['id']:4} {fault['kind']:10} {fault['file']}:{fault['line']}: {line['by'] or 'not found'}")
+        print(f"{fault['id']:4} {fault['kind']:10} {source}:{fault['line']}: {line['by'] or 'not found'}", flush=True)
 
 
 def compare(before, after):
