@@ -6,10 +6,10 @@
                     out, a constant changed. Each compiles, and to other code than the source does.
   run FAULTS RESULTS --tree DIR [--then REGEX] [--only ID,...] [--limit SECONDS] [-j N]
                     plants each in DIR, a worktree with a build of its own that is made where there is none, builds,
-                    and runs the programs of the folder of tests/ that mirrors the source's, then those that REGEX
-                    names (all, unless told otherwise), until one fails. Before the first fault all of them run without
-                    one: who fails then finds nothing. Appends a line to RESULTS for each fault; one that has a line
-                    already is passed over, so a run that was ended goes on.
+                    and runs tests until one fails: the source's namesakes in the folder of tests/ that mirrors its own,
+                    the rest of that folder, and the programs that REGEX names (all, unless told otherwise). Before the
+                    first fault all of them run without one: who fails then finds nothing. Appends a line to RESULTS for
+                    each fault; one that has a line already is passed over, so a run that was ended goes on.
   compare BEFORE AFTER
                     what BEFORE found and AFTER did not; the exit status is 1 if there is anything.
 
@@ -177,7 +177,7 @@ class Tree:
         wanted = []
         if tests is not None:
             own = {re.sub('_(cuda|cudnn)$', '', name) for name in tests} | set(tests)
-            wanted = [path for name, path in self.programs.items() if name in own or not name.startswith('test_')]
+            wanted = [path for name, path in self.programs.items() if name in own or not name.startswith(('test_', 'bench_'))]
         return subprocess.run(['ninja', '-C', self.build, '-j', str(self.jobs), *wanted], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL).returncode == 0
 
@@ -208,6 +208,11 @@ class Tree:
                         programs += self.tests(rf'^{name[:-2]}(_cuda|_cudnn)?$')
             folder = os.path.dirname(folder)
         return programs
+
+    def namesakes(self, path):
+        """Of the mirrored programs those whose names share a word with the source's."""
+        words = set(os.path.basename(path).split('.')[0].split('_'))
+        return [name for name in self.mirrored(path) if words & set(name.split('_'))]
 
     def failing(self, names, stop):
         """Of these tests those that fail, or, to stop, the first one that does; None if that takes beyond the limit."""
@@ -256,9 +261,11 @@ def run(faults, results, tree, then, only):
         with open(path, 'w') as f:
             f.write(changed)
         try:
-            first = [t for t in tree.mirrored(fault['file']) if t not in unfit]
-            for names in (first, [t for t in last if t not in unfit and t not in first]):
-                if not tree.make(names):
+            tried = set(unfit)
+            for names in (tree.namesakes(source), tree.mirrored(source), last):
+                names = [t for t in names if t not in tried]
+                tried.update(names)
+                if names and not tree.make(None if names[0] in last else names):
                     line['by'] = 'the compiler'
                     break
                 found = tree.failing(names, True)
