@@ -80,6 +80,7 @@ static void begin_job(struct daemon *d, struct peer *client, const struct messag
 void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
 {
     const struct job *job = &d->job;
+    char title[MODEL_TITLE_BYTES];
     struct error err;
     int rc;
 
@@ -98,9 +99,9 @@ void settle_open_job(struct daemon *d, struct peer *client, const struct message
         return;
     } else {
         rc = error_set(&err, -EBUSY,
-                       "the daemon is busy with another job (gpt2 %ux%u, step %" PRIu64
+                       "the daemon is busy with another job (%s, step %" PRIu64
                        "); wait for its end, or start a daemon of your own",
-                       job->model.config.n_layers, job->model.config.width, job->step);
+                       model_title(title, &job->model.config), job->step);
     }
     job_close_fds(fds, n_fds);
     refuse_job(client, rc, &err);

@@ -19,7 +19,7 @@ struct source {
     struct safetensors *files; /* (n_files) */
     unsigned n_files;
     const struct safetensors_entry **entries; /* (n_tensors) source of each tensor */
-    const struct safetensors_entry *head;     /* lm_head.weight stored beside a tied embedding, or NULL */
+    const struct safetensors_entry *head;     /* a copy of a tied model's head, or NULL */
 };
 
 struct target {
@@ -46,10 +46,10 @@ static int place_entry(struct source *from, const struct safetensors_entry *entr
     const struct model_tensor *tensor = model_find(&from->model, entry->name);
     const struct safetensors_entry **place;
 
-    if (!tensor && model_is_mask(entry->name))
+    if (!tensor && model_is_mask(&from->model, entry->name))
         return 0;
-    if (!tensor && from->model.config.tied && strcmp(entry->name, "lm_head.weight") == 0) {
-        tensor = model_find(&from->model, "transformer.wte.weight");
+    if (!tensor && model_is_tied_copy(&from->model, entry->name)) {
+        tensor = &from->model.tensors[from->model.tokens];
         place = &from->head;
     } else if (tensor) {
         place = &from->entries[tensor - from->model.tensors];
@@ -83,23 +83,20 @@ static int find_all(struct source *from, struct error *err)
     return rc;
 }
 
-/* An lm_head that is left out because it is tied must equal the embedding. */
+/* A tied head's copy, which is left out, must equal the table of tokens. */
 static int check_head(const struct source *from, const struct target *to, struct error *err)
 {
-    const struct safetensors_entry *wte =
-        from->entries[model_find(&from->model, "transformer.wte.weight") - from->model.tensors];
+    const struct safetensors_entry *tokens = from->entries[from->model.tokens];
     float *half = to->block + BLOCK / 2;
     int rc = 0;
 
-    for (uint64_t at = 0; rc == 0 && from->head && at < wte->n; at += BLOCK / 2) {
-        const uint64_t n = wte->n - at < BLOCK / 2 ? wte->n - at : BLOCK / 2;
-        rc = safetensors_read(to->block, wte, at, n, err);
+    for (uint64_t at = 0; rc == 0 && from->head && at < tokens->n; at += BLOCK / 2) {
+        const uint64_t n = tokens->n - at < BLOCK / 2 ? tokens->n - at : BLOCK / 2;
+        rc = safetensors_read(to->block, tokens, at, n, err);
         if (rc == 0)
             rc = safetensors_read(half, from->head, at, n, err);
         if (rc == 0 && memcmp(to->block, half, n * sizeof *half) != 0)
-            rc = error_set(err, -EINVAL,
-                           "lm_head.weight differs from wte.weight, though config.json ties them "
-                           "(tie_word_embeddings)");
+            rc = model_refuse_tied_copy(&from->model, err);
     }
     return rc;
 }

@@ -43,13 +43,13 @@ static struct device_embed embed_of(const struct layer_pass *pass, const struct 
 /* x, or its gradient, in place; without dropout nothing. */
 static void drop(const struct layer_pass *pass, void *x)
 {
+    const struct program_dropout *dropout = &pass->model->embedding.dropout;
     const struct device_dropout_add op = {.n_rows = pass->n_rows,
                                           .n_tokens = pass->n_tokens,
                                           .n = pass->model->config.width,
                                           .h = x,
                                           .y = x,
-                                          .dropout = layer_dropout(pass, pass->model->config.dropout_embedding,
-                                                                   RANDOM_DROPOUT_EMBEDDING)};
+                                          .dropout = layer_dropout(pass, dropout->p, dropout->site)};
 
     if (op.dropout.p > 0)
         pass->ops->dropout_add(pass->dev, &op);

@@ -104,10 +104,11 @@ void job_load(struct job *job)
                                       .call = job_do_load,
                                       .context = job,
                                       .trace = job_trace(job, &job->optimizer_trace)};
+    char title[MODEL_TITLE_BYTES];
 
-    log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", job->client->id,
-             job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
-             m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
+    log_line("job of client %u: %s, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", job->client->id,
+             model_title(title, &job->model.config), job->model.n_parameters, m->job.batch, m->job.seq, m->job.n_parts,
+             m->job.n_parts > 1 ? "s" : "");
     updater_submit(job->hub->updater, &work);
 }
 

@@ -16,6 +16,7 @@ static void send_status(const struct look *look, struct peer *peer)
     };
     const struct job *job = look->job;
     struct message m = {.kind = MESSAGE_STATUS_REPLY};
+    char title[MODEL_TITLE_BYTES];
 
     m.status_reply.state = look->stopping ? STATE_STOPPING : states[job->state];
     if (job->state == JOB_RESTING && job->request.job.generate) /* between two tokens */
@@ -29,8 +30,8 @@ static void send_status(const struct look *look, struct peer *peer)
     m.status_reply.uid = job->client ? session_peer_uid(job->client->session) : geteuid();
     m.status_reply.loss = job->state == JOB_NONE ? NAN : look->steps->loss;
     if (job->model.n_units)
-        snprintf(m.status_reply.model, sizeof m.status_reply.model, "gpt2 %ux%u, vocabulary %u",
-                 job->model.config.n_layers, job->model.config.width, job->model.config.vocabulary);
+        snprintf(m.status_reply.model, sizeof m.status_reply.model, "%.40s, vocabulary %u",
+                 model_title(title, &job->model.config), job->model.config.vocabulary);
     m.status_reply.saved_step = job->state == JOB_NONE ? MESSAGE_NO_STEP : look->saves->saved_step;
     m.status_reply.saving = look->saves->first != NULL;
     m.status_reply.precision = job->request.job.precision;

@@ -74,7 +74,7 @@ void store_draw(struct store *store, uint64_t seed);
 
 /* Reads weights from open safetensors files (fds stay the caller's): names with or without "transformer." in front;
  * F32, F16, BF16. Every tensor of the model exactly once with its shape; names known to be no weights (attention mask
- * buffers) are passed over, lm_head.weight of a tied model too if it says the same as wte; anything else unknown,
+ * buffers) are passed over, a tied model's copy of its head too if it equals the table of tokens; anything else unknown,
  * missing, twice, of another shape or type, or not finite is -EINVAL, by name. -ENOMEM. After a failure the weights
  * are to be loaded anew. */
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err);

@@ -149,7 +149,7 @@ struct loading {
     struct store *store;
     struct places places;
     bool *seen;                           /* (n_tensors); for moments twice that, m first */
-    const struct safetensors_entry *head; /* of a tied model: lm_head.weight, compared at the end */
+    const struct safetensors_entry *head; /* of a tied model: a copy of the head, compared at the end */
 };
 
 static bool has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
@@ -225,9 +225,9 @@ static int load_entry(struct loading *loading, const struct safetensors_entry *e
 
     if (tensor)
         return load_tensor(loading, entry, (uint32_t)(tensor - model->tensors), err);
-    if (model_is_mask(entry->name))
+    if (model_is_mask(model, entry->name))
         return 0;
-    if (model->config.tied && strcmp(entry->name, "lm_head.weight") == 0) {
+    if (model_is_tied_copy(model, entry->name)) {
         if (loading->head)
             return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
         loading->head = entry;
@@ -237,25 +237,22 @@ static int load_entry(struct loading *loading, const struct safetensors_entry *e
                      entry->name);
 }
 
-/* A tied head may be in the file if it equals wte. */
+/* A tied head's table may be in the file if it equals that of tokens. */
 static int check_head(const struct loading *loading, struct error *err)
 {
     const struct model *model = loading->store->model;
-    const struct model_tensor *wte = model_find(model, "transformer.wte.weight");
-    const uint32_t index = (uint32_t)(wte - model->tensors);
+    const uint32_t index = model->tokens;
 
     if (!loading->head)
         return 0;
-    int rc = check_entry(loading->head, wte, err);
+    int rc = check_entry(loading->head, &model->tensors[index], err);
     for (uint32_t p = loading->places.first_piece[index]; rc == 0 && p < model->n_pieces; p++) {
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
         rc = compare(loading->store, loading->places.unit[p], piece, loading->head, err);
         if (rc == -EDOM)
-            rc = error_set(err, -EINVAL,
-                           "lm_head.weight differs from wte.weight, though config.json ties them "
-                           "(tie_word_embeddings); set that to false to train them apart");
+            rc = model_refuse_tied_copy(model, err);
     }
     return rc;
 }

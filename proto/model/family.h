@@ -20,14 +20,13 @@ enum family_key_type {
 struct family_key {
     const char *name; /* in config.json */
     enum family_key_type type;
-    size_t offset; /* in struct model_config */
+    size_t offset; /* in struct model_config, the family's own numbers included */
     bool required;
     const char *other;
 };
 
 struct family {
     const char *model_type;           /* in config.json */
-    const char *title;                /* for people */
     const char *const *architectures; /* accepted; NULL ends them; the first is what is trained */
     const struct family_key *keys;    /* without a name: the end */
     /* Keys that change nothing here, and those that must be off; NULL ends them; an asterisk at the end stands for any
@@ -45,17 +44,12 @@ struct family {
     const char *block;                       /* of a block's tensors and its unit: "h.%u" */
     const char *norm;                        /* of the last norm's unit: "ln_f" */
     const char *tokens, *positions, *logits; /* tables: "wte"; the head's, where it is its own, has no prefix */
+    void (*write_embedding)(struct model_embedding *out, const struct model_config *config);
     /* The programs; a norm's operations name no stem but `norm`. */
     void (*write_block)(struct program *program, const struct model_config *config);
     void (*write_norm)(struct program *program, const struct model_config *config);
-    /* What old files have among the weights, and is none; without the prefix. */
+    /* What old files have among the weights, and is none; without the prefix. NULL: there is no such thing. */
     bool (*is_mask)(const char *name);
 };
-
-/* By the model_type of config.json; NULL: there is none of this name. */
-const struct family *family_find(const char *model_type);
-
-/* The one whose numbers struct model_config has. */
-const struct family *family_of(const struct model_config *config);
 
 #endif

@@ -20,12 +20,12 @@ static const struct family_key keys[] = {
     {"n_ctx", FAMILY_SAME, .offset = AT(n_positions), .other = "n_positions"},
     {"activation_function", FAMILY_ACTIVATION, .offset = AT(activation)},
     {"tie_word_embeddings", FAMILY_SWITCH, .offset = AT(tied)},
-    {"scale_attn_weights", FAMILY_SWITCH, .offset = AT(scale_attention)},
-    {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = AT(scale_by_layer)},
+    {"scale_attn_weights", FAMILY_SWITCH, .offset = AT(gpt2.scale_attention)},
+    {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = AT(gpt2.scale_by_layer)},
     {"layer_norm_epsilon", FAMILY_REAL, .offset = AT(norm_epsilon)},
-    {"attn_pdrop", FAMILY_REAL, .offset = AT(dropout_attention)},
-    {"embd_pdrop", FAMILY_REAL, .offset = AT(dropout_embedding)},
-    {"resid_pdrop", FAMILY_REAL, .offset = AT(dropout_residual)},
+    {"attn_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_attention)},
+    {"embd_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_embedding)},
+    {"resid_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_residual)},
     {"initializer_range", FAMILY_REAL, .offset = AT(initializer_range)},
     {0},
 };
@@ -58,9 +58,9 @@ static int check(const struct model_config *c, struct error *err)
     const struct {
         const char *name;
         float value;
-    } dropouts[] = {{"attn_pdrop", c->dropout_attention},
-                    {"embd_pdrop", c->dropout_embedding},
-                    {"resid_pdrop", c->dropout_residual}};
+    } dropouts[] = {{"attn_pdrop", c->gpt2.dropout_attention},
+                    {"embd_pdrop", c->gpt2.dropout_embedding},
+                    {"resid_pdrop", c->gpt2.dropout_residual}};
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i].value < 1 || counts[i].value > counts[i].most)
@@ -83,6 +83,11 @@ static int check(const struct model_config *c, struct error *err)
     return 0;
 }
 
+static void write_embedding(struct model_embedding *out, const struct model_config *c)
+{
+    *out = (struct model_embedding){.dropout = {c->gpt2.dropout_embedding, RANDOM_DROPOUT_EMBEDDING}};
+}
+
 /* Norms before, not after (section 2.3): r = x + attention(norm(x)), y = r + mlp(norm(r)). */
 static void write_block(struct program *p, const struct model_config *c)
 {
@@ -94,12 +99,12 @@ static void write_block(struct program *p, const struct model_config *c)
                                                     .bias = true};
     const struct program_attention_options attention = {
         .n_heads = c->n_heads,
-        .scale = c->scale_attention ? 1 / sqrtf((float)(c->width / c->n_heads)) : 1,
-        .scale_by_layer = c->scale_by_layer,
-        .dropout = {c->dropout_attention, RANDOM_DROPOUT_ATTENTION},
+        .scale = c->gpt2.scale_attention ? 1 / sqrtf((float)(c->width / c->n_heads)) : 1,
+        .scale_by_layer = c->gpt2.scale_by_layer,
+        .dropout = {c->gpt2.dropout_attention, RANDOM_DROPOUT_ATTENTION},
     };
-    const struct program_dropout after_attention = {c->dropout_residual, RANDOM_DROPOUT_RESIDUAL_ATTENTION};
-    const struct program_dropout after_mlp = {c->dropout_residual, RANDOM_DROPOUT_RESIDUAL_MLP};
+    const struct program_dropout after_attention = {c->gpt2.dropout_residual, RANDOM_DROPOUT_RESIDUAL_ATTENTION};
+    const struct program_dropout after_mlp = {c->gpt2.dropout_residual, RANDOM_DROPOUT_RESIDUAL_MLP};
 
     const int x = program_begin(p, c->width);
     const int n1 = program_norm(p, x, "ln_1", &norm);
@@ -133,21 +138,20 @@ static bool is_mask(const char *name)
     return strcmp(name + n, "bias") == 0 || strcmp(name + n, "masked_bias") == 0;
 }
 
-extern const struct family family_gpt2;
 const struct family family_gpt2 = {
     .model_type = "gpt2",
-    .title = "GPT-2",
     .architectures = architectures,
     .keys = keys,
     .harmless = harmless,
     .unsupported = unsupported,
-    .defaults = {.tied = true,
-                 .scale_attention = true,
+    .defaults = {.family = &family_gpt2,
+                 .tied = true,
                  .norm_epsilon = 1e-5f,
-                 .dropout_attention = 0.1f,
-                 .dropout_embedding = 0.1f,
-                 .dropout_residual = 0.1f,
-                 .initializer_range = 0.02f},
+                 .initializer_range = 0.02f,
+                 .gpt2 = {.scale_attention = true,
+                          .dropout_attention = 0.1f,
+                          .dropout_embedding = 0.1f,
+                          .dropout_residual = 0.1f}},
     .end_token = 50256,
     .complete = complete,
     .check = check,
@@ -157,6 +161,7 @@ const struct family family_gpt2 = {
     .tokens = "wte",
     .positions = "wpe",
     .logits = "lm_head",
+    .write_embedding = write_embedding,
     .write_block = write_block,
     .write_norm = write_norm,
     .is_mask = is_mask,

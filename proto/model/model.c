@@ -72,8 +72,9 @@ static int write_programs(struct model *m)
     m->programs = calloc(PROGRAMS, sizeof *m->programs);
     if (!m->programs)
         return -ENOMEM;
-    m->family->write_block(&m->programs[BLOCK].program, &m->config);
-    m->family->write_norm(&m->programs[NORM].program, &m->config);
+    m->config.family->write_embedding(&m->embedding, &m->config);
+    m->config.family->write_block(&m->programs[BLOCK].program, &m->config);
+    m->config.family->write_norm(&m->programs[NORM].program, &m->config);
     for (int i = 0; i < PROGRAMS; i++)
         complete_program(&m->programs[i]);
     return 0;
@@ -193,8 +194,8 @@ static void add_block(struct model *m, uint32_t index)
 {
     char block[16], in_front[40];
 
-    snprintf(block, sizeof block, m->family->block, index);
-    snprintf(in_front, sizeof in_front, "%s%s.", m->family->prefix, block);
+    snprintf(block, sizeof block, m->config.family->block, index);
+    snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
     add_layer(m, MODEL_BLOCK, index, in_front);
 }
 
@@ -216,17 +217,16 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     if (rc != 0)
         return rc;
     m->config = *config;
-    m->family = family_of(config);
     if (write_programs(m) != 0 || allocate(m) != 0) {
         model_free(m);
         return error_set(err, -ENOMEM, "no memory for the description of a model of %u layers", config->n_layers);
     }
 
-    const char *prefix = m->family->prefix;
+    const char *prefix = m->config.family->prefix;
     open_layer(m, MODEL_EMBEDDING, 0);
-    const uint32_t tokens = add_table_tensor(m, prefix, m->family->tokens, config->vocabulary);
-    m->positions = add_table_tensor(m, prefix, m->family->positions, config->n_positions);
-    add_table(m, tokens, MODEL_EMBEDDING, 0, vocabulary_per_unit(m));
+    m->tokens = add_table_tensor(m, prefix, m->config.family->tokens, config->vocabulary);
+    m->positions = add_table_tensor(m, prefix, m->config.family->positions, config->n_positions);
+    add_table(m, m->tokens, MODEL_EMBEDDING, 0, vocabulary_per_unit(m));
     const uint32_t n_token_units = m->n_units;
     add_table(m, m->positions, MODEL_EMBEDDING, 1, positions_per_unit(m));
     for (uint32_t i = 0; i < config->n_layers; i++)
@@ -237,7 +237,7 @@ int model_init(struct model *out, const struct model_config *config, struct erro
         for (uint32_t unit = 0; unit < n_token_units; unit++)
             visit(m, unit);
     else
-        add_table(m, add_table_tensor(m, "", m->family->logits, config->vocabulary), MODEL_HEAD, 0,
+        add_table(m, add_table_tensor(m, "", m->config.family->logits, config->vocabulary), MODEL_HEAD, 0,
                   vocabulary_per_unit(m));
     return 0;
 }
@@ -256,7 +256,7 @@ void model_free(struct model *model)
 
 const struct model_tensor *model_find(const struct model *model, const char *name)
 {
-    const char *prefix = model->family->prefix;
+    const char *prefix = model->config.family->prefix;
     const size_t n = strlen(prefix);
 
     for (uint32_t i = 0; i < model->n_tensors; i++) {
@@ -273,7 +273,7 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
     const struct model_piece *piece = &model->pieces[u->first_piece];
     const enum model_layer_kind kind = (enum model_layer_kind)(u->id >> 56);
     const unsigned layer = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
-    const struct family *f = model->family;
+    const struct family *f = model->config.family;
     const char *table = kind == MODEL_HEAD ? f->logits : layer == 0 ? f->tokens : f->positions;
 
     if (kind == MODEL_BLOCK)
@@ -296,12 +296,40 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
     return out;
 }
 
-bool model_is_mask(const char *name)
+bool model_is_mask(const struct model *model, const char *name)
 {
-    const struct family *family = family_of(NULL);
+    const struct family *family = model->config.family;
     const size_t n = strlen(family->prefix);
 
-    return family->is_mask(strncmp(name, family->prefix, n) == 0 ? name + n : name);
+    return family->is_mask && family->is_mask(strncmp(name, family->prefix, n) == 0 ? name + n : name);
+}
+
+bool model_is_tied_copy(const struct model *model, const char *name)
+{
+    const char *logits = model->config.family->logits;
+    const size_t n = strlen(logits);
+
+    return model->config.tied && strncmp(name, logits, n) == 0 && strcmp(name + n, ".weight") == 0;
+}
+
+int model_refuse_tied_copy(const struct model *model, struct error *err)
+{
+    const struct family *family = model->config.family;
+
+    return error_set(
+        err, -EINVAL,
+        "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that to "
+        "false to train them apart",
+        family->logits, family->tokens);
+}
+
+const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config)
+{
+    if (config->family)
+        snprintf(out, MODEL_TITLE_BYTES, "%.20s %ux%u", config->family->model_type, config->n_layers, config->width);
+    else
+        snprintf(out, MODEL_TITLE_BYTES, "no model");
+    return out;
 }
 
 size_t model_slot_bytes(const struct model *model, enum number_type type)

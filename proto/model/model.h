@@ -14,6 +14,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
+#include "proto/model/gpt2.h"
 #include "proto/model/schedule.h"
 
 #include <stdbool.h>
@@ -23,14 +24,15 @@
 /* The numbers of config.json that the mathematics depends on. All limits below are checked by model_config_parse
  * (model_config_check). */
 struct model_config {
+    const struct family *family; /* proto/model/family.h */
     uint32_t n_layers, n_heads, width, inner_width, n_positions, vocabulary;
     enum model_activation activation;
-    bool tied;            /* head = wte transposed */
-    bool scale_attention; /* by 1/sqrt(head width) */
-    bool scale_by_layer;  /* and by 1/(layer + 1) */
+    bool tied; /* the head's table is that of tokens */
     float norm_epsilon;
-    float dropout_attention, dropout_embedding, dropout_residual; /* in [0, 1) */
-    float initializer_range;                                      /* deviation of fresh weights */
+    float initializer_range; /* deviation of fresh weights */
+    union {                  /* the family's own numbers: only its own file reads them */
+        struct gpt2_config gpt2;
+    };
 };
 
 struct model_tensor {
@@ -75,6 +77,11 @@ struct model_program {
     struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
 };
 
+/* A model's first layer: the sum of rows of its tables, and dropout. */
+struct model_embedding {
+    struct program_dropout dropout;
+};
+
 struct model_layer {
     enum model_layer_kind kind;
     const struct model_program *program; /* of the model; NULL: the embedding, and the head */
@@ -84,7 +91,7 @@ struct model_layer {
 
 struct model {
     struct model_config config;
-    const struct family *family;
+    struct model_embedding embedding;
     struct model_program *programs; /* of blocks, then of the norm */
     struct model_tensor *tensors;
     struct model_piece *pieces;
@@ -92,7 +99,8 @@ struct model {
     struct model_layer *layers;
     uint32_t *visits;       /* unit of each visit, bottom first */
     uint32_t *visit_layers; /* layer of each visit */
-    uint32_t positions;     /* tensor: the embedding's table of positions */
+    uint32_t tokens;        /* tensor: the embedding's table of tokens, */
+    uint32_t positions;     /* and that of positions */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
     uint64_t n_parameters; /* tied ones once */
     uint64_t segment_n;    /* elements of the weight segment, rounding included */
@@ -127,9 +135,18 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
 /* The same of a visit's unit; "head wte.2" where the head visits it. */
 const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
 
-/* The name of a causal mask, which old files carry among the weights: "h.0.attn.bias",
- * "transformer.h.11.attn.masked_bias". */
-bool model_is_mask(const char *name);
+/* Whether a tensor of this name may be in the model's files and is no weight: a causal mask, "h.0.attn.bias". */
+bool model_is_mask(const struct model *model, const char *name);
+
+/* Whether the model is tied and this is the name of the head's table, of which files may hold a copy: "lm_head.weight". */
+bool model_is_tied_copy(const struct model *model, const char *name);
+
+/* Such a copy differs from the table of tokens: returns -EINVAL with a sentence. */
+int model_refuse_tied_copy(const struct model *model, struct error *err);
+
+/* "gpt2 12x768": what a model is called in one line; "no model" without a family. Returns out. */
+enum { MODEL_TITLE_BYTES = 48 };
+const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config);
 
 /* Elements, up to whole cache lines of 64 bytes, whether an element has four bytes or two. */
 static inline uint64_t model_rounded(uint64_t n)

@@ -2,6 +2,7 @@
 
 #include "proto/model/family.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -9,6 +10,10 @@
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
+
+/* A family is known by its line here. */
+static const struct family *const families[] = {&family_gpt2};
+enum { N_FAMILIES = sizeof families / sizeof *families };
 
 /* What transformers writes, or wrote in older versions, of any model, and what changes nothing in training a language
  * model: bookkeeping, generation defaults, outputs. */
@@ -190,7 +195,7 @@ static int read_pair(struct model_config *out, const struct family *family, cons
                      struct error *err)
 {
     if (strcmp(name, "model_type") == 0)
-        return 0; /* looked at first */
+        return 0; /* read first */
     if (strcmp(name, "architectures") == 0)
         return check_architectures(family, value, err);
     for (const struct family_key *key = family->keys; key->name; key++)
@@ -216,36 +221,46 @@ static int check_same(const struct model_config *out, const struct family_key *k
     return refuse(err, key->name, value, accepted);
 }
 
-/* By the model_type, before any other key, as those of another model are its own. Without one, the keys are looked at as
- * the only family's; then it is said to be missing. */
-static const struct family *find_family(const json_t *type, struct error *err)
+/* By model_type. NULL: there is none, or no family of this name. */
+static const struct family *find_family(const json_t *config)
 {
-    const struct family *only = family_of(NULL);
-    const char *name = json_string_value(type);
-    const struct family *family = name ? family_find(name) : NULL;
-    char accepted[80];
+    const char *name = json_string_value(json_object_get(config, "model_type"));
 
-    if (!type || family)
-        return type ? family : only;
-    snprintf(accepted, sizeof accepted, "only models of %s's type (%s) are supported", only->title, only->model_type);
-    refuse(err, "model_type", type, accepted);
+    for (int i = 0; name && i < N_FAMILIES; i++)
+        if (strcmp(families[i]->model_type, name) == 0)
+            return families[i];
     return NULL;
 }
 
+static int refuse_type(const json_t *type, struct error *err)
+{
+    char accepted[160] = "it must be ";
+
+    for (int i = 0; i < N_FAMILIES; i++) {
+        const size_t n = strlen(accepted);
+        snprintf(accepted + n, sizeof accepted - n, "%s%s",
+                 i == 0               ? ""
+                 : i + 1 < N_FAMILIES ? ", "
+                                      : " or ",
+                 families[i]->model_type);
+    }
+    if (!type)
+        return error_set(err, -EINVAL, "model_type is missing: %s", accepted);
+    return refuse(err, "model_type", type, accepted);
+}
+
+/* The family comes first: what a key means is its to say. */
 static int read_object(struct model_config *out, json_t *object, struct error *err)
 {
-    const json_t *type = json_object_get(object, "model_type");
-    const struct family *family = find_family(type, err);
+    const struct family *family = find_family(object);
     const char *name;
     json_t *value;
     int rc = 0;
 
     if (!family)
-        return -EINVAL;
+        return refuse_type(json_object_get(object, "model_type"), err);
     *out = family->defaults;
     json_object_foreach(object, name, value) if ((rc = read_pair(out, family, name, value, err)) != 0) return rc;
-    if (!type)
-        return error_set(err, -EINVAL, "model_type is missing: it must be %s", family->model_type);
     for (const struct family_key *key = family->keys; key->name; key++)
         if (key->required && !json_object_get(object, key->name))
             return error_set(err, -EINVAL, "%s is missing", key->name);
@@ -288,19 +303,18 @@ static char *print(const json_t *config)
     return json_dumps(config, JSON_INDENT(2));
 }
 
-/* An id beyond the vocabulary names a token that is not there; and of an id that is not said, transformers takes
- * the family's for granted. Returns whether something was changed. */
+/* An id beyond the vocabulary names a token that does not exist; for a missing id, transformers assumes the family's.
+ * Returns whether something was changed. */
 static bool drop_foreign_ids(json_t *config)
 {
     static const char *const ids[] = {"bos_token_id", "eos_token_id"};
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    const struct family *known = type ? family_find(type) : NULL, *family = known ? known : family_of(NULL);
+    const struct family *family = find_family(config);
     const json_t *size = json_object_get(config, "vocab_size");
     bool changed = false;
 
     for (size_t i = 0; json_is_integer(size) && i < sizeof ids / sizeof *ids; i++) {
         const json_t *id = json_object_get(config, ids[i]);
-        const json_int_t value = id ? json_integer_value(id) : family->end_token;
+        const json_int_t implied = family ? family->end_token : 0, value = id ? json_integer_value(id) : implied;
         if ((!id || json_is_integer(id)) && value >= json_integer_value(size))
             changed = json_object_set_new(config, ids[i], json_null()) == 0 || changed;
     }
@@ -327,5 +341,6 @@ char *model_config_print(const char *text, size_t n, enum number_type type)
 
 int model_config_check(const struct model_config *config, struct error *err)
 {
-    return family_of(config)->check(config, err);
+    assert(config->family);
+    return config->family->check(config, err);
 }

@@ -221,7 +221,7 @@ static double embedding_forward(const struct batch *b, const struct model_unit *
     const double width = c->width, share = table.rows / c->vocabulary, link = b->work->profile->link_bytes_per_s;
     const double n = table.is_position ? table.rows * width : b->tokens * share * width;
     const double gathered = b->work->gathers ? n * value_bytes(b) / link : 0;
-    const double dropout = top ? dropped(b, c->dropout_embedding) : 0;
+    const double dropout = top ? dropped(b, b->work->model->embedding.dropout.p) : 0;
 
     if (table.is_position)
         return b->rows * fmax(values(b, 3 * n), gathered) + dropout;
@@ -233,7 +233,8 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
     const struct model_config *c = &b->work->model->config;
     const struct table table = table_of(b, unit);
     const double width = c->width, n = table.rows * width;
-    double seconds = (top ? dropped(b, c->dropout_embedding) : 0) + (b->fresh ? moved(b, 4 * (double)unit->n) : 0);
+    double seconds =
+        (top ? dropped(b, b->work->model->embedding.dropout.p) : 0) + (b->fresh ? moved(b, 4 * (double)unit->n) : 0);
 
     if (table.is_position)
         seconds += b->rows * (values(b, n) + moved(b, 8 * n));

@@ -8,19 +8,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const struct model_config store_fixture_small = {.n_layers = 2,
+const struct model_config store_fixture_small = {.family = &family_gpt2,
+                                                 .n_layers = 2,
                                                  .n_heads = 2,
                                                  .width = 8,
                                                  .inner_width = 32,
                                                  .n_positions = 5,
                                                  .vocabulary = 17},
-                          store_fixture_cut = {.n_layers = 1,
+                          store_fixture_cut = {.family = &family_gpt2,
+                                               .n_layers = 1,
                                                .n_heads = 2,
                                                .width = 64,
                                                .inner_width = 64,
                                                .n_positions = 8,
                                                .vocabulary = 33000},
-                          store_fixture_big = {.n_layers = 1,
+                          store_fixture_big = {.family = &family_gpt2,
+                                               .n_layers = 1,
                                                .n_heads = 8,
                                                .width = 512,
                                                .inner_width = 3200,
@@ -41,7 +44,7 @@ void store_fixture_open_as(struct store_fixture *f, struct model_config config, 
 
     *f = (struct store_fixture){0};
     config.tied = tied;
-    config.scale_attention = true;
+    config.gpt2.scale_attention = true;
     config.norm_epsilon = 1e-5f;
     config.initializer_range = 0.02f;
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);

@@ -178,7 +178,10 @@ static float *generate(const struct setting *s, struct device_worker_options opt
 /* Prompts of three tiles and tokens one by one, with all units on the device, some, or none. */
 TEST_EACH(a_row_is_generated_with_the_cpus_bits_in_every_order, 9)
 {
-    const struct model_config config = {3, 3, 12, 20, 150, 17, MODEL_GELU_NEW, true, true, true, 1e-5f, 0, 0, 0, 0};
+    const struct model_config config = {
+        &family_gpt2, 3,     3,  12,
+        20,           150,   17, MODEL_GELU_NEW,
+        true,         1e-5f, 0,  .gpt2 = {.scale_attention = true, .scale_by_layer = true}};
     static const uint32_t runs[] = {150, 70};
     struct setting s;
     struct late late;
@@ -210,7 +213,8 @@ TEST_EACH(a_row_is_generated_with_the_cpus_bits_in_every_order, 9)
  * comes into. */
 TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
 {
-    const struct model_config config = {1, 1, 4, 8, 2, 8200, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0};
+    const struct model_config config = {
+        &family_gpt2, 1, 1, 4, 8, 2, 8200, MODEL_GELU_NEW, true, 1e-5f, 0, .gpt2 = {.scale_attention = true}};
     struct sample t = {.n_inbox = 3};
     struct array_link plain, ordered;
     struct late late;
@@ -237,7 +241,9 @@ TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
 /* Units of two slices, one of them short: each slice goes to a slot of its own, of one that there is or three. */
 TEST_EACH(slices_fly_side_by_side, 2)
 {
-    const struct model_config config = {2, 1, 600, 2400, 2, 5, MODEL_GELU_NEW, false, true, false, 1e-5f, 0, 0, 0, 0};
+    const struct model_config config = {&family_gpt2, 2,     1, 600,
+                                        2400,         2,     5, MODEL_GELU_NEW,
+                                        false,        1e-5f, 0, .gpt2 = {.scale_attention = true}};
     struct sample t = {.n_inbox = 1 + 2 * (uint32_t)_i};
     struct array_link plain, ordered;
     struct late late;

@@ -253,14 +253,15 @@ static void print(struct bench *b)
 int main(int argc, char **argv)
 {
     static struct bench b = {.device_mem = (uint64_t)4 << 30};
-    struct model_config config = {.n_layers = 12,
+    struct model_config config = {.family = &family_gpt2,
+                                  .n_layers = 12,
                                   .n_heads = 12,
                                   .width = 768,
                                   .n_positions = 1024,
                                   .vocabulary = 50257,
                                   .activation = MODEL_GELU_NEW,
                                   .tied = true,
-                                  .scale_attention = true,
+                                  .gpt2.scale_attention = true,
                                   .norm_epsilon = 1e-5f,
                                   .initializer_range = 0.02f};
     struct error err = {""};

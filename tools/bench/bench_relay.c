@@ -50,14 +50,15 @@ static void write_files(const char *dir, const struct size *size)
 static void round_in_process(struct samples *out, const struct size *size)
 {
     const struct inprocess_options options = {
-        .config = {.n_layers = size->n_layers,
+        .config = {.family = &family_gpt2,
+                   .n_layers = size->n_layers,
                    .n_heads = size->n_heads,
                    .width = size->width,
                    .inner_width = 4 * size->width,
                    .n_positions = size->seq,
                    .vocabulary = VOCABULARY,
                    .tied = true,
-                   .scale_attention = true,
+                   .gpt2.scale_attention = true,
                    .norm_epsilon = 1e-5f,
                    .initializer_range = 0.02f},
         .batch = size->batch,

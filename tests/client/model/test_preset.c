@@ -57,7 +57,8 @@ TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
     struct client_model model;
 
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("byte-small"), 256, NULL), 0);
-    const struct model_config expected = {.n_layers = 4,
+    const struct model_config expected = {.family = &family_gpt2,
+                                          .n_layers = 4,
                                           .n_heads = 4,
                                           .width = 128,
                                           .inner_width = 512,
@@ -65,16 +66,16 @@ TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
                                           .vocabulary = 256,
                                           .activation = MODEL_GELU_NEW,
                                           .tied = true,
-                                          .scale_attention = true,
+                                          .gpt2.scale_attention = true,
                                           .norm_epsilon = 1e-5f,
                                           .initializer_range = 0.049f};
     ck_assert_mem_eq(&model.config, &expected, sizeof expected);
     client_model_close(&model);
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("gpt2"), 256, NULL), 0);
     ck_assert_uint_eq(model.config.vocabulary, 256);
-    ck_assert_float_eq(model.config.dropout_attention, 0.1f);
-    ck_assert_float_eq(model.config.dropout_embedding, 0.1f);
-    ck_assert_float_eq(model.config.dropout_residual, 0.1f);
+    ck_assert_float_eq(model.config.gpt2.dropout_attention, 0.1f);
+    ck_assert_float_eq(model.config.gpt2.dropout_embedding, 0.1f);
+    ck_assert_float_eq(model.config.gpt2.dropout_residual, 0.1f);
     client_model_close(&model);
 }
 
@@ -88,7 +89,7 @@ TEST(a_text_preset_names_its_end_token)
     ck_assert_int_gt(pread(model.config_fd, config, sizeof config - 1, 0), 0);
     ck_assert_ptr_nonnull(strstr(config, "\"bos_token_id\": 256,"));
     ck_assert_ptr_nonnull(strstr(config, "\"eos_token_id\": 256,"));
-    ck_assert_float_eq(model.config.dropout_residual, 0.0f);
+    ck_assert_float_eq(model.config.gpt2.dropout_residual, 0.0f);
     ck_assert_float_eq(model.config.initializer_range, 0.049f);
     client_model_close(&model);
 }

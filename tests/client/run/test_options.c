@@ -57,14 +57,15 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
 /* Adding a worker, and so a part, must not change the result unless the user says so. */
 TEST(several_parts_are_summed_unless_adama_is_named)
 {
-    static const struct model_config config = {.n_layers = 1,
+    static const struct model_config config = {.family = &family_gpt2,
+                                               .n_layers = 1,
                                                .n_heads = 2,
                                                .width = 16,
                                                .inner_width = 64,
                                                .n_positions = 32,
                                                .vocabulary = 256,
                                                .norm_epsilon = 1e-5f,
-                                               .scale_attention = true,
+                                               .gpt2.scale_attention = true,
                                                .tied = true};
     struct eps_train_options in = given(), out;
     struct error sentence;

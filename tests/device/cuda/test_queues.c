@@ -31,8 +31,18 @@ enum { N_CHOICES = sizeof choices / sizeof *choices };
 
 /* Tied, with dropout at every site, and a vocabulary that comes in two units. */
 static const struct model_config config = {
-    2, 2, 8, 20, 6, 8200, MODEL_GELU_NEW, true, true, false, 1e-5f, 0.1f, 0.1f, 0.1f, 0,
-};
+    &family_gpt2,
+    2,
+    2,
+    8,
+    20,
+    6,
+    8200,
+    MODEL_GELU_NEW,
+    true,
+    1e-5f,
+    0,
+    .gpt2 = {.scale_attention = true, .dropout_attention = 0.1f, .dropout_embedding = 0.1f, .dropout_residual = 0.1f}};
 
 static void step_in_order(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
                           unsigned streams, unsigned threads, uint64_t seed)

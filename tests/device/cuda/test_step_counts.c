@@ -14,8 +14,9 @@ enum {
     CONTRIBUTIONS = BLOCKS + 4 /* two tables of the embedding, the norm, the head */
 };
 
-static const struct model_config plain = {BLOCKS, 2,     16, 24, 9, 16, MODEL_GELU_NEW, true, true,
-                                          false,  1e-5f, 0,  0,  0, 0};
+static const struct model_config plain = {&family_gpt2, BLOCKS, 2,  16,
+                                          24,           9,      16, MODEL_GELU_NEW,
+                                          true,         1e-5f,  0,  .gpt2 = {.scale_attention = true}};
 
 /* A step of one part in two microbatches. */
 static struct device_worker_options options_of(const struct setting *s)
@@ -64,7 +65,7 @@ TEST(without_dropout_no_gradient_is_copied)
 {
     struct model_config drops = plain;
 
-    drops.dropout_residual = 0.1f;
+    drops.gpt2.dropout_residual = 0.1f;
     const unsigned long without = count_step(&plain, NUMBER_FP32).launches;
     ck_assert_uint_eq(count_step(&drops, NUMBER_FP32).launches - without, 2 * BLOCKS * MICROBATCHES);
 }

@@ -210,7 +210,8 @@ static struct model_config drawn(uint64_t *state)
 {
     const uint32_t heads = 1 + setting_below(state, 2), width = heads * 8 * (2 + setting_below(state, 2));
 
-    return (struct model_config){.n_layers = 2 + setting_below(state, 3),
+    return (struct model_config){.family = &family_gpt2,
+                                 .n_layers = 2 + setting_below(state, 3),
                                  .n_heads = heads,
                                  .width = width,
                                  .inner_width = 4 * width,
@@ -218,7 +219,7 @@ static struct model_config drawn(uint64_t *state)
                                  .vocabulary = 40 + setting_below(state, 60),
                                  .activation = MODEL_GELU_NEW,
                                  .tied = setting_below(state, 2),
-                                 .scale_attention = true,
+                                 .gpt2.scale_attention = true,
                                  .norm_epsilon = 1e-5f};
 }
 
@@ -322,14 +323,15 @@ static uint32_t planned_slots(const struct setting *s, bool added)
 /* Steps of 12 equal blocks between small tables, over a link that is fast. */
 static struct pace measure(double load, bool added)
 {
-    static const struct model_config config = {.n_layers = N_BLOCKS,
+    static const struct model_config config = {.family = &family_gpt2,
+                                               .n_layers = N_BLOCKS,
                                                .n_heads = 1,
                                                .width = 16,
                                                .inner_width = 64,
                                                .n_positions = 8,
                                                .vocabulary = 24,
                                                .activation = MODEL_GELU_NEW,
-                                               .scale_attention = true,
+                                               .gpt2.scale_attention = true,
                                                .norm_epsilon = 1e-5f};
     struct timed_options options = {.profile = round_profile, .update = 1, .n_slots = 16, .n_steps = 1};
     struct setting s;

@@ -15,9 +15,9 @@ SUITE_LABELS(on_cuda)
 /* Of two units, 4,102 and 4,101 rows, of which padding makes 4,104 each; 300 tokens. */
 enum { WIDTH = 8, VOCABULARY = 8203, LOWER = 4102, UPPER = 4101, PADDED = 4104, ROWS = 10, SEQ = 30, MOST = 64 };
 
-static const struct model_config config = {
-    1, 1, WIDTH, 12, SEQ, VOCABULARY, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0,
-};
+static const struct model_config config = {&family_gpt2, 1,     1,          WIDTH,
+                                           12,           SEQ,   VOCABULARY, MODEL_GELU_NEW,
+                                           true,         1e-5f, 0,          .gpt2 = {.scale_attention = true}};
 
 /* Products that have the vocabulary on one side, in order. */
 static struct product {

@@ -47,8 +47,8 @@ TEST_EACH(gradients_are_the_slopes_of_the_loss, SETTING_CONFIGS)
 TEST_EACH(gradients_of_cut_units_are_the_slopes_of_the_loss, 2)
 {
     static const struct model_config large[] = {
-        {1, 2, 64, 64, 9, 40000, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0},
-        {1, 2, 640, 2560, 9, 20, MODEL_GELU_NEW, false, true, false, 1e-5f, 0, 0, 0, 0},
+        {&family_gpt2, 1, 2, 64, 64, 9, 40000, MODEL_GELU_NEW, true, 1e-5f, 0, .gpt2 = {.scale_attention = true}},
+        {&family_gpt2, 1, 2, 640, 2560, 9, 20, MODEL_GELU_NEW, false, 1e-5f, 0, .gpt2 = {.scale_attention = true}},
     };
     struct setting s;
     struct array_link link;

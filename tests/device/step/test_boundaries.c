@@ -251,8 +251,9 @@ TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
 /* CUDA's libraries alone take more. */
 TEST_IF(a_vocabulary_of_50257_by_768_trains_under_24_mib, !backend_get()->cuda)
 {
-    const struct model_config config = {2,     12,    768, 96, 64, 50257, MODEL_GELU_NEW, true, true,
-                                        false, 1e-5f, 0,   0,  0,  0};
+    const struct model_config config = {&family_gpt2, 2,     12,    768,
+                                        96,           64,    50257, MODEL_GELU_NEW,
+                                        true,         1e-5f, 0,     .gpt2 = {.scale_attention = true}};
     struct array_link roomy, tight;
     struct setting s;
     struct plan plan;

@@ -15,8 +15,12 @@
 SUITE_LABELS(single, on_cuda)
 
 /* More positions than two tiles, and tables of several units: 30,000 rows of width 300 come in five. */
-static const struct model_config tall = {2, 3, 12, 20, 150, 17, MODEL_GELU_NEW, true, true, true, 1e-5f, 0, 0, 0, 0};
-static const struct model_config wide = {1, 2, 300, 40, 9, 30000, MODEL_GELU, true, true, false, 1e-5f, 0, 0, 0, 0};
+static const struct model_config tall = {
+    &family_gpt2, 2,     3,  12,
+    20,           150,   17, MODEL_GELU_NEW,
+    true,         1e-5f, 0,  .gpt2 = {.scale_attention = true, .scale_by_layer = true}};
+static const struct model_config wide = {&family_gpt2, 1,          2,    300,   40, 9,
+                                         30000,        MODEL_GELU, true, 1e-5f, 0,  .gpt2 = {.scale_attention = true}};
 
 /* One row of a setting on one worker. */
 struct speech {

@@ -76,7 +76,8 @@ TEST_RANGE(one_two_or_three_weight_buffers_give_the_same_bits, first_setting(), 
  * not. */
 TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * NUMBER_TYPES)
 {
-    const struct model_config config = {1, 2, 32, 120, 9, 11, MODEL_GELU, false, true, false, 1e-5f, 0, 0, 0, 0};
+    const struct model_config config = {&family_gpt2, 1,          2,     32,    120, 9,
+                                        11,           MODEL_GELU, false, 1e-5f, 0,   .gpt2 = {.scale_attention = true}};
     struct setting s;
     struct array_link wide, rounded;
 
@@ -480,7 +481,8 @@ static struct counted count_step(const struct setting *s, struct device_worker_o
  * of 2 units, in 2 parts of 2 microbatches. */
 TEST_IF(what_is_kept_is_not_computed_again_and_a_whole_head_never, !simulated())
 {
-    const struct model_config config = {3, 2, 16, 24, 9, 9000, MODEL_GELU, true, true, false, 1e-5f, 0, 0, 0, 0};
+    const struct model_config config = {&family_gpt2, 3,          2,    16,    24, 9,
+                                        9000,         MODEL_GELU, true, 1e-5f, 0,  .gpt2 = {.scale_attention = true}};
     struct setting s;
 
     setting_open(&s, &config, 8, 5);

@@ -8,14 +8,15 @@ static struct progress progress;
 
 static void setup(void)
 {
-    const struct model_config config = {.n_layers = 2,
+    const struct model_config config = {.family = &family_gpt2,
+                                        .n_layers = 2,
                                         .n_heads = 1,
                                         .width = 8,
                                         .inner_width = 32,
                                         .n_positions = 8,
                                         .vocabulary = 256,
                                         .tied = true,
-                                        .scale_attention = true,
+                                        .gpt2.scale_attention = true,
                                         .norm_epsilon = 1e-5f,
                                         .initializer_range = 0.02f};
 

@@ -88,13 +88,14 @@ static void attend(const struct row *r)
                                            .n_tokens = seq,
                                            .n_heads = c->n_heads,
                                            .width = c->width,
-                                           .scale = (c->scale_attention ? sqrt((double)c->n_heads / c->width) : 1) /
-                                                    (c->scale_by_layer ? r->block + 1 : 1),
+                                           .scale =
+                                               (c->gpt2.scale_attention ? sqrt((double)c->n_heads / c->width) : 1) /
+                                               (c->gpt2.scale_by_layer ? r->block + 1 : 1),
                                            .factors = factors};
 
     assert(factors && log_sum_exp);
     for (size_t i = 0; i < n; i++)
-        factors[i] = dropped(r->batch, c->dropout_attention, r->unit, RANDOM_DROPOUT_ATTENTION, r->number, i);
+        factors[i] = dropped(r->batch, c->gpt2.dropout_attention, r->unit, RANDOM_DROPOUT_ATTENTION, r->number, i);
     reference_attention(r->y, log_sum_exp, r->qkv, &op);
     free(factors), free(log_sum_exp);
 }
@@ -105,7 +106,7 @@ static void add_residual(const struct row *r, enum random_site site)
     const struct model_config *c = &r->ref->model->config;
 
     for (size_t i = 0; i < (size_t)r->batch->seq * c->width; i++)
-        r->x[i] += r->z[i] * dropped(r->batch, c->dropout_residual, r->unit, site, r->number, i);
+        r->x[i] += r->z[i] * dropped(r->batch, c->gpt2.dropout_residual, r->unit, site, r->number, i);
 }
 
 static void run_block(struct row *r)
@@ -143,7 +144,7 @@ static void embed(const struct row *r)
     for (size_t t = 0; t < seq; t++)
         for (size_t i = 0; i < width; i++)
             r->x[t * width + i] = (wte[r->batch->ids[r->number * seq + t] * width + i] + wpe[t * width + i]) *
-                                  dropped(r->batch, m->config.dropout_embedding, unit, RANDOM_DROPOUT_EMBEDDING,
+                                  dropped(r->batch, m->config.gpt2.dropout_embedding, unit, RANDOM_DROPOUT_EMBEDDING,
                                           r->number, t * width + i);
 }
 

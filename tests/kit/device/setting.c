@@ -10,10 +10,12 @@
 #include <string.h>
 
 const struct model_config setting_configs[SETTING_CONFIGS] = {
-    {2, 3, 12, 20, 9, 17, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0},
-    {1, 1, 14, 24, 9, 11, MODEL_GELU, false, false, false, 1e-5f, 0, 0, 0, 0},
-    {3, 5, 15, 7, 9, 13, MODEL_RELU, true, true, true, 1e-3f, 0, 0, 0, 0},
-    {2, 2, 10, 16, 9, 12, MODEL_GELU_NEW, false, true, false, 1e-5f, 0.2f, 0.3f, 0.1f, 0},
+    {&family_gpt2, 2, 3, 12, 20, 9, 17, MODEL_GELU_NEW, true, 1e-5f, 0, .gpt2 = {.scale_attention = true}},
+    {&family_gpt2, 1, 1, 14, 24, 9, 11, MODEL_GELU, false, 1e-5f, 0, .gpt2 = {.scale_attention = false}},
+    {&family_gpt2, 3, 5, 15, 7, 9, 13, MODEL_RELU, true, 1e-3f, 0,
+     .gpt2 = {.scale_attention = true, .scale_by_layer = true}},
+    {&family_gpt2, 2, 2, 10, 16, 9, 12, MODEL_GELU_NEW, false, 1e-5f, 0,
+     .gpt2 = {.scale_attention = true, .dropout_attention = 0.2f, .dropout_embedding = 0.3f, .dropout_residual = 0.1f}},
 };
 double setting_random(uint64_t *state)
 {
@@ -72,7 +74,8 @@ struct model_config setting_random_config(uint64_t *state)
     const uint32_t heads = 1 + setting_below(state, 3);
     const bool cut = setting_below(state, 2) && !backend_get()->simulated, drops = setting_below(state, 3) == 0;
 
-    return (struct model_config){.n_layers = 1 + setting_below(state, 4),
+    return (struct model_config){.family = &family_gpt2,
+                                 .n_layers = 1 + setting_below(state, 4),
                                  .n_heads = heads,
                                  .width = heads * (1 + setting_below(state, cut ? 3 : 8)),
                                  .inner_width = 1 + setting_below(state, 40),
@@ -80,11 +83,11 @@ struct model_config setting_random_config(uint64_t *state)
                                  .vocabulary = cut ? 8193 + setting_below(state, 10000) : 2 + setting_below(state, 60),
                                  .activation = (enum model_activation)setting_below(state, 3),
                                  .tied = setting_below(state, 2),
-                                 .scale_attention = true,
+                                 .gpt2.scale_attention = true,
                                  .norm_epsilon = 1e-5f,
-                                 .dropout_attention = drops ? 0.1f : 0,
-                                 .dropout_embedding = drops ? 0.2f : 0,
-                                 .dropout_residual = drops ? 0.3f : 0};
+                                 .gpt2.dropout_attention = drops ? 0.1f : 0,
+                                 .gpt2.dropout_embedding = drops ? 0.2f : 0,
+                                 .gpt2.dropout_residual = drops ? 0.3f : 0};
 }
 
 void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state)

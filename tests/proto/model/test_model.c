@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct model_config gpt2 = {.n_layers = 12,
+static const struct model_config gpt2 = {.family = &family_gpt2,
+                                         .n_layers = 12,
                                          .n_heads = 12,
                                          .width = 768,
                                          .inner_width = 3072,
@@ -15,12 +16,13 @@ static const struct model_config gpt2 = {.n_layers = 12,
                                          .vocabulary = 50257,
                                          .activation = MODEL_GELU_NEW,
                                          .tied = true,
-                                         .scale_attention = true,
+                                         .gpt2.scale_attention = true,
                                          .norm_epsilon = 1e-5f,
                                          .initializer_range = 0.02f};
 
 /* Odd sizes throughout. */
-static const struct model_config odd = {.n_layers = 3,
+static const struct model_config odd = {.family = &family_gpt2,
+                                        .n_layers = 3,
                                         .n_heads = 3,
                                         .width = 21,
                                         .inner_width = 37,
@@ -241,8 +243,20 @@ TEST(the_largest_description_is_whole)
     ck_assert_uint_eq(m.n_tensors, 4096 * 12 + 5);
     ck_assert_str_eq(m.tensors[m.n_tensors - 4].name, "transformer.h.4095.mlp.c_proj.bias");
     model_free(&m);
-    config = (struct model_config){4096, 1,    65536, 1 << 20,      1 << 24, 1 << 24, MODEL_RELU, false,
-                                   true, true, 1,     0.999999881f, 0,       0,       1};
+    config = (struct model_config){&family_gpt2,
+                                   4096,
+                                   1,
+                                   65536,
+                                   1 << 20,
+                                   1 << 24,
+                                   1 << 24,
+                                   MODEL_RELU,
+                                   false,
+                                   1,
+                                   1,
+                                   .gpt2 = {.scale_attention = true,
+                                            .scale_by_layer = true,
+                                            .dropout_attention = 0.999999881f}};
     m = build(config);
     ck_assert_uint_eq(m.units[m.n_units - 1].offset % 32, 0);
     ck_assert_uint_gt(m.n_parameters, (uint64_t)4096 * 65536 * (4 * 65536 + 2 * (1 << 20))); /* no overflow */
@@ -287,11 +301,13 @@ TEST(masks_are_told_from_weights)
                                                 "h.0.attn.bias2",
                                                 "transformer.transformer.h.0.attn.bias",
                                                 ""};
+    struct model m = build(odd);
 
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
-        ck_assert_msg(model_is_mask(masks[i]), "%s", masks[i]);
+        ck_assert_msg(model_is_mask(&m, masks[i]), "%s", masks[i]);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        ck_assert_msg(!model_is_mask(others[i]), "%s", others[i]);
+        ck_assert_msg(!model_is_mask(&m, others[i]), "%s", others[i]);
+    model_free(&m);
 }
 
 TEST(a_refused_configuration_leaves_nothing_behind)

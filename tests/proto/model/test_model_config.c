@@ -11,6 +11,8 @@
 #define SMALLEST                                                                                                       \
     "\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 3, \"n_embd\": 48, \"n_positions\": 64, \"vocab_size\": 96"
 
+#define GPT2 "\"model_type\": \"gpt2\", "
+
 /* What GPT2Config() of transformers 5 writes, under the keys that every GPT2Config has. */
 static const char full[] =
     "{\"transformers_version\": \"5.0.0\", \"architectures\": [\"GPT2LMHeadModel\"], \"output_hidden_states\": false,"
@@ -26,7 +28,8 @@ static const char full[] =
     " \"_name_or_path\": \"\", \"model_type\": \"gpt2\", \"output_attentions\": false, \"pruned_heads\": {},"
     " \"task_specific_params\": {\"text-generation\": {\"do_sample\": true}}, \"torch_dtype\": \"float32\"}";
 
-static const struct model_config valid = {.n_layers = 1,
+static const struct model_config valid = {.family = &family_gpt2,
+                                          .n_layers = 1,
                                           .n_heads = 1,
                                           .width = 1,
                                           .inner_width = 1,
@@ -47,11 +50,11 @@ TEST(every_key_of_a_full_file_arrives)
     ck_assert_uint_eq(c.n_positions, 1024);
     ck_assert_uint_eq(c.vocabulary, 50257);
     ck_assert_int_eq(c.activation, MODEL_RELU);
-    ck_assert(!c.tied && !c.scale_attention && c.scale_by_layer);
+    ck_assert(!c.tied && !c.gpt2.scale_attention && c.gpt2.scale_by_layer);
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
-    ck_assert_float_eq(c.dropout_residual, 0.25f);
-    ck_assert_float_eq(c.dropout_embedding, 0);
-    ck_assert_float_eq(c.dropout_attention, 0.5f);
+    ck_assert_float_eq(c.gpt2.dropout_residual, 0.25f);
+    ck_assert_float_eq(c.gpt2.dropout_embedding, 0);
+    ck_assert_float_eq(c.gpt2.dropout_attention, 0.5f);
     ck_assert_float_eq(c.initializer_range, 0.01f);
 }
 
@@ -64,11 +67,11 @@ TEST(missing_keys_take_the_defaults_of_GPT2Config)
     ck_assert_msg(model_config_parse(&c, text, sizeof text - 1, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(c.inner_width, 4 * 48);
     ck_assert_int_eq(c.activation, MODEL_GELU_NEW);
-    ck_assert(c.tied && c.scale_attention && !c.scale_by_layer);
+    ck_assert(c.tied && c.gpt2.scale_attention && !c.gpt2.scale_by_layer);
     ck_assert_float_eq(c.norm_epsilon, 1e-5f);
-    ck_assert_float_eq(c.dropout_residual, 0.1f);
-    ck_assert_float_eq(c.dropout_embedding, 0.1f);
-    ck_assert_float_eq(c.dropout_attention, 0.1f);
+    ck_assert_float_eq(c.gpt2.dropout_residual, 0.1f);
+    ck_assert_float_eq(c.gpt2.dropout_embedding, 0.1f);
+    ck_assert_float_eq(c.gpt2.dropout_attention, 0.1f);
     ck_assert_float_eq(c.initializer_range, 0.02f);
 }
 
@@ -103,12 +106,12 @@ static const struct refusal {
     {"{\"n_layer\": 0, \"model_type\": \"gpt2\", \"n_head\": 3, \"n_embd\": 48, \"n_positions\": 64, \"vocab_size\": "
      "9}",
      "n_layer is 0: it must be from 1 to 4096"},
-    {"{\"n_layer\": -1}", "n_layer is -1: it must be a positive whole number"},
-    {"{\"n_layer\": 4294967296}", "n_layer is 4294967296: it must be a positive whole number"},
-    {"{\"n_layer\": 2.0}", "n_layer is 2.0: it must be a positive whole number"},
-    {"{\"n_layer\": \"2\"}", "n_layer is \"2\": it must be a positive whole number"},
-    {"{\"n_layer\": null}", "n_layer is null: it must be a positive whole number"},
-    {"{\"n_layer\": 99999999999999999999}",
+    {"{" GPT2 "\"n_layer\": -1}", "n_layer is -1: it must be a positive whole number"},
+    {"{" GPT2 "\"n_layer\": 4294967296}", "n_layer is 4294967296: it must be a positive whole number"},
+    {"{" GPT2 "\"n_layer\": 2.0}", "n_layer is 2.0: it must be a positive whole number"},
+    {"{" GPT2 "\"n_layer\": \"2\"}", "n_layer is \"2\": it must be a positive whole number"},
+    {"{" GPT2 "\"n_layer\": null}", "n_layer is null: it must be a positive whole number"},
+    {"{" GPT2 "\"n_layer\": 99999999999999999999}",
      "not JSON at line 1, column 32: too big integer near '99999999999999999999'"},
     {"{" SMALLEST ", \"n_inner\": 0}", "n_inner is 0: it must be null or a positive whole number"},
     {"{" SMALLEST ", \"n_inner\": 1048577}", "n_inner is 1048577: it must be from 1 to 1048576"},
@@ -131,15 +134,16 @@ static const struct refusal {
     {"{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 5, \"n_embd\": 48, \"n_positions\": 6, \"vocab_size\": 6}",
      "n_embd is 48: it must be a multiple of n_head, which is 5"},
     /* Another model. */
-    {"{\"model_type\": \"llama\"}", "model_type is \"llama\": only models of GPT-2's type (gpt2) are supported"},
+    {"{\"model_type\": \"llama\"}", "model_type is \"llama\": it must be gpt2"},
     {"{\"architectures\": [\"BertForMaskedLM\"], \"hidden_size\": 768, \"model_type\": \"bert\"}",
-     "model_type is \"bert\": only models of GPT-2's type (gpt2) are supported"},
+     "model_type is \"bert\": it must be gpt2"},
     {"{\"n_layer\": -1, \"rope_theta\": 10000.0, \"model_type\": \"qwen2\"}",
-     "model_type is \"qwen2\": only models of GPT-2's type (gpt2) are supported"},
-    {"{\"model_type\": 2}", "model_type is 2: only models of GPT-2's type (gpt2) are supported"},
-    {"{\"architectures\": [\"GPT2ForSequenceClassification\"]}",
+     "model_type is \"qwen2\": it must be gpt2"},
+    {"{\"model_type\": 2}", "model_type is 2: it must be gpt2"},
+    {"{" GPT2 "\"architectures\": [\"GPT2ForSequenceClassification\"]}",
      "architectures is [\"GPT2ForSequenceClassification\"]: only GPT2LMHeadModel can be trained"},
-    {"{\"architectures\": \"GPT2LMHeadModel\"}", "architectures is \"GPT2LMHeadModel\": it must be a list of names"},
+    {"{" GPT2 "\"architectures\": \"GPT2LMHeadModel\"}",
+     "architectures is \"GPT2LMHeadModel\": it must be a list of names"},
     /* Other mathematics. */
     {"{" SMALLEST ", \"add_cross_attention\": true}",
      "add_cross_attention is true: this is not supported, it must be off (null or false)"},
@@ -225,8 +229,8 @@ TEST(a_value_too_long_for_a_sentence_is_shortened)
 TEST(the_check_alone_refuses_hostile_numbers)
 {
     struct model_config c = valid;
-    float *const reals[] = {&c.norm_epsilon, &c.dropout_attention, &c.dropout_embedding, &c.dropout_residual,
-                            &c.initializer_range};
+    float *const reals[] = {&c.norm_epsilon, &c.gpt2.dropout_attention, &c.gpt2.dropout_embedding,
+                            &c.gpt2.dropout_residual, &c.initializer_range};
     uint32_t *const counts[] = {&c.n_layers, &c.n_heads, &c.width, &c.inner_width, &c.n_positions, &c.vocabulary};
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, -1e-38f, 1.5f};
 
@@ -270,8 +274,9 @@ TEST(a_config_says_the_type_of_the_weights_beside_it_once)
          "{\"torch_dtype\": \"float32\", \"vocab_size\": 50257}", NUMBER_FP32},
         {"{\"torch_dtype\": \"float32\", \"vocab_size\": 9, \"bos_token_id\": 8, \"eos_token_id\": null}",
          "{\"torch_dtype\": \"float32\", \"vocab_size\": 9, \"bos_token_id\": 8, \"eos_token_id\": null}", NUMBER_FP32},
-        {"{\"torch_dtype\": \"float32\", \"vocab_size\": 256, \"eos_token_id\": 50256}",
-         "{\n  \"torch_dtype\": \"float32\",\n  \"vocab_size\": 256,\n  \"eos_token_id\": null,\n  \"bos_token_id\": "
+        {"{" GPT2 "\"torch_dtype\": \"float32\", \"vocab_size\": 256, \"eos_token_id\": 50256}",
+         "{\n  \"model_type\": \"gpt2\",\n  \"torch_dtype\": \"float32\",\n  \"vocab_size\": 256,\n  \"eos_token_id\": "
+         "null,\n  \"bos_token_id\": "
          "null\n}",
          NUMBER_FP32},
         {"[1]", NULL, NUMBER_FP32},

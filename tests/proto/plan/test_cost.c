@@ -7,14 +7,15 @@
 
 /* Two blocks of 64 (256 inside), 256 tokens, 32 positions, a tied head of one unit. Parameters by hand: a block
  * 12 * 64^2 + 13 * 64 = 49984, the norm 128, the tables 16384 and 2048. */
-static const struct model_config config = {.n_layers = 2,
+static const struct model_config config = {.family = &family_gpt2,
+                                           .n_layers = 2,
                                            .n_heads = 1,
                                            .width = 64,
                                            .inner_width = 256,
                                            .n_positions = 32,
                                            .vocabulary = 256,
                                            .tied = true,
-                                           .scale_attention = true,
+                                           .gpt2.scale_attention = true,
                                            .norm_epsilon = 1e-5f,
                                            .initializer_range = 0.02f};
 enum { BLOCK = 49984, NORM = 128, TABLE = 16384, POSITIONS = 2048, ROWS = 4, SEQ = 32, TOKENS = ROWS * SEQ };

@@ -14,14 +14,15 @@ static struct plan_fit fit;
 
 static void size_model(uint32_t width)
 {
-    const struct model_config config = {.n_layers = 2,
+    const struct model_config config = {.family = &family_gpt2,
+                                        .n_layers = 2,
                                         .n_heads = 2,
                                         .width = width,
                                         .inner_width = 4 * width,
                                         .n_positions = 32,
                                         .vocabulary = 256,
                                         .tied = true,
-                                        .scale_attention = true,
+                                        .gpt2.scale_attention = true,
                                         .norm_epsilon = 1e-5f,
                                         .initializer_range = 0.02f};
 

@@ -39,7 +39,8 @@ static const struct plan_backend sizes_only = {
 
 static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
-    return (struct model_config){.n_layers = n_layers,
+    return (struct model_config){.family = &family_gpt2,
+                                 .n_layers = n_layers,
                                  .n_heads = 2,
                                  .width = width,
                                  .inner_width = 4 * width,

@@ -53,14 +53,15 @@ TEST_EACH(scratch_is_what_the_way_takes, N_SCRATCHES)
 
 static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout)
 {
-    const struct model_config config = {.n_layers = 1,
+    const struct model_config config = {.family = &family_gpt2,
+                                        .n_layers = 1,
                                         .n_heads = 2,
                                         .width = 128,
                                         .inner_width = 128,
                                         .n_positions = 256,
                                         .vocabulary = 64,
                                         .norm_epsilon = 1e-5f,
-                                        .dropout_attention = dropout};
+                                        .gpt2.dropout_attention = dropout};
     const struct plan_setting setting = {.backend = &plan_cuda,
                                          .attention = way,
                                          .purpose = purpose,

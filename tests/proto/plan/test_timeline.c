@@ -22,7 +22,8 @@ static struct model_config drawn_model(uint64_t *state)
 {
     const uint32_t heads = 1 + setting_below(state, 2), width = heads * 8 * (2 + setting_below(state, 3));
 
-    return (struct model_config){.n_layers = 1 + setting_below(state, 6),
+    return (struct model_config){.family = &family_gpt2,
+                                 .n_layers = 1 + setting_below(state, 6),
                                  .n_heads = heads,
                                  .width = width,
                                  .inner_width = 4 * width,
@@ -30,7 +31,7 @@ static struct model_config drawn_model(uint64_t *state)
                                  .vocabulary = 40 + setting_below(state, 100),
                                  .activation = (enum model_activation)setting_below(state, 3),
                                  .tied = setting_below(state, 2),
-                                 .scale_attention = true,
+                                 .gpt2.scale_attention = true,
                                  .norm_epsilon = 1e-5f};
 }
 
@@ -183,7 +184,8 @@ TEST(a_step_takes_as_long_as_on_the_simulated_device)
  * are on their way at a time. */
 TEST(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device)
 {
-    const struct model_config config = {.n_layers = 1,
+    const struct model_config config = {.family = &family_gpt2,
+                                        .n_layers = 1,
                                         .n_heads = 1,
                                         .width = 32,
                                         .inner_width = 1 << 20,
@@ -191,7 +193,7 @@ TEST(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device)
                                         .vocabulary = 40,
                                         .activation = MODEL_RELU,
                                         .tied = true,
-                                        .scale_attention = true,
+                                        .gpt2.scale_attention = true,
                                         .norm_epsilon = 1e-5f};
     struct drawn d;
     struct timed t;

@@ -5,7 +5,8 @@
 /* Bottom to top: wte in 3 units (20,000 rows, at most 8,192 each), wpe, 4 blocks, norm; untied, 3 of the head. */
 static void open_model(struct model *model, bool tied)
 {
-    const struct model_config config = {.n_layers = 4,
+    const struct model_config config = {.family = &family_gpt2,
+                                        .n_layers = 4,
                                         .n_heads = 1,
                                         .width = 2,
                                         .inner_width = 3,

@@ -1,0 +1,16 @@
+/* proto/model/gpt2.h - the family of GPT-2, for what builds its models without a config.json: presets, benchmarks, tests. */
+#ifndef PROTO_MODEL_GPT2_H
+#define PROTO_MODEL_GPT2_H
+
+#include <stdbool.h>
+
+/* The numbers of its config.json that other families do not have. */
+struct gpt2_config {
+    bool scale_attention;                                         /* by 1/sqrt(head width) */
+    bool scale_by_layer;                                          /* and by 1/(layer + 1) */
+    float dropout_attention, dropout_embedding, dropout_residual; /* in [0, 1) */
+};
+
+extern const struct family family_gpt2;
+
+#endif
