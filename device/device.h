@@ -266,6 +266,9 @@ struct device_ops {
 
     /* y = act(x), n elements: what matmul's epilogue makes of pre. */
     void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
+    /* gradient (n) *= act'(x): of y, on return of x. */
+    void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
+                              enum model_activation activation);
 
     /* sum (n) += sum over the m rows of x (m, n). */
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);

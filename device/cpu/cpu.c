@@ -237,6 +237,13 @@ static void activate(struct device *dev, void *y, const void *x, size_t n, enum 
     dev->kernels->rows->activate(dev, y, x, n, activation);
 }
 
+static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
+                              enum model_activation activation)
+{
+    device_count(dev->done);
+    dev->kernels->rows->activate_backward(dev, gradient, x, n, activation);
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     device_count(dev->done);
@@ -378,6 +385,7 @@ const struct device_ops device_cpu = {
     .propose = propose,
     .choose = choose,
     .activate = activate,
+    .activate_backward = activate_backward,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,

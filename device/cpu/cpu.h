@@ -27,6 +27,8 @@ struct cpu_tile {
 struct cpu_row_kernels {
     void (*zero)(struct device *dev, void *x, size_t bytes);
     void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
+    void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
+                              enum model_activation activation);
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
     void (*embed)(struct device *dev, const struct device_embed *op);
     void (*embed_backward)(struct device *dev, const struct device_embed *op);

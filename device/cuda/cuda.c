@@ -161,6 +161,12 @@ static void activate(struct device *dev, void *y, const void *x, size_t n, enum 
     cuda_note(dev, cuda_activate_rows(&dev->queue, y, x, n, 1, n, activation));
 }
 
+static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
+                              enum model_activation activation)
+{
+    cuda_note(dev, cuda_activation_gradient(&dev->queue, gradient, x, n, 1, n, activation));
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     cuda_note(dev, cuda_reduce_rows(&dev->queue, sum, x, m, n));
@@ -310,6 +316,7 @@ EXPORTED const struct device_ops device_cuda = {
     .propose = cuda_matmul_propose,
     .choose = cuda_matmul_choose,
     .activate = activate,
+    .activate_backward = activate_backward,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,

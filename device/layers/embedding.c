@@ -1,10 +1,12 @@
-/* x[r][t] = dropout(tokens[id] + positions[t]). The table of tokens, and that of positions if it is long, come in several units:
- * each token finds its row in exactly one of them, so the first write of a row is plain and nothing need be zeroed. */
+/* x[r][t] = dropout(the sum of the rows that the tables have for it): tokens[id] + positions[t] in GPT-2.
+ *
+ * Long tables come in several units. The table of tokens is visited first: each token finds its row in exactly one of its
+ * units, so the first write of a row is plain and nothing need be zeroed. */
 #include "device/layers/layers.h"
 
-/* Rows first .. first+n-1 of one of the two tables. */
+/* Rows first .. first+n-1 of one of the tables. */
 struct table {
-    bool is_position;
+    enum model_lookup by;
     uint64_t first, n;
 };
 
@@ -12,9 +14,7 @@ static struct table table_of(const struct layer_pass *pass)
 {
     const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
 
-    return (struct table){.is_position = piece->tensor == pass->model->positions,
-                          .first = piece->first_row,
-                          .n = piece->n_rows};
+    return (struct table){model_table_of(pass->model, piece->tensor)->by, piece->first_row, piece->n_rows};
 }
 
 /* Positions of this table that a row of n_tokens from pass->position on reaches: n of them, from `first` on. */
@@ -24,7 +24,7 @@ static struct table reached(const struct layer_pass *pass, const struct table *t
     const uint64_t first = pass->position > table->first ? pass->position : table->first;
     const uint64_t last = end < table_end ? end : table_end;
 
-    return (struct table){.is_position = true, .first = first, .n = last > first ? last - first : 0};
+    return (struct table){MODEL_BY_POSITION, first, last > first ? last - first : 0};
 }
 
 static struct device_embed embed_of(const struct layer_pass *pass, const struct table *table)
@@ -76,15 +76,39 @@ static void each_row(const struct layer_pass *pass, const struct table *table, b
     }
 }
 
+/* The table's first row for every token. A table is short: one unit has all of it. */
+static void each_token(const struct layer_pass *pass, bool is_backward)
+{
+    const struct device_position op = {.n_rows = layer_tokens(pass),
+                                       .n_tokens = 1,
+                                       .n = pass->model->config.width,
+                                       .table = pass->weights,
+                                       .y = pass->output,
+                                       .y_gradient = pass->gradient,
+                                       .table_gradient = pass->contribution};
+
+    if (is_backward)
+        pass->ops->position_backward(pass->dev, &op);
+    else
+        pass->ops->position(pass->dev, &op);
+}
+
 static void forward(const struct layer_pass *pass)
 {
     const struct table table = table_of(pass);
     const struct device_embed op = embed_of(pass, &table);
 
-    if (table.is_position)
-        each_row(pass, &table, false);
-    else
+    switch (table.by) {
+    case MODEL_BY_TOKEN:
         pass->ops->embed(pass->dev, &op);
+        break;
+    case MODEL_BY_POSITION:
+        each_row(pass, &table, false);
+        break;
+    case MODEL_BY_SEGMENT:
+        each_token(pass, false);
+        break;
+    }
     if (pass->top)
         drop(pass, pass->output);
 }
@@ -98,10 +122,17 @@ static void backward(const struct layer_pass *pass)
         drop(pass, pass->gradient);
     if (pass->fresh)
         pass->ops->zero(pass->dev, pass->contribution, pass->unit->n * sizeof(float));
-    if (table.is_position)
-        each_row(pass, &table, true);
-    else
+    switch (table.by) {
+    case MODEL_BY_TOKEN:
         pass->ops->embed_backward(pass->dev, &op);
+        break;
+    case MODEL_BY_POSITION:
+        each_row(pass, &table, true);
+        break;
+    case MODEL_BY_SEGMENT:
+        each_token(pass, true);
+        break;
+    }
 }
 
 const struct layer_ops layer_embedding = {forward, backward};

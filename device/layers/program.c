@@ -1,6 +1,6 @@
 /* A layer that is a program: its schedule's steps, one call or two to the device each.
  *
- * A linear map is y = x W + b with W (in, out). Where forward kept what backward reads, backward begins at the
+ * A linear map is y = x W + b with W (in, out), or its transpose, (out, in). Where forward kept what backward reads, backward begins at the
  * derivatives, or nearly; else it computes forward again first (proto/model/schedule.h). */
 #include "device/layers/layers.h"
 
@@ -106,15 +106,15 @@ static void run_norm(const struct run *r, const struct program_operation *op, co
     r->pass->ops->norm(r->pass->dev, &norm);
 }
 
-/* One part of a linear map: its columns of the result, and which of the operation's tensors its weight is. */
+/* One part of a linear map: its columns of the result, and which of the operation's tensors are its own. */
 struct part {
     size_t first, columns;
-    int weight;
+    int weight, bias;
 };
 
 static struct part part_of(const struct program_operation *op, int i)
 {
-    struct part part = {.columns = op->part_columns[i], .weight = i * (op->linear.bias ? 2 : 1)};
+    struct part part = {.columns = op->part_columns[i], .weight = i, .bias = op->n_parts + i};
 
     for (int k = 0; k < i; k++)
         part.first += op->part_columns[k];
@@ -130,17 +130,18 @@ static void run_linear(const struct run *r, const struct program_operation *op, 
 
     for (int i = 0; i < op->n_parts; i++) {
         const struct part part = part_of(op, i);
-        struct device_matmul matmul = {.m = layer_tokens(pass),
+        struct device_matmul matmul = {.transpose_b = op->linear.out_in,
+                                       .m = layer_tokens(pass),
                                        .n = part.columns,
                                        .k = in,
                                        .a = at(r, step->inputs[0]),
                                        .a_stride = in,
                                        .b = weights_of(r, op, part.weight),
-                                       .b_stride = part.columns,
+                                       .b_stride = op->linear.out_in ? in : part.columns,
                                        .c = layer_element(pass, y, part.first),
                                        .c_stride = out,
                                        .epilogue = op->linear.bias ? DEVICE_BIAS : DEVICE_NO_EPILOGUE,
-                                       .bias = op->linear.bias ? weights_of(r, op, part.weight + 1) : NULL};
+                                       .bias = op->linear.bias ? weights_of(r, op, part.bias) : NULL};
         if (activates) {
             assert(op->linear.bias);
             matmul.epilogue = DEVICE_BIAS_ACTIVATION;
@@ -158,7 +159,7 @@ static void turn(const struct run *r, const struct program_operation *op, void *
                                      .n_tokens = r->pass->n_tokens,
                                      .n_heads = op->rope.n_heads,
                                      .head_width = op->rope.head_width,
-                                     .n_rotated = op->rope.head_width,
+                                     .n_rotated = op->rope.n_rotated,
                                      .frequencies = r->layer->program.frequencies,
                                      .first = r->pass->position,
                                      .x = x,
@@ -298,7 +299,7 @@ static void run_forward(const struct run *r, const struct schedule_step *step)
 
 /* ---- backward ---- */
 
-/* W's gradient += x^T dy, b's += the sum of dy's rows. */
+/* W's gradient += x^T dy, or its transpose dy^T x; the biases', which lie side by side, += the sum of dy's rows. */
 static void run_contribution(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
 {
     const struct layer_pass *pass = r->pass;
@@ -307,23 +308,25 @@ static void run_contribution(const struct run *r, const struct program_operation
 
     for (int i = 0; i < op->n_parts; i++) {
         const struct part part = part_of(op, i);
+        const void *const x = at(r, step->inputs[0]), *const dy_part = layer_element(pass, dy, part.first);
+        const bool swap = op->linear.out_in;
         const struct device_matmul matmul = {.transpose_a = true,
-                                             .m = in,
-                                             .n = part.columns,
+                                             .m = swap ? part.columns : in,
+                                             .n = swap ? in : part.columns,
                                              .k = layer_tokens(pass),
-                                             .a = at(r, step->inputs[0]),
-                                             .a_stride = in,
-                                             .b = layer_element(pass, dy, part.first),
-                                             .b_stride = out,
+                                             .a = swap ? dy_part : x,
+                                             .a_stride = swap ? out : in,
+                                             .b = swap ? x : dy_part,
+                                             .b_stride = swap ? in : out,
                                              .c = contribution_of(r, op, part.weight),
-                                             .c_stride = part.columns,
+                                             .c_stride = swap ? in : part.columns,
                                              .wide = true,
                                              .over_rows = true,
                                              .beta = pass->fresh ? 0 : 1};
         pass->ops->matmul(pass->dev, &matmul);
     }
     if (op->linear.bias)
-        pass->ops->reduce_rows(pass->dev, contribution_of(r, op, BIAS), dy, layer_tokens(pass), out);
+        pass->ops->reduce_rows(pass->dev, contribution_of(r, op, op->n_parts), dy, layer_tokens(pass), out);
 }
 
 /* dx = dy W^T, part after part; or of what x is the activation of, times the activation's slope there. */
@@ -335,14 +338,14 @@ static void run_linear_backward(const struct run *r, const struct program_operat
 
     for (int i = 0; i < op->n_parts; i++) {
         const struct part part = part_of(op, i);
-        struct device_matmul matmul = {.transpose_b = true,
+        struct device_matmul matmul = {.transpose_b = !op->linear.out_in,
                                        .m = layer_tokens(pass),
                                        .n = in,
                                        .k = part.columns,
                                        .a = layer_element(pass, at(r, step->y_gradient), part.first),
                                        .a_stride = out,
                                        .b = weights_of(r, op, part.weight),
-                                       .b_stride = part.columns,
+                                       .b_stride = op->linear.out_in ? in : part.columns,
                                        .c = at(r, step->x_gradient),
                                        .c_stride = in,
                                        .beta = step->accumulate || i > 0 ? 1 : 0};
@@ -412,11 +415,15 @@ static void run_backward(const struct run *r, const struct schedule_step *step)
     case PROGRAM_ADD: /* of what was dropped out */
         add(r, op, at(r, step->x_gradient), NULL, at(r, step->y_gradient));
         return;
-    case PROGRAM_ACTIVATION: /* with the linear map behind it */
+    case PROGRAM_ACTIVATION: /* that no linear map reads: such a map takes the slope along */
+        assert(step->y_gradient == step->x_gradient && !step->accumulate);
+        r->pass->ops->activate_backward(r->pass->dev, at(r, step->x_gradient), at(r, step->inputs[0]),
+                                        layer_tokens(r->pass) * columns(r, op->inputs[0]), op->activation);
+        return;
     case PROGRAM_KINDS:
         break;
     }
-    assert(0 && "an operation with a derivative of its own");
+    assert(0 && "an operation");
 }
 
 /* Of a fresh contribution all but what products write, run by run. */
@@ -485,7 +492,7 @@ void layer_prepare_attention(const struct layer_pass *pass, bool trains, char to
 {
     struct layer_pass block = *pass;
 
-    block.layer = &pass->model->layers[1]; /* any of them: all have these shapes */
+    block.layer = model_block(pass->model);
     block.unit = &pass->model->units[pass->model->visits[block.layer->first_visit]];
     const struct run r = run_of(&block, trains);
     const struct schedule_step *step = find_attention(&r);

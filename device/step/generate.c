@@ -34,8 +34,10 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
     struct device_worker *w = t->worker;
     const uint32_t l = w->model.visit_layers[visit];
     const struct model_layer *layer = &w->model.layers[l];
-    const size_t skipped = layer->kind == MODEL_NORM ? (size_t)(t->n - 1) * w->model.config.width : 0;
-    const bool block = layer->kind == MODEL_BLOCK, above = layer->kind == MODEL_NORM || layer->kind == MODEL_HEAD;
+    const bool block = layer->kind == MODEL_BLOCK, above = model_is_above_blocks(&w->model, layer);
+    /* The first one above has them all before it. */
+    const bool first_above = above && w->model.layers[l - 1].kind == MODEL_BLOCK;
+    const size_t skipped = first_above ? (size_t)(t->n - 1) * w->model.config.width : 0;
 
     return (struct layer_pass){.ops = w->ops,
                                .dev = w->dev,
@@ -62,8 +64,8 @@ static int run_layers(struct tile *t)
     struct device_worker *w = t->worker;
 
     device_weights_init(&t->weights, w, t->link, t->context);
-    if (!t->last) /* norm and head of other tiles are not needed */
-        t->weights.n_visits = w->model.layers[w->model.config.n_layers + 1].first_visit;
+    if (!t->last) /* what is above the blocks is not needed of other tiles */
+        t->weights.n_visits = w->model.layers[w->model.first_block + w->model.config.n_layers].first_visit;
     for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
         struct layer_pass pass = pass_of(t, visit);
         int rc = t->link->ended(t->context);

@@ -1,7 +1,7 @@
-/* proto/model/family.h - what one family of models is: the one place that names its config keys, tensors and layers.
+/* proto/model/family.h - a family of models: its config keys, tensors and layers, named in one place.
  *
- * A family has one const table, in a file of its own: GPT-2's is gpt2.c. Its model is an embedding (a table of tokens and one
- * of positions), blocks, a norm and a head; block and norm are programs (proto/model/program.h). All other code knows
+ * A family has one const table, in a file of its own: GPT-2's is gpt2.c. Its model is an embedding (the sum of rows of
+ * tables), layers that are programs (proto/model/program.h), and a head (logits by a table). All other code knows layers,
  * programs, tensors and units alone. */
 #ifndef PROTO_MODEL_FAMILY_H
 #define PROTO_MODEL_FAMILY_H
@@ -10,11 +10,11 @@
 
 enum family_key_type {
     FAMILY_COUNT,         /* a positive whole number: uint32_t */
-    FAMILY_COUNT_OR_NULL, /* the same; null: as if it were not there */
+    FAMILY_COUNT_OR_NULL, /* the same; null means absent */
     FAMILY_REAL,          /* float */
     FAMILY_SWITCH,        /* bool */
     FAMILY_ACTIVATION,    /* enum model_activation, by its name */
-    FAMILY_SAME,          /* it must be the same as the uint32_t, which `other` names */
+    FAMILY_SAME,          /* no number of its own: it must equal the uint32_t, which key `other` has set */
 };
 
 struct family_key {
@@ -25,30 +25,46 @@ struct family_key {
     const char *other;
 };
 
+/* A table of the embedding, (rows, width). */
+struct family_table {
+    const char *name; /* "wte", of tensor "wte.weight"; NULL: the end */
+    enum model_lookup by;
+    size_t rows;   /* offset of a uint32_t in struct model_config; */
+    uint32_t some; /* or, if not 0, so many */
+};
+
+/* A layer between embedding and head: a program. */
+struct family_layer {
+    enum model_layer_kind kind; /* MODEL_BLOCK: n_layers of them; or MODEL_SINGLE */
+    const char *name;           /* of its unit: "h.%u" of block %u, "ln_f"; NULL: the end */
+    /* A block's tensors are called by its name, a dot, and what the program calls them; a single layer's as the program
+     * calls them. Either behind the prefix, but for a single layer that is `bare`. */
+    bool bare;
+    void (*write)(struct program *program, const struct model_config *config);
+};
+
 struct family {
     const char *model_type;           /* in config.json */
     const char *const *architectures; /* accepted; NULL ends them; the first is what is trained */
-    const struct family_key *keys;    /* without a name: the end */
-    /* Keys that change nothing here, and those that must be off; NULL ends them; an asterisk at the end stands for any
-     * ending. The bookkeeping of all models is in model_config.c. */
+    const struct family_key *keys;    /* up to one without a name */
+    /* Keys that change nothing here, and keys that must be off; NULL ends each list. An asterisk at the end of a name
+     * stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
     struct model_config defaults;
-    uint32_t end_token; /* that transformers takes for granted */
+    uint32_t end_token; /* the id that transformers assumes if config.json has none */
 
-    /* Fills in what follows from other numbers. */
+    /* Sets the numbers that follow from others. */
     void (*complete)(struct model_config *config);
     /* As model_config_check. */
     int (*check)(const struct model_config *config, struct error *err);
 
-    const char *prefix;                      /* of tensor names, which may be missing in a file: "transformer." */
-    const char *block;                       /* of a block's tensors and its unit: "h.%u" */
-    const char *norm;                        /* of the last norm's unit: "ln_f" */
-    const char *tokens, *positions, *logits; /* tables: "wte"; the head's, where it is its own, has no prefix */
-    void (*write_embedding)(struct model_embedding *out, const struct model_config *config);
-    /* The programs; a norm's operations name no stem but `norm`. */
-    void (*write_block)(struct program *program, const struct model_config *config);
-    void (*write_norm)(struct program *program, const struct model_config *config);
-    /* What old files have among the weights, and is none; without the prefix. NULL: there is no such thing. */
+    const char *prefix;                /* of tensor names, "transformer."; files may omit it */
+    const struct family_table *tables; /* of the embedding, that of tokens first */
+    const struct family_layer *layers; /* from the bottom up; one of them is the block */
+    const char *logits;                /* the head's table where it is not tied: "lm_head"; without the prefix */
+    /* What is dropped out of the embedding's sum. NULL: nothing. */
+    struct program_dropout (*embedding_dropout)(const struct model_config *config);
+    /* Whether an old file may have a tensor of this name that is no weight; `name` has no prefix. NULL: there are none. */
     bool (*is_mask)(const char *name);
 };
 

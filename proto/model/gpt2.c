@@ -83,9 +83,9 @@ static int check(const struct model_config *c, struct error *err)
     return 0;
 }
 
-static void write_embedding(struct model_embedding *out, const struct model_config *c)
+static struct program_dropout embedding_dropout(const struct model_config *c)
 {
-    *out = (struct model_embedding){.dropout = {c->gpt2.dropout_embedding, RANDOM_DROPOUT_EMBEDDING}};
+    return (struct program_dropout){c->gpt2.dropout_embedding, RANDOM_DROPOUT_EMBEDDING};
 }
 
 /* Norms before, not after (section 2.3): r = x + attention(norm(x)), y = r + mlp(norm(r)). */
@@ -127,6 +127,18 @@ static void write_norm(struct program *p, const struct model_config *c)
     program_end(p, program_norm(p, x, "ln_f", &norm));
 }
 
+static const struct family_table tables[] = {
+    {"wte", MODEL_BY_TOKEN, .rows = AT(vocabulary)},
+    {"wpe", MODEL_BY_POSITION, .rows = AT(n_positions)},
+    {0},
+};
+
+static const struct family_layer layers[] = {
+    {MODEL_BLOCK, "h.%u", .write = write_block},
+    {MODEL_SINGLE, "ln_f", .write = write_norm},
+    {0},
+};
+
 /* A causal mask: "h.0.attn.bias", "h.11.attn.masked_bias". */
 static bool is_mask(const char *name)
 {
@@ -156,13 +168,9 @@ const struct family family_gpt2 = {
     .complete = complete,
     .check = check,
     .prefix = "transformer.",
-    .block = "h.%u",
-    .norm = "ln_f",
-    .tokens = "wte",
-    .positions = "wpe",
+    .tables = tables,
+    .layers = layers,
     .logits = "lm_head",
-    .write_embedding = write_embedding,
-    .write_block = write_block,
-    .write_norm = write_norm,
+    .embedding_dropout = embedding_dropout,
     .is_mask = is_mask,
 };

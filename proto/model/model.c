@@ -13,8 +13,6 @@
  * vocabulary have more rows than make 8 MiB of logits for 256 tokens: enough for a product to run at full speed. */
 enum { LEAST_CUT = 4 << 20 /* bytes */, MOST_ROWS = 8192 };
 
-enum { BLOCK, NORM, PROGRAMS }; /* of struct model */
-
 static uint64_t tensor_n(const struct program_tensor *t)
 {
     return (uint64_t)t->rows * (t->columns ? t->columns : 1);
@@ -32,7 +30,7 @@ static uint64_t count_elements(const struct program *program)
 /* Rows of one unit when a table (rows, width) is cut evenly. */
 static uint64_t rows_per_unit(const struct model *m, uint64_t rows, uint64_t most_rows)
 {
-    const uint64_t width = m->config.width, block = count_elements(&m->programs[BLOCK].program);
+    const uint64_t width = m->config.width, block = count_elements(&m->programs[m->block].program);
     const uint64_t target = 4 * block > LEAST_CUT ? 4 * block : LEAST_CUT;
     const uint64_t by_bytes = (4 * rows * width + target - 1) / target, by_rows = (rows + most_rows - 1) / most_rows;
     const uint64_t n = by_bytes > by_rows ? by_bytes : by_rows;
@@ -40,15 +38,10 @@ static uint64_t rows_per_unit(const struct model *m, uint64_t rows, uint64_t mos
     return (rows + n - 1) / n;
 }
 
-/* Positions have no logits. */
-static uint64_t vocabulary_per_unit(const struct model *m)
+/* Only what logits are made of has a limit of rows. */
+static uint64_t rows_of_each(const struct model *m, enum model_lookup by, uint64_t rows)
 {
-    return rows_per_unit(m, m->config.vocabulary, MOST_ROWS);
-}
-
-static uint64_t positions_per_unit(const struct model *m)
-{
-    return rows_per_unit(m, m->config.n_positions, m->config.n_positions);
+    return rows_per_unit(m, rows, by == MODEL_BY_TOKEN ? MOST_ROWS : rows);
 }
 
 static uint32_t count_units(uint64_t rows, uint64_t each)
@@ -69,32 +62,49 @@ static void complete_program(struct model_program *p)
 
 static int write_programs(struct model *m)
 {
-    m->programs = calloc(PROGRAMS, sizeof *m->programs);
+    const struct family_layer *layers = m->config.family->layers;
+
+    while (layers[m->n_programs].name)
+        m->n_programs++;
+    assert(m->n_programs <= MODEL_PROGRAMS);
+    m->programs = calloc(m->n_programs, sizeof *m->programs);
     if (!m->programs)
         return -ENOMEM;
-    m->config.family->write_embedding(&m->embedding, &m->config);
-    m->config.family->write_block(&m->programs[BLOCK].program, &m->config);
-    m->config.family->write_norm(&m->programs[NORM].program, &m->config);
-    for (int i = 0; i < PROGRAMS; i++)
+    for (uint32_t i = 0; i < m->n_programs; i++) {
+        layers[i].write(&m->programs[i].program, &m->config);
         complete_program(&m->programs[i]);
+    }
     return 0;
 }
 
+static uint64_t table_rows(const struct model *m, const struct family_table *table)
+{
+    return table->some ? table->some : *(const uint32_t *)((const char *)&m->config + table->rows);
+}
+
+/* At most as many of everything as the family's layers and tables make. */
 static int allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
-    const uint32_t n_wte = count_units(c->vocabulary, vocabulary_per_unit(m));
-    const uint32_t n_wpe = count_units(c->n_positions, positions_per_unit(m));
-    const uint32_t n_block = (uint32_t)m->programs[BLOCK].program.n_tensors;
-    const uint32_t n_norm = (uint32_t)m->programs[NORM].program.n_tensors;
-    const uint32_t n_cut = n_wte + n_wpe + (c->tied ? 0 : n_wte);
+    const uint32_t n_chunks = count_units(c->vocabulary, rows_of_each(m, MODEL_BY_TOKEN, c->vocabulary));
+    const uint32_t n_layers = c->n_layers + m->n_programs - 1;
+    uint32_t n_tensors = 1, n_units = n_layers + n_chunks, n_pieces = n_chunks;
 
-    m->tensors = calloc(n_block * c->n_layers + n_norm + 3, sizeof *m->tensors);
-    m->pieces = calloc(n_cut + n_block * c->n_layers + n_norm, sizeof *m->pieces);
-    m->units = calloc(n_cut + c->n_layers + 1, sizeof *m->units);
-    m->layers = calloc(c->n_layers + 3, sizeof *m->layers);
-    m->visits = calloc(2 * n_wte + n_wpe + c->n_layers + 1, sizeof *m->visits);
-    m->visit_layers = calloc(2 * n_wte + n_wpe + c->n_layers + 1, sizeof *m->visit_layers);
+    for (const struct family_table *table = c->family->tables; table->name; table++) {
+        const uint64_t rows = table_rows(m, table);
+        const uint32_t n = count_units(rows, rows_of_each(m, table->by, rows));
+        n_tensors++, n_units += n, n_pieces += n;
+    }
+    for (uint32_t i = 0; i < m->n_programs; i++) {
+        const uint32_t n = (uint32_t)m->programs[i].program.n_tensors * (i == m->block ? c->n_layers : 1);
+        n_tensors += n, n_pieces += n;
+    }
+    m->tensors = calloc(n_tensors, sizeof *m->tensors);
+    m->pieces = calloc(n_pieces, sizeof *m->pieces);
+    m->units = calloc(n_units, sizeof *m->units);
+    m->layers = calloc(n_layers + 2, sizeof *m->layers);
+    m->visits = calloc(n_units, sizeof *m->visits);
+    m->visit_layers = calloc(n_units, sizeof *m->visit_layers);
     return m->tensors && m->pieces && m->units && m->layers && m->visits && m->visit_layers ? 0 : -ENOMEM;
 }
 
@@ -140,15 +150,12 @@ static void close_unit(struct model *m)
         m->largest_unit = unit->n;
 }
 
-static void open_layer(struct model *m, enum model_layer_kind kind, uint32_t index)
+static struct model_layer *open_layer(struct model *m, enum model_layer_kind kind, uint32_t index)
 {
-    const bool computes = kind == MODEL_BLOCK || kind == MODEL_NORM;
+    struct model_layer *layer = &m->layers[m->n_layers++];
 
-    m->layers[m->n_layers++] =
-        (struct model_layer){.kind = kind,
-                             .program = computes ? &m->programs[kind == MODEL_BLOCK ? BLOCK : NORM] : NULL,
-                             .index = index,
-                             .first_visit = m->n_visits};
+    *layer = (struct model_layer){.kind = kind, .index = index, .first_visit = m->n_visits};
+    return layer;
 }
 
 /* By the layer that was opened last. */
@@ -160,10 +167,15 @@ static void visit(struct model *m, uint32_t unit)
     m->units[unit].n_visits++;
 }
 
-/* One tensor in units of its own, each visited by the layer that is open; table tells apart those of one kind. */
-static void add_table(struct model *m, uint32_t tensor, enum model_layer_kind kind, uint32_t table, uint64_t each)
+/* A table (rows, width) in units of its own, each visited by the layer that is open; `table` tells apart those of one
+ * kind. Returns the tensor. */
+static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t table, enum model_lookup by,
+                          uint64_t rows, const char *in_front, const char *name)
 {
-    const uint64_t rows = m->tensors[tensor].shape[0];
+    const uint32_t tensor = add_tensor(m, rows, m->config.width, MODEL_INIT_NORMAL, m->config.initializer_range);
+    const uint64_t each = rows_of_each(m, by, rows);
+
+    snprintf(m->tensors[tensor].name, sizeof m->tensors->name, "%s%s.weight", in_front, name);
 
     for (uint64_t first = 0, chunk = 0; first < rows; first += each, chunk++) {
         open_unit(m, kind, table, chunk);
@@ -171,14 +183,19 @@ static void add_table(struct model *m, uint32_t tensor, enum model_layer_kind ki
         close_unit(m);
         visit(m, m->n_units - 1);
     }
+    return tensor;
 }
 
 /* A layer of one unit, that of its program's tensors. in_front: of their names. */
-static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, const char *in_front)
+static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, uint32_t program,
+                      const char *in_front)
 {
-    open_layer(m, kind, index);
+    struct model_layer *layer = open_layer(m, kind, index);
+    const struct program *p = &m->programs[program].program;
+
+    layer->program = &m->programs[program];
+    layer->name = m->config.family->layers[program].name;
     open_unit(m, kind, index, 0);
-    const struct program *p = &m->layers[m->n_layers - 1].program->program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
         const uint32_t tensor = add_tensor(m, t->rows, t->columns, t->init, t->deviation);
         char *name = m->tensors[tensor].name;
@@ -192,20 +209,54 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
 static void add_block(struct model *m, uint32_t index)
 {
-    char block[16], in_front[40];
+    char block[24], in_front[40];
 
-    snprintf(block, sizeof block, m->config.family->block, index);
+    snprintf(block, sizeof block, m->config.family->layers[m->block].name, index);
     snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
-    add_layer(m, MODEL_BLOCK, index, in_front);
+    add_layer(m, MODEL_BLOCK, index, m->block, in_front);
 }
 
-/* A table (rows, width): the tensor's index. */
-static uint32_t add_table_tensor(struct model *m, const char *in_front, const char *name, uint64_t rows)
+static void add_embedding(struct model *m)
 {
-    const uint32_t tensor = add_tensor(m, rows, m->config.width, MODEL_INIT_NORMAL, m->config.initializer_range);
+    const struct family *family = m->config.family;
+    struct model_embedding *e = &m->embedding;
 
-    snprintf(m->tensors[tensor].name, sizeof m->tensors->name, "%s%s.weight", in_front, name);
-    return tensor;
+    open_layer(m, MODEL_EMBEDDING, 0);
+    if (family->embedding_dropout)
+        e->dropout = family->embedding_dropout(&m->config);
+    for (const struct family_table *table = family->tables; table->name; table++) {
+        assert(e->n_tables < MODEL_TABLES && (table->by == MODEL_BY_TOKEN) == (e->n_tables == 0));
+        const uint32_t tensor =
+            add_table(m, MODEL_EMBEDDING, e->n_tables, table->by, table_rows(m, table), family->prefix, table->name);
+        e->tables[e->n_tables++] = (struct model_table){table->by, table->name, tensor};
+    }
+    m->tokens = e->tables[0].tensor;
+}
+
+/* What the family has between embedding and head. */
+static void add_layers(struct model *m)
+{
+    const struct family *family = m->config.family;
+    uint32_t n_singles = 0;
+
+    for (uint32_t p = 0; p < m->n_programs; p++) {
+        if (p != m->block)
+            add_layer(m, MODEL_SINGLE, n_singles++, p, family->layers[p].bare ? "" : family->prefix);
+        else
+            m->first_block = m->n_layers;
+        for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)
+            add_block(m, i);
+    }
+}
+
+/* A tied one visits the units of the table of tokens, the first that there are. */
+static void add_head(struct model *m)
+{
+    open_layer(m, MODEL_HEAD, 0);
+    if (!m->config.tied)
+        add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, m->config.vocabulary, "", m->config.family->logits);
+    for (uint32_t unit = 0; m->config.tied && m->pieces[m->units[unit].first_piece].tensor == m->tokens; unit++)
+        visit(m, unit);
 }
 
 int model_init(struct model *out, const struct model_config *config, struct error *err)
@@ -217,28 +268,15 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     if (rc != 0)
         return rc;
     m->config = *config;
+    while (config->family->layers[m->block].kind != MODEL_BLOCK)
+        m->block++;
     if (write_programs(m) != 0 || allocate(m) != 0) {
         model_free(m);
         return error_set(err, -ENOMEM, "no memory for the description of a model of %u layers", config->n_layers);
     }
-
-    const char *prefix = m->config.family->prefix;
-    open_layer(m, MODEL_EMBEDDING, 0);
-    m->tokens = add_table_tensor(m, prefix, m->config.family->tokens, config->vocabulary);
-    m->positions = add_table_tensor(m, prefix, m->config.family->positions, config->n_positions);
-    add_table(m, m->tokens, MODEL_EMBEDDING, 0, vocabulary_per_unit(m));
-    const uint32_t n_token_units = m->n_units;
-    add_table(m, m->positions, MODEL_EMBEDDING, 1, positions_per_unit(m));
-    for (uint32_t i = 0; i < config->n_layers; i++)
-        add_block(m, i);
-    add_layer(m, MODEL_NORM, 0, prefix);
-    open_layer(m, MODEL_HEAD, 0);
-    if (config->tied)
-        for (uint32_t unit = 0; unit < n_token_units; unit++)
-            visit(m, unit);
-    else
-        add_table(m, add_table_tensor(m, "", m->config.family->logits, config->vocabulary), MODEL_HEAD, 0,
-                  vocabulary_per_unit(m));
+    add_embedding(m);
+    add_layers(m);
+    add_head(m);
     return 0;
 }
 
@@ -254,6 +292,15 @@ void model_free(struct model *model)
     *model = (struct model){0};
 }
 
+const struct model_table *model_table_of(const struct model *model, uint32_t tensor)
+{
+    const struct model_table *table = model->embedding.tables;
+
+    while (table->tensor != tensor)
+        assert(++table < model->embedding.tables + model->embedding.n_tables);
+    return table;
+}
+
 const struct model_tensor *model_find(const struct model *model, const char *name)
 {
     const char *prefix = model->config.family->prefix;
@@ -267,19 +314,33 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
     return NULL;
 }
 
+/* The layer that its id names. */
+static const struct model_layer *layer_of(const struct model *m, const struct model_unit *unit)
+{
+    const enum model_layer_kind kind = (enum model_layer_kind)(unit->id >> 56);
+    const uint32_t index = (uint32_t)(unit->id >> 24);
+    const struct model_layer *layer = m->layers;
+
+    if (kind == MODEL_EMBEDDING)
+        return layer;
+    while (layer->kind != kind || layer->index != index)
+        layer++;
+    return layer;
+}
+
 const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit)
 {
     const struct model_unit *u = &model->units[unit];
     const struct model_piece *piece = &model->pieces[u->first_piece];
-    const enum model_layer_kind kind = (enum model_layer_kind)(u->id >> 56);
-    const unsigned layer = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
-    const struct family *f = model->config.family;
-    const char *table = kind == MODEL_HEAD ? f->logits : layer == 0 ? f->tokens : f->positions;
+    const struct model_layer *layer = layer_of(model, u);
+    const unsigned index = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
+    const char *table =
+        layer->kind == MODEL_HEAD ? model->config.family->logits : model->embedding.tables[index % MODEL_TABLES].name;
 
-    if (kind == MODEL_BLOCK)
-        snprintf(out, MODEL_NAME_BYTES, f->block, layer);
-    else if (kind == MODEL_NORM)
-        snprintf(out, MODEL_NAME_BYTES, "%s", f->norm);
+    if (layer->kind == MODEL_BLOCK)
+        snprintf(out, MODEL_NAME_BYTES, layer->name, index);
+    else if (layer->kind == MODEL_SINGLE)
+        snprintf(out, MODEL_NAME_BYTES, "%s", layer->name);
     else if (piece->n_rows < model->tensors[piece->tensor].shape[0])
         snprintf(out, MODEL_NAME_BYTES, "%s.%u", table, chunk);
     else
@@ -292,7 +353,7 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
     const bool head = model->layers[model->visit_layers[visit]].kind == MODEL_HEAD;
     char name[MODEL_NAME_BYTES];
 
-    snprintf(out, MODEL_NAME_BYTES, "%s%.20s", head ? "head " : "", model_unit_name(name, model, model->visits[visit]));
+    snprintf(out, MODEL_NAME_BYTES, "%s%.26s", head ? "head " : "", model_unit_name(name, model, model->visits[visit]));
     return out;
 }
 
@@ -320,7 +381,7 @@ int model_refuse_tied_copy(const struct model *model, struct error *err)
         err, -EINVAL,
         "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that to "
         "false to train them apart",
-        family->logits, family->tokens);
+        family->logits, family->tables[0].name);
 }
 
 const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config)

@@ -1,12 +1,13 @@
 /* proto/model/model.h - what is trained: tensors, the units they are relayed in, and the layers that visit them.
  *
- * Daemon, worker and client each build the same description from the same config.json (struct model_config), so a
- * unit is a 32-bit index on the wire, and nothing about shapes has to be agreed on twice.
+ * Daemon, worker and client each build the same description from the same config.json (struct model_config). So a unit
+ * is a 32-bit index on the wire, and no message has to carry shapes.
  *
- * Names, initial values and the programs of layers are the family's (proto/model/family.h). Bottom to top:
- *   EMBEDDING  visits the table of tokens (one or several units, cut by rows), then that of positions
- *   BLOCK      one unit each: the tensors of its program, in its order
- *   NORM       one unit, the same
+ * Which layers a model has, their names, initial values and programs are the family's (proto/model/family.h). From the
+ * bottom to the top:
+ *   EMBEDDING  visits its tables: that of tokens first, each of one unit or several, cut by rows
+ *   BLOCK      n_layers of them, one above the other; one unit each: the tensors of its program, in its order
+ *   SINGLE     other programs, below the blocks or above: GPT-2's last norm; one unit each
  *   HEAD       visits the table of tokens again when tied, else its own, cut by rows into vocabulary chunks
  * Backward runs over the visits in reverse. */
 #ifndef PROTO_MODEL_MODEL_H
@@ -56,7 +57,7 @@ struct model_piece {
 struct model_unit {
     uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model; layer is a
                   * block's index, 0 for tokens, 1 for positions, else 0 */
-    uint32_t first_piece, n_pieces; /* into model.pieces; they fill the unit without gaps, in order of offset */
+    uint32_t first_piece, n_pieces; /* in model.pieces; they fill the unit without gaps, in order of offset */
     uint64_t n;                     /* elements */
     uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
     uint32_t n_slices;              /* ceil(n / MODEL_SLICE) */
@@ -65,42 +66,61 @@ struct model_unit {
 
 enum { MODEL_SLICE = 4 << 20 }; /* elements of one slice at most: 16 MiB of fp32 */
 
-enum model_layer_kind { MODEL_EMBEDDING, MODEL_BLOCK, MODEL_NORM, MODEL_HEAD };
+enum model_layer_kind { MODEL_EMBEDDING, MODEL_BLOCK, MODEL_SINGLE, MODEL_HEAD };
 
-/* How much of what backward reads forward leaves for it. */
+/* How much forward keeps of what backward reads. */
 enum model_keeping { MODEL_KEEPS_NOTHING, MODEL_KEEPS_ALL, MODEL_KEEPINGS };
 
-/* A program and what follows from it for every layer that has it. */
+/* A program, and what is derived from it once for all layers that run it. */
 struct model_program {
     struct program program;
     uint64_t kept[MODEL_KEEPINGS]; /* sets of values */
     struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
 };
 
+/* Which row of a table a token takes. */
+enum model_lookup {
+    MODEL_BY_TOKEN,    /* its id's */
+    MODEL_BY_POSITION, /* that of its place in the row of tokens */
+    MODEL_BY_SEGMENT,  /* the first: data has no segments, so all of it is the first one */
+};
+
+struct model_table {
+    enum model_lookup by;
+    const char *name; /* the family's: "wte" */
+    uint32_t tensor;
+};
+
+enum { MODEL_TABLES = 3, MODEL_PROGRAMS = 8 };
+
 /* A model's first layer: the sum of rows of its tables, and dropout. */
 struct model_embedding {
+    struct model_table tables[MODEL_TABLES]; /* the first is by token */
+    uint32_t n_tables;
     struct program_dropout dropout;
 };
 
 struct model_layer {
     enum model_layer_kind kind;
     const struct model_program *program; /* of the model; NULL: the embedding, and the head */
-    uint32_t index;                      /* of a block: 0 nearest the input */
+    uint32_t index;                      /* among those of its kind: 0 nearest the input */
+    const char *name;                    /* the family's, of a layer with a program: "h.%u", "ln_f" */
     uint32_t first_visit, n_visits;
 };
 
 struct model {
     struct model_config config;
     struct model_embedding embedding;
-    struct model_program *programs; /* of blocks, then of the norm */
+    struct model_program *programs; /* of the family's layers, in its order */
+    uint32_t n_programs, block;     /* how many; the blocks' */
+    uint32_t first_block;           /* layer */
     struct model_tensor *tensors;
     struct model_piece *pieces;
     struct model_unit *units;
     struct model_layer *layers;
     uint32_t *visits;       /* unit of each visit, bottom first */
     uint32_t *visit_layers; /* layer of each visit */
-    uint32_t tokens;        /* tensor: the embedding's table of tokens, */
-    uint32_t positions;     /* and that of positions */
+    uint32_t tokens;        /* tensor: the embedding's table of tokens */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
     uint64_t n_parameters; /* tied ones once */
     uint64_t segment_n;    /* elements of the weight segment, rounding included */
@@ -108,16 +128,17 @@ struct model {
 };
 
 /* Reads config.json (text, n bytes, not terminated). -EINVAL with a sentence that names the key, its value and what is
- * accepted: missing, absurd (0 layers, width not a multiple of heads, dropout of 1), contradictory, another model_type,
- * or an unknown key that changes the mathematics; keys known to change nothing here are passed over. */
+ * accepted: a key is missing, absurd (0 layers, width not a multiple of heads, dropout of 1) or contradictory, names
+ * another model_type, or is unknown and may change the mathematics. Keys that are known to change nothing are ignored. */
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err);
 
-/* The config.json (text, n bytes) that lies beside weights of this type, to be freed: "torch_dtype" says it and no
- * "dtype" does; ids of special tokens beyond the vocabulary, said or implied, are null; the rest is as it came. Of transformers, 4.55 and older read torch_dtype alone; newer ones read both,
- * and of two take dtype. Where nothing changes, not a byte does. NULL: no memory, or no JSON object. */
+/* The config.json to save beside weights of this type, made of another (text, n bytes); the caller frees it. It names the
+ * type as "torch_dtype" and has no "dtype": transformers up to 4.55 read torch_dtype alone, newer ones prefer dtype. Ids
+ * of special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
+ * every byte. NULL: no memory, or text is no JSON object. */
 char *model_config_print(const char *text, size_t n, enum number_type type);
 
-/* The limits alone: 1..4096 layers, width 1..65536, heads dividing width, positions and vocabulary 1..2^24, ...
+/* Checks the limits alone: 1..4096 layers, width 1..65536, heads dividing width, positions and vocabulary 1..2^24, ...
  * so that no product of them overflows 64 bits. */
 int model_config_check(const struct model_config *config, struct error *err);
 
@@ -129,7 +150,23 @@ void model_free(struct model *model); /* safe on a zeroed one */
 /* The tensor of this name, with or without the family's prefix in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
 
-/* In the family's words: "h.3", "ln_f", "wpe", or, of a table that is cut into several units, "wte.2". Returns out. */
+/* The embedding's table of this tensor. */
+const struct model_table *model_table_of(const struct model *model, uint32_t tensor);
+
+/* Any block: all have the same program. */
+static inline const struct model_layer *model_block(const struct model *model)
+{
+    return &model->layers[model->first_block];
+}
+
+/* Whether a layer is above the blocks. */
+static inline bool model_is_above_blocks(const struct model *model, const struct model_layer *layer)
+{
+    return layer >= &model->layers[model->first_block + model->config.n_layers];
+}
+
+/* The family's name of a unit, cut to what fits: "h.3", "ln_f", "wpe"; "wte.2" where a table has several units. Returns
+ * out. */
 enum { MODEL_NAME_BYTES = 32 };
 const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit);
 /* The same of a visit's unit; "head wte.2" where the head visits it. */
@@ -148,7 +185,7 @@ int model_refuse_tied_copy(const struct model *model, struct error *err);
 enum { MODEL_TITLE_BYTES = 48 };
 const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config);
 
-/* Elements, up to whole cache lines of 64 bytes, whether an element has four bytes or two. */
+/* n elements, rounded up to whole cache lines of 64 bytes for elements of four bytes and of two. */
 static inline uint64_t model_rounded(uint64_t n)
 {
     return (n + 31) / 32 * 32;

@@ -12,7 +12,7 @@ const struct program_rule program_rules[PROGRAM_KINDS] = {
     [PROGRAM_LINEAR] = {.name = "linear", .reads_inputs = FIRST},
     [PROGRAM_ROPE] = {.name = "rope", .over_inputs = FIRST, .gradient_over = true},
     [PROGRAM_ATTENTION] = {.name = "attention", .reads_inputs = FIRST, .reads_outputs = FIRST | SECOND},
-    [PROGRAM_ACTIVATION] = {.name = "activation", .reads_inputs = FIRST, .cheap = true},
+    [PROGRAM_ACTIVATION] = {.name = "activation", .reads_inputs = FIRST, .gradient_over = true, .cheap = true},
     [PROGRAM_GLU] = {.name = "glu", .reads_inputs = FIRST, .cheap = true},
     [PROGRAM_ADD] = {.name = "add", .over_inputs = FIRST | SECOND},
 };
@@ -81,22 +81,23 @@ int program_linears(struct program *p, int x, const struct program_part *parts, 
     struct program_operation *op = add_operation(p, PROGRAM_LINEAR);
     uint32_t columns = 0;
 
-    assert(n_parts > 0 && n_parts <= PROGRAM_PARTS && (n_parts == 1 || !linear->bias));
+    assert(n_parts > 0 && n_parts <= PROGRAM_PARTS);
     op->linear = *linear;
     op->n_parts = n_parts;
     add_input(p, op, x);
     for (int i = 0; i < n_parts; i++) {
-        op->part_columns[i] = parts[i].columns;
-        columns += parts[i].columns;
+        const uint32_t in = p->values[x].columns, out = parts[i].columns;
+        op->part_columns[i] = out;
+        columns += out;
         add_tensor(p, op, parts[i].stem, "weight",
-                   (struct program_tensor){.rows = p->values[x].columns,
-                                           .columns = parts[i].columns,
+                   (struct program_tensor){.rows = linear->out_in ? out : in,
+                                           .columns = linear->out_in ? in : out,
                                            .init = MODEL_INIT_NORMAL,
                                            .deviation = linear->deviation});
-        if (linear->bias)
-            add_tensor(p, op, parts[i].stem, "bias",
-                       (struct program_tensor){.rows = parts[i].columns, .init = MODEL_INIT_ZERO});
     }
+    for (int i = 0; i < n_parts && linear->bias; i++)
+        add_tensor(p, op, parts[i].stem, "bias",
+                   (struct program_tensor){.rows = parts[i].columns, .init = MODEL_INIT_ZERO});
     return add_output(p, op, PROGRAM_VALUE, columns);
 }
 
@@ -109,12 +110,15 @@ int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
 int program_rope(struct program *p, int x, const struct program_rope_options *rope)
 {
     struct program_operation *op = add_operation(p, PROGRAM_ROPE);
+    const uint32_t n = rope->n_rotated ? rope->n_rotated : rope->head_width;
 
-    assert(rope->head_width % 2 == 0 && rope->head_width <= PROGRAM_MAX_ROTATED &&
+    assert(n % 2 == 0 && n <= rope->head_width && n <= PROGRAM_MAX_ROTATED &&
            rope->n_heads * rope->head_width <= p->values[x].columns);
-    for (uint32_t j = 0; j < rope->head_width / 2; j++)
-        p->frequencies[j] = pow(rope->base, -2.0 * j / rope->head_width);
+    for (uint32_t j = 0; j < n / 2; j++)
+        p->frequencies[j] = rope->frequencies ? rope->frequencies[j] : pow(rope->base, -2.0 * j / n);
     op->rope = *rope;
+    op->rope.n_rotated = n;
+    op->rope.frequencies = NULL; /* the program's count */
     add_input(p, op, x);
     return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }

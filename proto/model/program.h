@@ -10,8 +10,8 @@
  *     const int n = program_norm(p, x, "ln_1", &norm);
  *     const int u = program_linear(p, n, "mlp.c_fc", inner, &linear);
  *
- * A value is named by the number that the function returns. Each is written by one operation and may be read by several.
- * A program that exceeds the limits is a mistake of its family, and an assertion. */
+ * A value is named by the number that the function returns. One operation writes it, any number read it. A program that
+ * exceeds the limits is a mistake in its family's file: an assertion fails. */
 #ifndef PROTO_MODEL_PROGRAM_H
 #define PROTO_MODEL_PROGRAM_H
 
@@ -31,16 +31,16 @@ enum {
     PROGRAM_INPUTS = 3,  /* of one operation */
     PROGRAM_OUTPUTS = 2, /* of one operation */
     PROGRAM_PARTS = 3,   /* of one linear map */
-    PROGRAM_NAME_BYTES = 40,
+    PROGRAM_NAME_BYTES = 48,
     PROGRAM_MAX_ROTATED = 256,
 };
 
 enum program_kind {
     PROGRAM_NORM,       /* y, statistics = norm(x; weight, bias) */
     PROGRAM_LINEAR,     /* y = x W + b, or several of them side by side */
-    PROGRAM_ROPE,       /* y = x with queries and keys turned by their positions */
+    PROGRAM_ROPE,       /* y = x with queries and keys rotated by their positions */
     PROGRAM_ATTENTION,  /* a, log-sum-exp = attention(queries, keys and values side by side) */
-    PROGRAM_ACTIVATION, /* y = act(x) */
+    PROGRAM_ACTIVATION, /* y = act(x); nobody else reads x */
     PROGRAM_GLU,        /* y = act(gate) * up, side by side */
     PROGRAM_ADD,        /* y = x + dropout(h) */
     PROGRAM_KINDS
@@ -52,7 +52,7 @@ struct program_rule {
     uint8_t reads_inputs, reads_outputs; /* sets: what the operation's backward reads */
     uint8_t over_inputs;                 /* set: output 0 may be written over them */
     bool gradient_over; /* the gradient of input 0 may be written over that of output 0, if nothing is added to */
-    bool cheap;         /* element by element or row by row: backward rather computes it again than keep its outputs */
+    bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
 };
 extern const struct program_rule program_rules[PROGRAM_KINDS];
 
@@ -63,11 +63,11 @@ enum program_type {
 
 struct program_value {
     enum program_type type;
-    uint32_t columns; /* elements of one token: width; 2 statistics of a norm; attention's heads */
-    int operation;    /* that writes it; -1: the layer's input */
+    uint32_t columns; /* elements per token: a width; 2 for a norm's statistics; the number of heads for attention's */
+    int operation;    /* the one that writes it; -1: the layer's input */
 };
 
-/* A tensor of the layer's unit; they lie there in the order in which operations name them. */
+/* A tensor of the layer's unit. The unit holds them in the order in which the operations name them. */
 struct program_tensor {
     char name[PROGRAM_NAME_BYTES]; /* "attn.c_attn.weight" */
     uint32_t rows, columns;        /* columns 0: a vector */
@@ -83,30 +83,33 @@ struct program_dropout {
 struct program_norm_options {
     float epsilon;
     bool rms;  /* root mean square, else layer norm */
-    bool bias; /* there is one; fresh ones are zero */
+    bool bias; /* zero in a fresh model */
 };
 
 struct program_linear_options {
-    float deviation; /* of the fresh weight (in, out) */
-    bool bias;       /* of a map of one part */
+    float deviation; /* of the fresh weight */
+    bool bias;       /* each part has one */
+    bool out_in;     /* the weight is (out, in), as in torch.nn.Linear; else (in, out) */
 };
 
-/* Columns of a linear map's result that have tensors of their own. */
+/* Columns of a linear map's result, with tensors of their own. */
 struct program_part {
     const char *stem;
     uint32_t columns;
 };
 
 struct program_rope_options {
-    uint32_t n_heads; /* that are turned, the first of the value's: queries', then keys' */
+    uint32_t n_heads; /* rotated ones, the value's first: those of queries, then those of keys */
     uint32_t head_width;
-    double base; /* pair j of a head is turned by position * base^(-2j / head_width) */
+    uint32_t n_rotated;        /* the first columns of each head; 0: all */
+    double base;               /* pair j of a head is rotated by position * base^(-2j / n_rotated), */
+    const double *frequencies; /* or by position * frequencies[j] (n_rotated/2); NULL: by base. Copied */
 };
 
 struct program_attention_options {
     uint32_t n_heads;
     uint32_t n_kv_heads; /* of keys and values; divides n_heads; 0: n_heads */
-    bool full;           /* a query sees all keys; else those up to its own */
+    bool full;           /* a query sees all keys; else those up to its own position */
     float scale;         /* of scores */
     bool scale_by_layer; /* and by 1/(layer + 1) */
     struct program_dropout dropout;
@@ -116,7 +119,7 @@ struct program_operation {
     enum program_kind kind;
     int n_inputs, n_outputs;
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS];
-    int tensor, n_tensors; /* the first: weight, then bias; of a linear map part by part */
+    int tensor, n_tensors; /* the first: weight, then bias; of a linear map all parts' weights, then all biases */
     int n_parts;           /* of a linear map */
     uint32_t part_columns[PROGRAM_PARTS];
     union { /* by kind */
@@ -146,7 +149,7 @@ int program_norm(struct program *p, int x, const char *stem, const struct progra
 int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
                    const struct program_linear_options *linear);
 
-/* Several maps of x; the columns of their results lie side by side, in order. */
+/* Several maps of x. Their results lie side by side, in order. */
 int program_linears(struct program *p, int x, const struct program_part *parts, int n_parts,
                     const struct program_linear_options *linear);
 int program_rope(struct program *p, int x, const struct program_rope_options *rope);
@@ -154,20 +157,20 @@ int program_rope(struct program *p, int x, const struct program_rope_options *ro
 /* qkv: the columns of all heads' queries, then keys, then values. */
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
 int program_activation(struct program *p, int x, enum model_activation activation);
-/* x: the gate's columns, then as many that it multiplies. */
+/* x: the gate's columns, then the same number of columns that the gate multiplies. */
 int program_glu(struct program *p, int x, enum model_activation activation);
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
 
-/* Ends it: y is the layer's output, as wide as its input. */
+/* Ends the program. y is the layer's output, as wide as its input. */
 void program_end(struct program *p, int y);
 
 /* The number of operations that read a value, the layer's end included. */
 int program_count_readers(const struct program *p, int value);
 
-/* The values that backward reads and cannot compute again cheaply: what a layer that keeps everything keeps. */
+/* The values that backward reads and that are expensive to recompute: what a layer keeps that keeps everything. */
 uint64_t program_keepable(const struct program *p);
 
-/* Those that backward reads, as a set. */
+/* The values that backward reads. */
 uint64_t program_read_backward(const struct program *p);
 
 #endif

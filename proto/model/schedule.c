@@ -90,7 +90,7 @@ static int activation_after(const struct program *p, int operation)
     const struct program_operation *op = &p->operations[operation], *next = op + 1;
 
     if (op->kind != PROGRAM_LINEAR || operation + 1 == p->n_operations || next->kind != PROGRAM_ACTIVATION ||
-        next->inputs[0] != op->outputs[0] || op->n_parts > 1)
+        next->inputs[0] != op->outputs[0] || op->n_parts > 1 || !op->linear.bias)
         return SCHEDULE_NONE;
     return operation + 1;
 }
@@ -165,7 +165,8 @@ static bool may_merge(const struct schedule *s, int n, int from, int to)
            a->place != SCHEDULE_KEPT;
 }
 
-static void merge_in_step(struct schedule *s, const struct program *p, int n)
+/* over_entry: the gradient that backward begins with may be written over. */
+static void merge_in_step(struct schedule *s, const struct program *p, int n, bool over_entry)
 {
     const struct schedule_step *step = &s->steps[n];
     const struct program_operation *op = &p->operations[step->operation];
@@ -180,14 +181,16 @@ static void merge_in_step(struct schedule *s, const struct program *p, int n)
     if (step->action == SCHEDULE_BACKWARD && rule->gradient_over && !step->accumulate &&
         may_merge(s, n, step->y_gradient, step->x_gradient)) {
         const bool fixed = s->buffers[step->y_gradient].place != SCHEDULE_WORKSPACE;
+        if (fixed && !over_entry)
+            return;
         merge(s, fixed ? step->x_gradient : step->y_gradient, fixed ? step->y_gradient : step->x_gradient);
     }
 }
 
-static void merge_all(struct schedule *s, const struct program *p)
+static void merge_all(struct schedule *s, const struct program *p, bool over_entry)
 {
     for (int n = 0; n < s->n_steps; n++)
-        merge_in_step(s, p, n);
+        merge_in_step(s, p, n, over_entry);
 }
 
 void schedule_forward(struct schedule *out, const struct program *program, uint64_t kept)
@@ -197,7 +200,7 @@ void schedule_forward(struct schedule *out, const struct program *program, uint6
     begin(&b, out, program, kept);
     b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
     run_all(&b, ~UINT64_C(0));
-    merge_all(out, program);
+    merge_all(out, program, true);
 }
 
 /* ---- backward ---- */
@@ -425,19 +428,34 @@ static void use_output(struct schedule *s, const struct program *p)
     }
 }
 
+/* The input's gradient takes the place of the output's, `entry`: in one buffer with it, or after it. After it where a
+ * linear map, which cannot write over what it reads, is all that there is from the input to the output; then the entry
+ * must not be written over before. */
+static void merge_gradients(struct schedule *s, const struct program *p, int entry)
+{
+    const struct schedule apart = *s;
+
+    merge_all(s, p, true);
+    if (s->buffers[s->gradient].place == SCHEDULE_GRADIENT)
+        return;
+    *s = apart;
+    merge_all(s, p, false);
+    assert(s->buffers[entry].last < s->buffers[s->gradient].first);
+    s->buffers[s->gradient].place = SCHEDULE_GRADIENT;
+}
+
 void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept)
 {
     struct builder b;
 
     begin(&b, out, program, kept);
     b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
-    b.gradients[program->output] = add_buffer(&b, SCHEDULE_GRADIENT, program->output, true);
+    const int entry = b.gradients[program->output] = add_buffer(&b, SCHEDULE_GRADIENT, program->output, true);
     recompute(&b);
     for (int i = program->n_operations - 1; i >= 0; i--)
         differentiate(&b, i);
     out->gradient = b.gradients[program->input];
     assert(out->gradient != SCHEDULE_NONE);
-    merge_all(out, program);
-    assert(out->buffers[out->gradient].place == SCHEDULE_GRADIENT);
+    merge_gradients(out, program, entry);
     use_output(out, program);
 }

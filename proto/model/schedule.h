@@ -1,16 +1,16 @@
 /* proto/model/schedule.h - the order in which a program's operations run, forward or backward, and when each value lives.
  *
- * Forward runs the operations in order. Backward first computes again what was not kept: in order, as far as backward
- * reads it. Then come the derivatives, from the last operation to the first. Of each cheap kind (program_rules) the
- * recomputation leaves the value made last alone; an older one is made again where backward reads it, so that it takes
- * memory for a short time only: GPT-2's first norm.
+ * Forward runs the operations in order. Backward first recomputes, in order, the values that it reads and that were not
+ * kept. Then it runs the derivatives, from the last operation to the first. Of each cheap kind (program_rules) only the
+ * last value survives the recomputation. An earlier one, such as the output of GPT-2's first norm, is computed once more
+ * just before backward reads it, so that it occupies memory for a short time only.
  *
- * Every array that a step reads or writes is a buffer: a value or a gradient from its first step to its last, or the
- * scratch of one step. Where an operation may write over what it reads, and nobody reads that later, both are one buffer.
- * Of two values a buffer never holds both at a time otherwise, so a layout need only keep apart buffers whose steps
- * overlap (proto/plan/layers.h).
+ * Every array that a step reads or writes is a buffer: a value or a gradient, from its first step to its last, or the
+ * scratch of one step. Where an operation may write over its input, and no later step reads that input, input and output
+ * share a buffer. A layout only has to keep apart the buffers whose steps overlap (proto/plan/layers.h).
  *
- * The gradient of the layer's input takes the place of that of its output. A sum passes its gradient on without a copy. */
+ * The gradient of the layer's input takes the place of the gradient of its output. A sum passes its gradient on without
+ * a copy. */
 #ifndef PROTO_MODEL_SCHEDULE_H
 #define PROTO_MODEL_SCHEDULE_H
 
@@ -35,20 +35,21 @@ enum schedule_place {
 
 struct schedule_buffer {
     enum schedule_place place;
-    int value;       /* whose shape it has; scratch: SCHEDULE_NONE */
-    int first, last; /* steps: written, read last */
-    bool gradient;   /* of value */
-    bool attended;   /* attention reads or writes it: it begins at whole 64 bytes */
+    int value;       /* that has the buffer's shape; of scratch SCHEDULE_NONE */
+    int first, last; /* steps: the one that writes it, the last one that reads it */
+    bool gradient;   /* it holds the value's gradient */
+    bool attended;   /* attention reads or writes it: it begins at a multiple of 64 bytes */
 };
 
 struct schedule_step {
     enum schedule_action action;
     int operation;
-    /* A linear map together with the activation of its result; backward, of its input: an operation, or SCHEDULE_NONE.
-     * Forward writes that one's output too (`after`); backward writes the gradient of its input, and reads this. */
+    /* The activation that a linear map's step computes as well: an operation, or SCHEDULE_NONE. Forward, it follows the
+     * map, and the step writes its output (`after`). Backward, it precedes the map: the step reads the activation's input
+     * and writes the gradient of that. */
     int activation;
     int after;                                            /* buffer */
-    int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the operation's values, those that it touches */
+    int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the values that the step touches */
     int y_gradient, x_gradient;                           /* buffers: of output 0; of input 0, or of PROGRAM_ADD's h */
     bool accumulate;                                      /* x_gradient += */
     int scratch;                                          /* buffer */
@@ -56,13 +57,13 @@ struct schedule_step {
 
 struct schedule {
     int n_steps, n_buffers;
-    int n_recomputed; /* the first steps of backward: before any derivative */
+    int n_recomputed; /* steps of backward that come before any derivative */
     int gradient;     /* backward: the buffer of the input's gradient */
     struct schedule_step steps[SCHEDULE_STEPS];
     struct schedule_buffer buffers[SCHEDULE_BUFFERS];
 };
 
-/* kept: a set of values that forward leaves for backward, of program_keepable's. */
+/* kept: the values that forward leaves for backward, a subset of program_keepable. */
 void schedule_forward(struct schedule *out, const struct program *program, uint64_t kept);
 void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept);
 

@@ -172,10 +172,17 @@ static uint64_t head_bytes(const struct plan *plan, const struct model *model, u
     return (tokens < plan->head_tile ? tokens : plan->head_tile) * n * sizeof(float);
 }
 
-/* Of any layer of the kind: all have the same program. */
-static const struct model_program *program_of(const struct model *model, enum model_layer_kind kind)
+/* The most of all layers with a program that are no blocks. */
+static uint64_t singles_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
 {
-    return model->layers[kind == MODEL_BLOCK ? 1 : model->n_layers - 2].program;
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < model->n_programs; i++) {
+        const uint64_t bytes = i == model->block ? 0 : program_bytes(plan, &model->programs[i], shape, true, false);
+        if (most < bytes)
+            most = bytes;
+    }
+    return most;
 }
 
 uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind)
@@ -188,9 +195,9 @@ uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum
     case MODEL_EMBEDDING:
         break;
     case MODEL_BLOCK:
-        return program_bytes(plan, program_of(model, kind), shape, recomputes, keeps);
-    case MODEL_NORM:
-        return program_bytes(plan, program_of(model, kind), shape, true, false);
+        return program_bytes(plan, model_block(model)->program, shape, recomputes, keeps);
+    case MODEL_SINGLE:
+        return singles_bytes(plan, model, shape);
     case MODEL_HEAD:
         return head_bytes(plan, model, (uint64_t)shape.n_rows * shape.n_tokens);
     }

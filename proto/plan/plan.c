@@ -130,7 +130,7 @@ static void take_kept(struct plan *plan, const struct model *model, struct layou
 {
     const struct plan_setting *s = &plan->setting;
     const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
-    const struct model_program *block = model->layers[1].program;
+    const struct model_program *block = model_block(model)->program;
     const uint64_t kept = block->kept[MODEL_KEEPS_ALL];
 
     plan->kept_microbatch = plan_kept_bytes(&block->program, kept, s, plan_shape_of(plan));
@@ -193,7 +193,7 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     take_boundaries(plan, model, &l, tokens);
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->logits = take(&l, LEDGER_DATA, c->vocabulary * sizeof(float));
-    take_workspace(plan, model, &l, MODEL_NORM);
+    take_workspace(plan, model, &l, MODEL_SINGLE);
 }
 
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,

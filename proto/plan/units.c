@@ -1,20 +1,25 @@
 #include "proto/plan/units.h"
 
-/* Units as proto/model/model.c adds them: those of the embedding (wte, then wpe), the blocks', the norm's, and unless it is
- * tied the head's own. */
-static uint32_t first_block(const struct model *model)
+/* Units as proto/model/model.c adds them: the embedding's, one for each layer with a program, and unless it is tied the
+ * head's own. */
+static uint32_t count_programmed(const struct model *model)
+{
+    return model->n_layers - 2;
+}
+
+static uint32_t first_programmed(const struct model *model)
 {
     return model->visits[model->layers[1].first_visit];
 }
 
-static uint32_t norm(const struct model *model)
+static uint32_t last_programmed(const struct model *model)
 {
-    return first_block(model) + model->config.n_layers;
+    return first_programmed(model) + count_programmed(model) - 1;
 }
 
 uint32_t plan_count_uploaded(const struct model *model)
 {
-    return plan_head(model)->n_visits + 1 + model->config.n_layers;
+    return plan_head(model)->n_visits + count_programmed(model);
 }
 
 uint32_t plan_unit_at(const struct model *model, uint32_t place)
@@ -23,7 +28,7 @@ uint32_t plan_unit_at(const struct model *model, uint32_t place)
 
     if (place < head->n_visits)
         return model->visits[head->first_visit + head->n_visits - 1 - place];
-    return norm(model) - (place - head->n_visits);
+    return last_programmed(model) - (place - head->n_visits);
 }
 
 uint32_t plan_place_of(const struct model *model, uint32_t unit)
@@ -33,8 +38,8 @@ uint32_t plan_place_of(const struct model *model, uint32_t unit)
 
     if (unit >= first_of_head && unit - first_of_head < head->n_visits)
         return head->n_visits - 1 - (unit - first_of_head);
-    if (unit >= first_block(model))
-        return head->n_visits + norm(model) - unit;
+    if (unit >= first_programmed(model))
+        return head->n_visits + last_programmed(model) - unit;
     return plan_count_uploaded(model);
 }
 

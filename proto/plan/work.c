@@ -108,7 +108,7 @@ static double forward_of(const struct batch *b, const struct program *p, const s
     case PROGRAM_LINEAR:
         return each_part(b, p, op, linear) + (step->activation != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
     case PROGRAM_ROPE:
-        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.head_width);
+        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
     case PROGRAM_ATTENTION:
         return attention(b, op, out, PROFILE_FORWARD, in + out, 1);
     case PROGRAM_GLU:
@@ -139,7 +139,7 @@ static double backward_of(const struct batch *b, const struct program *p, const 
             seconds += values(b, 3 * b->tokens * in);
         return seconds;
     case PROGRAM_ROPE:
-        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.head_width);
+        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
     case PROGRAM_ATTENTION:
         return attention(b, op, out, PROFILE_BACKWARD, 2 * (in + out), 2.5);
     case PROGRAM_GLU:
@@ -198,49 +198,71 @@ static struct plan_work_layer layer_of(const struct batch *b, const struct model
 /* ---- the embedding ---- */
 
 struct table {
-    bool is_position;
-    double rows; /* of tokens: of all of the table; of positions: those that a row of tokens reaches */
+    enum model_lookup by;
+    double rows; /* all that a token may take; of positions, those that a row of tokens reaches */
 };
 
 static struct table table_of(const struct batch *b, const struct model_unit *unit)
 {
     const struct model *model = b->work->model;
     const struct model_piece *piece = &model->pieces[unit->first_piece];
+    const enum model_lookup by = model_table_of(model, piece->tensor)->by;
     const double first = (double)piece->first_row, n = (double)piece->n_rows, seq = b->work->plan->setting.seq;
 
-    if (piece->tensor == model->pieces[model->units[model->visits[0]].first_piece].tensor)
-        return (struct table){.rows = n};
-    return (struct table){.is_position = true, .rows = fmin(fmax(seq - first, 0), n)};
+    return (struct table){by, by == MODEL_BY_POSITION ? fmin(fmax(seq - first, 0), n) : n};
 }
 
-/* Of a row of tokens each position's, or the tokens that are likely to be of this unit. */
-static double embedding_forward(const struct batch *b, const struct model_unit *unit, bool top)
+/* Values of (tokens, width) that a unit's rows are looked up for or added to: of a row of tokens each position's, or the
+ * tokens that are likely to be of this unit. */
+static double looked_up(const struct batch *b, const struct table *table)
 {
     const struct model_config *c = &b->work->model->config;
+
+    switch (table->by) {
+    case MODEL_BY_TOKEN:
+        return b->tokens * (table->rows / c->vocabulary) * c->width;
+    case MODEL_BY_POSITION:
+        return table->rows * c->width;
+    case MODEL_BY_SEGMENT:
+        break;
+    }
+    return c->width;
+}
+
+static double embedding_forward(const struct batch *b, const struct model_unit *unit, bool top)
+{
     const struct table table = table_of(b, unit);
-    const double width = c->width, share = table.rows / c->vocabulary, link = b->work->profile->link_bytes_per_s;
-    const double n = table.is_position ? table.rows * width : b->tokens * share * width;
+    const double n = looked_up(b, &table), link = b->work->profile->link_bytes_per_s;
     const double gathered = b->work->gathers ? n * value_bytes(b) / link : 0;
     const double dropout = top ? dropped(b, b->work->model->embedding.dropout.p) : 0;
 
-    if (table.is_position)
+    switch (table.by) {
+    case MODEL_BY_TOKEN:
+        break;
+    case MODEL_BY_POSITION:
         return b->rows * fmax(values(b, 3 * n), gathered) + dropout;
+    case MODEL_BY_SEGMENT:
+        return fmax(values(b, 2 * b->tokens * n + n), gathered) + dropout;
+    }
     return fmax(values(b, 2 * n) + moved(b, 4 * b->tokens), gathered) + dropout;
 }
 
 static double embedding_backward(const struct batch *b, const struct model_unit *unit, bool top)
 {
-    const struct model_config *c = &b->work->model->config;
     const struct table table = table_of(b, unit);
-    const double width = c->width, n = table.rows * width;
-    double seconds =
+    const double width = b->work->model->config.width, n = looked_up(b, &table);
+    const double seconds =
         (top ? dropped(b, b->work->model->embedding.dropout.p) : 0) + (b->fresh ? moved(b, 4 * (double)unit->n) : 0);
 
-    if (table.is_position)
-        seconds += b->rows * (values(b, n) + moved(b, 8 * n));
-    else
-        seconds += values(b, b->tokens * width) + moved(b, 4 * b->tokens + 8 * fmin(b->tokens, table.rows) * width);
-    return seconds;
+    switch (table.by) {
+    case MODEL_BY_TOKEN:
+        break;
+    case MODEL_BY_POSITION:
+        return seconds + b->rows * (values(b, n) + moved(b, 8 * n));
+    case MODEL_BY_SEGMENT:
+        return seconds + values(b, b->tokens * n) + moved(b, 8 * n);
+    }
+    return seconds + (values(b, b->tokens * width) + moved(b, 4 * b->tokens + 8 * fmin(b->tokens, table.rows) * width));
 }
 
 /* ---- the head ---- */
@@ -358,8 +380,8 @@ void plan_work_init(struct plan_work *work, const struct plan *plan, const struc
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work->n[kind] > 0) {
             const struct batch b = batch_of(work, kind);
-            work->block[kind] = layer_of(&b, model->layers[1].program);
-            work->norm[kind] = layer_of(&b, model->layers[model->n_layers - 2].program);
+            for (uint32_t i = 0; i < model->n_programs; i++)
+                work->layers[kind][i] = layer_of(&b, &model->programs[i]);
         }
 }
 
@@ -369,6 +391,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const struct model_unit *unit = &model->units[model->visits[visit]];
     const bool kept = layer->kind == MODEL_BLOCK && layer->index + work->plan->choice.n_kept >= model->config.n_layers;
+    const struct plan_work_layer *programmed;
     const struct batch b = batch_of(work, kind);
     const bool top = visit == layer->first_visit + layer->n_visits - 1;
 
@@ -376,10 +399,9 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     case MODEL_EMBEDDING:
         return backward ? embedding_backward(&b, unit, top) : embedding_forward(&b, unit, top);
     case MODEL_BLOCK:
-        return backward ? work->block[kind].backward[kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING]
-                        : work->block[kind].forward;
-    case MODEL_NORM:
-        return backward ? work->norm[kind].backward[MODEL_KEEPS_NOTHING] : work->norm[kind].forward;
+    case MODEL_SINGLE:
+        programmed = &work->layers[kind][layer->program - model->programs];
+        return backward ? programmed->backward[kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING] : programmed->forward;
     case MODEL_HEAD:
         break;
     }

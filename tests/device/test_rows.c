@@ -311,6 +311,30 @@ TEST_EACH(activate_is_the_formula, N_CASES *N_ACTIVATIONS)
                                         .parts = {{"y", n, want, 3 * 0x1p-23, NULL, OPERATION_VALUES}}});
 }
 
+static void run_activate_backward(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    at->ops->activate_backward(at->dev, out[0], mirror_of(at, t->x), t->shape.m * t->shape.n, t->activation);
+}
+
+/* A slope good to 3 units in the last place of 1, and one product. */
+TEST_EACH(activate_backward_multiplies_by_the_slope, N_CASES *N_ACTIVATIONS)
+{
+    struct rows t;
+
+    set_up(&t, _i / N_ACTIVATIONS);
+    t.activation = (enum model_activation)(_i % N_ACTIVATIONS);
+    const size_t n = t.shape.m * t.shape.n;
+    const void *held = operation_values(t.type, n, 2);
+    double *want = operation_widen(t.type, held, n);
+    for (size_t i = 0; i < n; i++)
+        want[i] *= reference_activation_gradient(t.activation, x_at(&t, i));
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_activate_backward,
+                                        .context = &t,
+                                        .parts = {{"x_gradient", n, want, 4 * 0x1p-23, held, OPERATION_VALUES}}});
+}
+
 /* x, times 1, plus 0: what stands before the activation, and after it. */
 static void run_product(struct mirror *at, void *const out[], const void *context)
 {

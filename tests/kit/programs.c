@@ -33,7 +33,7 @@ void programs_llama(struct program *p, const struct programs_shape *s)
     const uint32_t head = s->width / s->n_heads;
     const struct program_norm_options norm = {.epsilon = 1e-5f, .rms = true};
     const struct program_linear_options linear = {.deviation = 0.02f};
-    const struct program_rope_options rope = {s->n_heads + s->n_kv_heads, head, 10000};
+    const struct program_rope_options rope = {.n_heads = s->n_heads + s->n_kv_heads, .head_width = head, .base = 10000};
     const struct program_attention_options attention = {.n_heads = s->n_heads,
                                                         .n_kv_heads = s->n_kv_heads,
                                                         .scale = scale_of(s)};

@@ -53,6 +53,14 @@ static void activate(struct device *dev, void *y, const void *x, size_t n, enum 
     end();
 }
 
+static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
+                              enum model_activation activation)
+{
+    move(values(dev, 3.0 * (double)n));
+    BACKEND->activate_backward(dev, gradient, x, n, activation);
+    end();
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     move(values(dev, (double)m * (double)n) + 8.0 * (double)n);
@@ -222,6 +230,7 @@ __attribute__((constructor)) static void price(void)
     priced.round_bf16 = round_bf16;
     priced.matmul = matmul;
     priced.activate = activate;
+    priced.activate_backward = activate_backward;
     priced.reduce_rows = reduce_rows;
     priced.norm = norm;
     priced.norm_backward = norm_backward;

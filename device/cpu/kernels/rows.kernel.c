@@ -208,41 +208,64 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
     }
 }
 
-/* Inlined once per activation, which is then a constant. */
-VECTOR_INLINE void activate_piece(enum model_activation activation, value *y, const value *x, size_t n)
+/* y = act(x), or y *= act'(x) if `slope`. Inlined once per activation and slope, which are then constants. */
+VECTOR_INLINE void activate_piece(enum model_activation activation, bool slope, value *y, const value *x, size_t n)
 {
-    for (size_t i = 0; i < n; i += VECTOR)
-        value_store_n(y + i, math_activation(activation, value_load_n(x + i, n - i)), n - i);
+    for (size_t i = 0; i < n; i += VECTOR) {
+        const vec at = value_load_n(x + i, n - i);
+        const vec result = slope ? value_load_n(y + i, n - i) * math_activation_gradient(activation, at)
+                                 : math_activation(activation, at);
+        value_store_n(y + i, result, n - i);
+    }
 }
+
+VECTOR_INLINE void activate_any(enum model_activation activation, bool slope, value *y, const value *x, size_t n)
+{
+    switch (activation) {
+    case MODEL_GELU_NEW:
+        activate_piece(MODEL_GELU_NEW, slope, y, x, n);
+        break;
+    case MODEL_GELU:
+        activate_piece(MODEL_GELU, slope, y, x, n);
+        break;
+    case MODEL_RELU:
+        activate_piece(MODEL_RELU, slope, y, x, n);
+        break;
+    case MODEL_SILU:
+        activate_piece(MODEL_SILU, slope, y, x, n);
+        break;
+    }
+}
+
+enum { PIECE = 1 << 14 };
 
 static void activate_values(struct device *dev, void *to, const void *from, size_t n, enum model_activation activation)
 {
-    enum { PIECE = 1 << 14 };
     value *y = to;
     const value *x = from;
 
     assert(activation <= MODEL_SILU);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t i = 0; i < n; i += PIECE)
-        switch (activation) {
-        case MODEL_GELU_NEW:
-            activate_piece(MODEL_GELU_NEW, y + i, x + i, cpu_smaller(PIECE, n - i));
-            break;
-        case MODEL_GELU:
-            activate_piece(MODEL_GELU, y + i, x + i, cpu_smaller(PIECE, n - i));
-            break;
-        case MODEL_RELU:
-            activate_piece(MODEL_RELU, y + i, x + i, cpu_smaller(PIECE, n - i));
-            break;
-        case MODEL_SILU:
-            activate_piece(MODEL_SILU, y + i, x + i, cpu_smaller(PIECE, n - i));
-            break;
-        }
+        activate_any(activation, false, y + i, x + i, cpu_smaller(PIECE, n - i));
+}
+
+static void activate_backward(struct device *dev, void *gradient, const void *from, size_t n,
+                              enum model_activation activation)
+{
+    value *dx = gradient;
+    const value *x = from;
+
+    assert(activation <= MODEL_SILU);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
+    for (size_t i = 0; i < n; i += PIECE)
+        activate_any(activation, true, dx + i, x + i, cpu_smaller(PIECE, n - i));
 }
 
 const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {
     .zero = zero,
     .activate = activate_values,
+    .activate_backward = activate_backward,
     .reduce_rows = reduce_rows,
     .embed = embed,
     .embed_backward = embed_backward,

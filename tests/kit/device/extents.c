@@ -110,6 +110,14 @@ static void activate(struct device *dev, void *y, const void *x, size_t n, enum 
     ops->activate(dev, y, x, n, activation);
 }
 
+static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
+                              enum model_activation activation)
+{
+    values(gradient, n);
+    values(x, n);
+    ops->activate_backward(dev, gradient, x, n, activation);
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     floats(sum, n);
@@ -286,7 +294,8 @@ void extents_begin(struct extents *extents)
     to->open = open_device;
     to->upload = upload, to->download = download;
     to->zero = zero, to->round_bf16 = round_bf16;
-    to->matmul = matmul, to->activate = activate, to->reduce_rows = reduce_rows;
+    to->matmul = matmul, to->activate = activate, to->activate_backward = activate_backward,
+    to->reduce_rows = reduce_rows;
     to->norm = norm, to->norm_backward = norm_backward;
     to->rope = rope;
     to->glu = glu, to->glu_backward = glu_backward;

@@ -27,7 +27,7 @@
 #define KIND(name, type)   CALL_##name,
 #define MEMBER(name, type) struct type name;
 
-enum call_kind { OPERATIONS(KIND) WAIT, COPY, ZERO, ROUND_BF16, ACTIVATE, REDUCE_ROWS, LOSS };
+enum call_kind { OPERATIONS(KIND) WAIT, COPY, ZERO, ROUND_BF16, ACTIVATE, ACTIVATE_BACKWARD, REDUCE_ROWS, LOSS };
 
 struct call {
     enum call_kind kind;
@@ -106,6 +106,8 @@ static void compute(struct device *dev, const struct call *c)
         return ops->round_bf16(dev, to(p[0]), p[1], n[0]);
     case ACTIVATE:
         return ops->activate(dev, to(p[0]), p[1], n[0], c->activation);
+    case ACTIVATE_BACKWARD:
+        return ops->activate_backward(dev, to(p[0]), p[1], n[0], c->activation);
     case REDUCE_ROWS:
         return ops->reduce_rows(dev, to(p[0]), p[1], n[0], n[1]);
     case LOSS:
@@ -256,6 +258,13 @@ static void activate(struct device *dev, void *y, const void *x, size_t n, enum 
     add(dev, DEVICE_COMPUTE, (struct call){.kind = ACTIVATE, .p = {y, x}, .n = {n}, .activation = activation});
 }
 
+static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
+                              enum model_activation activation)
+{
+    add(dev, DEVICE_COMPUTE,
+        (struct call){.kind = ACTIVATE_BACKWARD, .p = {gradient, x}, .n = {n}, .activation = activation});
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     add(dev, DEVICE_COMPUTE, (struct call){.kind = REDUCE_ROWS, .p = {sum, x}, .n = {m, n}});
@@ -284,6 +293,7 @@ void late_begin(struct late *late, enum late_order order, uint64_t seed)
     device_late.upload = upload, device_late.download = download;
     device_late.mark = mark, device_late.follow = follow, device_late.finish = finish, device_late.sync = sync_device;
     device_late.zero = zero, device_late.round_bf16 = round_bf16;
-    device_late.activate = activate, device_late.reduce_rows = reduce_rows, device_late.loss = loss;
+    device_late.activate = activate, device_late.activate_backward = activate_backward;
+    device_late.reduce_rows = reduce_rows, device_late.loss = loss;
     OPERATIONS(REPLACE)
 }

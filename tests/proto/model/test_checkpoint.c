@@ -87,6 +87,7 @@ static char *make_checkpoint(struct checkpoint *c)
     return text;
 }
 
+SUITE_FIXTURE(make_directory, remove_directory)
 SUITE_TIMEOUT(60)
 
 /* Published vectors of XXH3_64bits, seed 0. */
@@ -139,7 +140,6 @@ TEST(what_was_written_reads_back_and_is_whole)
     struct checkpoint a, b;
     struct error err = {""};
 
-    make_directory();
     char *text = make_checkpoint(&a);
     ck_assert_msg(checkpoint_read(&b, dir, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(b.step, 1200);
@@ -157,7 +157,6 @@ TEST(what_was_written_reads_back_and_is_whole)
     ck_assert_str_eq(again, text);
     free(text), free(again);
     checkpoint_free(&a), checkpoint_free(&b);
-    remove_directory();
 }
 
 TEST(every_flipped_bit_of_training_json_is_seen)
@@ -165,7 +164,6 @@ TEST(every_flipped_bit_of_training_json_is_seen)
     struct checkpoint c;
     struct error err;
 
-    make_directory();
     char *text = make_checkpoint(&c);
     const size_t n = strlen(text);
     checkpoint_free(&c);
@@ -183,7 +181,6 @@ TEST(every_flipped_bit_of_training_json_is_seen)
         ck_assert_int_eq(checkpoint_read(&c, dir, &err), -EINVAL);
     }
     free(text);
-    remove_directory();
 }
 
 TEST(every_flipped_byte_of_a_file_is_seen_and_placed)
@@ -192,7 +189,6 @@ TEST(every_flipped_byte_of_a_file_is_seen_and_placed)
     struct checkpoint c;
     struct error err;
 
-    make_directory();
     free(make_checkpoint(&c));
     for (size_t i = 0; i < sizeof weights; i++) {
         memcpy(changed, weights, sizeof weights);
@@ -207,7 +203,6 @@ TEST(every_flipped_byte_of_a_file_is_seen_and_placed)
         ck_assert_int_eq(checkpoint_check(&c, dir, CHECKPOINT_MOMENTS, NULL, NULL, &err), 0); /* asked for alone */
     }
     checkpoint_free(&c);
-    remove_directory();
 }
 
 TEST(a_file_that_is_short_long_missing_or_no_file_is_refused)
@@ -215,7 +210,6 @@ TEST(a_file_that_is_short_long_missing_or_no_file_is_refused)
     struct checkpoint c;
     struct error err;
 
-    make_directory();
     free(make_checkpoint(&c));
     put(CHECKPOINT_MOMENTS, "m and", 5);
     ck_assert_int_eq(checkpoint_check(&c, dir, NULL, NULL, NULL, &err), -EINVAL);
@@ -232,7 +226,6 @@ TEST(a_file_that_is_short_long_missing_or_no_file_is_refused)
     ck_assert_int_eq(checkpoint_check(&c, dir, "vocab.json", NULL, NULL, &err), -EINVAL);
     ck_assert_str_eq(err.text, "training.json: vocab.json is not among its files");
     checkpoint_free(&c);
-    remove_directory();
 }
 
 TEST(without_training_json_there_is_no_checkpoint)
@@ -240,13 +233,11 @@ TEST(without_training_json_there_is_no_checkpoint)
     struct checkpoint c;
     struct error err;
 
-    make_directory();
     ck_assert_int_eq(checkpoint_read(&c, dir, &err), -ENOENT);
     ck_assert_str_eq(err.text, "training.json is missing");
     ck_assert_int_eq(mkdirat(dir, CHECKPOINT_TRAINING, 0777), 0);
     ck_assert_int_eq(checkpoint_read(&c, dir, &err), -EINVAL);
     ck_assert_str_eq(err.text, "training.json: not a regular file");
-    remove_directory();
 }
 
 /* Of the three files that must be there, two are as they should be. */
@@ -310,13 +301,11 @@ TEST_EACH(what_is_wrong_with_training_json_is_said, COUNT(refusals))
     struct checkpoint c;
     struct error err;
 
-    make_directory();
     put_training(refusals[_i].members);
     ck_assert_int_eq(checkpoint_read(&c, dir, &err), refusals[_i].rc);
     if (strncmp(err.text, refusals[_i].sentence, strlen(refusals[_i].sentence)) != 0)
         ck_abort_msg("'%s', not '%s...'", err.text, refusals[_i].sentence);
     ck_assert_uint_eq(c.n_files, 0);
-    remove_directory();
 }
 
 /* A long list of files is refused as a list; one that is as long as it may be is read. */
@@ -326,7 +315,6 @@ TEST(at_most_sixteen_files_are_listed)
     struct checkpoint c;
     struct error err;
 
-    make_directory();
     for (int extra = 13; extra <= 14; extra++) {
         int n = snprintf(members, sizeof members, FILES(MOMENTS "{\"bytes\":0,\"runs\":[]}"));
         n--; /* into the braces again */
@@ -338,7 +326,6 @@ TEST(at_most_sixteen_files_are_listed)
         ck_assert_uint_eq(c.n_files, extra == 13 ? 16 : 0);
         checkpoint_free(&c);
     }
-    remove_directory();
 }
 
 static int stop_at_once(void *data, uint64_t bytes)
@@ -353,12 +340,10 @@ TEST(reading_ends_when_progress_says_so)
     struct error err;
     uint64_t seen = 0;
 
-    make_directory();
     free(make_checkpoint(&c));
     ck_assert_int_eq(checkpoint_check(&c, dir, NULL, stop_at_once, &seen, &err), -EINTR);
     ck_assert_uint_eq(seen, 2); /* config.json's one run */
     checkpoint_free(&c);
-    remove_directory();
 }
 
 /* A run of several blocks, as those of real weights are. */
@@ -369,7 +354,6 @@ TEST(a_run_may_be_longer_than_what_is_read_at_once)
     struct checkpoint c = {0};
     struct error err;
 
-    make_directory();
     for (size_t i = 0; i < N; i++)
         bytes[i] = (char)(i * i >> 7);
     put("tokenizer.json", bytes, N);
@@ -379,5 +363,4 @@ TEST(a_run_may_be_longer_than_what_is_read_at_once)
     put("tokenizer.json", bytes, N);
     ck_assert_int_eq(checkpoint_check(&c, dir, NULL, NULL, NULL, &err), -EINVAL);
     checkpoint_free(&c);
-    remove_directory();
 }
