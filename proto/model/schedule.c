@@ -450,8 +450,9 @@ void schedule_backward(struct schedule *out, const struct program *program, uint
 
     begin(&b, out, program, kept);
     b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
-    const int entry = b.gradients[program->output] = add_buffer(&b, SCHEDULE_GRADIENT, program->output, true);
+    b.gradients[program->output] = add_buffer(&b, SCHEDULE_GRADIENT, program->output, true);
     recompute(&b);
+    const int entry = b.gradients[program->output];
     for (int i = program->n_operations - 1; i >= 0; i--)
         differentiate(&b, i);
     out->gradient = b.gradients[program->input];

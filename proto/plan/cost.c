@@ -106,8 +106,7 @@ static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t v
     return use(buffers, unit);
 }
 
-/* Rows of the embedding's units are gathered where the host has them: one for each token, of all its token units together
- * and of all those of positions. */
+/* The embedding's rows are gathered from the host's memory: one row of each table for each token. */
 static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct plan_setting *s = &c->plan->setting;
@@ -116,7 +115,7 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
 
     if (backward || layer->kind != MODEL_EMBEDDING || visit > layer->first_visit)
         return 0;
-    return 2 * tokens * c->model->config.width * number_bytes(s->precision);
+    return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->precision);
 }
 
 /* Bytes of a stash on the host that a visit moves, both ways (device/step/boundaries.c): forward reads its input and writes its

@@ -101,3 +101,22 @@ TEST_EACH(what_was_kept_is_not_computed_again, PROGRAMS)
         if (s.steps[i].action == SCHEDULE_FORWARD)
             ck_assert(program_rules[p.operations[s.steps[i].operation].kind].cheap);
 }
+
+/* A linear map cannot write over the gradient that it reads. So where nothing passes the gradient around it, backward
+ * leaves the place of the output's gradient before the map, and the input's gradient comes into that place. */
+TEST(a_linear_map_may_be_the_last_of_backward)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_norm_options norm = {.epsilon = 1e-5f};
+    const struct program_linear_options linear = {.deviation = 0.02f};
+
+    program_end(&p, program_norm(&p, program_linear(&p, program_begin(&p, 8), "dense", 8, &linear), "ln", &norm));
+    schedule_backward(&s, &p, 0);
+    check_steps(&p, &s, "linear dense, norm ln, x norm ln, W linear dense, x linear dense");
+    const struct schedule_buffer *of_input = &s.buffers[s.gradient], *of_output = &s.buffers[s.steps[2].y_gradient];
+    ck_assert_int_eq(of_input->place, SCHEDULE_GRADIENT);
+    ck_assert_int_eq(of_output->place, SCHEDULE_GRADIENT);
+    ck_assert_int_eq(s.buffers[s.steps[2].x_gradient].place == SCHEDULE_GRADIENT, false);
+    ck_assert_int_lt(of_output->last, of_input->first);
+}
