@@ -3,13 +3,15 @@
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/value.h"
 
+#include <float.h>
 #include <math.h>
 
 enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more a lane; blocks are added in double */
 
+/* Finite below, so that in a row of minus infinities every exp(x - max) is 0 and none is a NaN. */
 static float row_max(const float *x, size_t n)
 {
-    vec max = vec_all(-INFINITY);
+    vec max = vec_all(-FLT_MAX);
 
     for (size_t j = 0; j < n; j += VECTOR)
         max = vec_max(vec_load_n(x + j, n - j, -INFINITY), max);
