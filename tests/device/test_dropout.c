@@ -8,8 +8,10 @@ SUITE_LABELS(on_cuda)
 static const struct shape {
     size_t n_rows, n_tokens, n;
     float p;
-} shapes[] = {{1, 1, 1, 0.5f}, {2, 3, 7, 0.5f}, {3, 5, 130, 0.1f}, {2, 2, 384, 0.9f}, {2, 3, 50, 0}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes, FIRST_ROW = 9 };
+} shapes[] = {{1, 1, 1, 0.5f}, {2, 3, 7, 0.5f}, {3, 5, 130, 0.1f}, {2, 2, 384, 0.9f}, {2, 3, 50, 0}, {1, 9, 80, 0.3f}};
+enum { N_SHAPES = COUNT(shapes) };
+
+static const uint64_t FIRST_ROW = (UINT64_C(1) << 33) + 9; /* its upper half is of the counter too */
 
 enum way { APART, ONTO_X, ONTO_H, WITHOUT_X, WITHOUT_X_IN_PLACE, WAYS };
 
@@ -66,5 +68,6 @@ TEST_EACH(dropout_keeps_what_its_words_say, WAYS *NUMBER_TYPES *N_SHAPES)
     operation_check(&(struct operation){.type = type,
                                         .run = run_dropout,
                                         .context = &t,
+                                        .is_elementwise = true,
                                         .parts = {{"y", n, want, 0x1p-23, held_by(&t), OPERATION_VALUES}}});
 }

@@ -92,6 +92,7 @@ TEST_EACH(glu_is_the_formula, N_CASES)
     operation_check(&(struct operation){.type = t.type,
                                         .run = run_forward,
                                         .context = &t,
+                                        .is_elementwise = true,
                                         .parts = {{"y", t.shape->m * n, want, tolerance, NULL, OPERATION_VALUES}}});
 }
 
@@ -115,5 +116,6 @@ TEST_EACH(glu_backward_is_the_formula, 2 * N_CASES)
     operation_check(&(struct operation){.type = t.type,
                                         .run = run_backward,
                                         .context = &t,
+                                        .is_elementwise = true,
                                         .parts = {{"gradients", all, want, tolerance, initial, OPERATION_VALUES}}});
 }

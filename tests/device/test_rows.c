@@ -9,10 +9,12 @@
 
 SUITE_LABELS(single, on_cuda)
 
-/* Rows and columns: one of each, ends inside every vector, and over the 128 columns that a thread sums at once. */
+/* Rows and columns: one of each, ends inside every vector, over the 128 columns that a thread of the CPU sums at once, and
+ * more of each than a CUDA device has blocks for, in whole packs and in none. */
 static const struct shape {
     size_t m, n;
-} shapes[] = {{1, 1}, {1, 5}, {3, 16}, {64, 33}, {129, 128}, {7, 300}, {1000, 19}};
+} shapes[] = {{1, 1},   {1, 5},    {3, 16},    {64, 33},  {129, 128}, {7, 300},
+              {12, 24}, {1000, 8}, {1000, 19}, {5, 2600}, {4, 1029}};
 enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
     N_CASES = N_SHAPES * NUMBER_TYPES,
@@ -191,47 +193,99 @@ TEST_EACH(embed_takes_the_rows_of_its_chunk_alone, 2 * N_CASES)
             want[i] = (accumulate ? want[i] : 0) + x_at(&t, (id - 3) * t.shape.n + i % t.shape.n);
     }
     check_tables(&t, &(struct operation){.run = run_embed,
+                                         .is_elementwise = true,
                                          .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held,
                                                     OPERATION_VALUES}}});
 }
 
-static void run_embed_backward(struct mirror *at, void *const out[], const void *context)
-{
-    const struct rows *t = context;
-    const struct device_embed op = {.m = t->shape.m,
-                                    .n = t->shape.n,
-                                    .first = 3,
-                                    .n_table = VOCABULARY,
-                                    .ids = mirror_of(at, t->ids),
-                                    .y_gradient = mirror_of(at, t->x),
-                                    .table_gradient = out[0]};
+/* Look-ups: ids that come in order or at random, and tables that come in pieces. A CUDA device sorts ids, up to 1,024 of
+ * them in one block and 32,768 at a time, and adds up runs of 128 equal ones apart. */
+static const struct look_up {
+    size_t m, n;
+    uint32_t first, n_table, piece; /* piece: rows of the table of one call */
+    uint32_t every;                 /* n: each n-th id is 9; 0: none more often than the others */
+} look_ups[] = {
+    {1, 8, 3, 5, 5, 0},       {64, 33, 3, 13, 13, 0},      {40, 24, 3, 9, 9, 0},  {40, 7, 3, 9, 4, 0},
+    {70, 2056, 1, 13, 13, 0}, {300, 16, 1, 1100, 1100, 0}, {127, 12, 7, 6, 6, 1}, {128, 12, 7, 6, 6, 1},
+    {129, 12, 7, 6, 6, 1},    {643, 12, 7, 6, 6, 1},       {256, 12, 7, 6, 6, 2}, {1286, 12, 7, 6, 6, 2},
+    {700, 9, 0, 5, 2, 0},     {33029, 1, 0, 300, 300, 2},
+};
 
-    at->ops->embed_backward(at->dev, &op);
+struct looked_up {
+    const struct look_up *l;
+    enum number_type type;
+    void *dy;
+    uint32_t *ids, piece;
+};
+
+/* whole: numbers whose sums are the same in any order. */
+static void look_up(struct looked_up *t, const struct look_up *l, enum number_type type, bool whole)
+{
+    *t = (struct looked_up){l, type, operation_values(type, l->m * l->n, 1), mirror_array(l->m, sizeof *t->ids),
+                            l->piece};
+    for (size_t i = 0; i < l->m * l->n && whole; i++)
+        operation_set(type, t->dy, i, rintf(operation_get(type, t->dy, i) * 8));
+    for (size_t i = 0; i < l->m; i++)
+        t->ids[i] = l->every && i % l->every == 0 ? 9 : (uint32_t)((i * i + i / 3) % (l->n_table + 6));
+    t->ids[l->m / 2] = l->m > 1 ? UINT32_MAX : t->ids[0];
 }
 
-/* In order of i, in fp32: so that the bits are those of a plain loop. Elsewhere than on the CPU long runs of equal ids are
- * added up apart, and then onto the table. */
-TEST_EACH(embed_backward_adds_in_order, N_CASES)
+static void run_embed_backward(struct mirror *at, void *const out[], const void *context)
 {
-    struct rows t;
-    float *held, *sum;
-    double *want;
-    size_t n;
+    const struct looked_up *t = context;
+    const struct look_up *l = t->l;
+    struct device_embed op = {.m = l->m, .n = l->n, .ids = mirror_of(at, t->ids), .y_gradient = mirror_of(at, t->dy)};
 
-    set_up(&t, _i);
-    n = VOCABULARY * t.shape.n;
-    held = operation_values(NUMBER_FP32, n, 2), sum = operation_values(NUMBER_FP32, n, 2);
-    for (size_t i = 0; i < t.shape.m * t.shape.n; i++) {
-        const uint32_t id = t.ids[i / t.shape.n];
-        if (in_chunk(id))
-            sum[(id - 3) * t.shape.n + i % t.shape.n] += operation_get(t.type, t.x, i);
+    for (uint32_t i = 0; i < l->n_table; i += t->piece) {
+        op.first = l->first + i, op.n_table = l->n_table - i < t->piece ? l->n_table - i : t->piece;
+        op.table_gradient = (float *)out[0] + i * l->n;
+        at->ops->embed_backward(at->dev, &op);
     }
-    want = operation_widen(NUMBER_FP32, sum, n);
-    const double near = backend_get()->cuda ? sums(t.shape.m / VOCABULARY) : 0;
+}
+
+/* Whole numbers give the exact sums everywhere, and any others on the CPU the bits of a plain loop, in fp32 and in order. */
+TEST_EACH(embed_backward_adds_in_order, 2 * NUMBER_TYPES * COUNT(look_ups))
+{
+    const struct look_up *l = &look_ups[_i / 2 / NUMBER_TYPES];
+    const bool whole = _i % 2;
+    const size_t n = l->n_table * l->n;
+    struct looked_up t;
+
+    if (backend_get()->cuda && !whole)
+        return;
+    look_up(&t, l, (enum number_type)(_i / 2 % NUMBER_TYPES), whole);
+    float *held = operation_values(NUMBER_FP32, n, 2), *sum = operation_room(NUMBER_FP32, n);
+    for (size_t i = 0; i < n; i++)
+        sum[i] = held[i] = whole ? (float)(i % 100) : held[i];
+    for (size_t i = 0; i < l->m * l->n; i++) {
+        const uint32_t id = t.ids[i / l->n] - l->first;
+        if (id < l->n_table)
+            sum[id * l->n + i % l->n] += operation_get(t.type, t.dy, i);
+    }
     operation_check(&(struct operation){.type = t.type,
                                         .run = run_embed_backward,
                                         .context = &t,
-                                        .parts = {{"table_gradient", n, want, near, held, OPERATION_FP32}}});
+                                        .parts = {{"table_gradient", n, operation_widen(NUMBER_FP32, sum, n), 0, held,
+                                                   OPERATION_FP32}}});
+}
+
+/* What an id gets does not depend on how the table is cut, to the last bit, however often it comes. */
+TEST_EACH(pieces_of_a_table_give_the_same_bits, NUMBER_TYPES)
+{
+    const struct look_up *l = &look_ups[12];
+    const size_t n = l->n_table * l->n;
+    float *cut = operation_room(NUMBER_FP32, n), *whole = operation_room(NUMBER_FP32, n);
+    struct looked_up t;
+
+    look_up(&t, l, (enum number_type)_i, false);
+    struct operation operation = {.type = t.type,
+                                  .run = run_embed_backward,
+                                  .context = &t,
+                                  .parts = {{.n = n, .type = OPERATION_FP32}}};
+    operation_run(&operation, (void *[]){cut});
+    t.piece = l->n_table;
+    operation_run(&operation, (void *[]){whole});
+    ck_assert_mem_eq(cut, whole, n * sizeof *cut);
 }
 
 static void run_position(struct mirror *at, void *const out[], const void *context)
@@ -278,8 +332,9 @@ TEST_EACH(positions_are_added_to_every_row_and_summed_over_rows, N_CASES)
         want[i] += x_at(&t, i % table);
         gradient[i % table] += x_at(&t, i);
     }
-    check_tables(&t,
-                 &(struct operation){.run = run_position, .parts = {{"y", n, want, 0x1p-24, held, OPERATION_VALUES}}});
+    check_tables(&t, &(struct operation){.run = run_position,
+                                         .is_elementwise = true,
+                                         .parts = {{"y", n, want, 0x1p-24, held, OPERATION_VALUES}}});
     operation_check(
         &(struct operation){.type = t.type,
                             .run = run_position_backward,
@@ -308,6 +363,7 @@ TEST_EACH(activate_is_the_formula, N_CASES *N_ACTIVATIONS)
     operation_check(&(struct operation){.type = t.type,
                                         .run = run_activate,
                                         .context = &t,
+                                        .is_elementwise = true,
                                         .parts = {{"y", n, want, 3 * 0x1p-23, NULL, OPERATION_VALUES}}});
 }
 

@@ -8,10 +8,12 @@
 
 SUITE_LABELS(on_cuda)
 
-/* m rows of n logits in chunks of `chunk`, padded by `gap`. */
+/* m rows of n logits in chunks of `chunk`, padded by `gap`: less than a vector, more rows than a CUDA device has blocks, and
+ * two and three of the tiles that these read at once, in packs and element by element. */
 static const struct shape {
     size_t m, n, chunk, gap;
-} shapes[] = {{1, 1, 1, 0}, {3, 7, 7, 2}, {5, 256, 100, 0}, {33, 1031, 512, 3}, {4, 1030, 515, 5}, {2, 50257, 8192, 0}};
+} shapes[] = {{1, 1, 1, 0},      {3, 7, 7, 2},       {5, 256, 100, 0},   {33, 1031, 512, 3}, {4, 1030, 515, 5},
+              {20, 130, 130, 0}, {3, 8264, 8264, 0}, {2, 4500, 4500, 1}, {2, 9001, 9001, 0}, {2, 50257, 8192, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 struct softmax {
@@ -118,43 +120,73 @@ TEST_EACH(chunks_give_the_whole_softmax, NUMBER_TYPES *N_SHAPES)
                                                   {"loss", s->m, losses, near_loss, .type = OPERATION_FP64}}});
 }
 
-/* One row of two chunks of 20 that holds a value in one place, else zeros, under label 5. */
+/* So an evaluation in one plan gives the bits of another. */
+TEST(what_pads_a_row_changes_no_bit_of_its_loss)
+{
+    const struct shape tight = {3, 701, 701, 0}, padded = {3, 701, 701, 3};
+    double *losses[2];
+
+    for (int i = 0; i < 2; i++) {
+        struct softmax t;
+        set_up(&t, i ? &padded : &tight, NUMBER_FP32);
+        losses[i] = mirror_array(3, sizeof(double));
+        operation_run(&(struct operation){.run = run_softmax,
+                                          .context = &t,
+                                          .parts = {{.n = 3 * 701}, {.n = 3, .type = OPERATION_FP64}}},
+                      (void *[]){operation_room(NUMBER_FP32, 3 * 701), losses[i]});
+    }
+    ck_assert_mem_eq(losses[0], losses[1], 3 * sizeof(double));
+}
+
+/* The loss of one row of two chunks. */
+enum { CHUNK = 700 };
+
 static void run_row(struct mirror *at, void *const out[], const void *context)
 {
     struct device_cross_entropy op = {.m = 1,
-                                      .n = 20,
-                                      .logits_stride = 40,
+                                      .n = CHUNK,
+                                      .logits_stride = 2 * CHUNK,
                                       .start = true,
                                       .logits = mirror_of(at, context),
-                                      .labels = mirror_of(at, (const float *)context + 40),
+                                      .labels = mirror_of(at, (const float *)context + 2 * CHUNK),
                                       .running = mirror_scratch(at, 3 * sizeof(float))};
 
     at->ops->log_sum_exp(at->dev, &op);
-    op.start = false, op.first = 20, op.logits += 20;
+    op.start = false, op.first = CHUNK, op.logits += CHUNK;
     at->ops->log_sum_exp(at->dev, &op);
     at->ops->loss(at->dev, out[0], op.running, op.labels, 1);
 }
 
-/* By hand: log(39 e^0 + e^value) less the label's 0. */
-TEST_EACH(a_loss_holds_large_logits_and_shows_what_is_not_finite, 8)
+/* Zeros but for one value in one or more places, under a label in the second chunk. By hand: log(1399 e^0 + e^value) less
+ * the label's 0. What is not finite upwards must not come out finite; in every place, so that some vectors and threads see
+ * nothing else. */
+TEST_EACH(a_loss_holds_large_logits_and_shows_what_is_not_finite, 5 * 4)
 {
     static const float values[] = {NAN, INFINITY, -INFINITY, 1000};
-    const uint32_t label = 5;
-    float *logits = operation_room(NUMBER_FP32, 41); /* and the label */
-    const size_t place = _i % 2 ? 33 : 7;            /* in either chunk */
+    static const size_t places[] = {0, 7, 31, 32, CHUNK + 33};
+    const uint32_t label = CHUNK + 5;
+    const float value = values[_i % 4];
+    float *logits = operation_room(NUMBER_FP32, 2 * CHUNK + 1); /* and the label */
 
-    logits[place] = values[_i / 2];
-    memcpy(logits + 40, &label, sizeof label);
-    struct operation operation = {.run = run_row,
-                                  .context = logits,
-                                  .parts = {{"loss", 1, NULL, 1e-6, NULL, OPERATION_FP64}}};
-    const double want = logits[place] == 1000 ? 1000 : log(39);
-    operation.parts[0].expected = &want;
-    if (logits[place] <= 1000) {
-        operation_check(&operation);
-        return;
-    }
-    double *loss = mirror_array(1, sizeof *loss);
-    operation_run(&operation, (void *[]){loss});
-    ck_assert(!isfinite(*loss));
+    logits[places[_i / 4]] = value;
+    memcpy(logits + 2 * CHUNK, &label, sizeof label);
+    const double want = value <= 0 ? log(2 * CHUNK - 1) : value == 1000 ? 1000 : NAN;
+    operation_check(&(struct operation){.run = run_row,
+                                        .context = logits,
+                                        .parts = {{"loss", 1, &want, 1e-6, NULL, OPERATION_FP64}}});
+}
+
+/* A chunk that is ruled out altogether counts for nothing. */
+TEST(a_chunk_of_minus_infinities_adds_nothing)
+{
+    const uint32_t label = CHUNK + 5;
+    float *logits = operation_room(NUMBER_FP32, 2 * CHUNK + 1);
+    const double want = log(CHUNK);
+
+    for (int i = 0; i < CHUNK; i++)
+        logits[i] = -INFINITY;
+    memcpy(logits + 2 * CHUNK, &label, sizeof label);
+    operation_check(&(struct operation){.run = run_row,
+                                        .context = logits,
+                                        .parts = {{"loss", 1, &want, 1e-6, NULL, OPERATION_FP64}}});
 }

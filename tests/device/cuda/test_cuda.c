@@ -419,6 +419,41 @@ TEST_EACH(tables_in_host_memory_are_read_where_they_are, 2 * SIMULATED_ORDERS)
     free(table);
 }
 
+/* A norm's backward reads the row that a block has next before it writes the one before. So what a row gives may take the
+ * place of the next one of dy. Each of the two blocks has every other row. Nobody else calls it like this. */
+TEST(the_next_row_is_on_its_way_before_this_one_is_written)
+{
+    enum { HEIGHT = 6, BLOCKS = 2, N = 8192, ALL = (HEIGHT + BLOCKS) * N };
+    struct device *dev = simulated_open(NUMBER_BF16, 0);
+    char *const arena = simulated.ops->arena(dev);
+    uint16_t *const x = (uint16_t *)arena, *const dy = x + ALL, *const apart = dy + ALL, *const weight = apart + ALL;
+    float *const statistics = (float *)(weight + N), *const sums = statistics + 2 * HEIGHT;
+    struct device_norm op = {.m = HEIGHT, .n = N, .epsilon = 1e-5f, .x = x, .y = apart, .weight = weight};
+    uint16_t *host = pages(3 * ALL * sizeof *host), back[2][N];
+
+    for (int i = 0; i < 3 * ALL; i++)
+        host[i] = number_to_bf16((float)(i * 7919ll % 1013) / 500 - 1);
+    simulated.ops->upload(dev, x, host, (2 * ALL + ALL) * sizeof *host);
+    simulated.ops->upload(dev, weight, host, N * sizeof *host);
+    simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    op.bias = weight, op.statistics = statistics;
+    simulated.ops->norm(dev, &op);
+    op.y_gradient = dy, op.x_gradient = apart;
+    op.weight_gradient = sums, op.bias_gradient = sums + N;
+    simulated.ops->norm_backward(dev, &op);
+    op.x_gradient = dy + BLOCKS * N;
+    simulated.ops->norm_backward(dev, &op);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
+    for (int i = 0; i < HEIGHT; i++) {
+        simulated.ops->download(dev, back[0], apart + i * N, sizeof *back);
+        simulated.ops->download(dev, back[1], dy + (BLOCKS + i) * N, sizeof *back);
+        ck_assert_int_eq(simulated.ops->sync(dev), 0);
+        ck_assert_mem_eq(back[0], back[1], sizeof *back);
+    }
+    simulated_close(dev);
+    free(host);
+}
+
 /* ---- what goes wrong ---- */
 
 TEST(a_device_that_is_full_says_what_was_to_be_claimed)

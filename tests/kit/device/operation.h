@@ -1,8 +1,9 @@
 /* tests/kit/device/operation.h - runs one device operation in every way there is, and compares.
  *
  * On the CPU: every instruction set of this machine, 1, 2 and 3 threads: the results on the same instruction set are
- * equal bit for bit. On a CUDA device (tests/kit/device/backend.h): twice, the results equal bit for bit, and once more with arrays
- * that begin where no vector may be loaded. All are near what the reference says.
+ * equal bit for bit. On a CUDA device (tests/kit/device/backend.h): twice, the results equal bit for bit, and once more
+ * with arrays that begin where no vector may be loaded; on the simulated one in three orders of threads and blocks. All
+ * are near what the reference says.
  *
  * What the reference says is computed in double from the values as the device gets them. A result that is bf16 may be
  * off by what fp32 arithmetic may be off, and by its one rounding on top: half a unit in the last place. */
@@ -21,9 +22,9 @@ enum operation_type {
 struct operation_part {
     const char *name;
     size_t n;
-    const double *expected;
-    double tolerance;    /* of fp32 */
-    const void *initial; /* what it holds before, in its type; NULL: a number no result has */
+    const double *expected; /* a NaN: one that is not finite */
+    double tolerance;       /* of fp32 */
+    const void *initial;    /* what it holds before, in its type; NULL: a number no result has */
     enum operation_type type;
 };
 
@@ -34,6 +35,7 @@ struct operation {
     /* Queues what is to be tested on at->dev. out[p]: where part p lies there; for all else, mirror_of. */
     void (*run)(struct mirror *at, void *const out[], const void *context);
     const void *context;
+    bool is_elementwise;                          /* where arrays begin changes no bit */
     struct operation_part parts[OPERATION_PARTS]; /* up to the first of n = 0 */
 };
 

@@ -52,134 +52,143 @@ void reference_matmul(double *c, const double *a, bool transpose_a, const double
         }
 }
 
-static void statistics(double *mean, double *inverse, const double *x, size_t n, double epsilon)
+static void statistics(double *mean, double *inverse, const double *x, const struct reference_norm *op)
 {
-    double variance = 0;
+    double square = 0;
 
     *mean = 0;
-    for (size_t j = 0; j < n; j++)
-        *mean += x[j] / (double)n;
-    for (size_t j = 0; j < n; j++)
-        variance += (x[j] - *mean) * (x[j] - *mean) / (double)n;
-    *inverse = 1 / sqrt(variance + epsilon);
+    for (size_t j = 0; j < op->n && !op->rms; j++)
+        *mean += x[j] / (double)op->n;
+    for (size_t j = 0; j < op->n; j++)
+        square += (x[j] - *mean) * (x[j] - *mean) / (double)op->n;
+    *inverse = 1 / sqrt(square + op->epsilon);
 }
 
-void reference_norm(double *y, const double *x, const double *weight, const double *bias, size_t m, size_t n,
-                    double epsilon)
+void reference_norm(double *y, const struct reference_norm *op)
 {
-    for (size_t i = 0; i < m; i++) {
+    for (size_t i = 0; i < op->m; i++) {
+        const double *x = op->x + i * op->n;
         double mean, inverse;
-        statistics(&mean, &inverse, x + i * n, n, epsilon);
-        for (size_t j = 0; j < n; j++)
-            y[i * n + j] = (x[i * n + j] - mean) * inverse * weight[j] + bias[j];
+
+        statistics(&mean, &inverse, x, op);
+        for (size_t j = 0; j < op->n; j++)
+            y[i * op->n + j] = (x[j] - mean) * inverse * op->weight[j] + (op->bias ? op->bias[j] : 0);
     }
 }
 
-void reference_norm_backward(const struct reference_norm_gradient *to, const double *dy, const double *x,
-                             const double *weight, size_t m, size_t n, double epsilon)
+void reference_norm_backward(const struct reference_norm_gradient *to, const double *dy,
+                             const struct reference_norm *op)
 {
-    for (size_t j = 0; j < n; j++)
+    for (size_t j = 0; j < op->n; j++)
         to->weight[j] = to->bias[j] = 0;
-    for (size_t i = 0; i < m; i++) {
+    for (size_t i = 0; i < op->m; i++, dy += op->n) {
+        const double *x = op->x + i * op->n;
         double mean, inverse, mean_g = 0, mean_gz = 0;
-        statistics(&mean, &inverse, x + i * n, n, epsilon);
-        for (size_t j = 0; j < n; j++) {
-            double z = (x[i * n + j] - mean) * inverse, g = dy[i * n + j] * weight[j];
-            to->weight[j] += dy[i * n + j] * z;
-            to->bias[j] += dy[i * n + j];
-            mean_g += g / (double)n;
-            mean_gz += g * z / (double)n;
+
+        statistics(&mean, &inverse, x, op);
+        for (size_t j = 0; j < op->n; j++) {
+            const double z = (x[j] - mean) * inverse, g = dy[j] * op->weight[j];
+            to->weight[j] += dy[j] * z;
+            to->bias[j] += dy[j];
+            mean_g += op->rms ? 0 : g / (double)op->n;
+            mean_gz += g * z / (double)op->n;
         }
-        for (size_t j = 0; j < n; j++) {
-            double z = (x[i * n + j] - mean) * inverse;
-            to->x[i * n + j] = inverse * (dy[i * n + j] * weight[j] - mean_g - z * mean_gz);
-        }
+        for (size_t j = 0; j < op->n; j++)
+            to->x[i * op->n + j] = inverse * (dy[j] * op->weight[j] - mean_g - (x[j] - mean) * inverse * mean_gz);
     }
 }
 
-/* One head of one row: pointers to its first element, rows 3 * width apart. */
+/* One query of a head: where it, its output, and the first key and value that it sees are. */
 struct view {
-    const double *q, *k, *v;
-    size_t stride, head_width, offset; /* offset of q in qkv */
+    size_t q, out, k, v, stride, head_width, n_keys;
+    size_t number;         /* of log_sum_exp */
+    const double *factors; /* (n_keys), or NULL */
 };
 
-static struct view view_of(const struct reference_attention *op, const double *qkv, size_t row, size_t head)
+static struct view view_of(const struct reference_attention *op, size_t number)
 {
-    const size_t head_width = op->width / op->n_heads;
-    const size_t offset = row * op->n_tokens * 3 * op->width + head * head_width;
+    const size_t row = number / op->n_tokens / op->n_heads, head = number / op->n_tokens % op->n_heads;
+    const size_t query = number % op->n_tokens, n_kv_heads = op->n_kv_heads ? op->n_kv_heads : op->n_heads;
+    const size_t head_width = op->width / op->n_heads, stride = op->width + 2 * n_kv_heads * head_width;
+    const size_t token = row * op->n_tokens + query, shared = head / (op->n_heads / n_kv_heads);
+    const size_t k = row * op->n_tokens * stride + op->width + shared * head_width;
 
-    return (
-        struct view){qkv + offset, qkv + offset + op->width, qkv + offset + 2 * op->width, 3 * op->width, head_width,
-                     offset};
+    return (struct view){.q = token * stride + head * head_width,
+                         .out = token * op->width + head * head_width,
+                         .k = k,
+                         .v = k + n_kv_heads * head_width,
+                         .stride = stride,
+                         .head_width = head_width,
+                         .n_keys = !op->full     ? query + 1
+                                   : op->lengths ? op->lengths[row]
+                                                 : op->n_tokens,
+                         .number = number,
+                         .factors = op->factors ? op->factors + number * op->n_tokens : NULL};
 }
 
-/* Probabilities p (query + 1) of one query; returns the log of the sum of exponentials. */
-static double probabilities(double *p, const struct view *view, double scale, size_t query)
+/* Probabilities p (n_keys); returns the log of the sum of exponentials. */
+static double probabilities(double *p, const struct view *view, const double *qkv, double scale)
 {
     double max = -INFINITY, sum = 0;
 
-    for (size_t key = 0; key <= query; key++) {
+    for (size_t key = 0; key < view->n_keys; key++) {
         p[key] = 0;
         for (size_t d = 0; d < view->head_width; d++)
-            p[key] += scale * view->q[query * view->stride + d] * view->k[key * view->stride + d];
+            p[key] += scale * qkv[view->q + d] * qkv[view->k + key * view->stride + d];
         max = fmax(max, p[key]);
     }
-    for (size_t key = 0; key <= query; key++)
+    for (size_t key = 0; key < view->n_keys; key++)
         sum += p[key] = exp(p[key] - max);
-    for (size_t key = 0; key <= query; key++)
+    for (size_t key = 0; key < view->n_keys; key++)
         p[key] /= sum;
     return max + log(sum);
 }
 
-static double factor_of(const struct reference_attention *op, size_t head, size_t query, size_t key)
+static double factor_of(const struct view *view, size_t key)
 {
-    return op->factors ? op->factors[(head * op->n_tokens + query) * op->n_tokens + key] : 1;
+    return view->factors ? view->factors[key] : 1;
 }
 
 void reference_attention(double *out, double *log_sum_exp, const double *qkv, const struct reference_attention *op)
 {
     double *p = calloc(op->n_tokens, sizeof *p);
 
-    for (size_t head = 0; head < op->n_rows * op->n_heads; head++) {
-        const size_t row = head / op->n_heads, index = head % op->n_heads;
-        const struct view view = view_of(op, qkv, row, index);
-        for (size_t query = 0; query < op->n_tokens; query++) {
-            double *to = out + (row * op->n_tokens + query) * op->width + index * view.head_width;
-            log_sum_exp[head * op->n_tokens + query] = probabilities(p, &view, op->scale, query);
-            for (size_t d = 0; d < view.head_width; d++) {
-                to[d] = 0;
-                for (size_t key = 0; key <= query; key++)
-                    to[d] += p[key] * factor_of(op, head, query, key) * view.v[key * view.stride + d];
-            }
+    for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
+        const struct view view = view_of(op, i);
+        log_sum_exp[i] = probabilities(p, &view, qkv, op->scale);
+        for (size_t d = 0; d < view.head_width; d++) {
+            out[view.out + d] = 0;
+            for (size_t key = 0; key < view.n_keys; key++)
+                out[view.out + d] += p[key] * factor_of(&view, key) * qkv[view.v + key * view.stride + d];
         }
     }
     free(p);
 }
 
-/* Adds one query's part to the gradients of q, k and v. out: of this query, or NULL. p and g (n_tokens) are room to work
- * in. */
-static void query_backward(double *gradient, const double *dy, const double *out, const struct view *view,
-                           const struct reference_attention *op, const size_t place[2], double *room)
+/* Adds one query's part to the gradients of q, k and v. p and g (n_tokens) are room to work in. */
+static void query_backward(double *gradient, const double *out_gradient, const double *qkv, const struct view *view,
+                           const struct reference_attention *op, double *p, double *g)
 {
-    const size_t head = place[0], query = place[1], stride = view->stride;
-    double mean = 0, *p = room, *g = room + op->n_tokens;
+    const double *dy = out_gradient + view->out, *out = op->out ? op->out + view->out : NULL;
+    double mean = 0;
 
-    probabilities(p, view, op->scale, query);
-    for (size_t key = 0; key <= query; key++) {
+    probabilities(p, view, qkv, op->scale);
+    for (size_t key = 0; key < view->n_keys; key++) {
+        const size_t v = view->v + key * view->stride;
         g[key] = 0;
         for (size_t d = 0; d < view->head_width; d++) {
-            g[key] += dy[d] * view->v[key * stride + d] * factor_of(op, head, query, key);
-            gradient[key * stride + 2 * op->width + d] += p[key] * factor_of(op, head, query, key) * dy[d];
+            g[key] += dy[d] * qkv[v + d] * factor_of(view, key);
+            gradient[v + d] += p[key] * factor_of(view, key) * dy[d];
         }
         mean += out ? 0 : p[key] * g[key];
     }
     for (size_t d = 0; out && d < view->head_width; d++)
         mean += out[d] * dy[d];
-    for (size_t key = 0; key <= query; key++)
+    for (size_t key = 0; key < view->n_keys; key++)
         for (size_t d = 0; d < view->head_width; d++) {
-            double ds = p[key] * (g[key] - mean) * op->scale;
-            gradient[query * stride + d] += ds * view->k[key * stride + d];
-            gradient[key * stride + op->width + d] += ds * view->q[query * stride + d];
+            const double ds = p[key] * (g[key] - mean) * op->scale;
+            gradient[view->q + d] += ds * qkv[view->k + key * view->stride + d];
+            gradient[view->k + key * view->stride + d] += ds * qkv[view->q + d];
         }
 }
 
@@ -188,16 +197,11 @@ void reference_attention_backward(double *qkv_gradient, const double *out_gradie
 {
     double *room = calloc(2 * op->n_tokens, sizeof *room);
 
-    for (size_t i = 0; i < op->n_rows * op->n_tokens * 3 * op->width; i++)
+    for (size_t i = 0; i < op->n_rows * op->n_tokens * view_of(op, 0).stride; i++)
         qkv_gradient[i] = 0;
-    for (size_t head = 0; head < op->n_rows * op->n_heads; head++) {
-        const size_t row = head / op->n_heads, index = head % op->n_heads;
-        const struct view view = view_of(op, qkv, row, index);
-        for (size_t query = 0; query < op->n_tokens; query++) {
-            const size_t at = (row * op->n_tokens + query) * op->width + index * view.head_width;
-            query_backward(qkv_gradient + view.offset, out_gradient + at, op->out ? op->out + at : NULL, &view, op,
-                           (const size_t[2]){head, query}, room);
-        }
+    for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
+        const struct view view = view_of(op, i);
+        query_backward(qkv_gradient, out_gradient, qkv, &view, op, room, room + op->n_tokens);
     }
     free(room);
 }

@@ -19,18 +19,26 @@ double reference_activation_gradient(enum model_activation activation, double x)
 void reference_matmul(double *c, const double *a, bool transpose_a, const double *b, bool transpose_b,
                       const size_t size[3]);
 
-/* y, x, dy, dx (m, n); weight, bias and their gradients (n). Gradients are overwritten. */
-void reference_norm(double *y, const double *x, const double *weight, const double *bias, size_t m, size_t n,
-                    double epsilon);
+/* y, x, dy, dx (m, n); weight, bias (or NULL) and their gradients (n). Gradients are overwritten. */
+struct reference_norm {
+    bool rms; /* x / sqrt(mean square + epsilon); else less the mean, by the deviation */
+    size_t m, n;
+    double epsilon;
+    const double *x, *weight, *bias;
+};
 struct reference_norm_gradient {
     double *x, *weight, *bias;
 };
-void reference_norm_backward(const struct reference_norm_gradient *to, const double *dy, const double *x,
-                             const double *weight, size_t m, size_t n, double epsilon);
+void reference_norm(double *y, const struct reference_norm *op);
+void reference_norm_backward(const struct reference_norm_gradient *to, const double *dy,
+                             const struct reference_norm *op);
 
 /* As struct device_attention. factors (n_rows, n_heads, n_tokens, n_tokens): dropout's, or NULL. */
 struct reference_attention {
     size_t n_rows, n_tokens, n_heads, width;
+    size_t n_kv_heads; /* 0: n_heads */
+    bool full;
+    const uint32_t *lengths; /* (n_rows), or NULL */
     double scale;
     const double *factors;
     const double *out; /* (n_rows*n_tokens, width): the output that backward reads; NULL: the exact one */

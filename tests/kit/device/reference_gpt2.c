@@ -79,6 +79,19 @@ struct row {
     double *x, *y, *z, *qkv, *h; /* (seq, width) three times, (seq, 3 width), (seq, inner) */
 };
 
+/* y = norm(x) */
+static void norm(const struct row *r, const double *weight, const double *bias)
+{
+    const struct model_config *c = &r->ref->model->config;
+
+    reference_norm(r->y, &(struct reference_norm){.m = r->batch->seq,
+                                                  .n = c->width,
+                                                  .epsilon = c->norm_epsilon,
+                                                  .x = r->x,
+                                                  .weight = weight,
+                                                  .bias = bias});
+}
+
 static void attend(const struct row *r)
 {
     const struct model_config *c = &r->ref->model->config;
@@ -116,16 +129,14 @@ static void run_block(struct row *r)
     const struct reference_gpt2 *ref = r->ref;
     const uint32_t b = r->block;
 
-    reference_norm(r->y, r->x, of_block(ref, b, "ln_1.weight"), of_block(ref, b, "ln_1.bias"), seq, width,
-                   c->norm_epsilon);
+    norm(r, of_block(ref, b, "ln_1.weight"), of_block(ref, b, "ln_1.bias"));
     linear(r->qkv, r->y, of_block(ref, b, "attn.c_attn.weight"), of_block(ref, b, "attn.c_attn.bias"), seq, width,
            3 * width);
     attend(r);
     linear(r->z, r->y, of_block(ref, b, "attn.c_proj.weight"), of_block(ref, b, "attn.c_proj.bias"), seq, width, width);
     add_residual(r, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
 
-    reference_norm(r->y, r->x, of_block(ref, b, "ln_2.weight"), of_block(ref, b, "ln_2.bias"), seq, width,
-                   c->norm_epsilon);
+    norm(r, of_block(ref, b, "ln_2.weight"), of_block(ref, b, "ln_2.bias"));
     linear(r->h, r->y, of_block(ref, b, "mlp.c_fc.weight"), of_block(ref, b, "mlp.c_fc.bias"), seq, width, inner);
     for (size_t i = 0; i < seq * inner; i++)
         r->h[i] = reference_activation(c->activation, r->h[i]);
@@ -176,8 +187,7 @@ static double row_loss(struct row *r)
         r->unit = m->units[m->visits[m->layers[l].first_visit]].id;
         run_block(r);
     }
-    reference_norm(r->y, r->x, named(r->ref, "ln_f.weight"), named(r->ref, "ln_f.bias"), r->batch->seq, m->config.width,
-                   m->config.norm_epsilon);
+    norm(r, named(r->ref, "ln_f.weight"), named(r->ref, "ln_f.bias"));
     for (size_t t = 0; t < r->batch->seq; t++)
         loss += token_loss(r->ref, r->y + t * m->config.width, r->batch->labels[r->number * r->batch->seq + t]);
     return loss;

@@ -61,23 +61,37 @@ TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODE
 enum { NORM_M = 3, NORM_N = 7, NORM_X = NORM_M * NORM_N };
 static const double norm_epsilon = 1e-2; /* large enough to matter */
 
-static double norm_scalar(const double *x, const void *weights)
-{
-    double y[NORM_X];
+struct norm_case {
+    bool rms;
+    const double *dy;
+};
 
-    reference_norm(y, x, x + NORM_X, x + NORM_X + NORM_N, NORM_M, NORM_N, norm_epsilon);
-    return dot(y, weights, NORM_X);
+static struct reference_norm norm_of(const double *x, const struct norm_case *c)
+{
+    return (struct reference_norm){c->rms, NORM_M, NORM_N, norm_epsilon, x, x + NORM_X, x + NORM_X + NORM_N};
 }
 
-TEST(norm_backward_is_the_slope_of_norm)
+static double norm_scalar(const double *x, const void *context)
+{
+    const struct norm_case *c = context;
+    double y[NORM_X];
+    const struct reference_norm op = norm_of(x, context);
+
+    reference_norm(y, &op);
+    return dot(y, c->dy, NORM_X);
+}
+
+TEST_EACH(norm_backward_is_the_slope_of_norm, 2)
 {
     double x[NORM_X + 2 * NORM_N], gradient[NORM_X + 2 * NORM_N], dy[NORM_X];
     const struct reference_norm_gradient to = {gradient, gradient + NORM_X, gradient + NORM_X + NORM_N};
 
     fill(x, NORM_X + 2 * NORM_N, 1);
     fill(dy, NORM_X, 2);
-    reference_norm_backward(&to, dy, x, x + NORM_X, NORM_M, NORM_N, norm_epsilon);
-    check_gradient(norm_scalar, dy, x, NORM_X + 2 * NORM_N, gradient);
+    const struct norm_case c = {_i, dy};
+    const struct reference_norm op = norm_of(x, &c);
+    reference_norm_backward(&to, dy, &op);
+    check_gradient(norm_scalar, &c, x, NORM_X + 2 * NORM_N, gradient);
 }
 
 struct attention_case {
@@ -94,21 +108,24 @@ static double attention_scalar(const double *qkv, const void *context)
     return dot(out, c->dy, c->op.n_rows * c->op.n_tokens * c->op.width);
 }
 
-TEST_EACH(attention_backward_is_the_slope_of_attention, 2)
+/* Causal, with dropout, of heads that share keys, and of all keys of rows of two lengths. */
+TEST_EACH(attention_backward_is_the_slope_of_attention, 4)
 {
+    static const uint32_t lengths[] = {6, 2};
     static double qkv[MOST], gradient[MOST], dy[MOST], factors[MOST];
     const struct random_key key = {{7, 8}};
     struct attention_case c = {.op = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7}, .dy = dy};
-    const size_t n = 2 * 6 * 12;
+    const size_t n = 2 * 6 * 12, n_qkv = _i < 2 ? 3 * n : n + 2 * n / 3;
 
-    if (_i)
-        c.op.factors = factors;
+    c.op.factors = _i ? factors : NULL;
+    c.op.n_kv_heads = _i < 2 ? 0 : 1;
+    c.op.full = _i == 3, c.op.lengths = _i == 3 ? lengths : NULL;
     for (size_t i = 0; i < 2 * 3 * 6 * 6; i++)
         factors[i] = reference_dropout(0.3f, key, i / (3 * 6 * 6), i % (3 * 6 * 6));
-    fill(qkv, 3 * n, 1);
+    fill(qkv, n_qkv, 1);
     fill(dy, n, 2);
     reference_attention_backward(gradient, dy, qkv, &c.op);
-    check_gradient(attention_scalar, &c, qkv, 3 * n, gradient);
+    check_gradient(attention_scalar, &c, qkv, n_qkv, gradient);
 }
 
 /* By hand: one query and one key give v itself; two equal keys its mean. */
