@@ -20,7 +20,8 @@ struct trial {
     void *c, *held; /* held: what c and its gaps hold before */
 };
 
-/* Around the edges of blocks, panels and steps: 1 to 70, and now and then past a step of k in either type. */
+/* Around the edges of blocks, panels and steps: 1 to 70, and now and then past a step of k in either type, or of more rows
+ * than a tile. */
 static size_t draw(uint32_t *state, size_t most)
 {
     *state = *state * 1664525 + 1013904223;
@@ -30,7 +31,8 @@ static size_t draw(uint32_t *state, size_t most)
 static void make(struct trial *trial, enum number_type type, int i, uint32_t *state)
 {
     const bool ta = i & 1, tb = i & 2, wide = i & 4, long_k = i % 5 == 4;
-    const size_t m = i % 8 == 0 ? 1 : draw(state, 70), n = draw(state, 70), k = draw(state, 70) + (long_k ? 500 : 0);
+    const size_t m = i % 8 == 0 ? 1 : draw(state, 70) + (i % 10 == 3 ? 400 : 0), n = draw(state, 70),
+                 k = draw(state, 70) + (long_k ? 500 : 0);
     const size_t c_stride = n + GAP;
 
     *trial = (struct trial){.type = type, .c_type = wide ? NUMBER_FP32 : type};
