@@ -2,21 +2,21 @@
  *
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
  * written once. All tensors are row-major views: a pointer and a row stride in elements. No operation allocates,
- * synchronises or reads back to the host; scratch comes from the caller, sized by the backend's table in proto/plan/backend.h.
+ * synchronises or reads back to the host. The caller provides scratch, sized by the backend's table in
+ * proto/plan/backend.h.
  *
  * Calls queue work and return. There are three queues, each of which runs in call order: copies to the device, copies to
- * the host, and all else. What one queue does is ordered before what another does only where follow() says so, and
- * before what the host does only by finish() or sync(). On the CPU all is done when the call returns.
+ * the host, and computation. Only follow() orders one queue after another; only finish() and sync() make the host wait. On
+ * the CPU the work is done when the call returns.
  *
- * Values - weights, activations and the gradients of activations, all that is `void *` here - are of the number type
- * that the device was opened with. Always fp32: what is summed up over a step or a row (contributions, statistics,
- * log-sum-exp, logits), and all arithmetic inside operations, which round what they write once, to nearest, ties to
- * even (proto/base/number.h).
+ * Values are weights, activations and gradients of activations: every `void *` here. They have the number type that the
+ * device was opened with. Sums over a step or a row (contributions, statistics, log-sum-exp, logits) are always fp32, and
+ * so is arithmetic inside operations. Results are rounded once, to nearest, ties to even (proto/base/number.h).
  *
- * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
- * grouped into calls changes no bit of operations on single rows, nor of matmul's, each element of which is added up in
- * an order that depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul
- * over_rows or with beta 1) depend on the rows of a call, and add onto their destination once a call.
+ * Determinism: the result of every operation depends on its arguments alone, never on the number of threads. The division
+ * of rows into calls changes no bit of an operation on single rows, nor of matmul: the order in which an element is summed
+ * depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over_rows or with beta 1)
+ * depend on the rows of a call; each call adds to the destination once.
  *
  * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/base/random.h) >= random_threshold(p), then
  * scaled by 1/(1-p). p = 0 draws nothing. */
@@ -43,15 +43,15 @@ enum device_queue {
     DEVICE_QUEUES
 };
 
-/* What the worker of one device can count on before there is a job. */
+/* Properties of a device that a worker knows before there is a job. */
 struct device_facts {
-    uint64_t available_bytes;      /* of the device's memory: what this process may come to hold of it now, all told */
-    uint64_t library_bytes;        /* of these, what the backend holds outside any arena: plan_setting.library_bytes */
+    uint64_t available_bytes;      /* device memory that this process may use now, including library_bytes */
+    uint64_t library_bytes;        /* of these, used by the backend outside any arena: plan_setting.library_bytes */
     char model[64];                /* "NVIDIA H200"; "" for the CPU */
-    enum plan_attention attention; /* that it can: plan_setting.attention */
+    enum plan_attention attention; /* its backward method: plan_setting.attention */
 };
 
-enum { DEVICE_TOLD = 256 }; /* bytes of a line for the log */
+enum { DEVICE_TOLD = 256 }; /* bytes of a log line */
 
 struct device_dropout {
     float p;
@@ -62,7 +62,7 @@ struct device_dropout {
 enum device_epilogue {
     DEVICE_NO_EPILOGUE,
     DEVICE_BIAS,                /* c = ab + bias */
-    DEVICE_BIAS_ACTIVATION,     /* pre = ab + bias, c = act(pre), of pre as it is stored */
+    DEVICE_BIAS_ACTIVATION,     /* pre = ab + bias; c = act(pre), read back as stored */
     DEVICE_ACTIVATION_GRADIENT, /* c = ab * act'(pre) */
 };
 
@@ -73,9 +73,9 @@ struct device_matmul {
     const void *a, *b;
     size_t a_stride, b_stride, c_stride;
     void *c;
-    bool wide;                     /* c is fp32 whatever the values are: logits, contributions; without epilogue */
-    float beta;                    /* 0 or 1 */
-    bool over_rows;                /* k is rows: with beta 0 too it may be added up in parts, in a fixed order */
+    bool wide;      /* c is fp32 whatever the values are: logits, contributions; without epilogue */
+    float beta;     /* 0 or 1 */
+    bool over_rows; /* k counts rows: with beta 0 too, parts of k may be summed apart, in a fixed order */
     enum device_epilogue epilogue; /* with beta 0 only */
     enum model_activation activation;
     const void *bias; /* (n) */
@@ -86,8 +86,8 @@ struct device_matmul {
  * queries from 0 on, width of them, head h at h*width/n_heads; keys behind them, and values behind these, of n_kv_heads
  * heads of the same width each. Neighbouring query heads share a head of keys and values, n_heads/n_kv_heads of them.
  * Ainslie et al., arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao
- * et al., arXiv:2205.14135; backward by the log-sum-exp of the forward pass, in which the gradients of what several heads
- * share are added up head by head. */
+ * et al., arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums the gradients of shared keys and values head by
+ * head. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
     size_t n_kv_heads;        /* divides n_heads; 0: n_heads */
@@ -103,12 +103,12 @@ struct device_attention {
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
 
-/* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence, after their own keys and values
- * have been added to the cache: each sees the keys of all positions up to its own. No dropout. */
+/* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys and
+ * values to the cache. Each query sees the keys of all positions up to its own. No dropout. */
 struct device_attention_cached {
     size_t first, n_tokens, n_heads, width;
     size_t n_kv_heads;  /* as in struct device_attention */
-    size_t n_positions; /* that the cache was laid out for, at least first + n_tokens */
+    size_t n_positions; /* capacity of the cache, at least first + n_tokens */
     float scale;        /* > 0 */
     const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
     void *out;          /* (n_tokens, width) */
@@ -135,8 +135,8 @@ struct device_norm {
     const void *y_gradient; /* (m, n), backward */
     void *x_gradient;       /* (m, n), written backward, or added to; may be y_gradient if not accumulating */
     bool accumulate;        /* x_gradient += */
-    float *weight_gradient; /* (n), backward, +=; NULL: nobody asks */
-    float *bias_gradient;   /* (n), backward, +=; NULL: nobody asks, or no bias */
+    float *weight_gradient; /* (n), backward, +=; NULL: not computed */
+    float *bias_gradient;   /* (n), backward, +=; NULL: not computed, or no bias */
 };
 
 /* Rotary positions. A head's first n_rotated columns are n_rotated/2 pairs (j, j + n_rotated/2), each turned in its plane:
@@ -167,8 +167,8 @@ struct device_glu {
     size_t gradient_stride; /* of both */
 };
 
-/* y = x + dropout(h), or dropout(h) without x. Element of a row: token*n + column. A product with a mask is its own
- * gradient: dropout's backward is this without x, of the gradient of y. */
+/* y = x + dropout(h), or dropout(h) without x. Element of a row: token*n + column. Dropout's backward is the same operation
+ * without x, applied to the gradient of y. */
 struct device_dropout_add {
     size_t n_rows, n_tokens, n;
     const void *x; /* (n_rows*n_tokens, n), or NULL */
@@ -177,7 +177,7 @@ struct device_dropout_add {
     struct device_dropout dropout;
 };
 
-/* Rows of a table, by ids: those of labels first .. first+n_table-1. Rows whose id is another stay as they are. */
+/* Looks up rows of a table that holds ids first .. first+n_table-1. A row of y whose id is outside stays unchanged. */
 struct device_embed {
     size_t m, n;
     uint32_t first, n_table;
@@ -198,9 +198,9 @@ struct device_position {
     float *table_gradient;  /* (n_tokens, n), backward: row t += the sum over rows r, in order */
 };
 
-/* Softmax and cross entropy over a vocabulary that comes in chunks: the logits here are those of labels
- * first .. first+n-1. A logit that is not finite upwards (NaN, infinity) makes the loss a NaN. Elements from n up to the
- * stride are of the row, of any content, and count for nothing. */
+/* Softmax and cross entropy over a vocabulary that comes in chunks: this chunk has the logits of labels
+ * first .. first+n-1. A logit that is NaN or +infinity makes the loss a NaN. Elements from n up to the stride are padding:
+ * of any content, and ignored. */
 struct device_cross_entropy {
     size_t m, n, logits_stride;
     uint32_t first;
@@ -215,8 +215,8 @@ struct device_cross_entropy {
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
 
-    /* Looks at device `index`, with everything loaded that open() needs. -ENODEV with a sentence: there is none, or it,
-     * its driver or the process's right to it does not do; -ENOMEM. */
+    /* Reads the properties of device `index`, and loads everything that open() needs. -ENODEV with a sentence: the device
+     * is missing, too old or not permitted, or its driver is; -ENOMEM. */
     int (*probe)(unsigned index, struct device_facts *facts, struct error *err);
 
     /* Claims device `index` for values of one type, and an arena of exactly arena_bytes (> 0), zeroed; n_threads (> 0)
@@ -224,32 +224,32 @@ struct device_ops {
     int (*open)(struct device **out, unsigned index, enum number_type type, size_t arena_bytes, unsigned n_threads,
                 struct error *err);
     void (*close)(struct device *dev);
-    /* From here on *done is raised at each operation, and on the CPU at each piece of a long one: by __atomic_fetch_add,
-     * so that another thread sees whether this device moves on. Borrowed until close. */
+    /* From now on each operation increments *done, and on the CPU each piece of a long operation: by __atomic_fetch_add,
+     * so that another thread can watch progress. Borrowed until close. */
     void (*count)(struct device *dev, uint64_t *done);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
 
-    /* Makes host memory one that the device reads, and writes if `writable`, by itself: page-locked, until close or
-     * unlend. Copies work without it, more slowly. -errno with a sentence that names the limit: it stays as it was. */
+    /* Page-locks host memory, so that the device reads it directly, and writes it if `writable`; until close or unlend.
+     * Copies work without it, more slowly. -errno with a sentence that names the limit; the memory is then unchanged. */
     int (*lend)(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err);
-    /* `host` as it was lent; nothing that uses it is queued any more. */
+    /* Undoes lend; nothing queued may use the memory any more. */
     void (*unlend)(struct device *dev, const void *host);
 
     /* Copies between host and device memory, on DEVICE_PULL and on DEVICE_PUSH. Both ends are borrowed until done. */
     void (*upload)(struct device *dev, void *dst, const void *host, size_t bytes);
     void (*download)(struct device *dev, void *host, const void *src, size_t bytes);
 
-    /* A name (> 0, ascending) for all that was queued on `queue` so far. */
+    /* Returns a mark (> 0, ascending) that is reached when everything queued on `queue` so far is done. */
     uint64_t (*mark)(struct device *dev, enum device_queue queue);
-    /* What is queued on `queue` from now on waits until the mark of `other` is reached; 0: until nothing. */
+    /* Later work on `queue` waits until this mark of `other` is reached; 0: does not wait. */
     void (*follow)(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t mark);
-    /* The host waits for the mark; 0: for nothing. Faults surface here and in sync: -EIO, after which only close is
+    /* The host waits for the mark; 0: returns at once. Faults surface here and in sync: -EIO, after which only close is
      * allowed. */
     int (*finish)(struct device *dev, enum device_queue queue, uint64_t mark);
-    /* Waits for all that was queued. */
+    /* Waits for everything queued. */
     int (*sync)(struct device *dev);
-    /* The sentence to the -EIO of finish or sync; returns it. */
+    /* Explains the -EIO of finish or sync; returns -EIO. */
     int (*fault)(struct device *dev, struct error *err);
 
     void (*zero)(struct device *dev, void *x, size_t bytes);
@@ -257,14 +257,13 @@ struct device_ops {
      * reach into what has been read; or it lies apart. */
     void (*round_bf16)(struct device *dev, uint16_t *to, const float *from, size_t n);
     void (*matmul)(struct device *dev, const struct device_matmul *op);
-    /* Which algorithms there are to choose from for a product, none of which depends on the order that anything runs in. */
+    /* Lists the algorithms for a product whose results do not depend on the order of execution. */
     void (*propose)(struct device *dev, const struct device_matmul *op, struct products_candidates *out);
-    /* Products of these classes are computed so from now on, where the algorithm can; all others by the library's first
-     * choice. -ENOTSUP with a sentence that is worth a line of the log: some of them, or all,
-     * mean nothing here, and are left out. */
+    /* From now on products of these classes use these algorithms where they apply; all others use the library's first
+     * choice. -ENOTSUP with a sentence for the log: some or all of them are unknown here, and ignored. */
     int (*choose)(struct device *dev, const struct products *products, struct error *err);
 
-    /* y = act(x), n elements: what matmul's epilogue makes of pre. */
+    /* y = act(x), n elements; the same bits as matmul's epilogue. */
     void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
     /* gradient (n) *= act'(x): of y, on return of x. */
     void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
@@ -279,11 +278,11 @@ struct device_ops {
     void (*glu)(struct device *dev, const struct device_glu *op);
     void (*glu_backward)(struct device *dev, const struct device_glu *op);
 
-    /* Before the first step: chooses, compiles and loads whatever computes attention of op's shape, of its rows or fewer,
-     * with its dropout, so that no step does; without qkv_gradient forward alone. way: what its scratch is for. Waits; what
-     * op points to holds anything afterwards. *told: a line for the log that says how attention is computed, and why so;
-     * empty where there is but one way. Not prepared, of another shape, or of arrays that do not begin at whole 16 bytes, it
-     * is computed by the backend's own kernels. */
+    /* Before the first step: chooses, compiles and loads the implementation of attention for op's shape (its rows or
+     * fewer) and dropout, so that no step has to; forward only if qkv_gradient is NULL. way: the backward method that its
+     * scratch was planned for. Waits; overwrites the arrays of op. *told: a log line that names the implementation and the
+     * reason; empty if there is only one. Attention that was not prepared, has another shape, or has arrays not aligned to
+     * 16 bytes uses the backend's own kernels. */
     void (*prepare_attention)(struct device *dev, const struct device_attention *op, enum plan_attention way,
                               char told[DEVICE_TOLD]);
     void (*attention)(struct device *dev, const struct device_attention *op);
@@ -297,13 +296,13 @@ struct device_ops {
     void (*position)(struct device *dev, const struct device_position *op);
     void (*position_backward)(struct device *dev, const struct device_position *op);
 
-    /* The chunk joins what `running` has of the chunks before it. */
+    /* Adds the chunk to `running`, which holds the chunks before it. */
     void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
     /* loss (m) in double = -log p of the label, from running; 0 without a label. */
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
-    /* In the place of the logits their gradient, (softmax - one-hot) * scale, 0 in rows without a label. It is values:
-     * row i at the address where row i of the logits was, so its stride in elements is that of the logits times
-     * device_wide(type); elements from n up to the logits' stride become 0. */
+    /* Overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a label. The gradient is
+     * values: its row i begins where row i of the logits did, so its stride in elements is that of the logits times
+     * device_wide(type). Elements from n up to the stride become 0. */
     void (*cross_entropy_gradient)(struct device *dev, const struct device_cross_entropy *op);
 };
 
@@ -332,7 +331,7 @@ static inline void *device_element(enum number_type type, const void *values, si
     return (char *)values + n * number_bytes(type);
 }
 
-/* Elements that fit where one in fp32 was. */
+/* Values in the space of one fp32 number. */
 static inline size_t device_wide(enum number_type type)
 {
     return sizeof(float) / number_bytes(type);

@@ -1,7 +1,7 @@
 /* device/turn.h - angles as parts of a turn, for rotary positions on every backend.
  *
- * 2^64 is a whole turn. So a position times what one position turns by wraps around by itself, and loses nothing however
- * far the position: a product in fp32 would be off by 0.004 of a radian at position 2^16. */
+ * 2^64 is a whole turn, so the product of a position and its angle wraps around by itself and is exact at any position. In
+ * fp32 the product would be off by 0.004 of a radian at position 2^16. */
 #ifndef DEVICE_TURN_H
 #define DEVICE_TURN_H
 

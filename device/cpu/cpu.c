@@ -121,7 +121,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
         if (cpu_isa_runs((enum cpu_isa)isa))
             cpu_isa_use(dev, (enum cpu_isa)isa);
-    dev->kernels->rows->zero(dev, dev->arena, arena_bytes); /* touched, hence claimed */
+    dev->kernels->rows->zero(dev, dev->arena, arena_bytes); /* touches every page, so that the system allocates it */
     dev->kernels->rows->zero(dev, dev->products, plan_cpu.library_bytes(n_threads));
     *out = dev;
     return 0;
@@ -159,7 +159,7 @@ static void download(struct device *dev, void *host, const void *src, size_t byt
 
 static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
 {
-    (void)dev, (void)host, (void)bytes, (void)writable, (void)err; /* it is the device's memory already */
+    (void)dev, (void)host, (void)bytes, (void)writable, (void)err; /* host memory is device memory */
     return 0;
 }
 
@@ -168,7 +168,7 @@ static void unlend(struct device *dev, const void *host)
     (void)dev, (void)host;
 }
 
-/* Nothing is ever queued: all marks are reached. */
+/* Nothing is ever queued, so every mark is reached. */
 static uint64_t mark(struct device *dev, enum device_queue queue)
 {
     (void)dev, (void)queue;
@@ -194,7 +194,7 @@ static int sync_device(struct device *dev)
 
 static int fault(struct device *dev, struct error *err)
 {
-    (void)dev; /* there is none */
+    (void)dev; /* there are no faults */
     return error_set(err, -EIO, "the device is lost");
 }
 
@@ -206,7 +206,7 @@ static void zero(struct device *dev, void *x, size_t bytes)
 
 enum { ROUNDED = 1024 }; /* numbers at a time */
 
-/* By way of the stack: `to` may be where `from` is. */
+/* Copies through the stack, as `to` may overlap `from`. */
 static void round_some(char *to, const char *from, size_t n)
 {
     float wide[ROUNDED];
@@ -218,8 +218,8 @@ static void round_some(char *to, const char *from, size_t n)
     memcpy(to, narrow, n * sizeof *narrow);
 }
 
-/* Results are half as long as what they are made of, so that each round may be as long as all before it: what it writes
- * has been read by then. */
+/* Results take half the bytes of their source. So each round may be as long as all rounds before it: it overwrites only
+ * what has been read. */
 static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
 {
     device_count(dev->done);
@@ -353,7 +353,7 @@ static void cross_entropy_gradient(struct device *dev, const struct device_cross
 
 static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
-    (void)dev, (void)op; /* products are ours */
+    (void)dev, (void)op; /* there is one algorithm, our own */
     *out = (struct products_candidates){0};
 }
 

@@ -1,9 +1,8 @@
-/* device/cpu/cpu.h - the inside of the CPU device: its state, and the kernels compiled per instruction set.
+/* device/cpu/cpu.h - the CPU device's state, and its kernels, which are compiled per instruction set.
  *
- * X.kernel.c is compiled once for each x86-64 level and each type of values, and gives tables X_fp32_v2 to X_bf16_v4; a
- * device takes those of its values and of the best level that the machine runs. Work is cut into pieces that depend on
- * shapes alone, and each piece is computed by one thread in a fixed order, so results do not depend on the number of
- * threads. */
+ * kernels/X.kernel.c is compiled once for each x86-64 level and each number type, into tables X_fp32_v2 to X_bf16_v4. A
+ * device uses those of its number type and of the best level that the machine supports. Work is divided by shapes alone,
+ * and one thread computes each piece in a fixed order, so results do not depend on the number of threads. */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
 
@@ -12,14 +11,14 @@
 
 #ifdef _OPENMP
 #include <omp.h>
-#else /* then the pragmas that read dev->n_threads are gone */
+#else /* the pragmas that read dev->n_threads have no effect */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
 
-/* The last: products of bf16 by AVX512_BF16; all else as with v4. */
+/* CPU_V4_PAIRS: bf16 products use AVX512_BF16; everything else is v4's. */
 enum cpu_isa { CPU_V2, CPU_V3, CPU_V4, CPU_V4_PAIRS, CPU_ISAS };
 
-/* A part of a product's result, and its sums before they are stored there. */
+/* A part of a product's result, in elements of c. */
 struct cpu_tile {
     size_t row, column, m, n;
 };
@@ -34,7 +33,7 @@ struct cpu_row_kernels {
     void (*embed_backward)(struct device *dev, const struct device_embed *op);
     void (*position)(struct device *dev, const struct device_position *op);
     void (*position_backward)(struct device *dev, const struct device_position *op);
-    /* Makes a tile of op's c of its sums, `stride` apart: added where beta is 1, after the epilogue. */
+    /* Stores a tile of op's c from its sums, whose rows are `stride` apart: applies beta and the epilogue. */
     void (*finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride);
 };
 
@@ -60,12 +59,12 @@ struct cpu_attention_cached_kernels {
 };
 
 struct cpu_tile_kernels {
-    /* The sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH, rows WIDTH apart, at the start of scratch. */
+    /* Computes the sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH into the start of scratch, rows WIDTH apart. */
     void (*multiply)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
 };
 
 struct cpu_single_kernels {
-    /* A product with m 1, a as it stands and beta 0. */
+    /* A product with m 1, a not transposed and beta 0. */
     void (*multiply)(struct device *dev, const struct device_matmul *op);
 };
 
@@ -93,7 +92,7 @@ struct device {
     const struct cpu_kernels *kernels;
     void *arena;
     size_t arena_bytes;
-    uint64_t *done, uncounted; /* where operations are counted: here, until somebody wants to know */
+    uint64_t *done, uncounted; /* operation counter: uncounted until count() is called */
     void *products;            /* scratch of the products, PLAN_CPU_PRODUCT_SCRATCH a thread */
 };
 
@@ -121,7 +120,7 @@ CPU_TABLES(bf16_v4);
 extern const struct cpu_tile_kernels cpu_tile_bf16_v4_pairs;
 extern const struct cpu_single_kernels cpu_single_bf16_v4_pairs;
 
-/* Whether this machine runs the kernels of an instruction set, and making a device use them: for tests. */
+/* For tests: whether this machine supports an instruction set, and switching a device to it. */
 bool cpu_isa_runs(enum cpu_isa isa);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);
 
@@ -130,7 +129,7 @@ static inline size_t cpu_smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* How many terms of a sum of k are added up before their sum is added to the whole: even steps of at most
+/* Number of terms of k that are summed before their sum is added to the total: equal steps of at most
  * PLAN_CPU_PRODUCT_DEPTH elements (PANEL_TERMS each) of a panel. */
 static inline size_t cpu_product_step(size_t k, size_t terms)
 {
@@ -142,7 +141,7 @@ static inline size_t cpu_product_step(size_t k, size_t terms)
 /* matmul.c: the product in tiles, each by one thread. */
 void cpu_matmul(struct device *dev, const struct device_matmul *op);
 
-/* Of the caller, within its parallel loop. */
+/* The calling thread's number in its parallel loop. */
 static inline unsigned cpu_thread(void)
 {
 #ifdef _OPENMP

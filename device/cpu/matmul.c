@@ -1,7 +1,7 @@
 /* device/cpu/matmul.c - matrix products: tiles of the result, each computed by one thread (tile.kernel.c).
  *
- * Each thread packs what its tile needs of a and b for itself: 9 to 16 % of the time at width 768, and no thread waits
- * for another, which on a busy machine may have lost its core. */
+ * Each thread packs the parts of a and b that its tile needs. That takes 9 to 16 % of the time at width 768, but no thread
+ * waits for another, which may have lost its core on a busy machine. */
 #include "device/cpu/cpu.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 enum {
     SMALLEST_HEIGHT = 32,
     SMALLEST_WIDTH = 64,
-    COLUMN_UNIT = 32, /* tiles are whole panels */
+    COLUMN_UNIT = 32, /* tiles consist of whole panels */
 };
 
 static size_t ceiling(size_t n, size_t unit)
@@ -17,7 +17,7 @@ static size_t ceiling(size_t n, size_t unit)
     return (n + unit - 1) / unit;
 }
 
-/* Even tiles, as large as they can be; but two for each thread, and the same number for each. */
+/* Equal tiles, as large as possible; but at least two for each thread, and the same number for each. */
 static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n, size_t n_threads)
 {
     size_t n_down = ceiling(m, PLAN_CPU_PRODUCT_HEIGHT), n_across = ceiling(n, PLAN_CPU_PRODUCT_WIDTH);
@@ -40,7 +40,7 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
     size_t height, width, n_down, n_across;
 
     assert(op->k > 0 && (op->beta == 0 || (op->beta == 1 && op->epilogue == DEVICE_NO_EPILOGUE)));
-    if (op->m == 1 && !op->transpose_a) { /* no packing of a matrix that is used once */
+    if (op->m == 1 && !op->transpose_a) { /* packing b would not pay, as it is used once */
         device_count(dev->done);
         dev->kernels->single->multiply(dev, op);
         return;

@@ -1,7 +1,7 @@
 /* device/cuda/cuda.c - a CUDA device: the table of its operations, and its three queues.
  *
- * A queue is a stream. Operations of the compute queue are launchers of kernels.h and
- * products of matmul.c. What fails while it is queued, or later on the device, is kept and told by finish and sync. */
+ * A queue is a stream. Operations of the compute queue are launchers of kernels/kernels.h and products of matmul.c. The
+ * first fault, while queueing or later on the device, is kept and reported by finish and sync. */
 #include "device/cuda/cuda.h"
 
 #include "device/find.h"
@@ -33,7 +33,7 @@ static void close_device(struct device *dev)
     cudaFree(dev->queue.scratch);
     cudaFree(dev->workspace);
     cudaFree(dev->arena);
-    cudaGetLastError(); /* of a device that is lost, all of them */
+    cudaGetLastError(); /* on a lost device every call above fails */
     free(dev);
 }
 
@@ -90,7 +90,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
 {
     char model[64];
 
-    (void)n_threads; /* the CPU's */
+    (void)n_threads; /* for the CPU */
     *out = NULL;
     assert(type < NUMBER_TYPES && arena_bytes > 0);
     int rc = cuda_check(index, model, err);
@@ -143,8 +143,8 @@ static void zero(struct device *dev, void *x, size_t bytes)
     cuda_note(dev, cudaMemsetAsync(x, 0, bytes, dev->queue.stream));
 }
 
-/* Blocks run in any order, so what a launch writes is nothing that it reads. Each may be longer than the one before: its
- * results are half as long as what has been read by then. */
+/* Blocks run in any order, so a launch must not write what it reads. Each launch may be longer than the one before, as
+ * results take half the bytes of what has been read. */
 static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
 {
     const size_t apart = (size_t)((const char *)from - (const char *)to) / sizeof *to;
@@ -219,7 +219,7 @@ static void dropout_add(struct device *dev, const struct device_dropout_add *op)
     cuda_note(dev, cuda_dropout_add(&dev->queue, op));
 }
 
-/* Rows of n values that come by way of the workspace at a time. */
+/* Rows of n values that fit the workspace, through which they are copied. */
 static size_t rows_fetched(const struct device *dev, size_t n)
 {
     const size_t rows = CUDA_PIECE_BYTES / (n * number_bytes(dev->type));

@@ -1,7 +1,8 @@
 /* device/cuda/cuda.h - one CUDA device: what the files of this backend share.
  *
- * cuda.c holds the table and the queues; marks.c what orders these; memory.c host memory, lent or staged; probe.c what there is before a device
- * is opened, and the sentences; matmul.c the products. One thread calls: the one that opened. */
+ * cuda.c has the table and the queues; marks.c orders the queues; memory.c handles host memory, lent or staged; probe.c
+ * reads a device's properties before it is opened, and explains errors; matmul.c has the products. Only the thread that
+ * opened a device calls. */
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
 
@@ -10,9 +11,9 @@
 #include <cublasLt.h>
 
 enum {
-    CUDA_MARKS = 64,            /* of a queue, at first: events, used again once they are reached */
-    CUDA_LENT = 16,             /* ranges of host memory at a time */
-    CUDA_PIECES = 2,            /* page-locked, for copies from and to other host memory */
+    CUDA_MARKS = 64,            /* initial events of a queue; reused once reached */
+    CUDA_LENT = 16,             /* most ranges of host memory at a time */
+    CUDA_PIECES = 2,            /* page-locked buffers, for copies of host memory that is not lent */
     CUDA_PIECE_BYTES = 1 << 20, /* of each */
 };
 
@@ -21,8 +22,8 @@ struct cuda_dnn;    /* cuDNN and its plans: dnn/dnn.c */
 
 /* Mark i is events[i % room] until it is known to be reached. */
 struct cuda_marks {
-    uint64_t n;       /* so far: the last one's name */
-    uint64_t reached; /* all up to here are */
+    uint64_t n;       /* marks so far; the last one's name */
+    uint64_t reached; /* all marks up to this one are reached */
     size_t room;
     cudaEvent_t *events;
 };
@@ -30,13 +31,13 @@ struct cuda_marks {
 struct cuda_lent {
     const char *host; /* as it was lent; NULL: free */
     size_t bytes;
-    char *pages;  /* what was registered for it */
-    char *device; /* where kernels find host */
+    char *pages;  /* the registered pages */
+    char *device; /* address of host for kernels */
 };
 
 struct cuda_piece {
     char *host;
-    cudaEvent_t done; /* what used it last */
+    cudaEvent_t done; /* of its last use */
 };
 
 struct device {
@@ -44,7 +45,7 @@ struct device {
     enum number_type type;
     char *arena;
     size_t arena_bytes;
-    struct cuda_queue queue; /* of DEVICE_COMPUTE: what launchers take */
+    struct cuda_queue queue; /* DEVICE_COMPUTE, as launchers take it */
     cudaStream_t streams[DEVICE_QUEUES];
     struct cuda_marks marks[DEVICE_QUEUES];
     struct cuda_lent lent[CUDA_LENT];
@@ -53,13 +54,13 @@ struct device {
     cublasLtHandle_t blas;
     void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) */
     struct cuda_matmul *matmul;
-    struct cuda_dnn *dnn;      /* NULL: of a device in fp32 */
-    uint64_t *done, uncounted; /* where operations are counted: here, until somebody wants to know */
+    struct cuda_dnn *dnn;      /* NULL if the device is in fp32 */
+    uint64_t *done, uncounted; /* operation counter: uncounted until count() is called */
     cudaError_t failed;        /* the first fault; told by finish and sync */
-    char failed_at[256];       /* where, if more is known than which device */
+    char failed_at[256];       /* place of the fault, if more than the device is known */
 };
 
-/* An operation was queued, or waited for. Keeps the first fault. */
+/* Called after each operation is queued or waited for. Keeps the first fault. */
 static inline void cuda_note(struct device *dev, cudaError_t rc)
 {
     device_count(dev->done);
@@ -69,12 +70,12 @@ static inline void cuda_note(struct device *dev, cudaError_t rc)
 
 /* probe.c: device/device.h's. */
 int cuda_probe(unsigned index, struct device_facts *facts, struct error *err);
-/* That device `index` is there and will do; no context is made. -ENODEV. */
+/* Checks that device `index` exists and is supported, without making a context. -ENODEV. */
 int cuda_check(unsigned index, char model[64], struct error *err);
-/* What rc means for whoever runs this, after "what": returns -ENODEV, -ENOMEM or -EIO. */
+/* Explains rc to the user, prefixed by `what`; returns -ENODEV, -ENOMEM or -EIO. */
 int cuda_say(struct error *err, const char *what, cudaError_t rc);
 
-/* probe.c: all kernels of this module, into the current device's context. */
+/* probe.c: loads all kernels of this module into the current device's context. */
 cudaError_t cuda_load_kernels(void);
 
 /* marks.c: CUDA_MARKS events. cudaErrorMemoryAllocation. Undo: cuda_marks_close, safe on a zeroed one. */

@@ -1,16 +1,16 @@
-/* device/cuda/marks.c - marks: an event each, of which there are as many as are waited for.
+/* device/cuda/marks.c - marks: one event each.
  *
- * An event is used again once its mark is reached. Were it used before, whoever waits for the old mark would wait for the
- * new one too, hence for work that it does not need: a tile that comes up again would wait for all that was sent down
- * since. A step of L layers in n microbatches has up to 2 L n marks of tiles on their ways, so no constant would do. The
- * host runs ahead of the device by one step at most: the first step finds out how many there must be. */
+ * An event is reused only when its mark is reached. If it were reused earlier, a queue that follows the old mark would
+ * wait for the new one too: the upload of a tile would wait for all downloads since. A step of L layers in n microbatches
+ * has up to 2 L n marks of tiles pending, so the number of events grows on demand. The host runs at most one step ahead of
+ * the device, so the first step reaches the final number. */
 #include "device/cuda/cuda.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
-/* Events for `more` marks to come. */
+/* Makes room for `more` further marks. */
 static cudaError_t make_room(struct cuda_marks *marks, size_t more)
 {
     const size_t room = marks->room + more;
@@ -53,7 +53,7 @@ static cudaEvent_t event_of(const struct cuda_marks *marks, uint64_t mark)
     return marks->events[mark % marks->room];
 }
 
-/* Looks which marks have been reached meanwhile. */
+/* Notes which marks are reached by now. */
 static void look(struct device *dev, struct cuda_marks *marks)
 {
     cudaError_t rc = cudaSuccess;
@@ -61,7 +61,7 @@ static void look(struct device *dev, struct cuda_marks *marks)
     while (marks->reached < marks->n && (rc = cudaEventQuery(event_of(marks, marks->reached + 1))) == cudaSuccess)
         marks->reached++;
     if (rc == cudaErrorNotReady)
-        cudaGetLastError(); /* it is none */
+        cudaGetLastError(); /* "not ready" is no error */
     else
         cuda_note(dev, rc);
 }
@@ -101,7 +101,7 @@ int cuda_finish(struct device *dev, enum device_queue queue, uint64_t mark)
     return dev->failed == cudaSuccess ? 0 : -EIO;
 }
 
-/* By marks, at which the host sleeps: a stream would have it spin, on a core that others need. */
+/* Waits on marks, where the host sleeps. Waiting on a stream would spin on a core that others need. */
 int cuda_sync(struct device *dev)
 {
     int rc = 0;

@@ -1,16 +1,16 @@
 /* device/cuda/matmul.c - products by cuBLASLt.
  *
- * Its matrices are column-major: ours, read so, are their own transposes, and c' = op(b)' op(a)'. What a product needs -
- * descriptors and an algorithm - is found out once per shape and kept in a table that never grows. The algorithm is the one
- * that was chosen for the product's class (proto/plan/products.h) if it can, else the library's first choice.
+ * Its matrices are column-major. Read so, ours are their own transposes, and c' = op(b)' op(a)'. Descriptors and an
+ * algorithm are found once per shape and kept in a table of fixed size. The algorithm is the one chosen for the product's
+ * class (proto/plan/products.h) if it applies, else the library's first choice.
  *
- * That choice depends on the shape alone: alignment is told to the library up to 16 bytes, which all of its kernels
- * can use, so that a block's place in the arena changes nothing. Parts of a sum over k are never added up in bf16; but
- * for sums over rows there is one part in products with beta 0, so that the order depends on k alone. Where the library
- * has nothing like that, parts are added up in fp32, in their order.
+ * The first choice depends on the shape alone: the library is told alignments of at most 16 bytes, which all of its
+ * kernels accept, so the place in the arena does not matter. Parts of a sum over k are never added in bf16. With beta 0
+ * there is only one part, except for sums over rows, so the order depends on k alone. If the library has no such
+ * algorithm, parts are added in fp32, in a fixed order.
  *
- * Fused are the bias, always, and for bf16 the gradient of the tanh form of GELU. Not its forward: the library takes it
- * of the sum before that is rounded to `pre`, from which it could not be computed anew. */
+ * The bias is always fused, and for bf16 the gradient of tanh GELU. Its forward is not: the library would apply GELU to the
+ * unrounded sum, which recomputation from `pre` could not reproduce. */
 #include "device/cuda/cuda.h"
 
 #include <assert.h>
@@ -26,11 +26,11 @@ struct key {
     uint64_t m, n, k, a_stride, b_stride, c_stride;
     uint32_t transpose_a, transpose_b, wide, accumulate, epilogue;
     uint32_t a_alignment, b_alignment, c_alignment, bias_alignment;
-    uint32_t chosen; /* 1 + the class whose algorithm is to be taken; 0: none */
+    uint32_t chosen; /* 1 + the class whose algorithm is used; 0: none */
 };
 
 struct shape {
-    struct key key; /* m 0: unused */
+    struct key key; /* m 0: unused entry */
     cublasLtMatmulDescOpaque_t product;
     cublasLtMatrixLayoutOpaque_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
@@ -38,7 +38,7 @@ struct shape {
 };
 
 struct cuda_matmul {
-    unsigned next; /* to be replaced: the oldest */
+    unsigned next; /* the oldest entry, replaced next */
     struct products products;
     struct shape shapes[SHAPES];
 };
@@ -79,13 +79,13 @@ static cublasLtEpilogue_t fused(const struct device *dev, const struct device_ma
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* Where the product itself goes. */
+/* Destination of the product itself. */
 static void *product_of(const struct device_matmul *op)
 {
     return op->epilogue == DEVICE_BIAS_ACTIVATION ? op->pre : op->c;
 }
 
-/* -1 also where anything is aligned to less than all algorithms can use. */
+/* -1 also if an operand is aligned to less than every algorithm accepts. */
 static int class_of(const struct device *dev, const struct device_matmul *op)
 {
     const size_t some = ALIGNMENT / number_bytes(dev->type);
@@ -139,7 +139,7 @@ static bool set_pre(struct shape *s, const void *pre, size_t stride)
            set(s, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
 }
 
-/* The library's a is our b, and the other way round. Of bias and pre it wants to know how they are aligned. */
+/* The library's a is our b, and vice versa. It needs the alignment of bias and pre. */
 static bool describe(struct shape *s, const struct device *dev)
 {
     const struct key *key = &s->key;
@@ -171,7 +171,7 @@ static bool prefer(cublasLtMatmulPreferenceOpaque_t *preference, cublasLtMatmulP
     return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* The library's first choices, at most n, of those that add up parts so, or have none: how many. */
+/* Gets at most n of the library's choices that add parts in this way, or have one part; returns their number. */
 static int ask(struct shape *s, const struct device *dev, uint32_t schemes, cublasLtMatmulHeuristicResult_t *found,
                int most)
 {
@@ -194,7 +194,7 @@ static int ask(struct shape *s, const struct device *dev, uint32_t schemes, cubl
     return n;
 }
 
-/* In one part if there is a choice. */
+/* Prefers an algorithm of one part. */
 static int propose(struct shape *s, const struct device *dev, cublasLtMatmulHeuristicResult_t *found, int most)
 {
     int n = s->key.accumulate ? 0 : ask(s, dev, CUBLASLT_REDUCTION_SCHEME_NONE, found, most);
@@ -212,7 +212,7 @@ static size_t config_bytes(int i)
                                                                                                   : sizeof(uint32_t);
 }
 
-/* False: it has one that this build does not know, which is then left alone. */
+/* False if the algorithm is unknown to this library; the entry is then unchanged. */
 static bool read_config(struct products_algorithm *out, const cublasLtMatmulAlgo_t *algorithm)
 {
     *out = (struct products_algorithm){.known = true};
@@ -229,7 +229,7 @@ static bool read_config(struct products_algorithm *out, const cublasLtMatmulAlgo
     return true;
 }
 
-/* Parts of a sum that are added up as they come, or in bf16, are never taken, whoever wrote them there. */
+/* Rejects algorithms that add parts in any order, or in bf16, even if a checkpoint asks for one. */
 static bool is_ordered(const struct products_algorithm *a)
 {
     const uint32_t scheme = a->config[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
@@ -257,7 +257,7 @@ static bool write_config(cublasLtMatmulAlgo_t *out, const struct device *dev, bo
     return true;
 }
 
-/* The one that was chosen, if it computes this shape, too. */
+/* The chosen algorithm, if it supports this shape. */
 static bool take(struct shape *s, const struct device *dev)
 {
     cublasLtMatmulHeuristicResult_t result;
@@ -331,7 +331,7 @@ int cuda_matmul_choose(struct device *dev, const struct products *products, stru
                      dev->index, n_left_out, n, version);
 }
 
-/* NULL: the library refuses it, fused or not. What is not fused under a key that is, was refused. */
+/* NULL: the library refuses it, fused or not. An entry may be unfused under a fused key: the library refused to fuse. */
 static struct shape *find(struct device *dev, const struct device_matmul *op)
 {
     struct cuda_matmul *table = dev->matmul;
@@ -355,7 +355,7 @@ static struct shape *find(struct device *dev, const struct device_matmul *op)
     return s;
 }
 
-/* Neither in one part nor in ordered ones, fused or not. */
+/* The library has no algorithm: in one part or in ordered parts, fused or not. */
 static void refuse(struct device *dev, const struct device_matmul *op)
 {
     snprintf(
@@ -386,7 +386,7 @@ static void fail(struct device *dev, const struct device_matmul *op, cublasStatu
     }
 }
 
-/* What the product did not fuse. */
+/* The epilogue, if the product did not fuse it. */
 static cudaError_t follow_up(struct device *dev, const struct device_matmul *op, cublasLtEpilogue_t done)
 {
     cudaError_t rc = cudaSuccess;

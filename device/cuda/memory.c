@@ -1,8 +1,8 @@
-/* device/cuda/memory.c - host memory as the device sees it: lent to it, or copied by way of two page-locked pieces.
+/* device/cuda/memory.c - host memory for the device: lent to it, or copied through two page-locked pieces.
  *
- * The driver would copy from memory that was not lent too, by pieces of its own, and block the caller in ways that its
- * manual leaves open. Here it is known: cuda_upload returns when the last piece has been filled, cuda_download when all
- * has arrived. So what is in host memory when an upload is called is what is uploaded. */
+ * The driver can also copy memory that is not lent, but its manual leaves open when such a call blocks. Here
+ * cuda_upload returns when the last piece is filled, and cuda_download when all bytes have arrived. So an upload copies
+ * what host memory holds during the call. */
 #include "device/cuda/cuda.h"
 
 #include "proto/base/process.h"
@@ -45,7 +45,7 @@ static int refuse(struct error *err, size_t bytes, cudaError_t rc)
     struct rlimit limit;
     char size[PROCESS_BYTES_TEXT], most[PROCESS_BYTES_TEXT] = "unlimited";
 
-    cudaGetLastError(); /* it is told here */
+    cudaGetLastError(); /* reported here */
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         process_format_bytes(most, limit.rlim_cur);
     return error_set(
@@ -55,7 +55,7 @@ static int refuse(struct error *err, size_t bytes, cudaError_t rc)
         process_format_bytes(size, bytes), cudaGetErrorName(rc), cudaGetErrorString(rc), most);
 }
 
-/* Read-only where the device knows how, which a mapping without the right to write needs. */
+/* Registers read-only memory as such if the device supports that; a mapping that cannot be written needs it. */
 static unsigned flags_for(const struct device *dev, bool writable)
 {
     int read_only = 0;
@@ -122,7 +122,7 @@ const void *cuda_reach(const struct device *dev, const void *at, size_t bytes)
     return lent ? lent->device + ((const char *)at - lent->host) : NULL;
 }
 
-/* The piece that was used longest ago, when nothing uses it any more. */
+/* Waits for the least recently used piece. */
 static struct cuda_piece *take_piece(struct device *dev)
 {
     struct cuda_piece *piece = &dev->pieces[dev->next_piece];
@@ -137,7 +137,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* On either queue that reads host memory. */
+/* On either queue that reads host memory: pulls, or computation. */
 static void feed(struct device *dev, enum device_queue queue, char *dst, const char *host, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !dev->failed; at += CUDA_PIECE_BYTES) {
@@ -165,7 +165,7 @@ void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes)
         feed(dev, DEVICE_PULL, dst, host, bytes);
 }
 
-/* One piece is filled by the device while the one before is emptied. */
+/* The device fills one piece while the host empties the one before. */
 static void drain(struct device *dev, char *host, const char *src, size_t bytes)
 {
     const size_t n_pieces = (bytes + CUDA_PIECE_BYTES - 1) / CUDA_PIECE_BYTES;

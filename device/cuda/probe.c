@@ -1,8 +1,7 @@
-/* device/cuda/probe.c - what there is before a device is opened, and what its errors mean for whoever runs this.
+/* device/cuda/probe.c - properties of a device before it is opened, and its errors in words.
  *
- * A process takes memory of a device by merely using it: for a context and the kernels. The driver loads a kernel when it
- * is first launched, in the middle of a step and beyond any budget. So all are loaded here, and what that took is
- * measured. */
+ * A process that uses a device holds memory for a context and for loaded kernels. The driver loads a kernel at its first
+ * launch: in the middle of a step, and beyond any budget. So all kernels are loaded here, and the memory is measured. */
 #include "device/cuda/cuda.h"
 
 #include "proto/base/process.h"
@@ -12,10 +11,10 @@
 #include <errno.h>
 #include <stdio.h>
 
-/* Compute capability: bf16 tensor cores, and 8.0's shared memory. */
+/* Least compute capability: the kernels need bf16 tensor cores and 8.0's shared memory. */
 enum { OLDEST_MAJOR = 8 };
 
-/* A measurement outside these bounds is of something else: another process that came or went. */
+/* A context outside these bounds was mismeasured: another process came or went. */
 enum { CONTEXT_LEAST = 32 << 20, CONTEXT_MOST = 2000 << 20 };
 
 /* Devices whose contexts are remembered. */
@@ -28,7 +27,7 @@ static int say(struct error *err, int code, const char *what, cudaError_t rc, co
 
 int cuda_say(struct error *err, const char *what, cudaError_t rc)
 {
-    cudaGetLastError(); /* it is told here */
+    cudaGetLastError(); /* reported here */
     switch ((int)rc) {
     case cudaErrorNoDevice:
         return say(err, -ENODEV, what, rc,
@@ -124,8 +123,10 @@ int cuda_check(unsigned index, char model[64], struct error *err)
     return check_age(what, index, model, err);
 }
 
-/* ---- what is free, asked without a context: CUDA tells only who has one already. NVIDIA's management library comes with
- * the driver and is loaded for this one question. ---- */
+/* ---- free memory, without a context ----
+ *
+ * CUDA reports it only to a process that has a context. NVIDIA's management library, which comes with the driver, is
+ * loaded for this one question. */
 
 struct nvml_memory {
     unsigned long long total, available, used;
@@ -143,7 +144,7 @@ static void *look_up(void *library, const char *name)
     return library ? dlsym(library, name) : NULL;
 }
 
-/* POSIX has dlsym's result be a function's address too; C has no cast for it. */
+/* POSIX lets dlsym return a function's address; C has no cast for it. */
 #define LOOK_UP(member, library, name) *(void **)&(member) = look_up(library, name)
 
 static uint64_t management_available(unsigned index)
@@ -168,21 +169,23 @@ static uint64_t management_available(unsigned index)
     return memory.available;
 }
 
-/* ---- all kernels. Which there are, the compiler's own start-up code knows, which registers each with the runtime: the
- * linker sends these calls by way of this file (--wrap). ---- */
+/* ---- loading all kernels ----
+ *
+ * The compiler's start-up code registers each kernel with the runtime. The linker redirects these calls to this file
+ * (--wrap), which so knows all kernels. */
 
 #ifdef CUDASIM
 
 cudaError_t cuda_load_kernels(void)
 {
-    return cudaSuccess; /* they are functions of this program */
+    return cudaSuccess; /* kernels are functions of this program */
 }
 
 #else
 
 enum { KERNELS = 1024 };
 
-/* Written before main, by the constructors that the compiler made. */
+/* Filled before main, by constructors of the compiler. */
 static const void *kernels[KERNELS];
 static unsigned n_kernels;
 
@@ -199,7 +202,7 @@ void __wrap___cudaRegisterFunction(void **binary, const char *kernel, char *name
     kernels[n_kernels++] = kernel;
 }
 
-/* To tell what a kernel needs the driver must have loaded it. */
+/* Asking for a kernel's attributes makes the driver load it. */
 cudaError_t cuda_load_kernels(void)
 {
     cudaError_t rc = cudaSuccess;
@@ -213,10 +216,10 @@ cudaError_t cuda_load_kernels(void)
 
 #endif
 
-/* Makes the context, loads all kernels, and says what that took. *available: what is free then. */
+/* Makes the context and loads all kernels. *context: the memory that took; *available: free memory afterwards. */
 static cudaError_t load(unsigned index, size_t *available, uint64_t *context)
 {
-    static uint64_t known[DEVICES]; /* a context is the process's, and made once: so is what was measured of it */
+    static uint64_t known[DEVICES]; /* a process makes each context once, and measures it then */
     const bool first = index >= DEVICES || known[index] == 0;
     const uint64_t before = first ? management_available(index) : 0;
     size_t total;

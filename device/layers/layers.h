@@ -2,12 +2,12 @@
  *
  * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads boundary l-1 and writes
  * boundary l (the embedding reads ids; the head reads the last boundary and writes losses). In backward the gradient
- * buffer holds dL/d(boundary l) on entry to the layer's first visit and dL/d(boundary l-1) on return from its last; it
- * recomputes what it needs from its stashed input, bit for bit what forward computed, in the workspace, or reads what
- * forward kept.
+ * buffer holds dL/d(boundary l) on entry to the layer's first visit and dL/d(boundary l-1) on return from its last.
+ * Backward reads the activations that forward kept, or recomputes them in the workspace from the layer's input, with the
+ * same bits.
  *
- * Dropout's bits are named by the unit that is visited where they are drawn; the embedding's, which has several units,
- * by that of its topmost visit. */
+ * Dropout's bits depend on the id of the visited unit; for the embedding, which has several units, on that of its topmost
+ * visit. */
 #ifndef DEVICE_LAYERS_LAYERS_H
 #define DEVICE_LAYERS_LAYERS_H
 
@@ -30,27 +30,26 @@ struct layer_pass {
     const struct model *model;
     const struct model_layer *layer;
     const struct model_unit *unit;
-    bool bottom, top; /* of the layer's visits: the first in forward, the first in backward */
-    /* The unit's, on the device, the head's with the rows of zeros that pad it; the embedding's may be the host's, as the
-     * device can read it (embed, position), and are NULL in backward. */
+    bool bottom, top; /* this is the layer's first visit in forward; in backward */
+    /* The unit's weights, on the device; the head's are padded by rows of zeros. The embedding's may be host memory, which
+     * embed and position can read; they are NULL in backward. */
     const void *weights;
     float *contribution; /* the same layout: += in backward, or = if fresh; NULL forward */
-    bool fresh;          /* the contribution, or those of the chunks, hold nothing yet, of any content */
+    bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
     const void *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
-    /* (tokens, width) boundary l; NULL for the head. Written forward; free in backward: all who read it are done. */
+    /* (tokens, width) boundary l; NULL for the head. Written forward; unused in backward. */
     void *output;
     void *gradient; /* (tokens, width) of this microbatch, in and out; NULL forward */
-    /* (tokens, width) where the head's visits, in plans that have it so, add up their input's gradient, which the last of
-     * them rounds to `gradient`, in the place of its own beginning or of the input; else NULL. */
+    /* (tokens, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit rounds
+     * the sum to `gradient`, which lies at its beginning or in the input's place; else NULL. */
     float *gradient_sum;
     const uint32_t *ids, *labels; /* (tokens), on the device */
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
     void *workspace;              /* plan_workspace(), of any content */
-    /* Where a layer that keeps what backward reads has it (plan_kept_bytes): written forward, read backward; NULL:
-     * backward computes it again. */
+    /* Kept activations (plan_kept_bytes): written forward, read backward; NULL: backward recomputes them. */
     void *kept;
-    /* (the head's units, bottom first): forward over all of them does backward's work too; NULL otherwise. */
+    /* (the head's units, bottom first): forward also does backward's work for all of them; NULL otherwise. */
     const struct layer_chunk *chunks;
     uint32_t n_rows, n_tokens; /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */
     uint64_t first_row;        /* in the minibatch */
@@ -59,7 +58,7 @@ struct layer_pass {
     bool dropout;     /* false in evaluation */
     /* Generating, where n_rows is 1: */
     uint32_t position;    /* of the row's first token; 0 otherwise */
-    uint32_t n_positions; /* that the cache was laid out for */
+    uint32_t n_positions; /* capacity of the cache */
     void *cache;          /* of this block; NULL otherwise */
     float *logits;        /* (vocabulary): what the head writes instead of losses, for n_tokens 1; NULL otherwise */
     const struct plan_setting *setting;
@@ -71,8 +70,8 @@ struct layer_ops {
     void (*backward)(const struct layer_pass *pass);
 };
 
-/* Before any pass of a model with blocks: device_ops.prepare_attention for passes like this one, of as many rows or fewer.
- * Of pass: ops, dev, model, setting, plan, workspace, kept, n_rows, n_tokens and dropout. Writes into workspace and kept. */
+/* Called before any pass of a model with blocks: device_ops.prepare_attention for passes of as many rows or fewer. Reads
+ * ops, dev, model, setting, plan, workspace, kept, n_rows, n_tokens and dropout of pass; writes into workspace and kept. */
 void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
 
 /* By enum model_layer_kind; every member set. */

@@ -10,11 +10,11 @@ struct compute_options {
     struct mailbox *box;
 };
 
-/* Handles ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox forever; the main thread ends the process.
- * arg: a struct compute_options, borrowed. */
-/* Threads of compute_run and its team together. */
+/* Number of threads of compute_run, including its team. */
 unsigned compute_threads(const struct compute_options *options);
 
+/* Handles ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox forever; the main thread ends the process.
+ * arg: a struct compute_options, borrowed. */
 void *compute_run(void *arg);
 
 #endif

@@ -1,9 +1,9 @@
 /* device/cpu/kernels/attention.kernel.c - attention in tiles of 64 queries by 64 keys, no score matrix.
  *
- * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end - backward all
- * heads that share their keys, one after another - so heads and rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often
- * a multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. Packed, they
- * are fp32: scores, probabilities and their gradients never are anything else. */
+ * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, and in backward
+ * all heads that share their keys, one after another. So heads and rows cannot change each other's bits. Views of qkv are
+ * packed once per head: its rows are often a multiple of 4 KiB apart, so a tile's rows would share a few sets of the
+ * first-level cache. Packed rows, scores, probabilities and their gradients are fp32. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/math.h"
@@ -21,7 +21,7 @@ struct head {
     size_t n_tokens, width, padded; /* head width, and rounded up to 16 */
     size_t stride;                  /* of qkv's rows */
     size_t kv_width;                /* of all heads of keys */
-    size_t n_keys;                  /* that count, of n_tokens */
+    size_t n_keys;                  /* keys that count, at most n_tokens */
     const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
     float *scratch; /* this thread's */
@@ -32,7 +32,7 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Heads of queries to one of keys. */
+/* Query heads per key head. */
 static size_t group_of(const struct device_attention *op)
 {
     return op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
@@ -135,7 +135,7 @@ static bool is_diagonal(const struct head *head, const size_t place[2])
     return !head->op->full && place[0] == place[1];
 }
 
-/* Of these columns those that the query sees: the rest becomes zeros. */
+/* Columns that the query sees; the others become zeros. */
 static size_t tile_seen(const struct head *head, size_t i, const size_t place[2])
 {
     if (is_diagonal(head, place))
@@ -143,7 +143,7 @@ static size_t tile_seen(const struct head *head, size_t i, const size_t place[2]
     return head->op->full ? cpu_smaller(TILE, head->n_keys - place[1]) : TILE;
 }
 
-/* The end of the keys that some query of this tile sees. */
+/* End of the keys that any query of this tile sees. */
 static size_t keys_end(const struct head *head, size_t query)
 {
     return head->op->full ? head->n_keys : query + 1;
@@ -157,11 +157,11 @@ static void draw_factors(const struct head *head, float factors[TILE], size_t qu
     dropout_factors(factors, first, TILE, dropout->first_row + head->row, dropout);
 }
 
-/* Of the queries of one tile: what the keys seen so far amount to. */
+/* Running softmax of the queries of one tile, over the keys so far. */
 struct softmax {
     float max[TILE];
     float sums[TILE][VECTOR]; /* of exponentials, lane by lane */
-    float rescale[TILE];      /* what sums and outputs before this tile of keys shrink by */
+    float rescale[TILE];      /* factor of the sums and outputs before this tile of keys */
 };
 
 static void update_max(struct softmax *softmax, const struct head *head, float *scores, size_t n, const size_t place[2])
@@ -228,7 +228,7 @@ static void finish_rows(const struct softmax *softmax, const struct head *head, 
         const float sum = (float)vec_sum(vec_load(softmax->sums[i])), max = softmax->max[i] * head->to_log2;
         for (size_t j = 0; j < head->width; j += VECTOR)
             value_store_n(to + j, vec_load(out + j) / sum, head->width - j);
-        /* from the rounded maximum, which is what the exponentials were taken relative to */
+        /* the exponentials are relative to the rounded maximum */
         log_sum_exp[i] = (float)((double)max * 0.6931471805599453 + (double)logf(sum));
     }
 }
@@ -299,7 +299,7 @@ struct backward {
     float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* of one tile of keys */
     float *scores, *score_gradient;
     float *room;  /* for one tile; may be k_gradient */
-    bool is_next; /* not the first of the heads that share their keys: their gradients go on */
+    bool is_next; /* not the first of the heads that share their keys: add to the gradients of keys */
 };
 
 static void backward_prepare(const struct head *head, const struct backward *at)
@@ -378,7 +378,7 @@ static void backward_tile(const struct head *head, const struct backward *at, si
     product(&sum);
 }
 
-/* Of a thread: where its scratch has what. */
+/* Layout of a thread's scratch. */
 static struct backward lay_out(const struct head *head)
 {
     const size_t tokens = round_up(head->n_tokens, TILE), whole = tokens * head->padded, tile = TILE * head->padded;
@@ -394,23 +394,24 @@ static struct backward lay_out(const struct head *head)
     return at;
 }
 
-/* A tile of n keys with all queries that see them; its gradients are there then. */
+/* A tile of n keys with all queries that see them; completes its gradients. */
 static void backward_keys(const struct head *head, const struct backward *at, size_t key, size_t n)
 {
-    pack_tile(head, at->room, head->v + key * head->stride, head->stride, n); /* free until the first tile of queries */
+    pack_tile(head, at->room, head->v + key * head->stride, head->stride,
+              n); /* room is unused until the first tile of queries */
     transpose(head, at->v_transposed, at->room);
     pack_tile(head, at->k, head->k + key * head->stride, head->stride, n);
     transpose(head, at->k_transposed, at->k);
     if (key < head->n_keys)
         for (size_t query = head->op->full ? 0 : key; query < head->n_tokens; query += TILE)
             backward_tile(head, at, query, key);
-    else if (!at->is_next) { /* nobody sees them */
+    else if (!at->is_next) { /* no query sees them */
         memset(at->k_gradient, 0, n * head->padded * sizeof(float));
         memset(at->v_gradient, 0, n * head->padded * sizeof(float));
     }
 }
 
-/* The heads from this one on that share their keys. */
+/* The heads that share their keys, from this one on. */
 static void backward_heads(const struct device_attention *op, size_t item, unsigned thread)
 {
     const size_t group = group_of(op);

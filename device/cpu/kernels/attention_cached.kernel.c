@@ -1,8 +1,8 @@
-/* device/cpu/kernels/attention_cached.kernel.c - attention of a few queries over keys and values that are kept.
+/* device/cpu/kernels/attention_cached.kernel.c - attention of a few queries over cached keys and values.
  *
- * The cache is laid out for reading: head after head, of each its keys by tiles of 64, transposed, then its values, token
- * by token. So one query streams through memory from one end to the other, and neither transposes nor packs. Tiles are
- * counted from position 0, and each query's sums run from there, so how tokens were cut into calls changes no bit. */
+ * The cache is laid out for reading: for each head its keys in transposed tiles of 64, then its values, token by token. So
+ * a query reads memory sequentially, and neither transposes nor packs. Tiles and each query's sums begin at position 0, so
+ * the division of tokens into calls changes no bit. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #define PRODUCT_OF_VALUES
@@ -12,7 +12,7 @@
 
 enum {
     TILE = PLAN_CPU_TILE,
-    ENOUGH = 1 << 15, /* keys and values, read by each query: less is done before a second thread is awake */
+    ENOUGH = 1 << 15, /* numbers read per query; below, one thread is done before a second wakes up */
 };
 
 struct head {
@@ -66,13 +66,13 @@ static void append(const struct head *head)
     }
 }
 
-/* Of one query: what the keys seen so far amount to. */
+/* Running softmax of one query, over the keys so far. */
 struct softmax {
     float max;
     float sums[VECTOR]; /* of exponentials, lane by lane */
 };
 
-/* A row of scores, of which the first `visible` count, becomes exponentials. Returns what the sums before shrink by. */
+/* Turns a row of scores, of which the first `visible` count, into exponentials. Returns the factor of the earlier sums. */
 static float exponentiate(struct softmax *softmax, const struct head *head, float *row, size_t visible)
 {
     vec max = vec_all(softmax->max), rescale, sum;

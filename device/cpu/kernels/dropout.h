@@ -23,8 +23,8 @@ VECTOR_INLINE void dropout_multiply(vec_uint *high, vec_uint *low, vec_uint x, u
     *low = (vec_uint)((even & ~upper) | odd << 32);
 }
 
-/* Philox4x32-10, random_quad, for VECTOR quads. words[lane] is that word of each; which quad stands where is such that
- * vec_transpose brings them in order. */
+/* Philox4x32-10, random_quad, for VECTOR quads. words[lane] has that word of each quad, in an order that
+ * vec_transpose undoes. */
 VECTOR_INLINE void dropout_words(vec_uint words[4], struct random_key key, uint64_t row, uint64_t first)
 {
     vec_uint step, c0, c1, c2 = (uint32_t)row - (vec_uint){0}, c3 = (uint32_t)(row >> 32) - (vec_uint){0};

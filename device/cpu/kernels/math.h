@@ -1,9 +1,9 @@
 /* device/cpu/kernels/math.h - exponential and activations on vectors, without a library.
  *
- * libm's vector forms appear only under -ffast-math, which would take NaN and infinity away from the checks that rely
- * on them. These are polynomials of our own: least relative error over the reduced interval, first coefficients pinned
- * so that 0 maps to 1 exactly. tests/device/cpu/test_cpu_matmul.c and test_cpu_softmax.c hold them to libm's double over a dense
- * grid, through the operations. NaN stays NaN. */
+ * gcc uses libm's vector functions only under -ffast-math, which breaks checks for NaN and infinity. These polynomials
+ * have the least relative error over the reduced interval, with first coefficients fixed so that 0 maps to 1 exactly.
+ * tests/device/cpu/test_cpu_matmul.c and test_cpu_softmax.c compare them with libm's double over a dense grid. NaN stays
+ * NaN. */
 #ifndef DEVICE_CPU_KERNELS_MATH_H
 #define DEVICE_CPU_KERNELS_MATH_H
 
@@ -36,7 +36,7 @@ VECTOR_INLINE vec math_exp2(vec x)
 }
 
 /* e^x: relative error 1e-7; 0 below -88.03, infinity above 88.37. ln 2 in two parts (Cody & Waite), so that the
- * reduction loses nothing. */
+ * reduction is exact. */
 VECTOR_INLINE vec math_exp(vec x)
 {
     x = vec_max(vec_all(-88.03f), vec_min(vec_all(88.73f), x));

@@ -10,7 +10,7 @@ struct row {
     const value *x, *weight;
     size_t n;
     float mean, inverse; /* of the deviation */
-    bool centred;        /* not about 0, whatever the mean */
+    bool centred;        /* about the mean; RMS norm is about 0 */
 };
 
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: the sums stay in the first-level cache */
@@ -65,8 +65,8 @@ static void forward(struct device *dev, const struct device_norm *op)
     }
 }
 
-/* With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)), without mean(g) where
- * nothing was taken off. */
+/* With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
+ * not centred. */
 static void row_backward(const struct row *row, value *dx, bool accumulate, const value *dy)
 {
     vec_double sum = {0}, product = {0};
@@ -132,7 +132,7 @@ static void backward(struct device *dev, const struct device_norm *op)
     value *dx = op->x_gradient;
     const size_t n = op->n;
 
-    /* First, since dx may be dy. */
+    /* before dx is written, which may be dy */
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += COLUMNS)
         columns_backward(op, j, n - j < COLUMNS ? n - j : COLUMNS);

@@ -97,7 +97,7 @@ struct panel_source {
     const value *x;
     size_t stride;
     bool across;
-    size_t n, depth; /* lanes and steps that there are; further lanes of the panel get numbers that nobody reads */
+    size_t n, depth; /* lanes and steps of the source; further lanes of the panel are undefined */
 };
 
 /* One step, of terms a stride apart of which n_terms are left. */
@@ -121,7 +121,7 @@ VECTOR_INLINE void panel_along(float *panel, const size_t n_vectors, const struc
             panel_step(panel, n_vectors, from->x + p * from->stride, from->stride, from->depth - p, from->n);
 }
 
-/* Where VECTOR lanes begin, of which n are there; others repeat the last one. */
+/* Addresses of VECTOR lanes, of which n exist; the others repeat the last one. */
 VECTOR_INLINE void panel_lanes(const value **lanes, const value *x, size_t stride, size_t n)
 {
     for (size_t i = 0; i < VECTOR; i++)
@@ -164,8 +164,8 @@ VECTOR_INLINE void panel_vector_across(float *to, const size_t width, const stru
         vec_store(to, panel_one(lanes, p, from->depth - p));
 }
 
-/* Asks for part i of n of what a panel will be filled from, while something else is computed: its lines lie far apart,
- * and a processor guesses no such pattern. */
+/* Prefetches part i of n of a panel's source during other computation. Its cache lines lie far apart, a pattern that
+ * hardware prefetchers miss. */
 VECTOR_INLINE void panel_fetch(const struct panel_source *from, size_t lanes, size_t i, size_t n)
 {
     const size_t width = from->n < lanes ? from->n : lanes;

@@ -1,5 +1,5 @@
-/* device/cpu/kernels/value.h - values of the number type that a kernel file is compiled for: widened to fp32 as they are read,
- * rounded as they are written, to nearest, ties to even (proto/base/number.h). For fp32 both are nothing at all. */
+/* device/cpu/kernels/value.h - values of the number type that a kernel file is compiled for: widened to fp32 when read,
+ * rounded to nearest, ties to even, when written (proto/base/number.h). For fp32 both do nothing. */
 #ifndef DEVICE_CPU_KERNELS_VALUE_H
 #define DEVICE_CPU_KERNELS_VALUE_H
 
@@ -45,7 +45,7 @@ VECTOR_INLINE void value_store(value *p, vec x)
     memcpy(p, &rounded, sizeof rounded);
 }
 
-/* What reading x again would give once it is written. */
+/* x, rounded as by writing and reading it. */
 VECTOR_INLINE vec value_as_stored(vec x)
 {
     return value_widen_all(value_round_all(x));

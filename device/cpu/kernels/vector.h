@@ -1,8 +1,8 @@
 /* device/cpu/kernels/vector.h - vectors as wide as the instruction set a kernel file is compiled for.
  *
- * The compiler's own vector types, so that one source serves every instruction set and loads are as wide as they can be
- * without relying on a loop being recognised. Tails go through vec_load_n and vec_store_n, so every element is computed
- * by the same instructions wherever it stands in a row. */
+ * The compiler's own vector types, so that one source serves every instruction set, and loads are wide without
+ * relying on auto-vectorisation. Tails use vec_load_n and vec_store_n, so the same instructions compute every element,
+ * wherever it stands in a row. */
 #ifndef DEVICE_CPU_KERNELS_VECTOR_H
 #define DEVICE_CPU_KERNELS_VECTOR_H
 
@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* For what the compiler's vectors have no operator: VECTOR_CALL(max_ps) is _mm512_max_ps or _mm256_max_ps. */
+/* Intrinsics where vector types have no operator: VECTOR_CALL(max_ps) is _mm512_max_ps or _mm256_max_ps. */
 #define VECTOR_SHUFFLE __builtin_shufflevector
 #if defined(__AVX512F__)
 enum { VECTOR = 16 };

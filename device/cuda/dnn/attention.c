@@ -1,5 +1,5 @@
-/* Causal attention as the patterns of operations that cuDNN knows as fused attention, forward and backward. All between is
- * virtual: no such tensor is in memory, but those that the caller gives room for. */
+/* Causal attention, forward and backward, as the patterns of operations that cuDNN recognises as fused attention.
+ * Intermediate tensors are virtual, never in memory, except those that the caller provides. */
 #include "device/cuda/dnn/graph.h"
 
 #include <float.h>
@@ -28,7 +28,7 @@ static void *add_scalar(struct dnn_graph *g, enum dnn_tensor id)
     return dnn_add_array(g, &a);
 }
 
-/* (rows, heads, tokens, n), virtual: scores, where n is the keys; n 1: what was reduced along them. */
+/* (rows, heads, tokens, n), virtual: scores, if n is the number of keys; their reductions, if n is 1. */
 static void *add_scores(struct dnn_graph *g, const struct dnn_shape *s, enum dnn_type type, size_t n)
 {
     const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, keys = (int64_t)n;
@@ -74,7 +74,7 @@ static void *combine(struct dnn_graph *g, const struct dnn_shape *s, enum dnn_po
     return y;
 }
 
-/* Scores of keys that come after their query become DNN_MASKED. */
+/* Sets the scores of keys that come after their query to DNN_MASKED. */
 static void *add_mask(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
 {
     void *query = add_scores(g, s, DNN_INT32, s->n_tokens), *key = add_scores(g, s, DNN_INT32, s->n_tokens);
@@ -158,7 +158,7 @@ static void *add_delta(struct dnn_graph *g, const struct dnn_shape *s, const voi
     return delta;
 }
 
-/* Queries' gradient, ds k: by a product of its own, or as sums in fp32 to which each block of keys adds. */
+/* Queries' gradient, ds k: a separate product, or fp32 sums to which each block of keys adds. */
 static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, enum plan_attention way, const void *ds,
                                const void *transposed_k)
 {
@@ -223,8 +223,8 @@ enum plan_attention dnn_backward_way(size_t version, int capability)
     return version >= 91002 && capability >= 80 && capability <= 90 ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_OWN;
 }
 
-/* The engine of a way, from a version on, and what makes it keep an order: its stages. The other knobs say what the
- * library's own proposal of this engine says, whose names changed once. */
+/* The engine of a method, from a version on. Its stages make it keep an order. The other knobs have the values of the
+ * library's own proposal of this engine; their names changed once. */
 static const struct ordered {
     enum plan_attention way;
     size_t since;

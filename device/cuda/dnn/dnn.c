@@ -1,9 +1,9 @@
-/* Attention through cuDNN, where it is found and gives the same bits every time. Dropout is for our own kernels, as its bits
- * must be ours.
+/* Attention through cuDNN, if it is found and gives the same bits every time. Attention with dropout uses our own kernels,
+ * as the dropped elements must be ours.
  *
- * All is chosen and compiled before the first step (cuda_dnn_prepare), and run once: for the rows of a microbatch and, as a
- * share may end with fewer, for single ones. Backward takes as many rows or heads at a time as its scratch is for. What then
- * fails in a step is a fault: another kernel's bits would be others. */
+ * Plans are chosen, compiled and run once before the first step (cuda_dnn_prepare): for the rows of a microbatch and, as a
+ * share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its scratch holds. A failure
+ * within a step is a fault, as another kernel would give other bits. */
 #include "device/cuda/dnn/dnn.h"
 
 #include "proto/base/process.h"
@@ -24,14 +24,14 @@ enum { N_PLANS = 2 /* rows of a slice, and one */ };
 struct direction {
     size_t n_heads; /* of a slice */
     struct plan plans[N_PLANS];
-    unsigned n; /* 0: our own kernels */
+    unsigned n; /* 0: our own kernels are used */
 };
 
 struct cuda_dnn {
-    struct dnn_api api; /* all NULL: there is none */
+    struct dnn_api api; /* all NULL: no library */
     const char *missing;
     void *handle;
-    size_t n_tokens, n_heads, width;       /* of the rows that it is prepared for */
+    size_t n_tokens, n_heads, width;       /* the prepared shape */
     struct plan_attention_scratch scratch; /* of backward */
     struct direction forward, backward;
 };
@@ -71,7 +71,7 @@ void cuda_dnn_close(struct device *dev)
     forget(&dnn->api, &dnn->backward);
     if (dnn->handle)
         dnn->api.destroy(dnn->handle);
-    /* the library stays: what it has registered with the driver would outlive it */
+    /* the library stays loaded: its registrations with the driver would outlive it */
     free(dnn);
     dev->dnn = NULL;
 }
@@ -120,7 +120,7 @@ static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, size_t n_r
     return p->plan != NULL;
 }
 
-/* What a plan is given of the tensors, by their ids. */
+/* The arrays of a plan's tensors, by their ids. */
 struct pack {
     int64_t ids[DNN_TENSORS];
     const void *pointers[DNN_TENSORS];
@@ -182,7 +182,7 @@ static int run_slice(const struct cuda_dnn *dnn, const struct plan *p, const str
     return execute(dnn, p, &pack, scratch + dnn->scratch.workspace);
 }
 
-/* The last slice begins where it ends with the rows, or heads: what two compute is the same bits twice. */
+/* The last slice ends with the rows, or heads, so it may overlap the slice before it; both give the same bits. */
 static size_t slice_at(size_t i, size_t n, size_t all)
 {
     return i + n <= all ? i : all - n;
@@ -200,7 +200,7 @@ static int run(const struct cuda_dnn *dnn, const struct direction *d, const stru
     return status;
 }
 
-/* Plans for the operation's rows, and runs them once, on whatever is there. NULL, or why not: *d is then empty. */
+/* Makes plans for the operation's rows and runs each once, on any content. NULL, or the reason why not; *d is then empty. */
 static const char *prepare(struct device *dev, struct direction *d, const struct device_attention *op, size_t n_rows,
                            size_t n_heads, enum plan_attention way)
 {
@@ -234,13 +234,13 @@ static bool is_aligned(const struct device_attention *op)
     return addresses % 16 == 0;
 }
 
-/* Causal, each head with keys of its own: all that the graphs say. */
+/* The graphs support only causal attention without shared keys. */
 static bool is_plain(const struct device_attention *op)
 {
     return !op->full && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads;
 }
 
-/* Why the library is not asked at all; NULL: it is. */
+/* The reason not to use the library at all; NULL: none. */
 static const char *cannot(const struct device *dev, const struct device_attention *op)
 {
     if (dev->type != NUMBER_BF16)
@@ -256,7 +256,7 @@ static const char *cannot(const struct device *dev, const struct device_attentio
     return NULL;
 }
 
-/* Why backward has no plan of the library's, from what it was planned for. */
+/* The reason why backward does not use the library. */
 static const char *not_planned(const struct device *dev, const struct device_attention *op)
 {
     enum plan_attention way = cuda_dnn_way(dev->index);
@@ -302,7 +302,7 @@ void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enu
     size_t before = 0, after = 0, total;
 
     if (!why) {
-        cuda_note(dev, cudaStreamSynchronize(dev->queue.stream)); /* with what was there before */
+        cuda_note(dev, cudaStreamSynchronize(dev->queue.stream)); /* waits for earlier work too */
         forget(&dnn->api, &dnn->forward);
         forget(&dnn->api, &dnn->backward);
         dnn->n_tokens = op->n_tokens, dnn->n_heads = op->n_heads, dnn->width = op->width;
@@ -329,10 +329,10 @@ enum plan_attention cuda_dnn_way(unsigned index)
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, (int)index) != cudaSuccess ||
         !dnn_api_load(&api, &why))
         return PLAN_ATTENTION_OWN;
-    return dnn_backward_way(api.version(), 10 * major + minor); /* the library stays, as in cuda_dnn_close */
+    return dnn_backward_way(api.version(), 10 * major + minor); /* the library stays loaded, as in cuda_dnn_close */
 }
 
-/* Of rows that it was prepared for, and not of an operation that drops. */
+/* True for the prepared shape without dropout. */
 static bool is_prepared(const struct device *dev, const struct device_attention *op)
 {
     const struct cuda_dnn *dnn = dev->dnn;

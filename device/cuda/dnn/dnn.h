@@ -1,7 +1,7 @@
-/* device/cuda/dnn/dnn.h - cuDNN as far as attention needs it, found at run time.
+/* device/cuda/dnn/dnn.h - the part of cuDNN that attention needs, loaded at run time.
  *
- * Building needs no cuDNN: what is declared here are facts of its backend interface, which stand for all of its version
- * 9. A computation is a graph of descriptors: tensors, operations on them, and what the library makes of these. */
+ * Building needs no cuDNN: the constants here belong to its backend interface, and are the same in all of version 9. A
+ * computation is a graph of descriptors: tensors, operations, and the library's engines and plans for them. */
 #ifndef DEVICE_CUDA_DNN_DNN_H
 #define DEVICE_CUDA_DNN_DNN_H
 
@@ -27,7 +27,7 @@ enum dnn_descriptor {
     DNN_REDUCTION = 21,
     DNN_OPERATION_REDUCTION = 22,
     DNN_OPERATION_RESHAPE = 31,
-    DNN_DEVICE_PROPERTIES = 38, /* of a device that need not be there; from 9.8 on */
+    DNN_DEVICE_PROPERTIES = 38, /* a device, present or not; from 9.8 on */
 };
 
 /* The type of an attribute's elements. */
@@ -126,19 +126,19 @@ struct dnn_api {
     int (*execute)(void *handle, void *plan, void *pack);
 };
 
-/* Loads the library from EPS_CUDNN=DIR or, if that is not set, from where the loader finds it and the toolkit's usual
- * place; an empty EPS_CUDNN: not at all. False, and why (a constant). Undo: dnn_api_unload. */
+/* Loads the library from EPS_CUDNN=DIR or, if that is not set, from the loader's path or the toolkit's usual place. An
+ * empty EPS_CUDNN forbids it. False, and why (a constant). Undo: dnn_api_unload. */
 bool dnn_api_load(struct dnn_api *api, const char **why);
 void dnn_api_unload(struct dnn_api *api); /* safe on a zeroed one */
 
-/* Some rows of struct device_attention, and heads side by side of them. */
+/* Some rows of struct device_attention, and some neighbouring heads. */
 struct dnn_shape {
     size_t n_rows, n_tokens, n_heads, head_width;
     size_t n_all_heads; /* of a row */
 };
 
-/* The tensors that the caller gives, by their ids in a variant pack: those of struct device_attention from the first row
- * and head on. Scalars are fp32 of the host. */
+/* Ids of the caller's tensors in a variant pack: those of struct device_attention from the first row and head on. Scalars
+ * are fp32 on the host. */
 enum dnn_tensor {
     DNN_Q = 1,
     DNN_K,
@@ -146,7 +146,7 @@ enum dnn_tensor {
     DNN_OUT,
     DNN_LOG_SUM_EXP,
     DNN_SCALE,
-    DNN_MASKED, /* what a score becomes whose key comes after its query */
+    DNN_MASKED, /* score of a key that comes after its query */
     /* Of backward alone: */
     DNN_OUT_GRADIENT,
     DNN_Q_GRADIENT,
@@ -161,7 +161,7 @@ enum { DNN_TENSORS = DNN_ONE };
 
 enum { DNN_MAX_DESCRIPTORS = 128, DNN_MAX_OPERATIONS = 32, DNN_MAX_CONFIGS = 8 };
 
-/* Descriptors, each owned; the last one made is the first to go. */
+/* Owned descriptors; destroyed in reverse order. */
 struct dnn_graph {
     const struct dnn_api *api;
     void *descriptors[DNN_MAX_DESCRIPTORS];
@@ -172,8 +172,8 @@ struct dnn_graph {
     void *graph; /* of the operations: one of the above */
 };
 
-/* The graphs of causal attention in bf16 on a handle; with a NULL handle for whatever device dnn_graph_configs is told the
- * properties of. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
+/* The graphs of causal attention in bf16 on a handle; with a NULL handle, for the device whose properties
+ * dnn_graph_configs gets. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
 bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
                          const struct dnn_shape *shape);
 /* way: not PLAN_ATTENTION_OWN. */
@@ -185,14 +185,14 @@ void dnn_graph_free(struct dnn_graph *graph);
  * DNN_MAX_CONFIGS; the number of them. properties: NULL, or those of the device that the graph is for. */
 unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *configs[DNN_MAX_CONFIGS]);
 
-/* The same of backward's graph. That an engine adds up in whatever order blocks come the library does not say of it, so two
- * ways have one engine and its knobs by number; 0: the library has not got it. */
+/* The same for backward's graph. The library does not report which engines sum in any order of blocks, so two of the
+ * methods name one engine and its knobs by number; 0: the library lacks it. */
 unsigned dnn_graph_backward_configs(struct dnn_graph *graph, enum plan_attention way, void *properties,
                                     void *configs[DNN_MAX_CONFIGS]);
 
-/* attention.c. What a score becomes whose key comes after its query. */
+/* attention.c. The score of a key that comes after its query. */
 float dnn_masked(const struct dnn_api *api);
-/* The way of backward of a device, by its compute capability (90: 9.0) and the library's version. */
+/* The backward method of a device, by its compute capability (90: 9.0) and the library's version. */
 enum plan_attention dnn_backward_way(size_t version, int capability);
 
 #endif

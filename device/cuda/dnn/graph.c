@@ -2,7 +2,7 @@
 
 #include <assert.h>
 
-enum { ANONYMOUS = 100 /* ids of tensors that nobody gives, from here on */ };
+enum { ANONYMOUS = 100 /* first id of virtual tensors */ };
 
 static void *create(struct dnn_graph *g, enum dnn_descriptor kind)
 {
@@ -138,7 +138,7 @@ void dnn_graph_free(struct dnn_graph *g)
     g->graph = NULL;
 }
 
-/* One that cannot say counts as one that differs from run to run. */
+/* An engine without this note counts as one that varies from run to run. */
 static bool is_deterministic(struct dnn_graph *g, void *config)
 {
     int64_t n = 0;

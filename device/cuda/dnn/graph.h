@@ -1,7 +1,7 @@
 /* device/cuda/dnn/graph.h - graphs for cuDNN, written operation by operation.
  *
- * A graph remembers its first error, after which all calls do nothing: who writes one looks once, at its end. Descriptors
- * belong to the graph; dnn_graph_free destroys them, the last one first. */
+ * A graph remembers its first error, after which all calls do nothing, so one check at the end is enough. The graph owns
+ * its descriptors; dnn_graph_free destroys them in reverse order. */
 #ifndef DEVICE_CUDA_DNN_GRAPH_H
 #define DEVICE_CUDA_DNN_GRAPH_H
 
@@ -23,9 +23,9 @@ enum dnn_pointwise {
 };
 enum dnn_reduction { DNN_SUM = 0, DNN_MAXIMUM = 3 };
 
-/* A tensor's elements are where its strides say. Virtual: between two operations, never in memory. */
+/* A tensor with strides. Virtual: between two operations, never in memory. */
 struct dnn_array {
-    int64_t id; /* DNN_ANONYMOUS: some number that nobody gives */
+    int64_t id; /* DNN_ANONYMOUS: an id that no variant pack has */
     enum dnn_type type;
     int64_t shape[DNN_RANK], strides[DNN_RANK];
     bool is_virtual, is_by_value;
@@ -40,17 +40,17 @@ struct dnn_pointwise_operation {
     int64_t axis; /* of DNN_INDEX */
 };
 void dnn_add_pointwise(struct dnn_graph *graph, const struct dnn_pointwise_operation *operation);
-/* c = a b, added up in fp32. */
+/* c = a b, summed in fp32. */
 void dnn_add_matmul(struct dnn_graph *graph, const void *a, const void *b, const void *c);
-/* y = x added up, or its largest, along the dimensions of which y has 1. */
+/* y = sum or maximum of x along the dimensions where y has 1. */
 void dnn_add_reduction(struct dnn_graph *graph, enum dnn_reduction reduction, const void *x, const void *y);
-/* y: what is in x, looked at with other strides. */
+/* y = x with other strides. */
 void dnn_add_view(struct dnn_graph *graph, const void *x, const void *y);
 
-/* After the last operation. handle may be NULL. False: graph->status is an error. */
+/* Call after the last operation. handle may be NULL. False: graph->status is an error. */
 bool dnn_graph_finish(struct dnn_graph *graph, void *handle);
 
-/* One engine with knobs; NULL: the library has not got it for this graph. */
+/* One engine with knobs; NULL: the library lacks it for this graph. */
 struct dnn_choice {
     enum dnn_knob knob;
     int64_t value;

@@ -1,9 +1,9 @@
 /* device/cuda/kernels/attention.cu - attention, forward: tiles of queries by tiles of keys, no score matrix.
  *
  * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one tile
- * of queries of one head of one row from end to end: scores against a tile of keys, of which the largest so far is taken
- * off before they are exponentiated, and their products with the values, rescaled when the largest changes. So no block
- * depends on another. Blocks with the most keys come first in each head. */
+ * of queries of one head of one row, over all tiles of keys: scores, their exponentials relative to the largest score so
+ * far, and the products with the values, which are rescaled when the largest changes. So no block depends on another.
+ * Blocks with the most keys come first in each head. */
 #include "device/cuda/kernels/attention.cuh"
 
 /* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
@@ -11,8 +11,8 @@
  * and one of values, 64 KiB at a head width of 128, so that two blocks fit a processor. */
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32 };
 
-/* Keys of a tile: a thread's part of their scores and of the output are 128 to 160 of its 255 registers. With 64 keys
- * and heads of 128 they would be 192, and the rest would not do for factors and addresses. */
+/* Keys of a tile: a thread's part of their scores and of the output takes 128 to 160 of its 255 registers. With 64 keys
+ * and heads of 128 it would take 192, which leaves too few for factors and addresses. */
 template <int HEAD> struct tile_keys {
     enum { N = HEAD > 64 ? 32 : 64 };
 };
@@ -22,15 +22,15 @@ template <int HEAD> struct warp_state {
     float max[2][2], sum[2][2]; /* of queries lane/4 and lane/4 + 8; sum: this lane's part */
 };
 
-/* Scores become probabilities, relative to the largest so far; what was summed up before is rescaled. The first score
- * is that of a key that lies `ahead` behind the warp's first query. */
+/* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the key
+ * `ahead` positions after the warp's first query. */
 template <int HEAD, int TILE_KEYS>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
                                     int ahead)
 {
     const int lane = lane_index();
 
-    if (ahead > -TILE_KEYS) /* some key is behind some query */
+    if (ahead > -TILE_KEYS) /* some key comes after some query */
 #pragma unroll
         for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
@@ -46,7 +46,7 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
             max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 1));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 2));
-        /* 1 exactly where the largest stays: of a product less its own rounding, nvcc would leave what was rounded */
+        /* exactly 1 if the largest stays; nvcc would fuse the subtraction and leave the product's rounding error */
         const float top = max * to_log2, rescale = power_of_2((state->max[m][half] - max) * to_log2);
         state->max[m][half] = max;
 #pragma unroll
@@ -101,7 +101,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
     }
 }
 
-/* Two blocks leave a thread 255 registers; given these, ptxas plans for a few more than there are, and spills. */
+/* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill. */
 template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const attention a)
 {
     enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
@@ -133,7 +133,7 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
         for (int m = 0; DROPS && m < 2; m++)
             drawn[m] = draw<false, TILE_KEYS>(a, head, query + row + m * 16, key);
         copy_wait<0>();
-        __syncthreads(); /* this stage is there, the other one is done with */
+        __syncthreads(); /* this stage has arrived; the other one is free */
         if (key + TILE_KEYS < end) {
             const shared_address next = stages + !stage * 2 * BYTES;
             const int left = a.n_tokens - key - TILE_KEYS;
@@ -165,8 +165,8 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
     finish<HEAD>(a, &state, room, head, row, query);
 }
 
-/* Any head and any keys: a block computes PLAIN queries, and PLAIN columns of their output; blocks of other columns compute the same
- * scores again. */
+/* Any head width and any keys. A block computes PLAIN queries and PLAIN columns of their output; blocks of other columns
+ * compute the same scores again. */
 template <typename T, kind K, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention a)
 {

@@ -1,7 +1,7 @@
-/* device/cuda/kernels/attention.cuh - what attention's forward and backward pass share: views, dropout, and tiles in two ways.
+/* device/cuda/kernels/attention.cuh - shared by attention's passes: views, dropout, and two kinds of tiles.
  *
- * Tiles of bf16 lie in shared memory for the tensor cores (fragment.cuh): fast, for head widths known to the compiler.
- * Tiles of fp32, staged a few columns at a time: for any head width, number type and address. */
+ * Tiles of bf16 lie in shared memory for the tensor cores (fragment.cuh): fast, for some head widths. Tiles of fp32 are
+ * staged a few columns at a time: for any head width, number type and address. */
 #ifndef DEVICE_CUDA_KERNELS_ATTENTION_CUH
 #define DEVICE_CUDA_KERNELS_ATTENTION_CUH
 
@@ -10,11 +10,11 @@
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
 
-/* The operation, and what kernels would else derive from it each. */
+/* The operation, with derived numbers that all kernels need. */
 struct attention {
     struct device_attention op;
     int n_tokens, head_width;
-    unsigned n_heads, group; /* group: heads of queries to one of keys; unsigned divides faster than a size_t */
+    unsigned n_heads, group; /* group: query heads per key head; unsigned divides faster than size_t */
     size_t kv_width, stride; /* columns of keys, or values; from token to token of qkv */
     float to_log2;           /* score * to_log2 is the exponent of 2 */
     uint32_t threshold;      /* of dropout */
@@ -43,7 +43,7 @@ inline attention attention_of(const struct device_attention *op)
     return a;
 }
 
-/* Of this width, with all addresses and strides multiples of 16 bytes, and causal. */
+/* True for heads of this width, causal, with all addresses and strides multiples of 16 bytes. */
 inline bool attention_is_fast(const struct cuda_queue *q, const struct device_attention *op, size_t head_width)
 {
     const uintptr_t addresses =
@@ -60,8 +60,7 @@ template <typename T> struct view {
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* What plain kernels are compiled for: each head with keys of its own, which a query sees up to its own; or whatever the
- * operation says, for which registers are fewer. */
+/* Kinds that plain kernels are compiled for: causal without shared keys; or any, which leaves fewer registers. */
 enum kind { OWN_CAUSAL, ANY_KIND };
 
 inline kind kind_of(const attention &a)
@@ -137,8 +136,8 @@ template <int HEAD> __device__ inline unsigned tile_at(int row, int eight)
     return (unsigned)(row * HEAD + (eight ^ turn) * 8) * 2;
 }
 
-/* What a thread copies of each tile: 8 values of every so many rows. Of the address only what steps from tile to tile is
- * kept, as registers are few. */
+/* A thread's share of the copy of each tile: 8 values of every so many rows. Keeps only the part of the address that
+ * changes from tile to tile, to save registers. */
 template <int HEAD, int THREADS> struct tile_share {
     enum { EIGHTS = HEAD / 8, AT_ONCE = THREADS / EIGHTS };
     static_assert(AT_ONCE % 8 == 0, "each thread copies with one turn");

@@ -1,10 +1,10 @@
 /* device/cuda/kernels/attention_backward.cu - attention, backward: probabilities are computed again from log_sum_exp.
  *
- * Two kernels share one body. One holds a tile of keys, runs over the queries that see them, and sums up the gradients
- * of keys and values; the other holds a tile of queries, runs over the keys they see, and sums up the gradient of
- * queries. So scores are computed twice, seven products where five would do, but no sum has more than one owner: nothing
- * is added atomically, and the order of a sum is that of the tiles. What is held makes the rows of the scores: keys by
- * queries here, queries by keys there, so that both go from sums into the next product without leaving registers.
+ * Two kernels share one body. One holds a tile of keys, runs over the queries that see them, and sums the gradients of
+ * keys and values. The other holds a tile of queries, runs over the keys they see, and sums the gradient of queries. So
+ * scores are computed twice, seven products instead of five. But every sum has one owner: nothing is added atomically, and
+ * sums follow the order of tiles. The held tile makes the rows of the scores (keys by queries, or queries by keys), so that
+ * sums become factors of the next product without leaving registers.
  *
  * With p the probabilities, g = out_gradient values^T: values' gradient = p^T out_gradient, and with
  * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
@@ -53,12 +53,12 @@ template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(
     }
 }
 
-/* The fast kernel of keys adds up no heads. */
+/* The fast kernel of keys does not sum over heads. */
 template <bool OF_KEYS> struct fast_kind {
     static constexpr kind K = OF_KEYS ? OWN_CAUSAL : ANY_KIND;
 };
 
-/* What a block holds and what comes to it. */
+/* The tiles that a block holds, and those that it runs over. */
 template <typename T, kind K, bool OF_KEYS> struct sides {
     view<const T> held[2], coming[2]; /* keys, values; queries, out_gradient: or the other way round */
 
@@ -76,7 +76,7 @@ template <typename T, kind K, bool OF_KEYS> struct sides {
     }
 };
 
-/* A thread's share of what comes, which steps from tile to tile. */
+/* A thread's share of the coming tiles. */
 template <int HEAD, bool OF_KEYS> struct arrivals {
     typedef tile_share<HEAD, THREADS> share;
     enum { COMING = plan<HEAD, OF_KEYS>::COMING };
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
         float p[1][COMING / 8][4] = {}, g[1][COMING / 8][4] = {};
 
         copy_wait<0>();
-        __syncthreads(); /* this stage is there, the other one is done with */
+        __syncthreads(); /* this stage has arrived; the other one is free */
         if (other + COMING < end)
             arrivals.fetch(shared, !stage, a.n_tokens - other - COMING);
         if (other == begin)
@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                          a.n_tokens);
 }
 
-/* Any head and any keys, as attend_plain of attention.cu. Heads that share their keys are gone through one after another
- * by the block that holds these. */
+/* Any head width and any keys, as attend_plain of attention.cu. The block that holds keys runs over the heads that share
+ * them, one after another. */
 template <typename T, kind K, bool OF_KEYS, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const attention a)
 {

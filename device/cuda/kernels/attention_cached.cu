@@ -1,13 +1,13 @@
-/* device/cuda/kernels/attention_cached.cu - attention of a few queries over keys and values that are kept.
+/* device/cuda/kernels/attention_cached.cu - attention of a few queries over cached keys and values.
  *
- * The cache is (2, n_kv_heads, n_positions, head_width): a head's keys, or values, are read from one end to the other. Its
- * positions are attended to in chunks counted from 0; what a chunk amounts to is merged into what those before it do, in
- * order. With few queries the chunks are blocks of their own, so that the whole device reads ("flash decoding", Dao et
- * al., 2023), and a second kernel merges; with many, a block goes through all of them. Which of the two, and with which
- * queries it is computed, changes no bit of a query's output: so how tokens were cut into calls does not.
+ * The cache is (2, n_kv_heads, n_positions, head_width): a head's keys, or values, are read sequentially. Positions
+ * are processed in chunks counted from 0, and the chunks' results are merged in order. With few queries each chunk has a
+ * block of its own, so that the whole device reads ("flash decoding", Dao et al., 2023), and a second kernel merges. With
+ * many queries a block runs over all chunks. Neither this choice nor the other queries of a call change a bit of a query's
+ * output, so the division of tokens into calls does not either.
  *
- * A call's own keys and values are read where they came from, so that the blocks that append them to the cache are
- * waited for by nobody. */
+ * A call's own keys and values are read from their source, so that no block waits for those that append them to the
+ * cache. */
 #include "device/cuda/kernels/kernel.cuh"
 
 enum { CHUNK = 128, THREADS = 128, WARPS = THREADS / WARP, LANES = 8, KEYS_AT_ONCE = CHUNK / (THREADS / LANES) };
@@ -30,12 +30,12 @@ template <int V, typename T> __device__ inline piece<T, V> load(const T *from)
     return *(const piece<T, V> *)from;
 }
 
-/* Of one query: what the keys seen so far amount to, but for the outputs. */
+/* Running softmax of one query, without the outputs. */
 struct softmax {
     float max, sum; /* of scores as exponents of 2; of exponentials relative to it */
 };
 
-/* What both parts are to be multiplied with when `chunk` is merged into `all`. */
+/* The factors of both parts when `chunk` is merged into `all`. */
 __device__ inline void merge(softmax *all, const softmax &chunk, float factors[2])
 {
     const float max = fmaxf(all->max, chunk.max);
@@ -46,7 +46,7 @@ __device__ inline void merge(softmax *all, const softmax &chunk, float factors[2
     all->sum = fmaf(chunk.sum, factors[1], all->sum * factors[0]);
 }
 
-/* Where the cache has keys (part 0) or values (1) of a head of them at a position. */
+/* Address in the cache of a head's keys (part 0) or values (1) at a position. */
 __device__ inline size_t place(const cached &c, size_t head, size_t position, int part)
 {
     return part * c.kv_width * c.op.n_positions + (head * c.op.n_positions + position) * c.head_width;
@@ -167,7 +167,7 @@ __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t
             for (int query = 0; query < N; query++)
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    if (key < seen + query) /* what it does not see may be a NaN */
+                    if (key < seen + query) /* unseen values may be NaNs */
                         sums[query][v] = fmaf(room->scores[query][key], to_float(values.at[v]), sums[query][v]);
         }
 #pragma unroll
@@ -220,7 +220,7 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
             softmax all = room.all[of];
             float factors[2], *partial = c.partial;
             if (of >= n_queries || seen + of <= 0)
-                return; /* nobody, or sees nothing of the chunk */
+                return; /* no query, or none that sees the chunk */
             if (splits) {
                 partial += (((query + of) * c.op.n_heads + head) * c.n_chunks + chunk) * (c.head_width + 2);
                 partial[at] = x;
@@ -286,7 +286,7 @@ template <typename T> static cudaError_t launch_cached(const struct cuda_queue *
     const bool vectors = addresses % 16 == 0 && c.head_width % V == 0;
     cudaError_t rc;
 
-    /* two blocks a processor without splitting are enough */
+    /* two blocks a processor are enough without splitting */
     if (c.n_chunks > 1 && queries < 2 * (size_t)q->n_processors * MANY && bytes <= PLAN_CUDA_SCRATCH_BYTES)
         c.partial = (float *)q->scratch;
     if (c.op.n_tokens == 1 || room<MANY>::bytes(c.head_width) > 48 << 10)

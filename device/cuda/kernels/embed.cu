@@ -1,9 +1,9 @@
 /* device/cuda/kernels/embed.cu - the embedding's look-ups and their gradients.
  *
- * A token's gradient goes to the table row of its id, and ids repeat. So ids are sorted first, in order of i within each,
- * and then every run of RUN equal ones is added up by one block: the first run of an id onto the table, others into
- * lines of the scratch that are added to the table in turn. So an id that half of all tokens have is shared out too. The
- * bits depend neither on other ids nor on how the table is cut; up to RUN tokens of an id, they are a plain loop's. */
+ * A token's gradient is added to the table row of its id, and ids repeat. So ids are sorted first, keeping the order of
+ * equal ones. Then one block sums each run of RUN equal ids: an id's first run onto the table, others into lines of the
+ * scratch, which are then added to the table in order. So even an id of half of all tokens is divided among blocks. The
+ * bits depend neither on other ids nor on the division of the table; up to RUN tokens of an id they are a plain loop's. */
 #include "device/cuda/kernels/pack.cuh"
 
 #include <assert.h>
@@ -70,7 +70,7 @@ enum {
     SORT_IDS = 512,    /* of a block, at most */
     SORT_ROWS = 32768, /* at once, at most: counts are 16 bits wide */
     RUN = 128,
-    AHEAD = 8, /* rows of dy that are under way */
+    AHEAD = 8, /* rows of dy loaded ahead */
     RUN_THREADS = 512,
 };
 
@@ -104,7 +104,7 @@ template <typename F> static __device__ inline void each_id(bool mine, uint32_t 
     }
 }
 
-/* x (n) becomes the sums of all before each; returns nothing less than a barrier: all threads call it. */
+/* Exclusive prefix sums of x (n), in place. A barrier too: all threads call it. */
 static __device__ inline void sum_before(uint32_t *x, uint32_t n)
 {
     for (uint32_t far = 1; far < n; far *= 2) {
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(RUN_THREADS, 1)
     }
 }
 
-/* Ids of several runs: the others are added to the table in order. */
+/* Ids of several runs: adds all but the first to the table, in order. */
 static __global__ void add_lines(float *table, struct sorted from, const uint32_t *ids, uint32_t first, size_t n)
 {
     const uint32_t n_places = *from.n_places;

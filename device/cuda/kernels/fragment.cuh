@@ -29,8 +29,7 @@ __device__ inline int lane_index()
     return (int)(threadIdx.x % WARP);
 }
 
-/* x, of which the compiler knows nothing more: what follows from it is computed where it is said, and is not kept in
- * registers from before a loop on. */
+/* x, opaque to the compiler: expressions of it are computed in place, not hoisted out of loops into registers. */
 __device__ inline unsigned afresh(unsigned x)
 {
 #ifndef CUDASIM

@@ -1,8 +1,8 @@
 /* device/cuda/kernels/kernel.cuh - what kernels share: launching, values of either type, sums over a warp and a block, random
  * words.
  *
- * A kernel's source is also compiled for the host, where tests/sim stands in for the device. So what C++ cannot say
- * is said here once: launch() instead of <<<>>>, shared_memory() for the bytes that a launch asks for. */
+ * Kernels are also compiled for the host, where tests/sim stands in for the device. So extensions of C++ are wrapped here:
+ * launch() instead of <<<>>>, shared_memory() for the bytes that a launch asks for. */
 #ifndef DEVICE_CUDA_KERNELS_KERNEL_CUH
 #define DEVICE_CUDA_KERNELS_KERNEL_CUH
 

@@ -1,10 +1,10 @@
 /* device/cuda/kernels/kernels.h - launchers of the CUDA kernels.
  *
- * Each queues one operation of device/device.h, whose comments say what it computes, on a stream, and returns what the
- * launch did; it neither waits nor allocates. All of them are deterministic: no sum depends on which block comes first.
- * Views whose address or stride is not a multiple of 16 bytes are computed too, more slowly.
+ * Each queues one operation of device/device.h on a stream and returns the launch's status; it neither waits nor
+ * allocates. All are deterministic: no sum depends on the order of blocks. Views whose address or stride is not a multiple
+ * of 16 bytes are supported, more slowly.
  *
- * The launchers are in .cu files, for any C++ compiler that has the runtime's header: nvcc, or another one with the
+ * The launchers are in .cu files for any C++ compiler that has the runtime's header: nvcc, or another one with the
  * stand-in of tests/sim. */
 #ifndef DEVICE_CUDA_KERNELS_KERNELS_H
 #define DEVICE_CUDA_KERNELS_KERNELS_H
@@ -18,8 +18,8 @@ struct cuda_queue {
     cudaStream_t stream;
     enum number_type type; /* of values */
     unsigned n_processors; /* streaming multiprocessors */
-    /* (PLAN_CUDA_SCRATCH_BYTES) partial sums of kernels that add up over rows: one buffer of the device's, for kernels of
-     * the compute queue, which run one after another. */
+    /* (PLAN_CUDA_SCRATCH_BYTES) partial sums of kernels that sum over rows. One buffer is enough, as kernels of the compute
+     * queue run one after another. */
     void *scratch;
 };
 
@@ -27,9 +27,9 @@ struct cuda_queue {
 extern "C" {
 #endif
 
-/* elementwise.cu. What products need where cuBLASLt has no epilogue for it: c (m, n, stride c_stride), on values. */
+/* elementwise.cu. Epilogues that cuBLASLt does not fuse, of c (m, n, stride c_stride). */
 cudaError_t cuda_add_bias(const struct cuda_queue *q, void *c, size_t c_stride, const void *bias, size_t m, size_t n);
-/* c = act(pre), pre and c with one stride; pre has its bias already. */
+/* c = act(pre); pre and c have the same stride, and pre includes the bias. */
 cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m, size_t n,
                                enum model_activation activation);
 /* c *= act'(pre). */
@@ -57,7 +57,7 @@ cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_gl
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
 cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_embed *op);
 
-/* Tokens first .. first + n_table - 1 of every row, by op's table, which holds just these. */
+/* Tokens first .. first + n_table - 1 of every row; op's table holds only these. */
 cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table);
 cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct device_position *op);
 

@@ -1,7 +1,7 @@
 /* device/cuda/kernels/norm.cu - layer and root-mean-square normalisation, row by row: 2 values an element.
  *
- * A block has a row at a time, in registers between its uses if HELD; rows too long for that are read again, from the
- * second-level cache as a rule. Weight and bias stay in the first-level cache. */
+ * A block processes a row at a time. If HELD, the row stays in registers; longer rows are read again, usually from the
+ * second-level cache. Weight and bias stay in the first-level cache. */
 
 #include "device/cuda/kernels/sum_rows.cuh"
 
@@ -13,10 +13,10 @@ template <typename T> struct norm_arrays {
     const T *x, *weight, *bias;
     size_t m, n;
     float epsilon;
-    bool centred; /* not about 0, whatever the mean */
+    bool centred; /* about the mean; RMS norm is about 0 */
 };
 
-/* A thread's share of N rows side by side: their packs from `column` on, `step` apart. rows[i] NULL: there is none. */
+/* A thread's share of N arrays' rows: their packs from `column` on, `step` apart. rows[i] NULL: no such array. */
 template <typename T, int V, int K, int N, bool HELD> struct share {
     size_t column, step, n;
     const T *rows[N];
@@ -57,8 +57,8 @@ template <typename T, int V, int K, int N, bool HELD> struct share {
     }
 };
 
-/* mean and 1/deviation. Differences from the mean are summed with their squares: they take back what its rounding left,
- * so that a mean far from 0 costs no digits. */
+/* mean and 1/deviation. The sum of differences from the mean corrects the mean's rounding, so that a mean far from 0 costs
+ * no digits. */
 template <typename T, int V, bool HELD>
 static __device__ inline void row_statistics(share<T, V, PACKS, 1, HELD> *row, struct block_sums *shared,
                                              const struct norm_arrays<T> &op, float *mean, float *inverse)
@@ -150,11 +150,10 @@ cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
 
 /* ---- norm's gradients: 3 values an element, 4 if accumulating ----
  *
- * With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)), without mean(g) where
- * nothing was taken off. A block has many rows,
- * one after another, so that it sums their dy z and dy for the gradients of weight and bias as it goes: in registers if
- * HELD, else in its line of the scratch. Of bf16 that is HELD the next row is on its way while the block adds up this one:
- * a processor has no other block to do meanwhile. For two rows of fp32 there are not enough registers. */
+ * With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
+ * not centred. A block processes many rows in turn and sums their dy z and dy for the gradients of weight and bias: in
+ * registers if HELD, else in its line of the scratch. If HELD in bf16, the next row is loaded during the sums of this one,
+ * as a processor has no other block to run meanwhile. Two rows of fp32 do not fit the registers. */
 
 template <typename T> struct gradient_arrays {
     T *dx;

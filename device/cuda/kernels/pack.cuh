@@ -1,11 +1,11 @@
 /* device/cuda/kernels/pack.cuh - values side by side, rows laid over blocks, and sums over a block.
  *
- * Memory is read in packs of 16 bytes where a view's address and stride allow it, and else element by element: a kernel
- * is made for both, V values a pack, and its launcher takes the one that fits. A thread has PACKS of them under way
- * before it needs the first; a row too short for a warp leaves lanes idle, one too long has several blocks.
+ * Memory is read in packs of 16 bytes if a view's address and stride allow it, else element by element. Kernels are
+ * compiled for both, V values a pack, and launchers choose. A thread loads PACKS of them before it uses the first. A row
+ * shorter than a warp leaves lanes idle; a long one has several blocks.
  *
- * Why 64 bytes a thread: at 4.8 TB/s and 700 ns, 25 KiB must be under way on each of 132 processors, and half of their
- * 2048 threads bring 64. */
+ * Why 64 bytes a thread: at 4.8 TB/s and 700 ns, each of 132 processors must have 25 KiB in flight, and half of its 2048
+ * threads bring 64. */
 #ifndef DEVICE_CUDA_KERNELS_PACK_CUH
 #define DEVICE_CUDA_KERNELS_PACK_CUH
 
@@ -43,7 +43,7 @@ template <int V> static __device__ inline uint32_t word(const pack<bf16, V> &x, 
     return x.at[2 * i].bits | (uint32_t)x.at[2 * i + 1].bits << 16;
 }
 
-/* One access; nvcc takes the assignment of a struct apart where it likes. */
+/* One access; nvcc may split the assignment of a struct. */
 template <typename T> static __device__ inline void store_words(void *y, T words)
 {
 #ifdef CUDASIM
@@ -130,7 +130,7 @@ static inline struct row_grid rows_over(const struct cuda_queue *q, size_t m, si
 
 /* ---- sums over a block ---- */
 
-/* What block_sum needs of shared memory: two places, so that one barrier a sum is enough. */
+/* Shared memory of block_sum: two places, so that one barrier a sum is enough. */
 struct block_sums {
     float of_warps[2][2][WARP];
 };

@@ -1,6 +1,6 @@
 /* device/cuda/kernels/rope.cu - rotary positions: 2 values an element. Su et al., arXiv:2104.09864.
  *
- * A block has a token at a time. Its cosines and sines, one for each pair of columns, are computed once for all heads. */
+ * A block processes a token at a time. Its cosines and sines, one for each pair of columns, are computed once for all heads. */
 #include "device/cuda/kernels/pack.cuh"
 #include "device/turn.h"
 
@@ -42,7 +42,7 @@ template <typename T, int V> static __global__ void __launch_bounds__(ROW_THREAD
             store<V>(head, x);
             store<V>(head + op.n_pairs, y);
         }
-        __syncthreads(); /* the next token's are written there again */
+        __syncthreads(); /* the next token overwrites them */
     }
 }
 

@@ -1,5 +1,6 @@
-/* device/cuda/kernels/rows.cu - sums over rows, which are the gradients of biases; positions and their gradient, of which
- * a thread has one pack of the table, read or written once, and goes through all rows. */
+/* device/cuda/kernels/rows.cu - sums over rows (the gradients of biases), and positions with their gradient.
+ *
+ * For positions a thread reads or writes one pack of the table once, and runs over all rows. */
 #include "device/cuda/kernels/sum_rows.cuh"
 
 template <typename T, int V>

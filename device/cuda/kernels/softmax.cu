@@ -1,19 +1,19 @@
 /* device/cuda/kernels/softmax.cu - softmax and cross entropy over a vocabulary that comes in chunks.
  *
- * A block has a row at a time. Four bytes an element are read for the sum, and four read and two or four written for the
- * gradient: whole packs where the plan pads rows, whose length may well be odd; else element by element. */
+ * A block processes a row at a time. The sum reads four bytes an element; the gradient reads four and writes two or four.
+ * Rows that the plan pads are read in whole packs, others element by element. */
 #include "device/cuda/kernels/pack.cuh"
 
 #include <float.h>
 
 enum { SOFTMAX_THREADS = 512, SOFTMAX_BLOCKS = 8 /* of a processor */, LOGITS = 4 /* of a pack */ };
 
-/* Elements of a thread that are under way. */
+/* Elements that a thread loads at once. */
 template <int V> struct softmax_share {
     enum { K = V == 1 ? 8 : PACKS };
 };
 
-/* Sum of exp(x - max). A maximum that nothing has reached is finite: minus infinity adds exp(-inf) = 0 then, too. */
+/* Sum of exp(x - max). The initial maximum is finite, so that minus infinity always adds exp(-inf) = 0. */
 struct exponentials {
     float max, sum;
 };
@@ -26,7 +26,7 @@ static __device__ inline void join(struct exponentials *to, struct exponentials 
     to->max = max;
 }
 
-/* N more logits. A NaN among them is no maximum, but makes the sum a NaN; so does infinity less infinity. */
+/* Adds N logits. A NaN does not become the maximum, but makes the sum a NaN; so does +infinity. */
 template <int N> static __device__ inline void add(struct exponentials *to, const float (&x)[N])
 {
     float max = to->max, sum[4] = {0, 0, 0, 0};
@@ -57,11 +57,11 @@ static __device__ inline struct exponentials join_block(struct exponentials mine
     if (threadIdx.x == 0)
         for (unsigned w = 1; w < n_warps; w++)
             join(&mine, of_warps[w]);
-    __syncthreads(); /* the next row writes there again */
+    __syncthreads(); /* the next row overwrites it */
     return mine;
 }
 
-/* A thread has the same elements whether the rows are whole packs or not: a sum's order depends on n alone. */
+/* A thread has the same elements with packs and without, so that a sum's order depends on n alone. */
 template <bool WHOLE>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct device_cross_entropy op)
 {
@@ -141,9 +141,9 @@ cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *run
     return launch(losses, dim3((unsigned)pieces(m, ROW_THREADS)), ROW_THREADS, 0, q->stream, loss, running, labels, m);
 }
 
-/* The gradient of a row is written from where its logits begin. In bf16 that is over logits that other threads read: the
- * block reads K packs of all threads, meets, and writes those over what it has read by then, since the gradient's
- * element j lies on logit j/2. What pads the row is written, too. */
+/* A row's gradient overwrites its logits from the beginning. In bf16, element j lies on logit j/2, which another thread may
+ * still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read. Padding is
+ * written too. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct device_cross_entropy op)
 {
