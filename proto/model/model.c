@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,7 +106,12 @@ static int allocate(struct model *m)
     m->layers = calloc(n_layers + 2, sizeof *m->layers);
     m->visits = calloc(n_units, sizeof *m->visits);
     m->visit_layers = calloc(n_units, sizeof *m->visit_layers);
-    return m->tensors && m->pieces && m->units && m->layers && m->visits && m->visit_layers ? 0 : -ENOMEM;
+    m->trained_visits = calloc(n_units, sizeof *m->trained_visits);
+    m->trained_below = calloc(n_units, sizeof *m->trained_below);
+    return m->tensors && m->pieces && m->units && m->layers && m->visits && m->visit_layers && m->trained_visits &&
+                   m->trained_below
+               ? 0
+               : -ENOMEM;
 }
 
 /* The tensor's index; its name is the caller's to write. columns 0: a vector. */
@@ -144,7 +150,6 @@ static void close_unit(struct model *m)
 {
     struct model_unit *unit = &m->units[m->n_units++];
 
-    unit->n_slices = (uint32_t)((unit->n + MODEL_SLICE - 1) / MODEL_SLICE);
     m->segment_n += model_rounded(unit->n);
     if (m->largest_unit < unit->n)
         m->largest_unit = unit->n;
@@ -259,6 +264,105 @@ static void add_head(struct model *m)
         visit(m, unit);
 }
 
+/* ---- what is trained ---- */
+
+static bool is_frozen(const struct model *m, const struct model_piece *piece)
+{
+    return m->tensors[piece->tensor].frozen;
+}
+
+/* Trained pieces to the unit's start, frozen ones behind them. */
+static void divide_unit(struct model *m, struct model_unit *unit)
+{
+    struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
+    uint64_t n = 0;
+
+    for (struct model_piece *p = first; p < end; p++)
+        if (!is_frozen(m, p)) {
+            p->offset = n;
+            n += p->n;
+        }
+    unit->n_trained = n;
+    for (struct model_piece *p = first; p < end; p++)
+        if (is_frozen(m, p)) {
+            p->offset = n;
+            n += p->n;
+        }
+    unit->n_slices = (uint32_t)((unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
+    unit->trained_offset = m->trained_n;
+    m->trained_n += model_rounded(unit->n_trained);
+    m->n_trained += unit->n_trained;
+    m->n_frozen_units += unit->n_trained == 0;
+    if (m->largest_trained < unit->n_trained)
+        m->largest_trained = unit->n_trained;
+}
+
+static void divide(struct model *m)
+{
+    m->n_trained = m->trained_n = m->largest_trained = 0;
+    m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = 0;
+    for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
+        t->rank = t->frozen ? 0 : m->n_trained_tensors++;
+    for (uint32_t u = 0; u < m->n_units; u++)
+        divide_unit(m, &m->units[u]);
+    for (uint32_t visit = 0; visit < m->n_visits; visit++) {
+        m->trained_below[visit] = m->n_trained_visits;
+        if (m->units[m->visits[visit]].n_trained > 0)
+            m->trained_visits[m->n_trained_visits++] = visit;
+    }
+    m->lowest_trained = m->n_trained_visits ? m->visit_layers[m->trained_visits[0]] : m->n_layers;
+}
+
+static const char *without_prefix(const struct model *m, const char *name)
+{
+    const char *prefix = m->config.family->prefix;
+    const size_t n = strlen(prefix);
+
+    return strncmp(name, prefix, n) == 0 ? name + n : name;
+}
+
+static const struct model_tensor *first_of_block(const struct model *m)
+{
+    const uint32_t unit = m->visits[m->layers[m->first_block].first_visit];
+
+    return &m->tensors[m->pieces[m->units[unit].first_piece].tensor];
+}
+
+static uint32_t freeze_matches(struct model *m, const char *pattern)
+{
+    uint32_t n = 0;
+
+    for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
+        if (fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, without_prefix(m, t->name), 0) == 0) {
+            t->frozen = true;
+            n++;
+        }
+    return n;
+}
+
+int model_freeze(struct model *m, const char *patterns, struct error *err)
+{
+    char pattern[sizeof m->tensors->name];
+    size_t n;
+
+    if (!patterns || !*patterns)
+        return 0;
+    for (const char *at = patterns; at; at = at[n] ? at + n + 1 : NULL) {
+        n = strcspn(at, ",");
+        snprintf(pattern, sizeof pattern, "%.*s", (int)n, at);
+        if (n >= sizeof pattern || freeze_matches(m, pattern) == 0)
+            return error_set(err, -EINVAL,
+                             "--freeze %.*s matches no tensor of this model: its tensors have names like %s and %s",
+                             (int)(n < 200 ? n : 200), at, without_prefix(m, m->tensors[0].name),
+                             without_prefix(m, first_of_block(m)->name));
+    }
+    divide(m);
+    return m->n_trained > 0
+               ? 0
+               : error_set(err, -EINVAL, "--freeze %.200s freezes all tensors of this model: leave one to train",
+                           patterns);
+}
+
 int model_init(struct model *out, const struct model_config *config, struct error *err)
 {
     struct model *m = out;
@@ -277,6 +381,7 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     add_embedding(m);
     add_layers(m);
     add_head(m);
+    divide(m);
     return 0;
 }
 
@@ -289,6 +394,8 @@ void model_free(struct model *model)
     free(model->layers);
     free(model->visits);
     free(model->visit_layers);
+    free(model->trained_visits);
+    free(model->trained_below);
     *model = (struct model){0};
 }
 
@@ -395,7 +502,7 @@ const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *
 
 size_t model_slot_bytes(const struct model *model, enum number_type type)
 {
-    const uint64_t n = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
+    const uint64_t n = model->largest_trained < MODEL_SLICE ? model->largest_trained : MODEL_SLICE;
 
     return (n * number_bytes(type) + 63) / 64 * 64;
 }

@@ -42,6 +42,8 @@ struct model_tensor {
     uint64_t shape[2]; /* rows, columns; a vector is (n), shape[1] = 1 */
     uint64_t n;        /* elements */
     bool decays;       /* weight decay: matrices yes, biases and norms no */
+    bool frozen;       /* not trained: model_freeze */
+    uint32_t rank;     /* among the trained tensors; of those */
     enum model_init init;
     float deviation; /* of MODEL_INIT_NORMAL */
 };
@@ -57,10 +59,13 @@ struct model_piece {
 struct model_unit {
     uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model; layer is a
                   * block's index, 0 for tokens, 1 for positions, else 0 */
-    uint32_t first_piece, n_pieces; /* in model.pieces; they fill the unit without gaps, in order of offset */
+    uint32_t first_piece, n_pieces; /* in model.pieces, in the order of its tensors. They fill the unit without gaps:
+                                     * trained pieces first, then frozen ones, each in this order */
     uint64_t n;                     /* elements */
+    uint64_t n_trained;             /* of them: a contribution has so many, and so have moments and sums */
     uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
-    uint32_t n_slices;              /* ceil(n / MODEL_SLICE) */
+    uint64_t trained_offset;        /* elements from the start of an array of the trained ones; as model_rounded */
+    uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
 };
 
@@ -125,6 +130,13 @@ struct model {
     uint64_t n_parameters; /* tied ones once */
     uint64_t segment_n;    /* elements of the weight segment, rounding included */
     uint64_t largest_unit; /* elements */
+    /* The same of what is trained; all of it, unless tensors are frozen. */
+    uint64_t n_trained, trained_n, largest_trained;
+    uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
+    uint32_t *trained_visits; /* (n_trained_visits) visits of units with trained pieces, bottom first */
+    uint32_t *trained_below;  /* (n_visits) how many of these are below the visit */
+    uint32_t n_trained_visits;
+    uint32_t lowest_trained; /* layer: the lowest that visits such a unit; nothing below it needs a gradient */
 };
 
 /* Reads config.json (text, n bytes, not terminated). -EINVAL with a sentence that names the key, its value and what is
@@ -146,6 +158,13 @@ int model_config_check(const struct model_config *config, struct error *err);
  * zeroed. */
 int model_init(struct model *out, const struct model_config *config, struct error *err);
 void model_free(struct model *model); /* safe on a zeroed one */
+
+enum { MODEL_FREEZE_BYTES = 256 }; /* of a list of patterns, the 0 at its end included */
+
+/* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
+ * without the family's prefix, separated by commas; NULL or "": nothing. Called once, after model_init. -EINVAL with a
+ * sentence if a pattern matches no tensor, or if no tensor is left to train; the model is then only to be freed. */
+int model_freeze(struct model *model, const char *patterns, struct error *err);
 
 /* The tensor of this name, with or without the family's prefix in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
@@ -184,6 +203,18 @@ int model_refuse_tied_copy(const struct model *model, struct error *err);
 /* "gpt2 12x768": what a model is called in one line; "no model" without a family. Returns out. */
 enum { MODEL_TITLE_BYTES = 48 };
 const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config);
+
+/* Whether the visit's unit has a trained piece: only then is there a contribution. */
+static inline bool model_contributes(const struct model *model, uint32_t visit)
+{
+    return model->units[model->visits[visit]].n_trained > 0;
+}
+
+/* Where backward ends: the first visit of the lowest layer that is trained. */
+static inline uint32_t model_lowest_visit(const struct model *model)
+{
+    return model->layers[model->lowest_trained].first_visit;
+}
 
 /* n elements, rounded up to whole cache lines of 64 bytes for elements of four bytes and of two. */
 static inline uint64_t model_rounded(uint64_t n)
