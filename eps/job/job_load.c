@@ -180,10 +180,11 @@ static int read_side(struct job *job)
 static int check_updates(struct job *job)
 {
     const uint64_t *updates = job->store.updates;
+    const uint64_t first = updates[job->model.visits[job->model.trained_visits[0]]];
 
     for (uint32_t u = 0; u < job->model.n_units; u++) {
-        const bool skipped = job_is_fenced(&job->request) && updates[u] == updates[0] && updates[u] < job->step;
-        if (updates[u] != job->step && !skipped)
+        const bool skipped = job_is_fenced(&job->request) && updates[u] == first && updates[u] < job->step;
+        if (job->model.units[u].n_trained > 0 && updates[u] != job->step && !skipped)
             return error_set(&job->load_error, -EINVAL,
                              "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
                              ": do they belong to another step?",

@@ -92,8 +92,8 @@ static double optimizer_allowance(const struct job *job)
     if (job->state == JOB_LOADING)
         return memory_ticks(job->host.total);
     for (uint32_t u = 0; u < job->model.n_units; u++)
-        if (most < job->model.units[u].n)
-            most = job->model.units[u].n;
+        if (most < job->model.units[u].n_trained)
+            most = job->model.units[u].n_trained;
     return memory_ticks(most * UPDATE_BYTES);
 }
 

@@ -200,7 +200,7 @@ static void begin_names(struct relay *r, const struct relay_event *e)
     r->n_names = r->n_names_of_part = 0;
     for (uint32_t v = e->n_visits; v-- > 0;) {
         struct relay_unit *u = &r->units[e->visits[v]];
-        assert(e->n_slices[v] > 0 && (!u->n_visits || e->n_slices[v] == u->n_slices));
+        assert((e->n_slices[v] > 0 || u->frozen) && (!u->n_visits || e->n_slices[v] == u->n_slices));
         u->n_slices = e->n_slices[v];
         r->visits[v] = (struct relay_visit){.unit = e->visits[v],
                                             .n_slices = e->n_slices[v],

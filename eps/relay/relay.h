@@ -53,7 +53,7 @@ struct relay_event {
     bool ok;
     /* RELAY_OPEN alone; borrowed during the call. */
     const uint32_t *visits;   /* (n_visits) unit of each visit */
-    const uint32_t *n_slices; /* (n_visits) slices of each visit's unit */
+    const uint32_t *n_slices; /* (n_visits) slices of each visit's unit; 0 only if it is frozen */
     uint32_t n_visits;
     const uint32_t *frozen; /* (n_frozen) units to leave alone */
     uint32_t n_frozen;

@@ -235,12 +235,13 @@ static void write_unit(struct save *s, struct trace *track, uint32_t unit)
 {
     const struct model *model = &s->saves->job->model;
     const uint64_t since = trace_begin(track), bytes = model->units[unit].n * sizeof(float);
+    const uint64_t moments = s->checkpoint ? 2 * model->units[unit].n_trained * sizeof(float) : 0;
     char name[MODEL_NAME_BYTES];
 
     s->result = capture_write(&s->capture, unit, &s->why);
     if (track)
         trace_end(track, since, "write", model_unit_name(name, model, unit),
-                  (struct trace_arg[]){{"step", s->step}, {"bytes", s->checkpoint ? 3 * bytes : bytes}, {NULL, 0}});
+                  (struct trace_arg[]){{"step", s->step}, {"bytes", bytes + moments}, {NULL, 0}});
 }
 
 static void finish(struct save *s, struct trace *track)

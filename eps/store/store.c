@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A walk over a slice, run by run: a run lies in one piece, so it decays or does not. All passes over a slice go this
+/* A walk over a slice, run by run: a run lies in one trained piece, so it decays or does not. All passes over a slice go this
  * way, the first touch too, so that the same thread comes to the same pages each time. */
 struct walk {
     const struct model *model;
@@ -34,7 +34,7 @@ static struct walk walk_slice(const struct model *model, uint32_t unit, uint32_t
     const uint64_t begin = (uint64_t)slice * MODEL_SLICE, end = begin + MODEL_SLICE;
 
     assert(slice < u->n_slices);
-    return (struct walk){.model = model, .unit = u, .next = begin, .end = end < u->n ? end : u->n};
+    return (struct walk){.model = model, .unit = u, .next = begin, .end = end < u->n_trained ? end : u->n_trained};
 }
 
 static bool next_run(struct walk *walk, struct run *run)
@@ -43,7 +43,7 @@ static bool next_run(struct walk *walk, struct run *run)
         assert(walk->piece < walk->unit->n_pieces);
         const struct model_piece *p = &walk->model->pieces[walk->unit->first_piece + walk->piece];
         const uint64_t piece_end = p->offset + p->n, end = piece_end < walk->end ? piece_end : walk->end;
-        if (walk->next >= piece_end)
+        if (walk->model->tensors[p->tensor].frozen || walk->next >= piece_end)
             continue;
         *run = (struct run){walk->next, end - walk->next, walk->model->tensors[p->tensor].decays};
         walk->next = end;
@@ -66,14 +66,17 @@ float *store_weights(const struct store *store, uint32_t unit)
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part)
 {
     const struct model_unit *u = &store->model->units[unit];
-    const uint64_t at = u->offset + first;
+    const bool frozen = first >= u->n_trained;
+    const uint64_t end = frozen ? u->n : u->n_trained, at = u->trained_offset + first;
     struct parameters p = {.kernel = store->kernel, .n = n, .part = part, .first = first};
 
-    assert(first <= u->n && n <= u->n - first);
+    assert(first <= end && n <= end - first);
     if (store->options.precision == NUMBER_BF16)
-        p.high = (uint16_t *)store->weights.base + at;
+        p.high = (uint16_t *)store->weights.base + u->offset + first;
     else
-        p.w = (float *)store->weights.base + at;
+        p.w = (float *)store->weights.base + u->offset + first;
+    if (frozen)
+        return p;
     if (store->low)
         p.low = store->low + at;
     if (store->m)
@@ -130,7 +133,7 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
 {
     const struct store_options *o = &store->options;
     const struct model *model = store->model;
-    const uint64_t n = model->segment_n;
+    const uint64_t n = model->trained_n;
     void *low, *m, *v, *held, *tied, *accumulators;
     const struct {
         void **out;
@@ -229,8 +232,8 @@ static void touch(const struct store *store)
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t slice = 0; slice < model->units[u].n_slices; slice++)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
-                const uint64_t at = model->units[u].offset + run.at;
-                zero(store->weights.base, size, at, run.n);
+                const uint64_t at = model->units[u].trained_offset + run.at;
+                zero(store->weights.base, size, model->units[u].offset + run.at, run.n);
                 zero(store->low, sizeof *store->low, at, run.n);
                 zero(store->m, sizeof *store->m, at, run.n);
                 zero(store->v, sizeof *store->v, at, run.n);
@@ -239,6 +242,9 @@ static void touch(const struct store *store)
                 if (store->sums && store->sums[u])
                     zero(store->sums[u], sizeof **store->sums, run.at, run.n);
             }
+    for (const struct model_unit *u = model->units; u < model->units + model->n_units; u++)
+        if (u->n_trained < u->n)
+            zero(store->weights.base, size, u->offset + u->n_trained, u->n - u->n_trained);
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
         const uint64_t n = plan_host_accumulator_bytes(model) / sizeof(float);
         zero(store->accumulators, sizeof *store->accumulators, i * n, n);
@@ -253,10 +259,10 @@ static void place_sums(struct store *store)
 
     for (uint32_t u = 0; u < model->n_units; u++)
         if (store->held) {
-            store->sums[u] = store->held + model->units[u].offset;
+            store->sums[u] = store->held + model->units[u].trained_offset;
         } else if (is_tied(model, u)) {
             store->sums[u] = tied;
-            tied += model_rounded(model->units[u].n);
+            tied += model_rounded(model->units[u].n_trained);
         }
     for (uint32_t i = 0; i < store->n_accumulators; i++)
         store->accumulator_unit[i] = UINT32_MAX;
@@ -493,8 +499,11 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
 
     if (store->options.clip_update > 0) {
         assert(how != STORE_FOLD_DIRECT);
-        for (uint32_t i = 0; i < u->n_pieces; i++)
-            finite &= update_clipped(store, unit, &store->model->pieces[u->first_piece + i], how, hp);
+        for (uint32_t i = 0; i < u->n_pieces; i++) {
+            const struct model_piece *piece = &store->model->pieces[u->first_piece + i];
+            if (!store->model->tensors[piece->tensor].frozen)
+                finite &= update_clipped(store, unit, piece, how, hp);
+        }
     } else if (how != STORE_FOLD_DIRECT) {
         finite = update_runs(store, unit, how, hp);
     }
@@ -506,7 +515,7 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
 
 double store_sum_squares(const struct store *store, uint32_t unit)
 {
-    const uint64_t n = store->model->units[unit].n;
+    const uint64_t n = store->model->units[unit].n_trained;
     double sum = 0;
 
     assert(store->held);

@@ -1,18 +1,20 @@
 /* eps/store/store.h - the units: relayed weights, what completes them, moments, sums.
  *
- * Bytes a parameter (each block has model.segment_n elements, unless said otherwise):
- *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment, which workers map read-only; in fp32 it is the master
+ * Bytes a parameter (each block but the weights has model.trained_n elements, unless said otherwise):
+ *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment (model.segment_n), which workers map read-only; in fp32 it
+ *                                             is the master
  *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training
  *   LEDGER_SUM            4                   training with a fenced commit: the gradient, held until the step is known
  *                                             good
  *   LEDGER_TIED           4                   training, not fenced: tied units alone, each as model_rounded
- *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as model_rounded
+ *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as model_rounded;
+ *                                             of units, here and above, the trained elements
  *   LEDGER_OTHER          tables, each that is over 4 KiB: 8 (sums) + 8 (updates) bytes a unit, 4 an accumulator; and
  *                         training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES where not all is fp32
- * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more; an evaluation 4 or 2: in bf16 its weights are
- * rounded to nearest from the file, and the rest of them is nowhere.
+ * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more. An evaluation takes 4 or 2, and so do frozen tensors:
+ * in bf16 these weights are rounded to nearest from the file, and the rest of them is nowhere.
  *
  * All but the segment is private to the daemon. Memory is bound by hwloc, asked for in huge pages and page-locked where
  * the system allows (eps/store/memory.h), and first touched by the optimizer's threads, in the ranges in which they will
@@ -45,10 +47,10 @@ struct store {
     struct store_options options;
     const struct optimizer_kernel *kernel; /* this machine's best */
     struct segment weights;                /* model.segment_n elements of the precision, units at their offsets */
-    int16_t *low;               /* (segment_n) what completes bf16 weights; NULL in fp32 and without training */
-    float *m, *v;               /* (segment_n) each, the same offsets; NULL without training, or if they are these: */
-    uint16_t *m16, *v16;        /* (segment_n) each */
-    float *held;                /* (segment_n) fenced: the sum of the contributions; else NULL */
+    int16_t *low;               /* (trained_n) what completes bf16 weights; NULL in fp32 and without training */
+    float *m, *v;               /* (trained_n) each, the same offsets; NULL without training, or if they are these: */
+    uint16_t *m16, *v16;        /* (trained_n) each */
+    float *held;                /* (trained_n) fenced: the sum of the contributions; else NULL */
     float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step */
     float *tied;                /* sums of all tied units, one block, each rounded up as in the segment */
     float *accumulators;        /* n_accumulators blocks of the largest unit, rounded likewise */
@@ -80,7 +82,7 @@ void store_draw(struct store *store, uint64_t seed);
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err);
 
 /* Reads both moments and the counts of updates from an open optimizer.safetensors (proto/model/checkpoint.h; fd stays the
- * caller's): "m.NAME" and "v.NAME" of every tensor exactly once, F32, with its shape, finite, v not negative, and
+ * caller's): "m.NAME" and "v.NAME" of every trained tensor exactly once, F32, with its shape, finite, v not negative, and
  * "updates"; anything else unknown, missing, twice or misshapen is -EINVAL, by name. Into 16 bits they go to nearest,
  * which changes none that were written by a run with such moments. -ENOMEM. The store trains (asserted); after a
  * failure it is to be thrown away. Writing: eps/store/store_files.h. */
@@ -89,8 +91,8 @@ int store_load_moments(struct store *store, int fd, struct error *err);
 /* Of fp32 weights (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
 
-/* n parameters of a unit, from its element `first` on; part: whose fold their rounding is for. In an evaluation there
- * are no moments, and bf16 weights have no low halves. */
+/* n parameters of a unit, from its element `first` on, all trained or all frozen; part: whose fold their rounding is for.
+ * In an evaluation, and for frozen ones, there are no moments, and bf16 weights have no low halves. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part);
 
 /* The tasks of the optimizer thread. slice: 0-based, of MODEL_SLICE elements.

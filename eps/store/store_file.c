@@ -310,6 +310,9 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     if (!tensor)
         return error_set(err, -EINVAL, "%s is no moment of this model; are these another model's moments?",
                          entry->name);
+    if (tensor->frozen)
+        return error_set(err, -EINVAL, "%s is the moment of a frozen tensor: was this run begun without its --freeze?",
+                         entry->name);
     const uint32_t index = (uint32_t)(tensor - model->tensors);
     bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
     if (!has_shape(entry, tensor))
@@ -323,31 +326,46 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     return read_tensor(loading, entry, index, second ? SECOND_MOMENT : FIRST_MOMENT, err);
 }
 
-/* The file has counts by tensor, since units are not in it; the store keeps them by unit. */
+/* The file has counts by tensor, since units are not in it; the store keeps them by unit. A frozen tensor has none. */
+static int load_unit_updates(struct store *store, const struct safetensors_entry *entry, uint32_t unit,
+                             struct error *err)
+{
+    const struct model *model = store->model;
+    const struct model_piece *piece = &model->pieces[model->units[unit].first_piece];
+    const struct model_piece *const end = piece + model->units[unit].n_pieces;
+    bool any = false;
+
+    for (; piece < end; piece++) {
+        const struct model_tensor *tensor = &model->tensors[piece->tensor];
+        int64_t updates;
+        if (tensor->frozen)
+            continue;
+        const int rc = safetensors_read_counts(&updates, entry, piece->tensor, 1, err);
+        if (rc != 0)
+            return rc;
+        if (updates < 0 || updates > MOST_UPDATES)
+            return error_set(err, -EINVAL, "updates: %" PRId64 " for %s is no count", updates, tensor->name);
+        if (any && (uint64_t)updates != store->updates[unit])
+            return error_set(err, -EINVAL, "updates: %" PRId64 " for %s, where its neighbours had %" PRIu64, updates,
+                             tensor->name, store->updates[unit]);
+        store->updates[unit] = (uint64_t)updates;
+        any = true;
+    }
+    return 0;
+}
+
 static int load_updates(struct store *store, const struct safetensors_entry *entry, struct error *err)
 {
     const struct model *model = store->model;
     char got[64];
-    int rc;
+    int rc = 0;
 
     if (entry->type != SAFETENSORS_I64 || entry->n_dims != 1 || entry->n != model->n_tensors)
         return error_set(err, -EINVAL, "updates is %s, not one count (I64) for each of the model's %u tensors",
                          shape_text(got, entry->shape, entry->n_dims), model->n_tensors);
-    for (uint32_t u = 0; u < model->n_units; u++)
-        for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
-            const uint32_t tensor = model->pieces[model->units[u].first_piece + i].tensor;
-            int64_t updates;
-            if ((rc = safetensors_read_counts(&updates, entry, tensor, 1, err)) != 0)
-                return rc;
-            if (updates < 0 || updates > MOST_UPDATES)
-                return error_set(err, -EINVAL, "updates: %" PRId64 " for %s is no count", updates,
-                                 model->tensors[tensor].name);
-            if (i > 0 && (uint64_t)updates != store->updates[u])
-                return error_set(err, -EINVAL, "updates: %" PRId64 " for %s, where its neighbours had %" PRIu64,
-                                 updates, model->tensors[tensor].name, store->updates[u]);
-            store->updates[u] = (uint64_t)updates;
-        }
-    return 0;
+    for (uint32_t u = 0; rc == 0 && u < model->n_units; u++)
+        rc = load_unit_updates(store, entry, u, err);
+    return rc;
 }
 
 static int check_all_moments(const struct loading *loading, struct error *err)
@@ -355,7 +373,7 @@ static int check_all_moments(const struct loading *loading, struct error *err)
     const struct model *model = loading->store->model;
 
     for (uint32_t i = 0; i < 2 * model->n_tensors; i++)
-        if (!loading->seen[i])
+        if (!loading->seen[i] && !model->tensors[i % model->n_tensors].frozen)
             return error_set(err, -EINVAL, "%c.%s is missing; are these another model's moments?",
                              i < model->n_tensors ? 'm' : 'v', model->tensors[i % model->n_tensors].name);
     return 0;

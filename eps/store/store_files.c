@@ -12,11 +12,11 @@
 
 enum { RUN_BYTES = PLAN_HOST_RUN_BYTES };
 
-/* optimizer.safetensors: first the updates, the widest type; then m, then v, each in the model's order. So what lies
- * together in a unit lies together in the file. */
+/* optimizer.safetensors: first the updates, the widest type; then m, then v of the trained tensors, each in the model's
+ * order. So what lies together in a unit lies together in the file. */
 static uint64_t moment_tensor(const struct model *model, bool second, uint32_t tensor)
 {
-    return 1 + (second ? model->n_tensors : 0) + tensor;
+    return 1 + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
 }
 
 static int lay_out_weights(struct store_files *files, const struct model *model, struct error *err)
@@ -39,14 +39,18 @@ static int lay_out_weights(struct store_files *files, const struct model *model,
 
 static int lay_out_moments(struct store_files *files, const struct model *model, struct error *err)
 {
-    const size_t n = 1 + 2 * (size_t)model->n_tensors;
+    const size_t n = 1 + 2 * (size_t)model->n_trained_tensors;
     struct safetensors_plan *plan = calloc(n, sizeof *plan);
     char(*names)[sizeof model->tensors->name + 2] = calloc(n, sizeof *names);
     int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
 
-    for (size_t i = 1; rc == 0 && i < n; i++) {
-        const struct model_tensor *tensor = &model->tensors[(i - 1) % model->n_tensors];
-        snprintf(names[i], sizeof *names, "%c.%s", i <= model->n_tensors ? 'm' : 'v', tensor->name);
+    for (uint32_t t = 0; rc == 0 && t < 2 * model->n_tensors; t++) {
+        const struct model_tensor *tensor = &model->tensors[t % model->n_tensors];
+        const bool second = t >= model->n_tensors;
+        const uint64_t i = moment_tensor(model, second, t % model->n_tensors);
+        if (tensor->frozen)
+            continue;
+        snprintf(names[i], sizeof *names, "%c.%s", second ? 'v' : 'm', tensor->name);
         plan[i] =
             (struct safetensors_plan){names[i], tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, SAFETENSORS_F32};
     }
@@ -240,27 +244,32 @@ static int write_values(const struct store_files *files, uint32_t unit, enum arr
     return rc;
 }
 
-static const uint64_t *offsets_of(const struct store_files *files, enum array array)
+/* Of a piece's first element in the file. */
+static uint64_t offset_of(const struct store_files *files, enum array array, const struct model_piece *piece)
 {
+    const struct model *model = files->store->model;
+    const uint64_t first = piece->first_row * model->tensors[piece->tensor].shape[1] * sizeof(float);
+
     if (array == WEIGHTS)
-        return files->weights.offsets;
-    return files->moments.offsets + moment_tensor(files->store->model, array == SECOND_MOMENT, 0);
+        return files->weights.offsets[piece->tensor] + first;
+    return files->moments.offsets[moment_tensor(model, array == SECOND_MOMENT, piece->tensor)] + first;
 }
 
-/* Pieces that are adjacent in the file, such as those of a block, are written as one. */
+/* Pieces that are adjacent in the unit and in the file, such as those of a block, are written as one. Trained and frozen
+ * ones have different forms. */
 static int write_array(const struct store_files *files, uint32_t unit, enum array array, struct error *err)
 {
     const struct model *model = files->store->model;
     const struct model_unit *u = &model->units[unit];
-    const uint64_t *offsets = offsets_of(files, array);
     uint64_t begin = 0, end = 0, offset = 0; /* elements of the unit not written yet, and where they belong */
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < u->n_pieces; i++) {
         const struct model_piece *piece = &model->pieces[u->first_piece + i];
-        const uint64_t columns = model->tensors[piece->tensor].shape[1];
-        const uint64_t at = offsets[piece->tensor] + piece->first_row * columns * sizeof(float);
-        if (at != offset + (end - begin) * sizeof(float)) {
+        if (array != WEIGHTS && model->tensors[piece->tensor].frozen)
+            continue;
+        const uint64_t at = offset_of(files, array, piece);
+        if (at != offset + (end - begin) * sizeof(float) || piece->offset != end || piece->offset == u->n_trained) {
             rc = write_values(files, unit, array, begin, end, offset, err);
             begin = piece->offset, offset = at;
         }
@@ -274,7 +283,12 @@ static void take_updates(struct store_files *files, const struct model *model, u
     const uint64_t updates = files->store->updates[unit];
 
     for (uint32_t i = 0; i < model->units[unit].n_pieces; i++) {
-        uint64_t *taken = &files->updates[model->pieces[model->units[unit].first_piece + i].tensor];
+        const uint32_t tensor = model->pieces[model->units[unit].first_piece + i].tensor;
+        uint64_t *taken = &files->updates[tensor];
+        if (model->tensors[tensor].frozen) {
+            *taken = 0;
+            continue;
+        }
         assert(*taken == UINT64_MAX || *taken == updates); /* units of one tensor are captured at one version */
         *taken = updates;
     }

@@ -51,7 +51,7 @@ void updater_run_task(struct updater_task *task, struct store *store)
 
 static void record_fold(const struct updater_task *task, const struct model *model, const char *unit, uint64_t since)
 {
-    const uint64_t left = model->units[task->unit].n - (uint64_t)task->slice * MODEL_SLICE;
+    const uint64_t left = model->units[task->unit].n_trained - (uint64_t)task->slice * MODEL_SLICE;
     const struct trace_arg args[] = {{"step", task->step + 1},
                                      {"visit", task->visit},
                                      {"part", task->contribution.part},

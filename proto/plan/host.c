@@ -35,13 +35,13 @@ uint64_t plan_host_tied_bytes(const struct model *model)
 
     for (uint32_t u = 0; u < model->n_units; u++)
         if (model->units[u].n_visits > 1)
-            n += model_rounded(model->units[u].n);
+            n += model_rounded(model->units[u].n_trained);
     return n * sizeof(float);
 }
 
 uint64_t plan_host_accumulator_bytes(const struct model *model)
 {
-    return model_rounded(model->largest_unit) * sizeof(float);
+    return model_rounded(model->largest_trained) * sizeof(float);
 }
 
 static uint32_t count_accumulators(const struct plan_host_setting *s)
@@ -57,7 +57,7 @@ uint64_t plan_host_accumulators(const struct model *model, const struct plan_hos
 /* Moments, and sums: with fenced commit one of every unit, which then serves the tied ones and the parts too. */
 static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
-    const uint64_t n = model->segment_n;
+    const uint64_t n = model->trained_n;
 
     out->bytes[LEDGER_MASTER] = s->precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
     out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->moments);
@@ -81,16 +81,22 @@ static uint64_t header_bytes(uint64_t n_tensors)
 
 void plan_host_files(struct plan_host_files *out, const struct model *model)
 {
-    const uint64_t n_tensors = model->n_tensors, n_moments = 1 + 2 * n_tensors; /* counts of updates, then m and v */
-    uint64_t n_runs = 0;
+    const uint64_t n_tensors = model->n_tensors;
+    const uint64_t n_moments = 1 + 2 * (uint64_t)model->n_trained_tensors; /* counts of updates, then m and v */
+    uint64_t n_runs = 0, n_trained_runs = 0;
 
     /* A piece begins at most one run; a run that is full ends one. */
-    for (uint32_t u = 0; u < model->n_units; u++)
+    for (uint32_t p = 0; p < model->n_pieces; p++)
+        n_trained_runs += !model->tensors[model->pieces[p].tensor].frozen;
+    for (uint32_t u = 0; u < model->n_units; u++) {
         n_runs += model->units[u].n_pieces + model->units[u].n * sizeof(float) / PLAN_HOST_RUN_BYTES;
+        n_trained_runs += model->units[u].n_trained * sizeof(float) / PLAN_HOST_RUN_BYTES;
+    }
     *out =
         (struct plan_host_files){.weights_header = header_bytes(n_tensors), .moments_header = header_bytes(n_moments)};
     out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
-    out->moments_runs = 2 * n_runs + 2 + (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
+    out->moments_runs =
+        2 * n_trained_runs + 2 + (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
     out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
                  (n_tensors + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
                  (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
@@ -102,9 +108,10 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
     struct plan_host_files files;
     uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes);
 
-    bytes += ledger_table(model->n_visits * sizeof(uint32_t)); /* slices of each visit */
-    bytes += ledger_table(model->n_units * sizeof(double));    /* a fenced step's squares */
-    bytes += ledger_table(model->n_units * sizeof(uint32_t));  /* and how many folds it has had */
+    bytes += ledger_table(model->n_visits * sizeof(uint32_t));             /* slices of each visit */
+    bytes += ledger_table(model->n_units * sizeof(double));                /* a fenced step's squares */
+    bytes += ledger_table(model->n_units * sizeof(uint32_t));              /* and how many folds it has had */
+    bytes += ledger_table((model->n_frozen_units + 1) * sizeof(uint32_t)); /* units that no step updates */
     if (s->purpose == PLAN_TRAIN) {
         bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
         bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* how many updates it has had */
