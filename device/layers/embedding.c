@@ -120,6 +120,8 @@ static void backward(const struct layer_pass *pass)
 
     if (pass->top)
         drop(pass, pass->gradient);
+    if (!pass->contribution)
+        return;
     if (pass->fresh)
         pass->ops->zero(pass->dev, pass->contribution, pass->unit->n * sizeof(float));
     switch (table.by) {

@@ -88,7 +88,7 @@ static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, f
 }
 
 /* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; for g (m, n)
- * the gradient of the logits of tokens first .. first+m-1, which takes their place. */
+ * the gradient of the logits of tokens first .. first+m-1, which takes their place. Of the two only what is needed. */
 static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, float *sum, size_t first,
                           size_t m)
 {
@@ -122,8 +122,10 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
     const struct device_cross_entropy softmax = cross_entropy_of(pass, chunk, g, first, m);
 
     pass->ops->cross_entropy_gradient(pass->dev, &softmax);
-    pass->ops->matmul(pass->dev, &input);
-    pass->ops->matmul(pass->dev, &weights);
+    if (!pass->lowest)
+        pass->ops->matmul(pass->dev, &input);
+    if (chunk.contribution)
+        pass->ops->matmul(pass->dev, &weights);
 }
 
 /* All chunks of one tile: logits side by side, then from the top down as backward visits them. */
@@ -144,7 +146,7 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
         logits -= m * chunk.padded;
         tile_backward(pass, chunk, logits, sum, first, m);
     }
-    if (sum)
+    if (sum && !pass->lowest)
         pass->ops->round_bf16(pass->dev, layer_element(pass, pass->gradient, first * width), sum, m * width);
 }
 
@@ -181,7 +183,7 @@ static void backward(const struct layer_pass *pass)
         multiply(pass, chunk, first, m, pass->workspace);
         tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
     }
-    if (sum && pass->bottom)
+    if (sum && pass->bottom && !pass->lowest)
         pass->ops->round_bf16(pass->dev, pass->gradient, sum, tokens * width);
 }
 

@@ -20,7 +20,7 @@
 struct layer_chunk {
     const struct model_unit *unit;
     const void *weights;
-    float *contribution; /* +=, or = if the pass is fresh */
+    float *contribution; /* +=, or = if the pass is fresh; NULL: the unit is frozen */
 };
 
 /* One visit over one microbatch: everything a layer may touch. */
@@ -31,10 +31,11 @@ struct layer_pass {
     const struct model_layer *layer;
     const struct model_unit *unit;
     bool bottom, top; /* this is the layer's first visit in forward; in backward */
+    bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */
     /* The unit's weights, on the device; the head's are padded by rows of zeros. The embedding's may be host memory, which
      * embed and position can read; they are NULL in backward. */
     const void *weights;
-    float *contribution; /* the same layout: += in backward, or = if fresh; NULL forward */
+    float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
     const void *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
     /* (tokens, width) boundary l; NULL for the head. Written forward; unused in backward. */

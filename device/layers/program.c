@@ -67,19 +67,22 @@ static void *at(const struct run *r, int buffer)
 
 enum { WEIGHT, BIAS }; /* an operation's tensors */
 
-static uint64_t offset(const struct run *r, const struct program_operation *op, int which)
+static const struct model_piece *piece_of(const struct run *r, const struct program_operation *op, int which)
 {
-    return r->pass->model->pieces[r->pass->unit->first_piece + (uint32_t)(op->tensor + which)].offset;
+    return &r->pass->model->pieces[r->pass->unit->first_piece + (uint32_t)(op->tensor + which)];
 }
 
 static const void *weights_of(const struct run *r, const struct program_operation *op, int which)
 {
-    return layer_element(r->pass, r->pass->weights, offset(r, op, which));
+    return layer_element(r->pass, r->pass->weights, piece_of(r, op, which)->offset);
 }
 
+/* NULL: the tensor is frozen. */
 static float *contribution_of(const struct run *r, const struct program_operation *op, int which)
 {
-    return r->pass->contribution + offset(r, op, which);
+    const struct model_piece *piece = piece_of(r, op, which);
+
+    return r->pass->model->tensors[piece->tensor].frozen ? NULL : r->pass->contribution + piece->offset;
 }
 
 /* ---- forward ---- */
@@ -299,7 +302,18 @@ static void run_forward(const struct run *r, const struct schedule_step *step)
 
 /* ---- backward ---- */
 
-/* W's gradient += x^T dy, or its transpose dy^T x; the biases', which lie side by side, += the sum of dy's rows. */
+/* All of a map's biases are trained, or none: else they would not lie side by side. */
+static bool trains_biases(const struct run *r, const struct program_operation *op)
+{
+    const bool trains = op->linear.bias && contribution_of(r, op, op->n_parts);
+
+    for (int i = 1; op->linear.bias && i < op->n_parts; i++)
+        assert(trains == (contribution_of(r, op, op->n_parts + i) != NULL));
+    return trains;
+}
+
+/* W's gradient += x^T dy, or its transpose dy^T x; the biases', which lie side by side, += the sum of dy's rows. Only of
+ * tensors that are trained. */
 static void run_contribution(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
 {
     const struct layer_pass *pass = r->pass;
@@ -323,9 +337,10 @@ static void run_contribution(const struct run *r, const struct program_operation
                                              .wide = true,
                                              .over_rows = true,
                                              .beta = pass->fresh ? 0 : 1};
-        pass->ops->matmul(pass->dev, &matmul);
+        if (matmul.c)
+            pass->ops->matmul(pass->dev, &matmul);
     }
-    if (op->linear.bias)
+    if (trains_biases(r, op))
         pass->ops->reduce_rows(pass->dev, contribution_of(r, op, op->n_parts), dy, layer_tokens(pass), out);
 }
 
@@ -432,16 +447,45 @@ static void clear_vectors(const struct layer_pass *pass)
     const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
     const struct model_piece *const end = piece + pass->unit->n_pieces;
 
-    while (piece < end) {
-        const uint64_t first = piece->offset;
-        uint64_t n = 0;
-        for (; piece < end && pass->model->tensors[piece->tensor].n_dims == 1; piece++)
+    uint64_t first = 0, n = 0;
+
+    for (; piece < end; piece++) {
+        const struct model_tensor *tensor = &pass->model->tensors[piece->tensor];
+        if (tensor->frozen)
+            continue;
+        if (tensor->n_dims == 1) {
+            first = n ? first : piece->offset;
             n += piece->n;
+            continue;
+        }
         if (n > 0)
             pass->ops->zero(pass->dev, pass->contribution + first, n * sizeof(float));
-        else
-            piece++;
+        n = 0;
     }
+    if (n > 0)
+        pass->ops->zero(pass->dev, pass->contribution + first, n * sizeof(float));
+}
+
+static bool contributes(const struct run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step->operation);
+    const bool has_gradients =
+        step->action == SCHEDULE_CONTRIBUTE || (step->action == SCHEDULE_BACKWARD && op->kind == PROGRAM_NORM);
+
+    for (int i = 0; has_gradients && i < op->n_tensors; i++)
+        if (contribution_of(r, op, i))
+            return true;
+    return false;
+}
+
+/* Of the lowest trained layer, no step after the last that contributes: what follows is for layers below. */
+static int count_steps(const struct run *r)
+{
+    int n = r->schedule->n_steps;
+
+    while (r->pass->lowest && n > r->schedule->n_recomputed && !contributes(r, &r->schedule->steps[n - 1]))
+        n--;
+    return n;
 }
 
 static void run_steps(const struct run *r, int first, int end)
@@ -472,9 +516,9 @@ static void backward(const struct layer_pass *pass)
     const struct run r = run_of(pass, true);
 
     run_steps(&r, 0, r.schedule->n_recomputed);
-    if (pass->fresh)
+    if (pass->fresh && pass->contribution)
         clear_vectors(pass);
-    run_steps(&r, r.schedule->n_recomputed, r.schedule->n_steps);
+    run_steps(&r, r.schedule->n_recomputed, count_steps(&r));
 }
 
 const struct layer_ops layer_program = {forward, backward};

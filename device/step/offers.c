@@ -8,7 +8,9 @@
 
 static uint32_t visit_of(const struct device_pass *pass, uint32_t n)
 {
-    return pass->worker->model.n_visits - 1 - n / pass->n_runs;
+    const struct model *model = &pass->worker->model;
+
+    return model->trained_visits[model->n_trained_visits - 1 - n / pass->n_runs];
 }
 
 static uint32_t part_of(const struct device_pass *pass, uint32_t n)
@@ -24,7 +26,7 @@ static const struct model_unit *unit_of(const struct device_pass *pass, uint32_t
 /* Number of contributions, from the first, that have a place of their own. */
 static uint32_t count_apart(const struct device_pass *pass)
 {
-    return pass->worker->plan.head_apart ? plan_head(&pass->worker->model)->n_visits * pass->n_runs : 0;
+    return plan_count_apart(&pass->worker->plan, &pass->worker->model) * pass->n_runs;
 }
 
 /* The others alternate between the sums. */
@@ -60,7 +62,7 @@ static void round_sum(const struct device_pass *pass, uint32_t n)
     const struct device_worker *w = pass->worker;
 
     if (is_rounded(pass))
-        w->ops->round_bf16(w->dev, rounded(pass, n), device_offers_sum(pass, n), unit_of(pass, n)->n);
+        w->ops->round_bf16(w->dev, rounded(pass, n), device_offers_sum(pass, n), unit_of(pass, n)->n_trained);
 }
 
 /* In storage order, as each begins where the one before it was read: part by part, bottom unit first. */
@@ -88,7 +90,7 @@ static int land(struct device_pass *pass)
     const struct device_offer first = o->flying[0];
     const struct model_unit *unit = unit_of(pass, first.n);
     const uint32_t visit = visit_of(pass, first.n), part = part_of(pass, first.n);
-    const uint64_t left = unit->n - (uint64_t)first.slice * MODEL_SLICE;
+    const uint64_t left = unit->n_trained - (uint64_t)first.slice * MODEL_SLICE;
     int rc = device_pass_finish(pass, DEVICE_PUSH, first.arrived);
 
     o->n_flying--, o->n_landed++;
@@ -116,7 +118,7 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
     struct device_offers *o = &pass->offers;
     const struct model_unit *unit = unit_of(pass, o->next);
     const uint64_t first = (uint64_t)o->slice * MODEL_SLICE;
-    const uint64_t n = unit->n - first < MODEL_SLICE ? unit->n - first : MODEL_SLICE;
+    const uint64_t n = unit->n_trained - first < MODEL_SLICE ? unit->n_trained - first : MODEL_SLICE;
     const size_t each = number_bytes(w->plan.setting.grad);
     const char *from = is_rounded(pass) ? (char *)rounded(pass, o->next) : (char *)device_offers_sum(pass, o->next);
     const bool apart = o->next < count_apart(pass);

@@ -44,6 +44,7 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .unit = &model->units[model->visits[visit]],
                                .bottom = visit == layer->first_visit,
                                .top = visit == layer->first_visit + layer->n_visits - 1,
+                               .lowest = model->visit_layers[visit] == model->lowest_trained,
                                .ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token,
                                .labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token,
                                .running = (float *)device_pass_address(pass, plan->running) + token * 3,
@@ -61,10 +62,22 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .plan = plan};
 }
 
-/* Number in the order of offers. */
+/* Number in the order of offers; the visit's unit is trained. */
 static uint32_t contribution_of(const struct device_pass *pass, uint32_t visit, uint32_t run)
 {
-    return (pass->worker->model.n_visits - 1 - visit) * pass->n_runs + run;
+    const struct model *model = &pass->worker->model;
+
+    return (model->n_trained_visits - 1 - model->trained_below[visit]) * pass->n_runs + run;
+}
+
+/* The place of a contribution's sum, available to what is queued next; NULL if the visit's unit is frozen. */
+static float *begin_contribution(const struct device_pass *pass, uint32_t visit, uint32_t run)
+{
+    if (!model_contributes(&pass->worker->model, visit))
+        return NULL;
+    const uint32_t n = contribution_of(pass, visit, run);
+    device_offers_begin(pass, n);
+    return device_offers_sum(pass, n);
 }
 
 /* True if forward does all the work of this visit's layer, for all units at once, at its topmost visit. */
@@ -73,7 +86,7 @@ static bool in_one_pass(const struct device_pass *pass, uint32_t visit)
     return pass->train && pass->worker->plan.one_pass && visit >= plan_head(&pass->worker->model)->first_visit;
 }
 
-/* The head's units with the zeroed sums of their contributions to one part. */
+/* The head's units with the sums of their contributions to one part. */
 static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint32_t run, const void *weights)
 {
     struct device_worker *w = pass->worker;
@@ -81,14 +94,12 @@ static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint3
 
     for (uint32_t i = 0; i < head->n_visits; i++) {
         const uint32_t unit = w->model.visits[head->first_visit + i];
-        const uint32_t n = contribution_of(pass, head->first_visit + i, run);
         w->chunks[i] =
             (struct layer_chunk){.unit = &w->model.units[unit],
                                  .weights = w->plan.head_apart
                                                 ? device_pass_address(pass, plan_resident(&w->plan, &w->model, unit))
                                                 : weights,
-                                 .contribution = device_offers_sum(pass, n)};
-        device_offers_begin(pass, n);
+                                 .contribution = begin_contribution(pass, head->first_visit + i, run)};
     }
     return w->chunks;
 }
@@ -117,11 +128,11 @@ static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool i
     return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
 }
 
-/* Runs every microbatch of one run: forward, or backward if there is a contribution to sum. */
+/* Runs every microbatch of one run. contribution: NULL forward, and where the unit is frozen. */
 static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
                      const struct layer_chunk *chunks, float *contribution)
 {
-    const bool is_backward = contribution != NULL;
+    const bool is_backward = pass->place >= pass->worker->model.n_visits;
     uint32_t done = 0;
     int rc = 0;
 
@@ -167,11 +178,9 @@ static int forward(struct device_pass *pass)
 
 static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights)
 {
-    const uint32_t n = contribution_of(pass, visit, run);
     const uint64_t since = trace_begin(pass->worker->trace);
+    const int rc = visit_run(pass, visit, run, weights, NULL, begin_contribution(pass, visit, run));
 
-    device_offers_begin(pass, n);
-    int rc = visit_run(pass, visit, run, weights, NULL, device_offers_sum(pass, n));
     device_pass_record(pass, since, "backward", visit,
                        (struct trace_arg[]){{"visit", visit},
                                             {"microbatches", device_pass_count_microbatches(pass)},
@@ -183,10 +192,11 @@ static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, 
 
 static int backward(struct device_pass *pass)
 {
-    const uint32_t n = pass->worker->model.n_visits;
+    const struct model *model = &pass->worker->model;
+    const uint32_t end = 2 * model->n_visits - model_lowest_visit(model);
     int rc = 0;
 
-    for (uint32_t place = n; rc == 0 && place < 2 * n; place++) {
+    for (uint32_t place = model->n_visits; rc == 0 && place < end; place++) {
         const uint32_t visit = device_weights_visit(&pass->weights, place);
         const void *weights;
         pass->place = place;
@@ -194,7 +204,7 @@ static int backward(struct device_pass *pass)
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
             if (!in_one_pass(pass, visit))
                 rc = backward_run(pass, visit, run, weights);
-            if (rc == 0)
+            if (rc == 0 && model_contributes(model, visit))
                 rc = device_offers_made(pass);
         }
     }

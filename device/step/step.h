@@ -4,7 +4,8 @@
  * computes every row's log-sum-exp, and so all losses of the share; they are told before any contribution is offered.
  * If the plan has room for the whole head, the same pass also runs the head's backward, so its logits are not computed
  * again. Backward: for each visit from the top: pull its unit; for each part: recompute activations or read kept ones,
- * sum the contribution over the part's microbatches, offer it in slices.
+ * sum the contribution over the part's microbatches, offer it in slices. A frozen unit contributes nothing; backward
+ * ends at the lowest layer that is trained.
  *
  * A device that works in parallel with the host always has work queued: one contribution is offered while the next is
  * made, and a unit is uploaded during the visit before it; the same holds for tiles of a stash on the host, if the plan
@@ -64,6 +65,7 @@ struct device_link {
 
 struct device_worker_options {
     struct model_config config;
+    const char *freeze; /* patterns: model_freeze */
     const struct device_ops *ops;
     struct plan_setting setting;
     struct plan_choice choice;

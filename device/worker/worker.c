@@ -60,6 +60,8 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
         (struct device_worker){.ops = options->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
+        rc = model_freeze(&worker->model, options->freeze, err);
+    if (rc == 0)
         rc = plan_check(&worker->model, setting, err);
     if (rc == 0)
         rc = plan_check_choice(&worker->model, setting, &options->choice, err);

@@ -41,7 +41,7 @@ static double optimizer_of(const struct costs *c, const struct model_unit *unit)
     const struct plan_work_update each = plan_work_update(c->host, unit);
     const double bytes = each.fold * c->host->n_parts + each.update / unit->n_visits;
 
-    return (double)unit->n * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
+    return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
 }
 
 /* Which units lie in the buffers: the last ones that were used, as device/step/weights.c has it. */
@@ -166,7 +166,7 @@ static double generate_of(const struct costs *c, uint32_t visit)
 static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
 {
     const struct plan_setting *s = &c->plan->setting;
-    const uint32_t n = c->model->n_visits, end = s->purpose == PLAN_TRAIN ? 2 * n : n;
+    const uint32_t n = c->model->n_visits, end = s->purpose == PLAN_TRAIN ? 2 * n - model_lowest_visit(c->model) : n;
     const uint64_t parts = s->share_rows / s->part_rows;
     struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
 
@@ -176,7 +176,7 @@ static void add_all(struct plan_cost *out, struct pipeline *pipeline, const stru
         const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
         const uint64_t down = (is_pulled(c, &buffers, visit, backward) ? unit->n * number_bytes(s->precision) : 0) +
                               gathered_bytes(c, visit, backward);
-        const uint64_t up = backward ? parts * unit->n * number_bytes(c->host->grad) : 0;
+        const uint64_t up = backward ? parts * unit->n_trained * number_bytes(c->host->grad) : 0;
         const uint64_t stash = stash_bytes(c, visit, backward);
         const double link = c->profile->link_bytes_per_s / c->slow;
         const struct visit v = {

@@ -95,20 +95,21 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
 static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
 {
     const struct model_layer *head = plan_head(model);
-    const uint32_t n_visits = plan->head_apart ? head->first_visit : model->n_visits;
+    const uint32_t n_apart = plan_count_apart(plan, model);
     uint64_t most = 0;
 
     plan->rounding_bytes = plan->setting.grad == NUMBER_BF16 ? plan->setting.backend->rounding_bytes : 0;
-    if (plan->head_apart)
+    if (n_apart > 0)
         take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
     plan->head = l->offset;
-    for (uint32_t part = 0; plan->head_apart && part < plan->setting.share_rows / plan->setting.part_rows; part++)
-        for (uint32_t i = 0; i < head->n_visits; i++)
+    for (uint32_t part = 0; part < plan->setting.share_rows / plan->setting.part_rows; part++)
+        for (uint32_t i = 0; i < n_apart; i++)
             take(l, LEDGER_CONTRIBUTION, room(plan, model, model->visits[head->first_visit + i]) * sizeof(float));
     plan->head_bytes = (l->offset - plan->head) / (plan->setting.share_rows / plan->setting.part_rows);
-    for (uint32_t visit = 0; visit < n_visits; visit++)
-        if (most < room(plan, model, model->visits[visit]))
-            most = room(plan, model, model->visits[visit]);
+    for (uint32_t visit = 0; visit < model->n_visits - n_apart; visit++) {
+        const uint64_t n = plan_unit_sum(model, model->visits[visit], plan->head_pad);
+        most = most < n ? n : most;
+    }
     for (uint32_t i = 0; i < plan->n_sums; i++) {
         take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
         plan->contribution[i] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
@@ -118,7 +119,7 @@ static void take_contributions(struct plan *plan, const struct model *model, str
 static uint32_t count_sums(const struct plan *plan, const struct model *model)
 {
     const uint64_t parts = plan->setting.share_rows / plan->setting.part_rows;
-    const uint64_t most = parts * (plan->head_apart ? plan_head(model)->first_visit : model->n_visits);
+    const uint64_t most = parts * (model->n_trained_visits - plan_count_apart(plan, model));
 
     if (plan->n_sets == 1 || plan->choice.n_sums <= plan->n_sets || most <= plan->n_sets)
         return plan->n_sets;
@@ -200,7 +201,7 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
                   const struct plan_choice *choice)
 {
     const uint32_t n_head = plan_head(model)->n_visits;
-    const bool alone = n_head == 1 && setting->share_rows / setting->part_rows == 1;
+    const bool alone = n_head == 1 && setting->share_rows / setting->part_rows == 1; /* no sum waits for another */
 
     *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
     out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;

@@ -162,7 +162,7 @@ static void forward(struct timeline_run *r)
     for (uint32_t visit = 0; visit < r->n; visit++) {
         timeline_next_weights(r, visit);
         for (uint32_t run = 0; run < r->n_runs && !(in_one_pass(r, visit) && visit + 1 < r->n); run++) {
-            if (in_one_pass(r, visit) && !r->plan->head_apart)
+            if (in_one_pass(r, visit) && !r->plan->head_apart && model_contributes(r->model, visit))
                 timeline_begin_sum(r, run);
             visit_run(r, visit, run);
         }
@@ -174,15 +174,18 @@ static void forward(struct timeline_run *r)
 
 static void backward(struct timeline_run *r)
 {
-    for (uint32_t place = r->n; place < 2 * r->n; place++) {
+    for (uint32_t place = r->n; place < r->end; place++) {
         const uint32_t visit = timeline_visit_at(r, place);
+        const bool contributes = model_contributes(r->model, visit);
         timeline_next_weights(r, place);
         for (uint32_t run = 0; run < r->n_runs; run++) {
             if (!in_one_pass(r, visit)) {
-                timeline_begin_sum(r, (uint64_t)(r->n - 1 - visit) * r->n_runs + run);
+                if (contributes)
+                    timeline_begin_sum(r, timeline_contribution(r, visit, run));
                 visit_run(r, place, run);
             }
-            timeline_offers_made(r);
+            if (contributes)
+                timeline_offers_made(r);
         }
     }
     timeline_finish_offers(r);
@@ -222,6 +225,7 @@ static int open_run(struct timeline_run *r, const struct plan_timeline_setting *
                                .slow = p->backend->takes_turns ? workers : 1,
                                .n_runs = p->share_rows / p->part_rows,
                                .n = s->model->n_visits,
+                               .end = 2 * s->model->n_visits - model_lowest_visit(s->model),
                                .n_free = s->n_slots};
     plan_work_init(&r->work, s->plan, s->model, s->profile);
     r->work.gathers = true;

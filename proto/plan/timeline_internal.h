@@ -38,6 +38,7 @@ struct timeline_run {
     double slow;          /* workers that share the device */
     double contributions; /* of all workers, for each of this one's */
     uint32_t n_runs, n_microbatches, n, step;
+    uint32_t end; /* place: where backward ends */
 
     struct timeline_unit *units;   /* (units) */
     uint64_t n_slices, not_folded; /* of a step, of all units */
@@ -108,7 +109,13 @@ uint64_t timeline_slices_of(const struct timeline_run *r, uint32_t unit);
 void timeline_next_weights(struct timeline_run *r, uint32_t place);
 void timeline_weights_ahead(struct timeline_run *r, uint32_t place, double part);
 
-/* device/step/offers.c. Contributions that have a place of their own, apart from the sums: a whole head's. */
+/* device/step/offers.c. The number of a visit's contribution to a run, in the order in which they are made. */
+static inline uint64_t timeline_contribution(const struct timeline_run *r, uint32_t visit, uint32_t run)
+{
+    return (uint64_t)(r->model->n_trained_visits - 1 - r->model->trained_below[visit]) * r->n_runs + run;
+}
+
+/* Contributions that have a place of their own, apart from the sums: a whole head's. */
 uint64_t timeline_count_apart(const struct timeline_run *r);
 /* Computing waits for the sum that this contribution is made in. */
 void timeline_begin_sum(struct timeline_run *r, uint64_t contribution);

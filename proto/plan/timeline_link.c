@@ -60,7 +60,7 @@ static void update(struct timeline_run *r, uint32_t unit)
     const double bytes = plan_work_update(r->s->host, u).update;
 
     if (bytes > 0)
-        optimize(r, unit, (double)u->n, bytes, true);
+        optimize(r, unit, (double)u->n_trained, bytes, true);
     else
         r->units[unit].updates++;
 }
@@ -87,7 +87,8 @@ static void on_optimized(void *context, const struct plan_task *task)
     r->n_free++;
     if (--r->not_folded == 0) {
         for (uint32_t u = 0; r->s->host->fenced && u < r->model->n_units; u++)
-            update(r, u);
+            if (r->model->units[u].n_trained > 0)
+                update(r, u);
         r->not_folded = r->n_slices;
     }
     if (--unit->left == 0) {
@@ -99,7 +100,7 @@ static void on_optimized(void *context, const struct plan_task *task)
 
 static uint64_t slice_n(const struct model_unit *unit, uint32_t slice)
 {
-    const uint64_t left = unit->n - (uint64_t)slice * MODEL_SLICE;
+    const uint64_t left = unit->n_trained - (uint64_t)slice * MODEL_SLICE;
 
     return left < MODEL_SLICE ? left : MODEL_SLICE;
 }
@@ -180,7 +181,7 @@ static void receive(struct timeline_run *r)
 {
     const uint32_t place = r->weights.pending[0], unit = unit_at(r, place);
 
-    while (r->units[unit].updates < r->step && !r->q.no_memory)
+    while (r->model->units[unit].n_trained > 0 && r->units[unit].updates < r->step && !r->q.no_memory)
         pass(r, PLAN_QUEUE_OPTIMIZER);
     r->weights.n_pending--;
     memmove(r->weights.pending, r->weights.pending + 1, r->weights.n_pending * sizeof *r->weights.pending);
@@ -205,7 +206,7 @@ void timeline_next_weights(struct timeline_run *r, uint32_t place)
 {
     if (place > 0 && where(r, place - 1) == BUFFER)
         find(r, unit_at(r, place - 1))->used = plan_queues_mark(&r->q, PLAN_QUEUE_COMPUTE);
-    while (r->weights.arranged < 2 * r->n && ask(r, place, r->weights.arranged))
+    while (r->weights.arranged < r->end && ask(r, place, r->weights.arranged))
         r->weights.arranged++;
     const bool has_come = r->weights.is_coming && r->weights.coming == place;
     if (!has_come && r->weights.n_pending > 0 && r->weights.pending[0] == place)
@@ -227,12 +228,12 @@ void timeline_weights_ahead(struct timeline_run *r, uint32_t place, double part)
 
 uint64_t timeline_count_apart(const struct timeline_run *r)
 {
-    return r->plan->head_apart ? (uint64_t)plan_head(r->model)->n_visits * r->n_runs : 0;
+    return (uint64_t)plan_count_apart(r->plan, r->model) * r->n_runs;
 }
 
 static uint32_t visit_of(const struct timeline_run *r, uint64_t contribution)
 {
-    return (uint32_t)(r->n - 1 - contribution / r->n_runs);
+    return r->model->trained_visits[r->model->n_trained_visits - 1 - contribution / r->n_runs];
 }
 
 static uint32_t unit_of(const struct timeline_run *r, uint64_t contribution)

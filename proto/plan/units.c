@@ -50,6 +50,20 @@ uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad)
     return plan_head_pad(model->pieces[model->units[unit].first_piece].n_rows, pad) * model->config.width;
 }
 
+uint64_t plan_unit_sum(const struct model *model, uint32_t unit, uint32_t pad)
+{
+    const struct model_unit *u = &model->units[unit];
+
+    return u->n_trained < u->n ? u->n_trained : plan_unit_room(model, unit, pad);
+}
+
+uint32_t plan_count_apart(const struct plan *plan, const struct model *model)
+{
+    const struct model_layer *head = plan_head(model);
+
+    return plan->head_apart && model_contributes(model, head->first_visit) ? head->n_visits : 0;
+}
+
 uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad)
 {
     uint64_t most = 0;

@@ -13,9 +13,15 @@ uint32_t plan_count_uploaded(const struct model *model);
 uint32_t plan_unit_at(const struct model *model, uint32_t place);
 uint32_t plan_place_of(const struct model *model, uint32_t unit);
 
-/* Elements that a unit, or its contribution, has room for on the device: its own, and for one of the head's, whose rows
+/* Elements that a unit has room for on the device: its own, and for one of the head's, whose rows
  * are padded to a multiple of `pad`, those of the rows added, too. */
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad);
+
+/* The same of its contribution: of the trained elements, which of one of the head's are all or none. */
+uint64_t plan_unit_sum(const struct model *model, uint32_t unit, uint32_t pad);
+
+/* The head's visits whose contributions have a place of their own. */
+uint32_t plan_count_apart(const struct plan *plan, const struct model *model);
 
 /* The most of those (elements) of the places from `first` on, which are uploaded; 0 if there is none. */
 uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad);

@@ -186,9 +186,21 @@ static double schedule_of(const struct batch *b, const struct program *p, const 
     return seconds;
 }
 
+/* The gradients of weights and biases. */
+static double contribution_of(const struct batch *b, const struct program *p)
+{
+    double seconds = cleared(b, p);
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (op->kind == PROGRAM_LINEAR)
+            seconds += each_part(b, p, op, linear_contribution);
+    return seconds;
+}
+
 static struct plan_work_layer layer_of(const struct batch *b, const struct model_program *p)
 {
-    struct plan_work_layer layer = {.forward = schedule_of(b, &p->program, &p->forward[MODEL_KEEPS_NOTHING])};
+    struct plan_work_layer layer = {.forward = schedule_of(b, &p->program, &p->forward[MODEL_KEEPS_NOTHING]),
+                                    .contribution = contribution_of(b, &p->program)};
 
     for (enum model_keeping keeping = 0; keeping < MODEL_KEEPINGS; keeping++)
         layer.backward[keeping] = schedule_of(b, &p->program, &p->backward[keeping]) + cleared(b, &p->program);
@@ -251,9 +263,11 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
 {
     const struct table table = table_of(b, unit);
     const double width = b->work->model->config.width, n = looked_up(b, &table);
-    const double seconds =
-        (top ? dropped(b, b->work->model->embedding.dropout.p) : 0) + (b->fresh ? moved(b, 4 * (double)unit->n) : 0);
+    const double seconds = (top ? dropped(b, b->work->model->embedding.dropout.p) : 0) +
+                           (b->fresh ? moved(b, 4 * (double)unit->n_trained) : 0);
 
+    if (unit->n_trained == 0)
+        return seconds;
     switch (table.by) {
     case MODEL_BY_TOKEN:
         break;
@@ -306,7 +320,12 @@ static double tile_backward(const struct batch *b, const struct chunk *chunk, do
         product(b, m, n, width,
                 (m * n + m * width) * value_bytes(b) + n * width * sizeof(float) * (b->fresh && first ? 1 : 2));
 
-    return moved(b, 4 * m * chunk->n + 16 * m) + values(b, m * chunk->n) + input + weights;
+    const struct model *model = b->work->model;
+    const bool trained = model_contributes(model, plan_head(model)->first_visit);
+    const bool lowest = model->lowest_trained == model->n_layers - 1;
+
+    return moved(b, 4 * m * chunk->n + 16 * m) + values(b, m * chunk->n) + (lowest ? 0 : input) +
+           (trained ? weights : 0);
 }
 
 /* Of m tokens: logits, and what forward and backward make of them. */
@@ -385,6 +404,15 @@ void plan_work_init(struct plan_work *work, const struct plan *plan, const struc
         }
 }
 
+/* A unit that is trained in part takes that part of the contribution's time. */
+static double program_backward(const struct plan_work_layer *layer, const struct model_unit *unit,
+                               enum model_keeping keeping)
+{
+    const double frozen = (double)(unit->n - unit->n_trained) / (double)unit->n;
+
+    return layer->backward[keeping] - (frozen > 0 ? frozen * layer->contribution : 0);
+}
+
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind)
 {
     const struct model *model = work->model;
@@ -401,7 +429,8 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     case MODEL_BLOCK:
     case MODEL_SINGLE:
         programmed = &work->layers[kind][layer->program - model->programs];
-        return backward ? programmed->backward[kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING] : programmed->forward;
+        return backward ? program_backward(programmed, unit, kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING)
+                        : programmed->forward;
     case MODEL_HEAD:
         break;
     }
@@ -410,7 +439,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
 
 double plan_work_round(const struct plan_work *work, uint32_t visit)
 {
-    const double n = (double)work->model->units[work->model->visits[visit]].n;
+    const double n = (double)work->model->units[work->model->visits[visit]].n_trained;
 
     return work->plan->setting.grad == NUMBER_BF16 && !work->plan->setting.backend->takes_turns
                ? 6 * n / work->profile->memory_bytes_per_s

@@ -29,6 +29,7 @@ struct plan_work {
     uint32_t rows[PLAN_WORK_KINDS], n[PLAN_WORK_KINDS]; /* of one part: rows of such a microbatch, and how many */
     struct plan_work_layer {
         double forward, backward[MODEL_KEEPINGS]; /* seconds: backward by what forward left */
+        double contribution;                      /* of backward: of a unit that is trained whole */
     } layers[PLAN_WORK_KINDS][MODEL_PROGRAMS];
 };
 

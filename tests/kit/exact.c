@@ -56,10 +56,10 @@ void exact_open(struct exact *exact, const char *fixture, const struct inprocess
         fixture_draw(exact->tensor, &exact->fixture, model->tensors[t].name);
         inprocess_set(exact->ip, (float *)(uintptr_t)exact->segment, t, exact->tensor);
     }
-    for (uint64_t i = 0; exact->masters && i < model->segment_n; i++) { /* fixtures in bf16 are of weights that are */
+    for (uint64_t i = 0; exact->masters && i < model->segment_n; i++) /* fixtures in bf16 are of weights that are */
         ((uint16_t *)exact->ip->store.weights.base)[i] = number_to_bf16(exact->masters[i]);
-        exact->ip->store.low[i] = 0;
-    }
+    if (exact->masters)
+        memset(exact->ip->store.low, 0, model->trained_n * sizeof *exact->ip->store.low);
 }
 
 void exact_close(struct exact *exact)

@@ -25,7 +25,7 @@ static void note_gradient(struct inprocess *ip, const struct relay_action *a, co
 {
     const struct model_unit *unit = &ip->model.units[a->unit];
     const uint64_t first = (uint64_t)a->name.slice * MODEL_SLICE;
-    const uint64_t n = unit->n - first < MODEL_SLICE ? unit->n - first : MODEL_SLICE;
+    const uint64_t n = unit->n_trained - first < MODEL_SLICE ? unit->n_trained - first : MODEL_SLICE;
 
     for (uint64_t i = 0; ip->gradient && i < n; i++)
         ip->gradient[unit->offset + first + i] += g[i];
@@ -312,6 +312,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
     const uint32_t part_rows = o->batch / o->n_parts;
     struct device_worker_options options = {
         .config = o->config,
+        .freeze = o->freeze,
         .ops = backend_get()->ops,
         .setting = {.backend = backend_get()->plan,
                     .attention = backend_get()->attention,
@@ -360,6 +361,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     pthread_mutex_init(&ip->mutex, NULL);
     pthread_cond_init(&ip->changed, NULL);
     rc = model_init(&ip->model, &o->config, err);
+    if (!rc)
+        rc = model_freeze(&ip->model, o->freeze, err);
     if (rc)
         goto fail;
     ip->n_slots = 2;
@@ -367,6 +370,10 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     ip->slices = calloc(ip->model.n_visits, sizeof *ip->slices);
     for (uint32_t v = 0; v < ip->model.n_visits; v++)
         ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;
+    ip->frozen = calloc(ip->model.n_units, sizeof *ip->frozen);
+    for (uint32_t u = 0, n = 0; u < ip->model.n_units; u++)
+        if (ip->model.units[u].n_trained == 0)
+            ip->frozen[n++] = u;
     const struct store_options store = {.train = !o->evaluate_only,
                                         .precision = o->precision,
                                         .moments = o->moments,
@@ -411,6 +418,7 @@ void inprocess_close(struct inprocess *ip)
     pthread_mutex_destroy(&ip->mutex);
     pthread_cond_destroy(&ip->changed);
     free(ip->slices);
+    free(ip->frozen);
     free(ip);
 }
 
@@ -440,6 +448,8 @@ int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *la
         .visits = ip->model.visits,
         .n_slices = ip->slices,
         .n_visits = ip->model.n_visits,
+        .frozen = ip->frozen,
+        .n_frozen = ip->model.n_frozen_units,
         .owners = owners,
         .n_owners = n_parts,
     };
@@ -502,8 +512,11 @@ void inprocess_masters(const struct inprocess *ip, float *segment)
 {
     for (uint32_t u = 0; u < ip->model.n_units; u++) {
         const struct model_unit *unit = &ip->model.units[u];
-        const struct parameters p = store_parameters(&ip->store, u, 0, unit->n, 0);
-        optimizer_read(&p, segment + unit->offset, NULL, NULL);
+        const uint64_t n = unit->n_trained;
+        const struct parameters trained = store_parameters(&ip->store, u, 0, n, 0);
+        const struct parameters frozen = store_parameters(&ip->store, u, n, unit->n - n, 0);
+        optimizer_read(&trained, segment + unit->offset, NULL, NULL);
+        optimizer_read(&frozen, segment + unit->offset + n, NULL, NULL);
     }
 }
 

@@ -17,6 +17,7 @@ enum { INPROCESS_MAX_WORKERS = 8, INPROCESS_MAX_SLOTS = 4 };
 
 struct inprocess_options {
     struct model_config config;
+    const char *freeze;                              /* patterns: model_freeze */
     uint32_t batch, seq, n_parts, microbatch;        /* microbatch 0: a part's rows, or what the planner chooses */
     uint32_t n_workers, n_weight_buffers, n_threads; /* 0: 1, 2 and 1 */
     uint64_t budget; /* bytes of each worker: the planner chooses all but a microbatch; 0: nothing is chosen */
@@ -54,7 +55,7 @@ struct inprocess {
     struct store store;
     struct relay *relay;
     struct ledger ledger;
-    uint32_t n_slots, *slices;
+    uint32_t n_slots, *slices, *frozen;
     size_t slot_n; /* floats */
     uint64_t n_opened, n_done;
     bool covered;

@@ -1,6 +1,6 @@
-"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip}.
+"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip,frozen_*}.
 
-    python training.py [a] [b] [c] [clip]        minutes for c, seconds for the others
+    python training.py [a] [b] [c] [clip] [frozen_wte]...        minutes for c, seconds for the others
 
 What is committed, from float64 throughout: losses, and of each tensor's gradient and final weights its norm, a sample
 of its elements (all of them for the gradients of a and b), a sketch (drawn.sketch) that gives the norm of a
@@ -10,6 +10,7 @@ have in common.
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
+import fnmatch
 import json
 import os
 import sys
@@ -45,9 +46,15 @@ MODELS = {
 }
 # a again, its gradient clipped to a norm that some of its steps exceed and others do not.
 MODELS["clip"] = dict(MODELS["a"], clip_norm=CLIP_NORM, full_gradient=False)
+# And with frozen tensors (requires_grad=False), named by patterns as eps train --freeze has them: a tied table, all but
+# biases, all below the topmost block, the last norm, all but that norm. What is frozen is not in the reference.
+FROZEN = {"wte": ("a", ["wte.weight"]), "weights": ("a", ["*.weight"]), "blocks": ("b", ["wte.*", "wpe.*", "h.[01].*"]),
+          "norm": ("a", ["ln_f.*"]), "body": ("a", ["wte.*", "wpe.*", "h.*"])}
+MODELS.update({f"frozen_{name}": dict(MODELS[of], freeze=patterns, full_gradient=False, sample=200)
+               for name, (of, patterns) in FROZEN.items()})
 # PyTorch's own fp32: attention spelled out, fused, and the minibatch in eight runs of rows.
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", 8))
-OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm")
+OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm", "freeze", "sample")
 
 
 def config_of(name):
@@ -71,6 +78,8 @@ def model_of(name, dtype, attention="eager"):
         for tensor, p in model.named_parameters():
             w = drawn.weights(f"{MODELS[name]['draw']}:{tensor}", p.numel(), *how_drawn(name, tensor))
             p.copy_(torch.from_numpy(w).view_as(p))
+            p.requires_grad_(not any(fnmatch.fnmatch(tensor.removeprefix("transformer."), pattern)
+                                     for pattern in MODELS[name].get("freeze", ())))
     return model.to(dtype).train()
 
 
@@ -97,8 +106,9 @@ def backward(model, ids, labels, n_runs=1):
 
 
 def adamw(model, lr, epsilon):
-    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": DECAY},
-              {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [{"params": [p for p in trained if p.dim() > 1], "weight_decay": DECAY},
+              {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=epsilon, foreach=False)
 
 
@@ -199,7 +209,8 @@ def digest(writer, label, exact, singles, sample, start=None, yardstick="fp32"):
 
 
 def arrays(model, what):
-    return {t: (p.grad if what == "grad" else p).detach().numpy().ravel().copy() for t, p in model.named_parameters()}
+    return {t: (p.grad if what == "grad" else p).detach().numpy().ravel().copy() for t, p in model.named_parameters()
+            if p.requires_grad}
 
 
 def make(name):
@@ -233,13 +244,13 @@ def make(name):
         singles.append(arrays(single, "grad"))
     result["gradient"] = {"loss": loss, "fp32_losses": losses,
                           "pieces": digest(writer, f"{name}:gradient", arrays(exact, "grad"), singles,
-                                           1 << 62 if m["full_gradient"] else SAMPLE)}
+                                           1 << 62 if m["full_gradient"] else m.get("sample", SAMPLE))}
     del singles, single, exact
     print(f"{name}: gradient after {time.time() - began:.0f} s", flush=True)
 
     result["training"] = []
     norms = []
-    for optimizer, n_parts in (("adamw", 1), ("adama", 2), ("adama", 8))[:1 if "clip_norm" in m else 3]:
+    for optimizer, n_parts in (("adamw", 1), ("adama", 2), ("adama", 8))[:1 if "clip_norm" in m or "freeze" in m else 3]:
         def run(dtype, attention, n_runs=1):
             model, losses = (train_adamw(name, dtype, attention, n_runs, norms if dtype == torch.float64 else None)
                              if optimizer == "adamw" else train_adama(name, dtype, attention, n_parts))
@@ -250,11 +261,13 @@ def make(name):
         label = f"{name}:{optimizer}{n_parts}"
         result["training"].append({"optimizer": optimizer, "parts": n_parts, "losses": losses,
                                    "fp32_losses": single_losses,
-                                   "pieces": digest(writer, label, exact, singles, SAMPLE, start)})
+                                   "pieces": digest(writer, label, exact, singles, m.get("sample", SAMPLE), start)})
         print(f"{label}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, fp32 within "
               f"{max(abs(a - b) for run in single_losses for a, b in zip(losses, run)):.1e}, "
               f"{time.time() - began:.0f} s", flush=True)
 
+    if "freeze" in m:
+        result["freeze"] = ",".join(m["freeze"])
     if "clip_norm" in m:
         result["clip_norm"] = m["clip_norm"]
         result["norms"] = norms
