@@ -115,6 +115,7 @@ static int claim(struct compute *c, const struct model_config *config, struct er
     const struct device_claim *device = &c->options->device;
     const struct device_worker_options options = {
         .config = *config,
+        .freeze = m->assign.freeze,
         .ops = device->ops,
         .index = device->index,
         .setting = {.backend = plan_backend_find(device->name),

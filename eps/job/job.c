@@ -68,6 +68,8 @@ static int size_up(struct job *job, struct error *err)
     if (!rc)
         rc = model_init(&job->model, &config, err);
     if (!rc)
+        rc = model_freeze(&job->model, job->request.job.freeze, err);
+    if (!rc)
         rc = job_plan(job, err);
     if (rc)
         return rc;
@@ -139,6 +141,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.products = job->products;
     m.assign.attention = plan->setting.attention;
     m.assign.host_stash_bytes = plan->host_stash_bytes;
+    memcpy(m.assign.freeze, job->request.job.freeze, sizeof m.assign.freeze);
     if (m.assign.choice.host_stash)
         fds[n_fds++] = stash->fd;
     if (m.assign.trace)

@@ -28,18 +28,23 @@ int steps_init(struct steps *steps, struct error *err)
                             .fence.n_units = job_is_fenced(&job->request) ? n_units : 0,
                             .fence.norm = NAN};
     steps->slices = job_take_table(job, job->model.n_visits, sizeof *steps->slices);
+    steps->frozen = job_take_table(job, job->model.n_frozen_units + 1, sizeof *steps->frozen);
     steps->fence.squares = job_take_table(job, n_units, sizeof *steps->fence.squares);
     steps->fence.n_given = job_take_table(job, n_units, sizeof *steps->fence.n_given);
-    if (!steps->slices || !steps->fence.squares || !steps->fence.n_given)
+    if (!steps->slices || !steps->frozen || !steps->fence.squares || !steps->fence.n_given)
         return error_set(err, -ENOMEM, "out of memory");
     for (uint32_t v = 0; v < job->model.n_visits; v++)
         steps->slices[v] = job->model.units[job->model.visits[v]].n_slices;
+    for (uint32_t u = 0, n = 0; u < n_units; u++)
+        if (job->model.units[u].n_trained == 0)
+            steps->frozen[n++] = u;
     return 0;
 }
 
 void steps_free(struct steps *steps)
 {
     free(steps->slices);
+    free(steps->frozen);
     free(steps->fence.squares);
     free(steps->fence.n_given);
     *steps = (struct steps){.job = steps->job, .saves = steps->saves, .loss = NAN};
@@ -351,6 +356,8 @@ static void begin_step(struct steps *steps, const struct message *m)
         .visits = job->model.visits,
         .n_slices = steps->slices,
         .n_visits = job->model.n_visits,
+        .frozen = steps->frozen,
+        .n_frozen = job->model.n_frozen_units,
         .owners = owners,
         .n_owners = n_parts,
     };
@@ -441,7 +448,7 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
 
     if (visit >= model->n_visits || slice >= model->units[model->visits[visit]].n_slices)
         return;
-    const uint64_t left = model->units[model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
+    const uint64_t left = model->units[model->visits[visit]].n_trained - (uint64_t)slice * MODEL_SLICE;
     progress_contribution(&worker->progress, visit, m->contribution.name.part,
                           (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job->request.job.grad));
 }

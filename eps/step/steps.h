@@ -41,6 +41,7 @@ struct steps {
     struct fence fence;
     double part_loss[MESSAGE_MAX_PARTS]; /* NAN: not known */
     uint32_t *slices;                    /* (n_visits) for the relay's open */
+    uint32_t *frozen;                    /* (model.n_frozen_units) the same */
     /* Of the last covered step; the next may be open when it is done: */
     double loss;      /* NAN before there is one */
     double grad_norm; /* as in the message */

@@ -144,6 +144,7 @@ static void job(struct wire *w, struct message *m)
     wire_u64(w, &m->job.host_mem);
     wire_flag(w, &m->job.files);
     wire_text(w, m->job.out, sizeof m->job.out);
+    wire_text(w, m->job.freeze, sizeof m->job.freeze);
     if (m->job.output && m->job.files)
         wire_wrong(w, "an output directory, and files in its place");
 }
@@ -177,6 +178,7 @@ static void assign(struct wire *w, struct message *m)
     wire_u64(w, &m->assign.host_stash_bytes);
     wire_u32(w, &m->assign.attention);
     products_fields(w, &m->assign.products);
+    wire_text(w, m->assign.freeze, sizeof m->assign.freeze);
     if (m->assign.choice.host_stash != (m->assign.host_stash_bytes > 0))
         wire_wrong(w, "a stash without its bytes, or bytes without it");
 }

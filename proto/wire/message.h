@@ -56,7 +56,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 8,
+    MESSAGE_VERSION = 9,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -184,14 +184,15 @@ struct message {
             uint32_t microbatch; /* rows; 0: the daemon chooses */
             enum message_optimizer optimizer;
             double beta1, beta2, epsilon, weight_decay;
-            enum number_type precision; /* of weights on the device, activations, stash */
-            enum number_type moments;   /* of m and v in host memory; bf16: v in 8 + 8 bits */
-            enum number_type grad;      /* of contributions as they travel */
-            bool fenced;                /* commit: updates once all of a step is folded; else eager */
-            bool require_pinned;        /* host memory that cannot be page-locked is an error */
-            double clip_norm;           /* the gradient's norm at most; 0: not clipped, else fenced */
-            double clip_update;         /* root mean square of a tensor's update at most; 0: not clipped */
-            uint64_t host_mem;          /* bytes the job may take of the host; 0: what is free */
+            enum number_type precision;      /* of weights on the device, activations, stash */
+            enum number_type moments;        /* of m and v in host memory; bf16: v in 8 + 8 bits */
+            enum number_type grad;           /* of contributions as they travel */
+            bool fenced;                     /* commit: updates once all of a step is folded; else eager */
+            bool require_pinned;             /* host memory that cannot be page-locked is an error */
+            double clip_norm;                /* the gradient's norm at most; 0: not clipped, else fenced */
+            double clip_update;              /* root mean square of a tensor's update at most; 0: not clipped */
+            uint64_t host_mem;               /* bytes the job may take of the host; 0: what is free */
+            char freeze[MODEL_FREEZE_BYTES]; /* patterns of frozen tensors: model_freeze */
         } job;
         struct {
             uint64_t n_parameters;
@@ -212,9 +213,10 @@ struct message {
             bool trace;       /* as in job */
             enum number_type precision, grad; /* as in job */
             struct plan_choice choice;
-            uint32_t attention;        /* how its gradient is computed: enum plan_attention */
-            uint64_t host_stash_bytes; /* of that segment; 0 without */
-            struct products products;  /* all workers of a job have these algorithms */
+            uint32_t attention;              /* how its gradient is computed: enum plan_attention */
+            uint64_t host_stash_bytes;       /* of that segment; 0 without */
+            struct products products;        /* all workers of a job have these algorithms */
+            char freeze[MODEL_FREEZE_BYTES]; /* as in job */
         } assign;
         struct {
             uint64_t arena_bytes; /* claimed */

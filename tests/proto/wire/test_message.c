@@ -347,7 +347,7 @@ TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 /* Drawn by hand from the layout in message.h. */
 TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 8, MESSAGE_FREE,
+    static const uint8_t drawn[] = {0x51, 0xE9, 9, MESSAGE_FREE,
                                     28,   0,    0, 0,
                                     9,    0,    0, 0,
                                     0,    0,    0, 0x80, /* header */
