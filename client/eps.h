@@ -80,6 +80,10 @@ struct eps_train_options {
     enum eps_commit commit;
     double clip_norm;   /* scales the whole gradient down to this norm; NAN: no clipping */
     double clip_update; /* scales each tensor's update, before the rate, down to this root mean square; NAN: off */
+
+    /* Globs on tensor names, "wte.weight,h.*.attn.*": these tensors are not trained, and take only the memory of their
+     * weights, which with bf16 are rounded to it. NULL: all are trained. */
+    const char *freeze;
     enum eps_order order;
 
     /* Between files of text, and between texts of .jsonl. EPS_SEPARATOR_EOS: the tokenizer's end token, the default if
@@ -262,6 +266,10 @@ struct eps_plan {
     char why[512];                    /* if it does not fit: what is needed; else empty */
     struct eps_train_options options; /* resolved */
     uint64_t n_parameters;
+    struct {
+        uint64_t n_parameters;
+        uint64_t host_bytes, device_bytes; /* what a plan with the same choice takes more if all are trained */
+    } frozen;
     uint32_t n_layers, width;
     uint32_t n_workers;                /* workers that get a share */
     struct eps_plan_side host, worker; /* worker: each of them */

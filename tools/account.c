@@ -86,6 +86,8 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
         return;
     fprintf(out, "model        %s%s%s, %s parameters\n", o->model, *o->model_note ? ", " : "", o->model_note,
             text_count(count, n_parameters));
+    if (o->freeze)
+        fprintf(out, "frozen       %s\n", o->freeze);
     fprintf(out, "data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
             o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
     fprintf(out, "held out     %s\n", o->eval_data ? o->eval_data : "the last 1 % of the data, at least one sequence");

@@ -14,6 +14,22 @@
 
 enum { MISUSE = 2, HELP_COLUMN = 26 };
 
+char *arguments_join(const struct argument_texts *texts, int *rc)
+{
+    size_t n = 0;
+
+    *rc = 0;
+    if (texts->n == 0)
+        return NULL;
+    for (size_t i = 0; i < texts->n; i++)
+        n += strlen(texts->items[i]) + 1;
+    char *const joined = malloc(n), *at = joined;
+    *rc = joined ? 0 : -ENOMEM;
+    for (size_t i = 0; joined && i < texts->n; i++)
+        at += sprintf(at, "%s%s", i ? "," : "", texts->items[i]);
+    return joined;
+}
+
 int arguments_fail(const struct command *command, int rc, const char *sentence)
 {
     const size_t at = strlen(command->name) + 2;

@@ -50,6 +50,9 @@ struct command {
 /* Returns -1 to continue, or an exit status: 0 after --help, 2 after an error. */
 int arguments_parse(const struct command *command, int argc, char **argv);
 
+/* The words, separated by commas. Owned: free. NULL: there are none, or no memory (*rc -ENOMEM, else 0). */
+char *arguments_join(const struct argument_texts *texts, int *rc);
+
 /* Prints "eps train: SENTENCE" on stderr, wrapped on a terminal, as one line in a pipe. Returns the exit status for
  * libeps's code: 2 for -EDOM, else 1. */
 int arguments_fail(const struct command *command, int rc, const char *sentence);

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static void print_side(const char *name, const struct eps_plan_side *side)
 {
@@ -39,8 +40,11 @@ static void print_asked(const struct eps_plan *plan)
 
     char count[24];
 
-    printf("%s: %u layers of %u, %s parameters\n", o->model, plan->n_layers, plan->width,
+    printf("%s: %u layers of %u, %s parameters", o->model, plan->n_layers, plan->width,
            text_count(count, plan->n_parameters));
+    if (o->freeze)
+        printf(", %s of them frozen (%s)", text_count(count, plan->frozen.n_parameters), o->freeze);
+    putchar('\n');
     printf(
         "%u sequences of %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
         o->batch, o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->device,
@@ -113,6 +117,8 @@ static void print_step(const struct eps_plan *plan)
 
 static void print_plan(const struct eps_plan *plan)
 {
+    char text[24];
+
     print_asked(plan);
     print_side(plan->shared ? "host (what is free is for the workers too)" : "host", &plan->host);
     print_side(plan->n_workers > 1 ? "each worker" : "worker", &plan->worker);
@@ -120,6 +126,10 @@ static void print_plan(const struct eps_plan *plan)
         printf("  (library is an allowance: the device says how much when a worker opens it)\n");
     print_choice(plan);
     print_step(plan);
+    if (plan->options.freeze) {
+        printf("\nfrozen      saves %s of host memory", eps_format_bytes(text, plan->frozen.host_bytes));
+        printf(" and %s of each worker's, with this choice\n", eps_format_bytes(text, plan->frozen.device_bytes));
+    }
     printf("\nsmallest    --device-mem %" PRIu64 "\n", plan->minimum);
     printf("fits        %s%s%s\n", terminal_style(stdout, plan->fits ? TERMINAL_GREEN : TERMINAL_RED),
            plan->fits ? "yes" : "no", terminal_style(stdout, TERMINAL_PLAIN));
@@ -176,6 +186,11 @@ static void print_json(const struct eps_plan *plan)
                   "minimum", (json_int_t)plan->minimum, "parameters", (json_int_t)plan->n_parameters);
 
     assert(all); /* all finite: a profile's numbers are checked */
+    if (plan->options.freeze)
+        json_object_set_new(all, "frozen",
+                            json_pack("{s:I, s:I, s:I}", "parameters", (json_int_t)plan->frozen.n_parameters, "host",
+                                      (json_int_t)plan->frozen.host_bytes, "device",
+                                      (json_int_t)plan->frozen.device_bytes));
     json_dumpf(all, stdout, 0);
     putchar('\n');
     json_decref(all);
@@ -307,6 +322,7 @@ int command_plan(int argc, char **argv)
     struct eps_train_options options = eps_train_defaults();
     unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0, optimizer = 0;
     struct question question = {0};
+    struct argument_texts freeze = {0};
     const struct argument arguments[] = {
         {"Model and batch", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
@@ -323,6 +339,8 @@ int command_plan(int argc, char **argv)
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit, "default eager; with --clip-norm fenced"},
         {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
          "clip the gradient to this global norm; implies --commit fenced"},
+        {"--freeze", "PATTERN...", ARGUMENT_TEXTS, &freeze,
+         "tensors that are not trained, as in eps train; the plan says what they save"},
         {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
          "type of weights and activations; default fp32; bf16 on CUDA"},
         {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
@@ -353,21 +371,30 @@ int command_plan(int argc, char **argv)
          "print an object, in bytes:\n"
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
          "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"fits\", \"why\", \"choice\", "
-         "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\"}"},
+         "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\"};\n"
+         "with --freeze also \"frozen\": {\"parameters\", \"host\", \"device\"}: the bytes that it saves"},
     };
     const struct command command = {
         "eps plan",
         "Predicts what a training run takes: memory to the byte, the planner's choice, transfers and time of a step. "
         "Needs no daemon, weights, data or device. Exits with 1 if training does not fit.",
         arguments, sizeof arguments / sizeof *arguments};
-    const int status = arguments_parse(&command, argc, argv);
+    int rc, status = arguments_parse(&command, argc, argv);
+    char *const frozen = arguments_join(&freeze, &rc);
 
+    if (status < 0 && rc)
+        status = arguments_fail(&command, rc, "out of memory");
     if (status >= 0)
-        return status;
+        goto out;
+    options.freeze = frozen;
     options.precision = (enum eps_number)precision;
     options.moments = (enum eps_number)moments;
     options.grad_dtype = (enum eps_number)grad_dtype;
     options.commit = (enum eps_commit)commit;
     options.optimizer = (enum eps_optimizer_kind)optimizer;
-    return answer(&command, &options, &question);
+    status = answer(&command, &options, &question);
+out:
+    free(frozen);
+    free(freeze.items);
+    return status;
 }

@@ -144,7 +144,7 @@ static int run(const struct command *command, const struct eps_train_options *op
 int command_train(int argc, char **argv)
 {
     struct eps_train_options options = eps_train_defaults();
-    struct argument_texts data = {0};
+    struct argument_texts data = {0}, freeze = {0};
     double betas[2] = {NAN, NAN};
     uint64_t keep = UINT64_MAX;
     unsigned schedule = 0, optimizer = 0, order = 0, separator = 0;
@@ -221,6 +221,9 @@ int command_train(int argc, char **argv)
         {"--clip-update", "X", ARGUMENT_REAL, &options.clip_update,
          "clip each tensor's update to this root mean square, before the learning rate (Adafactor's clipping); a "
          "tensor split into units is clipped unit by unit. Takes no memory"},
+        {"--freeze", "PATTERN...", ARGUMENT_TEXTS, &freeze,
+         "do not train tensors whose names match, as in --freeze 'wte.*' 'h.[0-5].*': globs on names in the model's "
+         "files, without the family's prefix. They take no gradient and no optimizer memory"},
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit,
          "eager updates each unit as soon as its gradient is complete. fenced updates after all gradients are "
          "complete, and skips the step if one is not finite; it takes 4 more bytes of host memory per parameter and, "
@@ -270,9 +273,13 @@ int command_train(int argc, char **argv)
         "start and end with the command, unless --connect names a daemon. Ctrl-C, SIGTERM or SIGHUP finishes the "
         "current step, saves (unless --save-every is 0) and ends; a second Ctrl-C or SIGTERM ends at once.",
         arguments, sizeof arguments / sizeof *arguments};
-    int status = arguments_parse(&command, argc, argv);
+    int rc, status = arguments_parse(&command, argc, argv);
+    char *const frozen = arguments_join(&freeze, &rc);
 
+    if (status < 0 && rc)
+        status = arguments_fail(&command, rc, "out of memory");
     if (status < 0) {
+        options.freeze = frozen;
         options.data = data.items, options.n_data = data.n;
         options.beta1 = betas[0], options.beta2 = betas[1];
         options.optimizer = (enum eps_optimizer_kind)optimizer;
@@ -287,6 +294,8 @@ int command_train(int argc, char **argv)
             options.keep = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX - 1;
         status = run(&command, &options);
     }
+    free(frozen);
+    free(freeze.items);
     free(data.items);
     return status;
 }

@@ -259,6 +259,18 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
     return 0;
 }
 
+int client_options_model(struct model *out, const struct model_config *config, const char *freeze, struct error *err)
+{
+    int rc = model_init(out, config, err);
+
+    if (!rc && freeze && strlen(freeze) >= MODEL_FREEZE_BYTES)
+        return error_set(err, -EDOM, "--freeze: patterns of %zu characters are more than %d: choose wider patterns",
+                         strlen(freeze), MODEL_FREEZE_BYTES - 1);
+    if (!rc)
+        rc = model_freeze(out, freeze, err) ? -EDOM : 0;
+    return rc;
+}
+
 enum number_type client_options_number(enum eps_number number)
 {
     return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
@@ -389,7 +401,7 @@ bool client_options_say_recipe(struct error *sentence, const struct eps_preset *
 }
 
 bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
-                               const struct eps_train_options *resolved, uint64_t n_parameters)
+                               const struct eps_train_options *resolved, uint64_t n_trained)
 {
     char bytes[24];
 
@@ -398,7 +410,7 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
     error_set(sentence, 0,
               "--clip-norm turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a "
               "parameter",
-              process_format_bytes(bytes, 4 * n_parameters));
+              process_format_bytes(bytes, 4 * n_trained));
     return true;
 }
 

@@ -77,12 +77,16 @@ bool client_options_say_recipe(struct error *sentence, const struct eps_preset *
 
 /* Says that --clip-norm chose the fenced commit, and its cost; false if it did not. */
 bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
-                               const struct eps_train_options *resolved, uint64_t n_parameters);
+                               const struct eps_train_options *resolved, uint64_t n_trained);
 
 /* Says that several parts chose the optimizer, and what adama would save; false if they did not, or if it would save
  * nothing. model is the run's. */
 bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, const struct model *model);
+
+/* The model as it is trained: the tensors that match `freeze` (client/eps.h) are frozen. Owned: model_free, also after a
+ * failure. -EDOM if a pattern is wrong; otherwise as model_init. */
+int client_options_model(struct model *out, const struct model_config *config, const char *freeze, struct error *err);
 
 /* Number format of a resolved option. */
 enum number_type client_options_number(enum eps_number number);

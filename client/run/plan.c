@@ -102,7 +102,7 @@ static int open_question(struct question *q, const struct eps_train_options *in,
     if (!rc)
         rc = resolve(q, in, err);
     if (!rc)
-        rc = model_init(&q->model, &q->config, err);
+        rc = client_options_model(&q->model, &q->config, in->freeze, err);
     if (rc)
         return rc;
     q->shared = q->backend->takes_turns && !in->host_mem;
@@ -205,6 +205,29 @@ static void fill_cost(struct eps_plan *out, const struct question *q, const stru
     out->measured = q->measured, out->overlaps = !q->backend->takes_turns;
 }
 
+/* What the same choice takes if all tensors are trained. */
+static int fill_frozen(struct eps_plan *out, const struct question *q, const struct plan_fit *fit, struct error *err)
+{
+    const struct plan *plan = &fit->plans[0];
+    struct plan_host host, other_host;
+    struct plan other_plan;
+    struct model other;
+
+    out->frozen.n_parameters = q->model.n_parameters - q->model.n_trained;
+    if (out->frozen.n_parameters == 0)
+        return 0;
+    const int rc = model_init(&other, &q->config, err);
+    if (rc)
+        return rc;
+    plan_host(&host, &q->model, &fit->setting);
+    plan_host(&other_host, &other, &fit->setting);
+    plan_lay_out(&other_plan, &other, &plan->setting, &plan->choice);
+    out->frozen.host_bytes = other_host.total - host.total;
+    out->frozen.device_bytes = plan_total(&other_plan) - plan_total(plan);
+    model_free(&other);
+    return 0;
+}
+
 static void fill(struct eps_plan *out, struct question *q, const struct plan_fit *fit)
 {
     const struct plan_fit_asked asked = asked_of(q);
@@ -249,7 +272,7 @@ int eps_plan(struct eps_plan *out, const struct eps_train_options *options, stru
         out->fits = rc == 0;
         if (rc)
             fill_why(out, &q, &found, rc, &err);
-        rc = 0;
+        rc = fill_frozen(out, &q, &found, &err);
     }
     close_question(&q);
     return client_report(error, &err, rc);
@@ -402,6 +425,8 @@ int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, 
 
     if (!rc)
         rc = check(&q, &err);
+    if (!rc && options->freeze)
+        rc = error_set(&err, -EDOM, "--find-depth does not go with --freeze, whose patterns name tensors of one depth");
     if (!rc && (*n_layers = find_most(&q, MOST_LAYERS, fits_depth)) == 0)
         rc = refuse_one_layer(&q, &err);
     close_question(&q);

@@ -171,6 +171,8 @@ json_t *client_record_write(const struct eps_train_options *options, const struc
              add_content(json, "eval_data_tokens", "eval_data_hash", eval_data);
     if (options->device)
         rc = rc || json_object_set_new(json, "device", json_string(options->device));
+    if (options->freeze)
+        rc = rc || json_object_set_new(json, "freeze", json_string(options->freeze));
     for (size_t i = 0; i < N_FIELDS; i++)
         rc = rc || json_object_set_new(json, fields[i].key, value_json(&fields[i], options));
     json_decref(paths);
@@ -293,6 +295,15 @@ static bool get_device(struct client_record *r)
     return !device || (r->options.device && device_name_parse(&name, "", r->options.device, NULL) == 0);
 }
 
+/* The key is absent if all tensors are trained. */
+static bool get_freeze(struct client_record *r)
+{
+    const json_t *freeze = json_object_get(r->json, "freeze");
+
+    r->options.freeze = json_string_value(freeze);
+    return !freeze || r->options.freeze;
+}
+
 int client_record_read(struct client_record *out, json_t *json, struct error *err)
 {
     *out = (struct client_record){.options = eps_train_defaults(), .json = json_incref(json)};
@@ -300,7 +311,8 @@ int client_record_read(struct client_record *out, json_t *json, struct error *er
 
     if (!wrong && !get_device(out))
         wrong = "device";
-
+    if (!wrong && !get_freeze(out))
+        wrong = "freeze";
     for (size_t i = 0; !wrong && i < N_FIELDS; i++) {
         if (!get_field(&out->options, &fields[i], json))
             wrong = fields[i].key;
@@ -410,6 +422,13 @@ static int merge_model(const char *given, const char *stored, struct error *err)
     return same ? 0 : refuse("--model", given, stored, false, err);
 }
 
+static int merge_freeze(const char *given, const char *stored, struct error *err)
+{
+    if (!given || (stored && strcmp(given, stored) == 0))
+        return 0;
+    return refuse("--freeze", given, stored ? stored : "default without it", false, err);
+}
+
 /* Every option in `change` must exist, be changeable, and be given. */
 static int check_named(const struct eps_train_options *given, struct error *err)
 {
@@ -478,6 +497,8 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
 
     if (!rc)
         rc = merge_model(given->model, stored->model, err);
+    if (!rc)
+        rc = merge_freeze(given->freeze, stored->freeze, err);
     *out = *given;
     for (size_t i = 0; !rc && i < N_FIELDS; i++)
         rc = merge_field(out, given, stored, &fields[i], err);
@@ -495,6 +516,7 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
         out->host_mem = given->host_mem;
     }
     out->model = stored->model;
+    out->freeze = stored->freeze;
     if (given->n_data == 0) {
         out->data = stored->data;
         out->n_data = stored->n_data;

@@ -93,6 +93,15 @@ static int check_content(const struct client_data *data, const struct client_con
                      stored->tokens, stored->hash);
 }
 
+static int check_freeze(const struct client_run *run, struct error *err)
+{
+    struct model model;
+    const int rc = client_options_model(&model, &run->model.config, run->asked.freeze, err);
+
+    model_free(&model);
+    return rc;
+}
+
 int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                     struct error *err)
 {
@@ -115,6 +124,8 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
     rc = client_choose(run, &sources, watch, err);
     if (rc == -ENOENT && in->resume)
         error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
+    if (!rc)
+        rc = check_freeze(run, err);
     if (!rc && in->resume)
         rc = check_content(&run->data, &record->data, "--data", err);
     if (!rc && in->resume && run->asked.eval_data)

@@ -150,6 +150,7 @@ static int open_job(struct train *t, struct error *err)
 
     if (rc)
         return rc;
+    snprintf(request.job.freeze, sizeof request.job.freeze, "%s", o->freeze ? o->freeze : "");
     request.job.files = client_output_is_needed(&t->link);
     if (request.job.files) {
         client_checkpoints_sweep(t->run.directory_fd);
@@ -200,15 +201,17 @@ static void note_idle(const struct train *t)
     note(t, sentence.text);
 }
 
-static void note_summed(const struct train *t)
+static void note_memory(const struct train *t)
 {
     const struct client_run *run = &t->run;
     struct error sentence;
     struct model model;
 
-    if (model_init(&model, &run->model.config, NULL))
-        return;
-    if (client_options_say_summed(&sentence, &run->asked, &run->options, &model))
+    const int rc = client_options_model(&model, &run->model.config, run->options.freeze, NULL);
+
+    if (!rc && client_options_say_fenced(&sentence, &run->asked, &run->options, model.n_trained))
+        note(t, sentence.text);
+    if (!rc && client_options_say_summed(&sentence, &run->asked, &run->options, &model))
         note(t, sentence.text);
     model_free(&model);
 }
@@ -246,9 +249,7 @@ static void report_start(struct train *t)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
     if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
         note(t, sentence.text);
-    if (client_options_say_fenced(&sentence, &run->asked, &run->options, t->job.n_parameters))
-        note(t, sentence.text);
-    note_summed(t);
+    note_memory(t);
     note_idle(t);
     if (run->data.n_passed > 0) {
         error_set(&sentence, 0,

@@ -95,6 +95,8 @@ static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t
 
 static struct eps_train_options draw_options(const char *model, const char *const *files, uint32_t n_positions)
 {
+    static const char *const frozen[] = {
+        NULL, NULL, "wte.*", "*.weight", "h.0.*,wpe.*", "h.*,wte.*", "ln_f.*,*.c_attn.*"};
     struct eps_train_options o = processes_options(model, files, processes_path("run"));
 
     o.workers = within(1, 3);
@@ -113,6 +115,7 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.keep = draw(3);
     o.microbatch = draw(3) == 0;
     o.deterministic = draw(4) == 0;
+    o.freeze = frozen[draw(COUNT(frozen))];
     return o;
 }
 
@@ -159,9 +162,10 @@ static void tell(struct seen *seen, const struct eps_train_options *o, uint64_t 
 {
     snprintf(seen->text, sizeof seen->text,
              "seq %u, batch %u, parts %u, workers %u, microbatch %u, precision %d, moments %d, gradients %d, optimizer "
-             "%d, commit %d, save_every %" PRIu64 ", device_mem %" PRIu64 " of at least %" PRIu64,
+             "%d, commit %d, save_every %" PRIu64 ", freeze %s, device_mem %" PRIu64 " of at least %" PRIu64,
              o->seq, o->batch, o->parts, o->workers, o->microbatch, (int)o->precision, (int)o->moments,
-             (int)o->grad_dtype, (int)o->optimizer, (int)o->commit, o->save_every, o->device_mem, least);
+             (int)o->grad_dtype, (int)o->optimizer, (int)o->commit, o->save_every, o->freeze ? o->freeze : "nothing",
+             o->device_mem, least);
 }
 
 /* A daemon with that many workers of that much, and the run is theirs. */
