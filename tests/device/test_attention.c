@@ -189,12 +189,19 @@ static double near(const struct attention *t)
     return backend_get()->cuda && t->type == NUMBER_BF16 ? 0x1p-8 : tolerance;
 }
 
+/* Where cuDNN is found, what it has no part in is left to the run without it. */
+static bool is_left_out(void)
+{
+    return backend_get()->attention != PLAN_ATTENTION_OWN;
+}
+
 /* Sets up case i of N_CASES, if it suits. */
 static bool draw(struct attention *t, int i)
 {
     const struct shape *s = &shapes[i / NUMBER_TYPES];
 
-    if (!backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * s->n_tokens * s->n_heads * s->head_width)))
+    if ((!s->is_prepared && is_left_out()) ||
+        !backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * s->n_tokens * s->n_heads * s->head_width)))
         return false;
     set_up(t, s, (enum number_type)(i % NUMBER_TYPES));
     return true;
@@ -324,7 +331,7 @@ static bool draw_cached(struct cached *t, int i, size_t n_calls)
     const struct cached_shape *s = &cached_shapes[i / NUMBER_TYPES];
     const size_t n = s->first + s->n;
 
-    if (!backend_suits(2 * (double)((n_calls + 1) * n * n * s->n_heads * s->head_width)))
+    if (is_left_out() || !backend_suits(2 * (double)((n_calls + 1) * n * n * s->n_heads * s->head_width)))
         return false;
     *t = (struct cached){.shape = *s, .whole = {1, n, s->n_heads, s->n_kv_heads, s->head_width, .p = 0}, .each = 5};
     set_up(&t->row, &t->whole, (enum number_type)(i % NUMBER_TYPES));
