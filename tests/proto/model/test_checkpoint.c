@@ -159,6 +159,7 @@ TEST(what_was_written_reads_back_and_is_whole)
     checkpoint_free(&a), checkpoint_free(&b);
 }
 
+/* Under a sanitizer a bit of every byte. */
 TEST(every_flipped_bit_of_training_json_is_seen)
 {
     struct checkpoint c;
@@ -167,7 +168,7 @@ TEST(every_flipped_bit_of_training_json_is_seen)
     char *text = make_checkpoint(&c);
     const size_t n = strlen(text);
     checkpoint_free(&c);
-    for (size_t i = 0; i < 8 * n; i++) {
+    for (size_t i = 0; i < 8 * n; i += SANITIZED ? 7 : 1) {
         text[i / 8] ^= (char)(1 << i % 8);
         put(CHECKPOINT_TRAINING, text, n);
         const int rc = checkpoint_read(&c, dir, &err);
