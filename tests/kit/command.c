@@ -3,11 +3,13 @@
 #include "tests/kit/processes.h"
 
 #include <check.h>
+#include <pty.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static char *said[2]; /* by the last command, on stdout and stderr */
 
@@ -44,6 +46,31 @@ void expect_texts(const char *command, int status, const char *const *texts)
     ck_assert_msg(got == status, "%s: status %d, not %d\n%s%s", command, got, status, said[0], said[1]);
     for (; *texts; texts++)
         ck_assert_msg(strstr(said[status != 0], *texts), "%s: no \"%s\" in\n%s", command, *texts, said[status != 0]);
+}
+
+const char *expect_on_terminal(const char *command, int status, unsigned short columns)
+{
+    static char shown[1 << 16];
+    size_t n = 0;
+    ssize_t got;
+    int fd, ended;
+    const pid_t pid = forkpty(&fd, NULL, NULL, &(struct winsize){.ws_row = 24, .ws_col = columns});
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        setenv("TERM", "xterm", 1);
+        unsetenv("NO_COLOR");
+        if (chdir(processes_directory()) == 0)
+            execl("/bin/sh", "sh", "-c", print("PATH=%s:$PATH; %s", BIN_DIR, command), (char *)NULL);
+        _exit(127);
+    }
+    while (n < sizeof shown - 1 && (got = read(fd, shown + n, sizeof shown - 1 - n)) > 0)
+        n += (size_t)got;
+    shown[n] = 0;
+    close(fd);
+    ck_assert_int_eq(waitpid(pid, &ended, 0), pid);
+    ck_assert_msg(WIFEXITED(ended) && WEXITSTATUS(ended) == status, "%s: %s", command, shown);
+    return shown;
 }
 
 json_t *expect_json(const char *command, int status)

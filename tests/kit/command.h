@@ -19,6 +19,10 @@ void expect_sentence_texts(const char *command, int status, const char *const *t
 /* As expect, of a command that prints one JSON value, which the caller drops. */
 json_t *expect_json(const char *command, int status);
 
+/* Runs a line of the shell, which exits with this status, on a terminal of so many columns, an xterm with colours; what it
+ * showed, until the next one. */
+const char *expect_on_terminal(const char *command, int status, unsigned short columns);
+
 /* What the last command wrote to either; until the next one. */
 const char *command_out(void);
 const char *command_err(void);

@@ -75,6 +75,22 @@ const char *processes_write(const char *name, const void *bytes, size_t n)
     return path;
 }
 
+const char *processes_put_text(const char *name, const char *text)
+{
+    return processes_write(name, text, strlen(text));
+}
+
+void processes_flip(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+");
+
+    ck_assert_msg(file && fseek(file, at, at < 0 ? SEEK_END : SEEK_SET) == 0, "%s", path);
+    const int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 4, file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
 char *processes_put(const char *name, const void *bytes, size_t n)
 {
     char *path;

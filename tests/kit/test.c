@@ -59,3 +59,10 @@ int main(int argc, char **argv)
     srunner_free(runner);
     return n_failed != 0;
 }
+
+void test_holds(const char *file, int line, const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (!strstr(text, *words))
+            ck_abort_msg("%s:%d: no \"%s\" in: %s", file, line, *words, text);
+}

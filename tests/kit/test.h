@@ -43,6 +43,9 @@
 /* The number of elements of an array. */
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
+/* A text holds each of the words that follow. */
+#define ck_assert_holds(text, ...) test_holds(__FILE__, __LINE__, text, (const char *const[]){__VA_ARGS__, NULL})
+
 /* One test. */
 #define TEST(name) TEST_REGISTER(name, 0, 1, 0)
 /* One test for each _i from 0 to n - 1. n, like all other expressions here, is evaluated when the program starts. */
@@ -100,6 +103,7 @@ int test_forks(void);
 struct test_suite *test_program(void);
 /* Appends a test. Constructors of one file run in the order of the source. */
 void test_register(struct test_entry *entry);
+void test_holds(const char *file, int line, const char *text, const char *const *words);
 
 #ifdef __cplusplus
 }
