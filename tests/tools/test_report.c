@@ -3,7 +3,6 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,29 +17,25 @@ static bool has_gnuplot(void)
 /* A run of this name with these lines. */
 static void put_run(const char *name, const char *lines)
 {
-    char path[400];
-
-    ck_assert_int_eq(mkdir(processes_path(name), 0777), 0);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", processes_path(name));
-    FILE *file = fopen(path, "w");
-    ck_assert_int_ge(fputs(lines, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
+    ck_assert_int_eq(mkdir(name, 0777), 0);
+    processes_put_text(print("%s/metrics.jsonl", name), lines);
 }
 
-/* Draws it, and says what eps did not like. */
-static void check_drawn(const char *arguments)
+/* The report of a run with these lines; the caller's. */
+static char *drawn(const char *name, const char *lines)
 {
-    expect(print("eps report %s", arguments), 0);
+    put_run(name, lines);
+    expect(print("eps report %s", name), 0);
+    return processes_read(print("%s/report.svg", name));
 }
 
-static void check_svg(const char *name)
+static size_t count(const char *text, const char *what)
 {
-    char *text = processes_read(processes_path(name));
-    const size_t n = strlen(text);
+    size_t n = 0;
 
-    ck_assert_msg(strncmp(text, "<?xml", 5) == 0, "%s: %.100s", name, text);
-    ck_assert_msg(n > 10 && strstr(text + n - 10, "</svg>") != NULL, "%s has no end", name);
-    free(text);
+    for (; (text = strstr(text, what)); text += strlen(what))
+        n++;
+    return n;
 }
 
 static const char whole[] =
@@ -54,40 +49,27 @@ SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 TEST_IF(a_run_becomes_an_svg_in_its_directory_or_a_png, has_gnuplot())
 {
-    struct stat st;
-    unsigned char head[8];
+    char *svg = drawn("whole", whole);
+    const size_t n = strlen(svg);
 
-    put_run("whole", whole);
-    check_drawn("whole");
-    expect_file("out", "whole/report.svg: 3 steps\n");
-    check_svg("whole/report.svg");
-    expect_file("whole/report.svg", "first_moment", "held out", "late");
-    check_drawn("whole --out picture.png");
-    FILE *file = fopen(processes_path("picture.png"), "r");
-    ck_assert_uint_eq(fread(head, 1, 8, file), 8);
-    fclose(file);
-    ck_assert_mem_eq(head, "\x89PNG\r\n\x1a\n", 8);
-    ck_assert_int_eq(stat(processes_path("picture.png"), &st), 0);
-    ck_assert_int_gt((int)st.st_size, 5000);
-}
-
-static size_t count(const char *text, const char *what)
-{
-    size_t n = 0;
-
-    for (; (text = strstr(text, what)); text += strlen(what))
-        n++;
-    return n;
+    ck_assert_str_eq(command_out(), "whole/report.svg: 3 steps\n");
+    ck_assert_msg(strncmp(svg, "<?xml", 5) == 0 && n > 10 && strstr(svg + n - 10, "</svg>"), "%s", svg);
+    ck_assert_holds(svg, "first_moment", "held out", "late");
+    free(svg);
+    expect("eps report whole --out picture.png", 0);
+    char *png = processes_read("picture.png");
+    ck_assert_mem_eq(png, "\x89PNG\r\n\x1a\n", 8);
+    free(png);
+    expect("find picture.png -size +5000c", 0, "picture.png");
 }
 
 /* The first and the second colour, 4477aa and ee6677, as gnuplot writes them: the legend's box and the band on each
  * side, or the first alone. Nothing shows through anything. */
 TEST_IF(areas_have_the_colours_of_their_legend, has_gnuplot())
 {
-    put_run("bands", "{\"step\": 1, \"memory\": {\"host\": {\"weights\": 4000000, \"first_moment\": 3000000}, "
-                     "\"device\": {\"stash\": 2000000}}}\n");
-    check_drawn("bands");
-    char *svg = processes_read(processes_path("bands/report.svg"));
+    char *svg = drawn("bands", "{\"step\": 1, \"memory\": {\"host\": {\"weights\": 4000000, \"first_moment\": "
+                               "3000000}, \"device\": {\"stash\": 2000000}}}\n");
+
     ck_assert_uint_eq(count(svg, "<polygon fill = 'rgb( 68, 119, 170)'"), 4);
     ck_assert_uint_eq(count(svg, "<polygon fill = 'rgb(238, 102, 119)'"), 2);
     ck_assert_uint_eq(count(svg, "fill-opacity"), 0);
@@ -96,39 +78,27 @@ TEST_IF(areas_have_the_colours_of_their_legend, has_gnuplot())
 
 TEST_IF(the_budget_is_a_line_or_a_word, has_gnuplot())
 {
-    static const char format[] = "{\"step\": 1, \"loss\": 3, \"memory\": {\"host\": {\"weights\": 5}, \"device\": "
-                                 "{\"stash\": 2000000}, \"device_budget\": %s}}\n";
-    char lines[300];
+    const char *line = "{\"step\": 1, \"loss\": 3, \"memory\": {\"host\": {\"weights\": 5}, \"device\": "
+                       "{\"stash\": 2000000}, \"device_budget\": ";
+    char *near = drawn("near", print("%s3145728}}\n", line)), *far = drawn("far", print("%s34359738368}}\n", line));
 
-    snprintf(lines, sizeof lines, format, "3145728");
-    put_run("near", lines);
-    check_drawn("near");
-    expect_file("near/report.svg", "budget 3.0 MiB<"); /* and, of the title's group, a line of two points */
-    snprintf(lines, sizeof lines, format, "34359738368");
-    put_run("far", lines);
-    check_drawn("far");
-    expect_file("far/report.svg", "(budget 32.0 GiB)");
-    char *near = processes_read(processes_path("near/report.svg")), *at = strstr(near, "<title>budget 3.0 MiB");
-    ck_assert_ptr_nonnull(at);
-    ck_assert_msg(strstr(at, "stroke-width=\"2") != NULL, "%s", at);
-    free(near);
+    ck_assert_holds(near, "<title>budget 3.0 MiB"); /* and, of the title's group, a line of two points */
+    ck_assert_holds(strstr(near, "<title>budget 3.0 MiB"), "stroke-width=\"2");
+    ck_assert_holds(far, "(budget 32.0 GiB)");
+    free(near), free(far);
 }
 
 /* A point of each curve, beside that of the legend. */
 TEST_IF(a_single_step_is_seen, has_gnuplot())
 {
-    put_run("single", "{\"step\": 1, \"loss\": 3, \"tokens_per_s\": 5, \"eval_loss\": 2}\n");
-    check_drawn("single");
-    char *svg = processes_read(processes_path("single/report.svg"));
+    static char gaps[8192]; /* every second loss is none: a line would show nothing */
+    char *svg = drawn("single", "{\"step\": 1, \"loss\": 3, \"tokens_per_s\": 5, \"eval_loss\": 2}\n");
+
     ck_assert_uint_eq(count(svg, "<use xlink:href='#gpPt6' transform"), 5);
     free(svg);
-    put_run("gaps", "");
-    FILE *file = fopen(processes_path("gaps/metrics.jsonl"), "w");
-    for (int i = 1; i <= 101; i++) /* every second loss is none: a line would show nothing */
-        fprintf(file, i % 2 ? "{\"step\": %d, \"loss\": 3}\n" : "{\"step\": %d, \"loss\": null}\n", i);
-    fclose(file);
-    check_drawn("gaps");
-    svg = processes_read(processes_path("gaps/report.svg"));
+    for (int i = 1; i <= 101; i++)
+        strcat(gaps, print("{\"step\": %d, \"loss\": %s}\n", i, i % 2 ? "3" : "null"));
+    svg = drawn("gaps", gaps);
     ck_assert_uint_ge(count(svg, "<use xlink:href='#gpPt6' transform"), 51);
     free(svg);
 }
@@ -146,41 +116,29 @@ TEST_EACH(any_file_with_a_step_can_be_drawn, has_gnuplot() ? 9 : 0)
         "{\"step\": 1, \"memory\": {\"host\": {}}}\n",
         "{\"step\": 1, \"memory\": {\"host\": {\"'`x`\\n\\\"\": 5}, \"device\": {\"y\": 3}}}\n",
     };
-    char name[20], file[40];
+    char *svg = drawn(print("any-%d", _i), texts[_i]);
 
-    snprintf(name, sizeof name, "any-%d", _i);
-    snprintf(file, sizeof file, "%s/report.svg", name);
-    put_run(name, texts[_i]);
-    check_drawn(name);
-    check_svg(file);
+    ck_assert_holds(svg, "<?xml", "</svg>");
+    free(svg);
 }
 
 TEST_IF(lines_that_are_none_are_counted, has_gnuplot())
 {
-    put_run("broken", "{\"step\": 1, \"loss\": 3}\n[]\n{\"step\": 2, \"loss\": 2}\n");
-    check_drawn("broken");
-    expect_file("out", "broken/report.svg: 2 steps; 1 line of metrics.jsonl was passed over\n");
-    put_run("binary", "\x01\xff\n{\"step\": 1, \"loss\": 3}\n\n\n");
-    check_drawn("binary");
-    expect_file("out", "binary/report.svg: 1 step; 3 lines of metrics.jsonl were passed over\n");
+    free(drawn("broken", "{\"step\": 1, \"loss\": 3}\n[]\n{\"step\": 2, \"loss\": 2}\n"));
+    ck_assert_str_eq(command_out(), "broken/report.svg: 2 steps; 1 line of metrics.jsonl was passed over\n");
+    free(drawn("binary", "\x01\xff\n{\"step\": 1, \"loss\": 3}\n\n\n"));
+    ck_assert_str_eq(command_out(), "binary/report.svg: 1 step; 3 lines of metrics.jsonl were passed over\n");
 }
 
+/* 3 curves of at most 1024 points. */
 TEST_IF(a_long_run_becomes_a_small_picture, has_gnuplot())
 {
-    struct stat st;
-    char path[400];
-
     put_run("long", "");
-    snprintf(path, sizeof path, "%s/metrics.jsonl", processes_path("long"));
-    FILE *file = fopen(path, "w");
-    for (int i = 1; i <= 50000; i++)
-        fprintf(file, "{\"step\": %d, \"loss\": %g, \"tokens_per_s\": 10, \"memory\": {\"host\": {\"weights\": %d}}}\n",
-                i, 5.0 / i, i);
-    fclose(file);
-    check_drawn("long");
-    expect_file("out", "50000 steps");
-    ck_assert_int_eq(stat(processes_path("long/report.svg"), &st), 0);
-    ck_assert_int_lt((int)st.st_size, 300000); /* 3 curves of at most 1024 points */
+    expect("seq 50000 | awk '{printf \"{\\\"step\\\": %d, \\\"loss\\\": %g, \\\"tokens_per_s\\\": 10, \\\"memory\\\": "
+           "{\\\"host\\\": {\\\"weights\\\": %d}}}\\n\", $1, 5 / $1, $1}' >long/metrics.jsonl",
+           0);
+    expect("eps report long", 0, "50000 steps");
+    expect("find long/report.svg -size -300000c", 0, "report.svg");
 }
 
 /* Names that a shell, or gnuplot, would carry out. */
@@ -190,48 +148,35 @@ TEST_IF(a_run_may_be_called_anything, has_gnuplot())
                                         "d\"; ! touch pwned", "e'.system('touch pwned').'"};
     char quoted[200];
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < COUNT(names); i++) {
         put_run(names[i], whole);
-        char *at = quoted;
-        *at++ = '\''; /* for the shell of processes_eps */
-        for (const char *c = names[i]; *c; c++)
-            at += sprintf(at, *c == '\'' ? "'\\''" : "%c", *c);
-        strcpy(at, "'");
-        check_drawn(quoted);
-        ck_assert_int_ne(access(processes_path("pwned"), F_OK), 0);
+        expect(print("eps report %s", eps_quote(quoted, sizeof quoted, names[i])), 0);
+        ck_assert_int_ne(access("pwned", F_OK), 0);
     }
 }
 
 TEST_IF(what_cannot_be_drawn_is_refused_in_a_sentence, has_gnuplot())
 {
+    static const struct refusal wrongs[] = {
+        {"eps report fine --out x.pdf", 2, "--out x.pdf: a report is a .svg or a .png", NULL},
+        {"eps report fine --out svg", 2, "--out svg", NULL},
+        {"eps report no-such-run", 1, "no-such-run", NULL},
+        {"eps report empty", 1, "empty/metrics.jsonl has no step yet", NULL},
+        {"eps report fine --out no/such/directory.svg", 1, "no/such/directory.svg: No such file", NULL},
+        {"eps report fine --out full.svg", 1, "full.svg: No space left", NULL},
+    };
+
     put_run("empty", "");
     put_run("fine", whole);
-    expect_refusal(&(struct refusal){"eps report", 2, "RUN is needed", NULL});
-    expect_refusal(
-        &(struct refusal){"eps report fine --out x.pdf", 2, "--out x.pdf: a report is a .svg or a .png", NULL});
-    expect_refusal(&(struct refusal){"eps report fine --out svg", 2, "--out svg", NULL});
-    expect_refusal(&(struct refusal){"eps report no-such-run", 1, "no-such-run", NULL});
-    expect_refusal(&(struct refusal){"eps report empty", 1, "empty/metrics.jsonl has no step yet", NULL});
-    expect_refusal(&(struct refusal){"eps report fine --out no/such/directory.svg", 1,
-                                     "no/such/directory.svg: No such file", NULL});
+    ck_assert_int_eq(symlink("/dev/full", "full.svg"), 0);
+    for (int i = 0; i < COUNT(wrongs); i++)
+        expect_refusal(&wrongs[i]);
 }
 
 TEST(without_gnuplot_the_package_is_named)
 {
-    char *path = strdup(getenv("PATH"));
-
     put_run("undrawn", whole);
-    ck_assert_int_eq(mkdir(processes_path("bin"), 0777), 0);
-    setenv("PATH", processes_path("bin"), 1);
+    setenv("PATH", "/nonexistent", 1);
     expect_refusal(&(struct refusal){"eps report undrawn", 1, "apt-get install gnuplot-nox", NULL});
-    setenv("PATH", path, 1);
-    free(path);
-    ck_assert_int_ne(access(processes_path("undrawn/report.svg"), F_OK), 0);
-}
-
-TEST_IF(a_full_disk_leaves_nothing, has_gnuplot())
-{
-    put_run("full", whole);
-    ck_assert_int_eq(symlink("/dev/full", processes_path("full.svg")), 0);
-    expect_refusal(&(struct refusal){"eps report full --out full.svg", 1, "full.svg: No space left", NULL});
+    ck_assert_int_ne(access("undrawn/report.svg", F_OK), 0);
 }

@@ -4,80 +4,59 @@
 #include "tests/kit/test.h"
 
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-static char screen_file[300];
 static pid_t lab;
 
 /* tmux with a server of this test's own. */
-static int __attribute__((format(printf, 1, 2))) tmux(const char *format, ...)
+static int tmux(const char *command)
 {
-    char command[1200];
-    int n = snprintf(command, sizeof command, "tmux -S %s -f /dev/null ", processes_path("tmux"));
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(command + n, sizeof command - (size_t)n, format, args);
-    va_end(args);
-    return system(command);
+    return system(print("tmux -S %s -f /dev/null %s", processes_path("tmux"), command));
 }
 
+static void keys(const char *what)
+{
+    ck_assert_int_eq(tmux(print("send-keys -t top %s", what)), 0);
+}
+
+/* A daemon named lab with a worker and a run that does not end by itself. */
 static void setup(void)
 {
+    const char *const train[] = {"train",     "--model", "config.json", "--data",       "text",    "--out", "run-1",
+                                 "--connect", "lab",     "--steps",     "1000000",      "--batch", "4",     "--seq",
+                                 "64",        "--lr",    "1e-4",        "--save-every", "0",       NULL};
+
     unsetenv("TMUX");
     processes_setup();
-    snprintf(screen_file, sizeof screen_file, "%s", processes_path("screen"));
+    processes_config("config.json", 6, 2, 64, 64);
+    processes_text("text", 65536);
+    lab = processes_daemon("lab", 1, NULL);
+    processes_start("eps", train, NULL);
 }
 
 static void teardown(void)
 {
-    if (tmux("kill-server 2>/dev/null")) /* no test got as far */
-        unlink(screen_file);
+    if (tmux("kill-server 2>/dev/null")) /* the test got no further */
+        unlink("screen");
     processes_remove();
 }
 
-/* What the last test left; its processes have gone with it. */
-static void tidy(void)
-{
-    ck_assert_int_eq(system("rm -rf run/eps run-1 before after status pid"), 0);
-    if (access("tmux", F_OK) == 0 && tmux("kill-session -t top 2>/dev/null"))
-        unlink(screen_file);
-}
-
 SUITE_SKIP_UNLESS(system("command -v tmux >/dev/null") == 0, "no tmux")
-SUITE_FIXTURE_ONCE(setup, teardown)
-SUITE_FIXTURE(tidy, NULL)
+SUITE_FIXTURE(setup, teardown)
 
-/* A daemon named lab with a worker and a run that does not end by itself. */
-static void start_run(void)
+/* What is on the screen, with its colours or without; to be freed. */
+static char *screen(bool colours)
 {
-    static char model[300], data[300], out[300];
-    snprintf(model, sizeof model, "%s", processes_config("config.json", 6, 2, 64, 64));
-    snprintf(data, sizeof data, "%s", processes_text("text", 65536));
-    snprintf(out, sizeof out, "%s", processes_path("run-1"));
-    const char *const argv[] = {"train",     "--model", model,     "--data",       data,      "--out", out,
-                                "--connect", "lab",     "--steps", "1000000",      "--batch", "4",     "--seq",
-                                "64",        "--lr",    "1e-4",    "--save-every", "0",       NULL};
-
-    lab = processes_daemon("lab", 1, NULL);
-    processes_start("eps", argv, NULL);
-}
-
-/* What is on the screen; to be freed. */
-static char *screen(void)
-{
-    ck_assert_int_eq(tmux("capture-pane -p -t top > %s", screen_file), 0);
-    return processes_read(screen_file);
+    ck_assert_int_eq(tmux(print("capture-pane %s -p -t top > screen", colours ? "-e" : "")), 0);
+    return processes_read("screen");
 }
 
 static bool shows(void *text)
 {
-    char *said = screen();
+    char *said = screen(*(const char *)text == '\033');
     const bool found = strstr(said, text) != NULL;
 
     free(said);
@@ -88,8 +67,7 @@ static void await(const char *text)
 {
     if (processes_until(shows, (void *)(uintptr_t)text))
         return;
-    char *said = screen();
-    ck_abort_msg("no '%s' in\n%s", text, said);
+    ck_abort_msg("no '%s' in\n%s", text, screen(false));
 }
 
 static bool is_there(void *path)
@@ -97,37 +75,27 @@ static bool is_there(void *path)
     return access(path, R_OK) == 0;
 }
 
-/* The server outlives its last session: one that is about to end would refuse the next test's. */
-static int new_session(unsigned width, unsigned height)
+static void start_shell(unsigned width, unsigned height)
 {
-    return tmux("start-server \\; set-option -s exit-empty off \\; "
-                "new-session -d -s top -x %u -y %u 'env ENV= PS1=\"ready \" sh'",
-                width, height);
+    ck_assert_int_eq(tmux(print("new-session -d -s top -x %u -y %u 'env ENV= PS1=\"ready \" sh'", width, height)), 0);
+    await("ready");
 }
 
 /* A shell of this size in which eps top runs; behind it the exit status and the terminal's settings are kept. */
-static void start_top(unsigned width, unsigned height)
+static void start_top(const char *environment, unsigned width, unsigned height)
 {
-    ck_assert_int_eq(new_session(width, height), 0);
-    await("ready");
-    ck_assert_int_eq(tmux("send-keys -t top 'cd %s; stty -g > before; sh -c \"echo \\$\\$ > pid; exec %s/eps top "
-                          "lab\"; echo $? > status; stty -g > "
-                          "after.partial; mv after.partial after' Enter",
-                          processes_path("."), BIN_DIR),
-                     0);
+    start_shell(width, height);
+    keys(print("'stty -g > before; %s sh -c \"echo \\$\\$ > pid; exec %s/eps top lab\"; echo $? > status; stty -g > "
+               "after.partial; mv after.partial after' Enter",
+               environment, BIN_DIR));
     await("eps top  lab  training");
 }
 
 static void check_end(const char *status)
 {
-    ck_assert(processes_until(is_there, (void *)(uintptr_t)processes_path("after")));
-    char *before = processes_read(processes_path("before")), *after = processes_read(processes_path("after"));
-    char *exited = processes_read(processes_path("status"));
-    ck_assert_str_eq(before, after);
-    ck_assert_str_eq(exited, status);
-    free(before);
-    free(after);
-    free(exited);
+    ck_assert(processes_until(is_there, "after"));
+    expect("cmp before after && cat status", 0);
+    ck_assert_str_eq(command_out(), status);
 }
 
 /* What every screen has, whatever its size; the title and the map are found where they belong. NULL, or what is not. */
@@ -147,7 +115,8 @@ static const char *missing(const char *said)
                                         "  weights ",
                                         "\nunits 9 at ",
                                         "  . waits  > relayed  f folded"};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+
+    for (int i = 0; i < COUNT(parts); i++)
         if (!strstr(said, parts[i]))
             return parts[i];
     if (strncmp(said, "eps top  lab  training  step ", 29) != 0)
@@ -159,7 +128,7 @@ static const char *missing(const char *said)
 
 static bool is_whole(void *context)
 {
-    char *said = screen();
+    char *said = screen(false);
     const bool whole = !missing(said);
 
     (void)context;
@@ -170,36 +139,42 @@ static bool is_whole(void *context)
 /* A screen may be caught half drawn. */
 static void await_parts(void)
 {
-    if (processes_until(is_whole, NULL))
-        return;
-    char *said = screen();
-    ck_abort_msg("no %s in\n%s", missing(said), said);
+    if (!processes_until(is_whole, NULL))
+        ck_abort_msg("no %s in\n%s", missing(screen(false)), screen(false));
 }
 
 TEST(a_screen_follows_the_run_and_the_window)
 {
-    start_run();
-    start_top(80, 24);
-    await(" ms a step ");
+    start_top("", 80, 24);
     await("B/s"); /* the second look */
     await_parts();
+    await("\033[36mworker"); /* labels are cyan */
     ck_assert_int_eq(tmux("resize-window -t top -x 60 -y 15"), 0);
     await("\n  down "); /* a line of their own where it is narrow */
     await_parts();
     ck_assert_int_eq(tmux("resize-window -t top -x 200 -y 50"), 0);
     await("               ] "); /* a long bar */
     await_parts();
-    ck_assert_int_eq(tmux("send-keys -t top q"), 0);
+    keys("q");
     check_end("0\n");
     await("ready"); /* the shell's own screen again */
-    char *said = screen();
+    char *said = screen(false);
     ck_assert_msg(strstr(said, "\nunits ") == NULL, "%s", said);
     free(said);
 }
 
+TEST(no_color_takes_the_colour_of_labels)
+{
+    start_top("NO_COLOR=1", 80, 24);
+    await_parts();
+    ck_assert(!shows("\033[36m"));
+    keys("Q");
+    check_end("0\n");
+}
+
 static pid_t read_pid(void)
 {
-    char *text = processes_read(processes_path("pid"));
+    char *text = processes_read("pid");
     const pid_t pid = (pid_t)strtol(text, NULL, 10);
 
     free(text);
@@ -207,55 +182,22 @@ static pid_t read_pid(void)
     return pid;
 }
 
-static bool has_colour(const char *bytes)
-{
-    const int rc = tmux("capture-pane -e -p -t top > %s", screen_file);
-    char *said = processes_read(screen_file);
-    const bool found = rc == 0 && strstr(said, bytes) != NULL;
-
-    free(said);
-    return found;
-}
-
-static bool labels_are_cyan(void *unused)
-{
-    (void)unused;
-    return has_colour("\033[36mworker");
-}
-
-TEST(labels_have_a_colour_unless_no_color_says_no)
-{
-    start_run();
-    start_top(80, 24);
-    ck_assert(processes_until(labels_are_cyan, NULL));
-    ck_assert_int_eq(tmux("send-keys -t top q"), 0);
-    check_end("0\n");
-    ck_assert_int_eq(tmux("kill-session -t top"), 0);
-    ck_assert_int_eq(unlink(processes_path("after")), 0);
-    ck_assert_int_eq(tmux("set-environment -g NO_COLOR 1"), 0);
-    start_top(80, 24);
-    await("\nloss ");
-    ck_assert(!has_colour("\033[36m"));
-    ck_assert_int_eq(tmux("set-environment -gu NO_COLOR"), 0);
-    ck_assert_int_eq(tmux("send-keys -t top q"), 0);
-    check_end("0\n");
-}
-
 TEST_EACH(however_it_ends_the_terminal_is_as_it_was, 4)
 {
-    static const struct {
-        const char *keys;
-        int signal;
-        const char *status;
-    } ends[] = {{"C-c", 0, "130\n"}, {NULL, SIGTERM, "143\n"}, {"'C-\\'", 0, "131\n"}, {"Q", 0, "0\n"}};
+    static const char *const statuses[] = {"130\n", "143\n", "131\n", "0\n"};
 
-    start_run();
-    start_top(80, 24);
-    if (ends[_i].keys)
-        ck_assert_int_eq(tmux("send-keys -t top %s", ends[_i].keys), 0);
+    start_top("", 80, 24);
+    if (_i == 0)
+        keys("C-c");
+    else if (_i == 1)
+        ck_assert_int_eq(kill(read_pid(), SIGTERM), 0);
+    else if (_i == 2)
+        keys("'C-\\'");
     else
-        ck_assert_int_eq(kill(read_pid(), ends[_i].signal), 0);
-    check_end(ends[_i].status);
+        ck_assert_int_eq(kill(lab, SIGKILL), 0);
+    check_end(statuses[_i]);
+    if (_i == 3)
+        await("ended: ");
 }
 
 static bool is_gone(void *pid)
@@ -265,8 +207,7 @@ static bool is_gone(void *pid)
 
 TEST(a_terminal_that_closes_ends_it)
 {
-    start_run();
-    start_top(80, 24);
+    start_top("", 80, 24);
     pid_t top = read_pid();
     ck_assert(!is_gone(&top));
     ck_assert_int_eq(tmux("kill-session -t top"), 0);
@@ -276,39 +217,26 @@ TEST(a_terminal_that_closes_ends_it)
 /* The shell has its terminal while top is suspended, and top its screen when it goes on. */
 TEST(it_can_be_suspended)
 {
-    start_run();
-    ck_assert_int_eq(new_session(80, 24), 0);
-    await("ready");
-    ck_assert_int_eq(tmux("send-keys -t top 'cd %s; stty -g > before; %s/eps top lab' Enter", processes_path("."),
-                          BIN_DIR),
-                     0);
+    start_shell(80, 24);
+    keys(print("'stty -g > before; %s/eps top lab' Enter", BIN_DIR));
     await("\nunits ");
-    ck_assert_int_eq(tmux("send-keys -t top C-z"), 0);
+    keys("C-z");
     await("Stopped"); /* what is typed earlier may be lost with the terminal's settings */
-    ck_assert_int_eq(tmux("send-keys -t top 'stty -g > after; cmp before after && echo s''ame' Enter"), 0);
+    keys("'stty -g > after; cmp before after && echo s''ame' Enter");
     await("\nsame");
-    ck_assert_int_eq(tmux("send-keys -t top fg Enter"), 0);
+    keys("fg Enter");
     await("\nunits ");
-    ck_assert_int_eq(tmux("send-keys -t top q"), 0);
+    keys("q");
     await("\nsame");
-}
-
-TEST(a_daemon_that_is_killed_ends_it_with_a_word)
-{
-    start_run();
-    start_top(80, 24);
-    ck_assert_int_eq(kill(lab, SIGKILL), 0);
-    check_end("0\n");
-    await("ended: ");
 }
 
 /* Which is between two steps. */
 static bool has_a_rate(void *context)
 {
     (void)context;
-    if (!is_there((void *)(uintptr_t)processes_path("run-1/metrics.jsonl")))
+    if (!is_there("run-1/metrics.jsonl"))
         return false;
-    char *said = processes_read(processes_path("run-1/metrics.jsonl"));
+    char *said = processes_read("run-1/metrics.jsonl");
     const char *second = strchr(said, '\n');
     const bool found = second && strchr(second + 1, '\n');
 
@@ -320,10 +248,8 @@ TEST(once_is_a_screen_of_text)
 {
     unsigned n = 0;
 
-    start_run();
     ck_assert(processes_until(has_a_rate, NULL));
-    ck_assert_int_eq(setenv("LC_ALL", "C", 1), 0);
-    expect("eps top --once", 0);
+    expect("LC_ALL=C eps top --once", 0);
     const char *said = command_out();
     ck_assert_msg(!missing(said), "no %s in\n%s", missing(said), said);
     for (const char *at = said; *at; at += strcspn(at, "\n") + 1, n++)
@@ -331,18 +257,14 @@ TEST(once_is_a_screen_of_text)
     ck_assert_uint_le(n, 24);
     for (const char *at = said; *at; at++)
         ck_assert_msg((unsigned char)*at < 128 && *at != '\033', "%s", said);
-    ck_assert_int_eq(setenv("LC_ALL", "C.UTF-8", 1), 0);
-    expect("eps top lab --once", 0, "█");
+    expect("LC_ALL=C.UTF-8 eps top lab --once", 0, "█");
 }
 
 TEST(where_it_cannot_be_it_says_so)
 {
-    expect("eps top --once", 1, "eps top: ", "no daemon of yours is running");
-    processes_daemon("idle", 0, NULL);
+    expect("eps top nobody --once", 1, "eps top: ", "no daemon at ");
     expect("eps top", 2, "eps top: ", "not a terminal: --once");
-    expect("eps top --once", 0);
-    ck_assert_int_eq(new_session(80, 24), 0);
-    await("ready");
-    ck_assert_int_eq(tmux("send-keys -t top 'TERM=nonsense %s/eps top' Enter", BIN_DIR), 0);
+    start_shell(80, 24);
+    keys(print("'TERM=nonsense %s/eps top' Enter", BIN_DIR));
     await("'nonsense' (TERM) is not known");
 }
