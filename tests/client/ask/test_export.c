@@ -10,7 +10,6 @@
 #include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -20,27 +19,18 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-static char directory[32];
-
-static void set_up(void)
-{
-    strcpy(directory, "/tmp/test_export.XXXXXX");
-    ck_assert(mkdtemp(directory) && chdir(directory) == 0);
-}
-
-static void tear_down(void)
-{
-    char command[128];
-
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    ck_assert_int_eq(system(command), 0);
-}
-
 SUITE_TIMEOUT(120)
-SUITE_FIXTURE(set_up, tear_down)
+SUITE_FIXTURE(processes_setup, processes_remove)
+
+#define EXPORTED "config.json merges.txt model.safetensors vocab.json "
+
+/* Of what is not there, "none". */
+static const char *names_in(const char *path)
+{
+    return access(path, F_OK) ? "none" : outputs_names(path);
+}
 
 /* A checkpoint named step-7 and the store it was made of. */
 static void make_checkpoint(struct store_fixture *f, bool tied)
@@ -65,26 +55,6 @@ static void check_export(const char *model, const char *out, bool bf16, uint64_t
     ck_assert_msg(export(model, out, bf16, shard_bytes, &err) == 0, "%s", err.text);
 }
 
-/* The names in a directory, sorted, each followed by a blank; "none" if it is not there. */
-static const char *names_in(const char *path)
-{
-    static char names[1024];
-    struct dirent **entries;
-    const int n = scandir(path, &entries, NULL, alphasort);
-    size_t used = 0;
-
-    names[0] = 0;
-    if (n < 0)
-        return "none";
-    for (int i = 0; i < n; i++) {
-        if (entries[i]->d_name[0] != '.')
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s ", entries[i]->d_name);
-        free(entries[i]);
-    }
-    free(entries);
-    return names;
-}
-
 /* Loads what was exported as the daemon would. */
 static void load(struct store_fixture *f, const char *path, bool tied)
 {
@@ -100,23 +70,9 @@ static void load(struct store_fixture *f, const char *path, bool tied)
 static void check_python(const char *arguments)
 {
     const char *python = getenv("EPS_ORACLE_PYTHON");
-    char command[1024];
 
-    if (!python)
-        return;
-    snprintf(command, sizeof command, "%s %s/oracle/check_saved.py %s", python, TESTS_DIR, arguments);
-    ck_assert_int_eq(system(command), 0);
-}
-
-static void check_same(const char *path, const char *text)
-{
-    char got[256];
-    FILE *file = fopen(path, "r");
-
-    ck_assert_ptr_nonnull(file);
-    got[fread(got, 1, sizeof got - 1, file)] = 0;
-    fclose(file);
-    ck_assert_str_eq(got, text);
+    if (python)
+        expect(print("%s %s/oracle/check_saved.py %s", python, TESTS_DIR, arguments), 0);
 }
 
 /* Moments and what eps alone needs stay behind; config.json gains the type of the weights. */
@@ -126,10 +82,10 @@ TEST_EACH(an_export_is_the_model_alone, 2)
 
     make_checkpoint(&f, _i);
     check_export("step-7", "out", false, CLIENT_EXPORT_SHARD_BYTES);
-    ck_assert_str_eq(names_in("out"), "config.json merges.txt model.safetensors vocab.json ");
+    ck_assert_str_eq(names_in("out"), EXPORTED);
     ck_assert_str_eq(names_in("out.partial"), "none");
-    check_same("out/merges.txt", "#version: 0.2\na b\n");
-    check_same("out/vocab.json", "{\"a\": 0}");
+    outputs_check_file("out/merges.txt", "#version: 0.2\na b\n");
+    outputs_check_file("out/vocab.json", "{\"a\": 0}");
     json_t *before = json_load_file("step-7/config.json", 0, NULL), *after = json_load_file("out/config.json", 0, NULL);
     json_object_set_new(before, "torch_dtype", json_string("float32"));
     json_object_set_new(before, "bos_token_id", json_null()); /* GPT-2's, which it implied, are beyond its vocabulary */
@@ -282,39 +238,40 @@ static const struct {
     int rc;
     const char *sentence; /* after "out.partial: model.safetensors: ", or its end */
 } models[] = {
+#define NORM_BIAS "transformer.ln_f.bias"
     {NULL, {"h.0.attn.bias", 1, {8, 1}, SAFETENSORS_F32}, huge, 32, 0, NULL},
-    {"transformer.ln_f.bias", {"ln_f.bias", 1, {8, 1}, SAFETENSORS_BF16}, narrow, 16, 0, NULL},
-    {"transformer.ln_f.bias",
+    {NORM_BIAS, {"ln_f.bias", 1, {8, 1}, SAFETENSORS_BF16}, narrow, 16, 0, NULL},
+    {NORM_BIAS,
      {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
      huge,
      32,
      -ERANGE,
      "transformer.ln_f.bias: element 3 is 3.4e+38, too large for bf16: export it in fp32"},
-    {"transformer.ln_f.bias",
+    {NORM_BIAS,
      {"ln_f.b", 1, {8, 1}, SAFETENSORS_F32},
      huge,
      32,
      -EINVAL,
      "ln_f.b is no tensor of this model; is this the config.json of these weights?"},
-    {"transformer.ln_f.bias",
+    {NORM_BIAS,
      {"ln_f.bias", 1, {4, 1}, SAFETENSORS_F32},
      huge,
      16,
      -EINVAL,
      "ln_f.bias has another shape than config.json gives it; is it that of these weights?"},
-    {"transformer.ln_f.bias",
+    {NORM_BIAS,
      {"ln_f.bias", 1, {8, 1}, SAFETENSORS_I64},
      counts,
      64,
      -EINVAL,
      "ln_f.bias is of a type that is not read here; F32, F16 and BF16 are"},
     {NULL,
-     {"transformer.ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
+     {NORM_BIAS, 1, {8, 1}, SAFETENSORS_F32},
      huge,
      32,
      -EINVAL,
      "transformer.ln_f.bias comes twice; which of the two is meant?"},
-    {"transformer.ln_f.bias",
+    {NORM_BIAS,
      {"h.9.attn.bias", 1, {8, 1}, SAFETENSORS_F32},
      huge,
      32,
@@ -329,7 +286,7 @@ TEST_EACH(a_model_of_others_is_exported_or_refused_by_name, COUNT(models))
     put_model(&models[_i].more, models[_i].data, models[_i].bytes, models[_i].left_out);
     ck_assert_msg(export("model", "out", true, CLIENT_EXPORT_SHARD_BYTES, &err) == models[_i].rc, "%s", err.text);
     if (models[_i].rc == 0) {
-        ck_assert_str_eq(names_in("out"), "config.json merges.txt model.safetensors vocab.json ");
+        ck_assert_str_eq(names_in("out"), EXPORTED);
         return;
     }
     ck_assert_msg(strstr(err.text, models[_i].sentence) != NULL, "%s", err.text);
@@ -356,20 +313,8 @@ TEST_EACH(a_tied_head_that_differs_is_refused, 2)
     put_model(&plan, head, sizeof head, NULL);
     ck_assert_int_eq(export("model", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), _i ? -EINVAL : 0);
     if (_i)
-        ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight differs from wte.weight"));
-    ck_assert_str_eq(names_in("out"), _i ? "none" : "config.json merges.txt model.safetensors vocab.json ");
-}
-
-static void flip(const char *path)
-{
-    FILE *file = fopen(path, "r+");
-
-    ck_assert_ptr_nonnull(file);
-    fseek(file, -1, SEEK_END);
-    const int byte = fgetc(file);
-    fseek(file, -1, SEEK_CUR);
-    fputc(byte ^ 1, file);
-    fclose(file);
+        ck_assert_holds(err.text, "lm_head.weight differs from wte.weight");
+    ck_assert_str_eq(names_in("out"), _i ? "none" : EXPORTED);
 }
 
 TEST(a_damaged_checkpoint_is_not_exported)
@@ -378,15 +323,15 @@ TEST(a_damaged_checkpoint_is_not_exported)
     struct error err;
 
     make_checkpoint(&f, true);
-    flip("step-7/optimizer.safetensors"); /* which is not exported */
+    processes_flip("step-7/optimizer.safetensors", -1); /* which is not exported */
     mkdir("run", 0777);
     ck_assert(rename("step-7", "run/step-7") == 0 && symlink("step-7", "run/latest") == 0);
     check_export("run", "good", false, CLIENT_EXPORT_SHARD_BYTES);
-    flip("run/step-7/model.safetensors");
+    processes_flip("run/step-7/model.safetensors", -1);
     ck_assert_int_eq(export("run/step-7", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "/run/step-7: model.safetensors is not what was written"));
+    ck_assert_holds(err.text, "/run/step-7: model.safetensors is not what was written");
     ck_assert_int_eq(export("run", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "/run/step-7: model.safetensors is not what was written"));
+    ck_assert_holds(err.text, "/run/step-7: model.safetensors is not what was written");
     ck_assert_str_eq(names_in("out"), "none");
     store_fixture_close(&f);
 }
@@ -399,9 +344,9 @@ TEST(only_a_new_or_empty_directory_is_written_to)
     make_checkpoint(&f, true);
     mkdir("empty", 0777), mkdir("full", 0777);
     mkdir("full/dir", 0777);
-    fclose(fopen("file", "w"));
+    processes_put_text("file", "");
     check_export("step-7", "empty/", false, CLIENT_EXPORT_SHARD_BYTES);
-    ck_assert_str_eq(names_in("empty"), "config.json merges.txt model.safetensors vocab.json ");
+    ck_assert_str_eq(names_in("empty"), EXPORTED);
     ck_assert_int_eq(export("step-7", "empty", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
     ck_assert_str_eq(err.text, "--out empty is not empty: choose a new directory");
     ck_assert_int_eq(export("step-7", "full", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
@@ -420,14 +365,14 @@ TEST(what_a_killed_export_left_is_no_hindrance)
 
     make_checkpoint(&f, true);
     mkdir("left.partial", 0777), mkdir("mine.partial", 0777), mkdir("busy.partial", 0777);
-    fclose(fopen("left.partial/model-00001-of-00002.safetensors", "w"));
-    fclose(fopen("left.partial/config.json", "w"));
+    processes_put_text("left.partial/model-00001-of-00002.safetensors", "");
+    processes_put_text("left.partial/config.json", "");
     check_export("step-7", "left", false, CLIENT_EXPORT_SHARD_BYTES);
-    ck_assert_str_eq(names_in("left"), "config.json merges.txt model.safetensors vocab.json ");
+    ck_assert_str_eq(names_in("left"), EXPORTED);
     ck_assert_str_eq(names_in("left.partial"), "none");
 
-    fclose(fopen("mine.partial/notes", "w"));
-    fclose(fopen("mine.partial/config.json", "w"));
+    processes_put_text("mine.partial/notes", "");
+    processes_put_text("mine.partial/config.json", "");
     ck_assert_int_eq(export("step-7", "mine", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
     ck_assert_str_eq(err.text, "mine.partial holds files that no export wrote: move it, or choose another --out");
     ck_assert_str_eq(names_in("mine.partial"), "config.json notes ");
@@ -456,31 +401,16 @@ TEST(what_is_no_model_is_refused)
     store_fixture_close(&f);
 }
 
-static int eps(const char *arguments)
-{
-    char command[512];
-
-    snprintf(command, sizeof command, "XDG_RUNTIME_DIR=%s %s/eps export %s >said 2>&1", directory, BIN_DIR, arguments);
-    const int status = system(command);
-    ck_assert(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
 TEST(the_command_says_where_it_is_and_how_to_load_it)
 {
     struct store_fixture f;
 
     make_checkpoint(&f, true);
-    ck_assert_int_eq(eps("--model step-7 --out small --dtype bf16"), 0);
-    check_same("said", "small holds the model in bf16. In Python: "
-                       "transformers.AutoModelForCausalLM.from_pretrained(\"small\")\n");
-    ck_assert_int_eq(eps("--model step-7 --out small"), 1);
-    check_same("said", "eps export: --out small is not empty: choose a new directory\n");
-    ck_assert_int_eq(eps("--model step-7"), 2);
-    check_same("said", "eps export: --out is needed: a new directory\n");
-    ck_assert_int_eq(eps("--model step-7 --out a --dtype fp16"), 2);
-    ck_assert_int_eq(eps("--out a"), 1); /* no daemon is live in this directory */
-    ck_assert_int_eq(eps("--help"), 0);
+    expect("eps export --model step-7 --out small --dtype bf16", 0);
+    ck_assert_str_eq(command_out(), "small holds the model in bf16. In Python: "
+                                    "transformers.AutoModelForCausalLM.from_pretrained(\"small\")\n");
+    expect_refusal(&(struct refusal){"eps export --model step-7 --out small", 1,
+                                     "--out small is not empty: choose a new directory", NULL});
     store_fixture_close(&f);
 }
 
@@ -492,7 +422,6 @@ TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
     const struct eps_export_options live = {.connect = "lab", .out = "live", .bf16 = _i};
     struct error err;
 
-    processes_setup();
     processes_daemon("lab", 1, NULL);
     options.out = outputs_make("trained");
     driver_open(&driver, "lab", &options);
@@ -503,8 +432,7 @@ TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
     driver_train(&driver, 3);
     driver_close(&driver);
     check_export("trained", "saved", _i, CLIENT_EXPORT_SHARD_BYTES);
-    ck_assert_int_eq(system("diff -r live saved"), 0);
-    processes_remove();
+    expect("diff -r live saved", 0);
 }
 
 static void check_types(const char *path, const char *name)
@@ -519,7 +447,6 @@ static void check_types(const char *path, const char *name)
 /* The source says bf16 in transformers' older word and its newer one; the run keeps fp32, and so does what it saves. */
 TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
 {
-    processes_setup();
     processes_config_with("model.json", 1, 2, 16, 32, "\"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"");
     processes_text("text.txt", 4000);
     expect("eps train --model model.json --data text.txt --batch 4 --steps 1 --device-mem 64MiB "
@@ -533,6 +460,5 @@ TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
     check_types("rounded/config.json", "bfloat16");
     check_python("plain run/latest");
     expect("eps train --resume run --steps 2 --data text.txt", 0);
-    ck_assert_int_eq(system("cmp run/step-1/config.json run/step-2/config.json"), 0);
-    processes_remove();
+    expect("cmp run/step-1/config.json run/step-2/config.json", 0);
 }

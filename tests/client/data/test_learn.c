@@ -11,15 +11,6 @@
 
 #define FIXTURES TESTS_DIR "/fixtures/learned/"
 
-static void put(const char *name, const void *bytes, size_t n)
-{
-    FILE *file = fopen(name, "w");
-
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
-    ck_assert_int_eq(fclose(file), 0);
-}
-
 static int learn(json_t *side, const char *const *names, size_t n_names, uint32_t vocabulary,
                  const struct client_data_rules *rules, struct error *err)
 {
@@ -123,7 +114,7 @@ TEST(documents_are_texts_of_their_own)
     char lines[4 * sizeof line];
 
     snprintf(lines, sizeof lines, "%s%s%s%s", line, line, line, line);
-    put(name, lines, strlen(lines));
+    processes_write(name, lines, strlen(lines));
     ck_assert(!merges_a_new_line(learned(&name, 1, 1000, EPS_SEPARATOR_EOS)));
     ck_assert(merges_a_new_line(learned(&name, 1, 1000, EPS_SEPARATOR_NONE)));
 }
@@ -146,7 +137,7 @@ TEST(a_long_text_is_learned_from_in_part)
 
     for (size_t i = 0; i < n; i++)
         text[i] = i % 1024 == 1023 ? ' ' : i < 8 * mi ? 'a' : 'b';
-    put("long.txt", text, n);
+    processes_write("long.txt", text, n);
     json_t *merges = merges_in("long.txt", 2);
     ck_assert_uint_gt(json_array_size(merges), 8);
     for (size_t i = 0; i < json_array_size(merges); i++)
@@ -171,7 +162,7 @@ TEST(it_can_be_stopped_and_bad_text_is_refused)
 
     ck_assert_int_eq(learn(side, &name, 1, 1000, &watched, &err), -EINTR);
     ck_assert_str_eq(err.text, "stopped");
-    put(bad, "good \xc3( bad", 11);
+    processes_write(bad, "good \xc3( bad", 11);
     ck_assert_int_eq(learn(side, &bad, 1, 1000, &plain, &err), -EINVAL);
     ck_assert_msg(strstr(err.text, "bad.txt: not UTF-8 text at byte 5 (0xC3)"), "%s", err.text);
     ck_assert_uint_eq(json_object_size(side), 0);
@@ -182,7 +173,7 @@ TEST(a_text_without_a_pair_has_its_bytes_for_tokens)
 {
     const char *const name = "short.txt";
 
-    put(name, "abc", 3);
+    processes_write(name, "abc", 3);
     json_t *root = learned(&name, 1, 1000, EPS_SEPARATOR_DEFAULT);
     ck_assert_uint_eq(json_array_size(merges_of(root)), 0);
     ck_assert_uint_eq(json_object_size(json_object_get(model_of(root), "vocab")), 257);

@@ -1,5 +1,5 @@
-#include "client/text/side.h"
 #include "client/ask/forward.h"
+#include "client/text/side.h"
 
 #include "tests/kit/stage.h"
 #include "tests/kit/store_fixture.h"
@@ -198,24 +198,4 @@ TEST_EACH(what_goes_wrong_is_said_and_nothing_stays_open, COUNT(failures))
         if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode))
             ck_assert_uint_gt(s.st_nlink, 0);
     }
-}
-
-TEST(without_a_daemon_there_is_no_snapshot)
-{
-    struct client_model model;
-    struct error err = {""};
-
-    ck_assert_int_eq(client_snapshot_fetch(&model, NULL, "/tmp/no-such-daemon", NULL, NULL, &err), -ENOENT);
-    ck_assert_int_eq(model.config_fd, -1);
-}
-
-/* A directory that is none, then one of /var/tmp or memory is taken. */
-TEST(a_temporary_directory_that_is_none_does_not_matter)
-{
-    struct client_model model;
-    struct error err = {""};
-
-    setenv("TMPDIR", "/nonexistent", 1);
-    ck_assert_msg(fetch(&model, NULL, &err) == 0, "%s", err.text);
-    client_model_close(&model);
 }

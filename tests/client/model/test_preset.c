@@ -1,11 +1,15 @@
-/* Presets against the published figures, and the choice among them. */
+/* Presets against the published figures, the choice among them, and sentences that lead to published models. */
+#include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include "client/model/preset.h"
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 /* Parameters of the four sizes as in transformers' GPT2LMHeadModel, tied ones once. */
 TEST(gpt2_has_its_published_sizes)
@@ -87,8 +91,7 @@ TEST(a_text_preset_names_its_end_token)
 
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("text-small"), 2048, NULL), 0);
     ck_assert_int_gt(pread(model.config_fd, config, sizeof config - 1, 0), 0);
-    ck_assert_ptr_nonnull(strstr(config, "\"bos_token_id\": 256,"));
-    ck_assert_ptr_nonnull(strstr(config, "\"eos_token_id\": 256,"));
+    ck_assert_holds(config, "\"bos_token_id\": 256,", "\"eos_token_id\": 256,");
     ck_assert_float_eq(model.config.gpt2.dropout_residual, 0.0f);
     ck_assert_float_eq(model.config.initializer_range, 0.049f);
     client_model_close(&model);
@@ -104,62 +107,147 @@ TEST(an_unknown_name_is_answered_with_the_list)
                                "text-medium, text-large, byte-small, byte-medium, byte-large, gpt2, gpt2-medium, "
                                "gpt2-large, gpt2-xl; did you mean gpt2?");
     client_preset_unknown("gpt2_larg", &err);
-    ck_assert_ptr_nonnull(strstr(err.text, "; did you mean gpt2-large?"));
+    ck_assert_holds(err.text, "; did you mean gpt2-large?");
     client_preset_unknown("llama", &err);
     ck_assert_ptr_null(strstr(err.text, "did you mean"));
 }
 
-static const char *chosen_for(bool text, uint64_t n_tokens, uint32_t vocabulary, uint64_t free_mib, uint64_t device_mib)
-{
-    const struct client_preset_facts facts = {.text = text,
-                                              .n_tokens = n_tokens,
-                                              .vocabulary = vocabulary,
-                                              .free_bytes = free_mib << 20,
-                                              .n_workers = 1,
-                                              .device_mem = device_mib << 20};
-    return client_preset_choose(&facts)->name;
-}
-
-static const char *chosen(uint64_t n_tokens, uint32_t vocabulary, uint64_t free_mib, uint64_t device_mib)
-{
-    return chosen_for(false, n_tokens, vocabulary, free_mib, device_mib);
-}
-
 TEST(the_data_decide_which_preset_is_trained)
 {
-    ck_assert_str_eq(chosen(1000, 256, 1 << 20, 0), "byte-small");
-    ck_assert_str_eq(chosen((8 << 20) - 1, 256, 1 << 20, 0), "byte-small");
-    ck_assert_str_eq(chosen(8 << 20, 256, 1 << 20, 0), "byte-medium");
-    ck_assert_str_eq(chosen((128 << 20) - 1, 256, 1 << 20, 0), "byte-medium");
-    ck_assert_str_eq(chosen(128 << 20, 256, 1 << 20, 0), "byte-large");
-    ck_assert_str_eq(chosen(1000, 257, 1 << 20, 0), "gpt2");
-    ck_assert_str_eq(chosen((uint64_t)1 << 40, 50257, 1 << 20, 0), "gpt2");
-    ck_assert_str_eq(chosen_for(true, (256 << 10) - 1, 0, 1 << 20, 0), "byte-small");
-    ck_assert_str_eq(chosen_for(true, 256 << 10, 0, 1 << 20, 0), "text-small");
-    ck_assert_str_eq(chosen_for(true, 8 << 20, 0, 1 << 20, 0), "text-medium");
-    ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 1 << 20, 0), "text-large");
-    ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 1 << 20, 500), "text-medium");
-    ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 10, 1), "text-small");
+    static const struct {
+        bool text;
+        uint64_t n_tokens;
+        uint32_t vocabulary;
+        uint64_t free_mib, device_mib;
+        const char *name;
+    } cases[] = {
+        {false, 1000, 256, 1 << 20, 0, "byte-small"},
+        {false, (8 << 20) - 1, 256, 1 << 20, 0, "byte-small"},
+        {false, 8 << 20, 256, 1 << 20, 0, "byte-medium"},
+        {false, (128 << 20) - 1, 256, 1 << 20, 0, "byte-medium"},
+        {false, 128 << 20, 256, 1 << 20, 0, "byte-large"},
+        {false, 1000, 257, 1 << 20, 0, "gpt2"},
+        {false, (uint64_t)1 << 40, 50257, 1 << 20, 0, "gpt2"},
+        {true, (256 << 10) - 1, 0, 1 << 20, 0, "byte-small"},
+        {true, 256 << 10, 0, 1 << 20, 0, "text-small"},
+        {true, 8 << 20, 0, 1 << 20, 0, "text-medium"},
+        {true, 128 << 20, 0, 1 << 20, 0, "text-large"},
+        {true, 128 << 20, 0, 1 << 20, 500, "text-medium"},
+        {true, 128 << 20, 0, 10, 1, "text-small"},
+        /* byte-large takes 985 MiB of weights and moments; a worker needs 880 MiB for it, and 277 MiB for byte-medium,
+         * as its plan says; with batches of 6.6 Ki 149 MiB. */
+        {false, 200 << 20, 256, 2500, 0, "byte-large"},
+        {false, 200 << 20, 256, 1900, 0, "byte-medium"},
+        {false, 200 << 20, 256, 1 << 20, 1000, "byte-large"},
+        {false, 200 << 20, 256, 1 << 20, 879, "byte-medium"},
+        {false, 200 << 20, 256, 1 << 20, 276, "byte-small"},
+        {false, 10319298, 256, 1 << 20, 162, "byte-medium"},
+        {false, 10319298, 256, 1 << 20, 148, "byte-small"},
+        {false, 200 << 20, 256, 10, 1, "byte-small"}, /* there is none smaller */
+    };
+
+    for (int i = 0; i < COUNT(cases); i++) {
+        const struct client_preset_facts facts = {.text = cases[i].text,
+                                                  .n_tokens = cases[i].n_tokens,
+                                                  .vocabulary = cases[i].vocabulary,
+                                                  .free_bytes = cases[i].free_mib << 20,
+                                                  .n_workers = 1,
+                                                  .device_mem = cases[i].device_mib << 20};
+        ck_assert_msg(strcmp(client_preset_choose(&facts)->name, cases[i].name) == 0, "case %d: %s", i,
+                      client_preset_choose(&facts)->name);
+    }
 }
 
-/* byte-large takes 985 MiB of weights and moments; a worker needs 880 MiB for it, and 277 MiB for byte-medium, as its
- * plan says. */
 TEST(memory_makes_it_smaller)
 {
-    struct client_preset_facts facts = {.n_tokens = 200 << 20, .vocabulary = 256, .n_workers = 1};
+    struct client_preset_facts facts = {.n_tokens = 200 << 20,
+                                        .vocabulary = 256,
+                                        .n_workers = 1,
+                                        .free_bytes = (uint64_t)1900 << 20,
+                                        .device_mem = UINT64_MAX}; /* the daemon's own workers' */
 
-    ck_assert_str_eq(chosen(200 << 20, 256, 2500, 0), "byte-large");
-    ck_assert_str_eq(chosen(200 << 20, 256, 1900, 0), "byte-medium");
-    ck_assert_str_eq(chosen(200 << 20, 256, 1 << 20, 1000), "byte-large");
-    ck_assert_str_eq(chosen(200 << 20, 256, 1 << 20, 879), "byte-medium");
-    ck_assert_str_eq(chosen(200 << 20, 256, 1 << 20, 276), "byte-small");
-    ck_assert_str_eq(chosen(10319298, 256, 1 << 20, 162), "byte-medium"); /* batches of 6.6 Ki: 149 MiB, it says */
-    ck_assert_str_eq(chosen(10319298, 256, 1 << 20, 148), "byte-small");
-    ck_assert_str_eq(chosen(200 << 20, 256, 10, 1), "byte-small");          /* there is none smaller */
-    facts.free_bytes = (uint64_t)1900 << 20, facts.device_mem = UINT64_MAX; /* the daemon's own workers' */
     ck_assert_str_eq(client_preset_choose(&facts)->name, "byte-medium");
     ck_assert(client_preset_is_smaller(client_preset_choose(&facts), &facts));
     facts.free_bytes <<= 1;
     ck_assert_str_eq(client_preset_choose(&facts)->name, "byte-large");
     ck_assert(!client_preset_is_smaller(client_preset_choose(&facts), &facts));
+}
+
+/* ---- Models that are not here, or in no form that is read: the sentence names the command that helps. ---- */
+
+static const char *refused(const char *path, int code)
+{
+    static struct error err;
+    struct client_model model;
+
+    ck_assert_msg(client_model_open(&model, path, &err) == code, "%s: %s", path, err.text);
+    return err.text;
+}
+
+TEST(a_name_of_the_hub_gets_the_command_that_downloads_it)
+{
+    static const char *const names[] = {"openai-community/gpt2", "me/my.model_2"};
+    static const char *const paths[] = {"./openai/gpt2", "/openai/gpt2", "a/b/c", "a/",  "/",        "../gpt2",
+                                        "here/gone",     "a/b c",        "a/.b",  "a//", "none.json"};
+
+    ck_assert_str_eq(refused(names[0], -ENOENT),
+                     "--model openai-community/gpt2: no such directory; if it is on the Hugging Face hub, download it: "
+                     "hf download openai-community/gpt2 --local-dir gpt2, then --model ./gpt2");
+    ck_assert_ptr_nonnull(strstr(refused(names[1], -ENOENT), "hf download me/my.model_2 --local-dir my.model_2, then"));
+    ck_assert_int_eq(mkdir("here", 0700), 0);
+    for (int i = 0; i < COUNT(paths); i++) {
+        struct error err;
+        client_preset_missing(paths[i], -ENOENT, &err);
+        ck_assert_msg(!strstr(err.text, "hf download") && strstr(err.text, "No such file or directory"), "%s: %s",
+                      paths[i], err.text);
+    }
+}
+
+TEST(a_preset_s_name_is_no_directory_of_weights)
+{
+    struct error err;
+
+    ck_assert_ptr_nonnull(strstr(refused("gpt2-xl", -ENOENT),
+                                 "hf download openai-community/gpt2-xl --local-dir gpt2-xl, then --model ./gpt2-xl"));
+    client_preset_missing("byte-small", -ENOENT, &err); /* nobody published that */
+    ck_assert_str_eq(err.text, "--model byte-small: No such file or directory");
+    client_preset_missing("gpt2", -EACCES, &err);
+    ck_assert_str_eq(err.text, "--model gpt2: Permission denied");
+}
+
+TEST(weights_of_pytorch_get_the_command_that_converts_them)
+{
+    static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, "
+                                 "\"n_positions\": 16, \"vocab_size\": 256}";
+    const char *said;
+
+    ck_assert_int_eq(mkdir("my old", 0700), 0);
+    processes_put_text("my old/config.json", config);
+    ck_assert_ptr_nonnull(strstr(refused("my old", -ENOENT), "my old/config.json to begin with fresh weights"));
+    processes_put_text("my old/pytorch_model-00001-of-00002.bin", "");
+    said = refused("my old", -ENOENT);
+    ck_assert_holds(said, "my old holds pytorch_model.bin and no *.safetensors; convert it: python3 -c ");
+    ck_assert_str_eq(said + strlen(said) - strlen(" 'my old'"), " 'my old'");
+    ck_assert_ptr_nonnull(
+        strstr(refused("my old/pytorch_model-00001-of-00002.bin", -EINVAL), "name the directory that holds it"));
+}
+
+TEST(fresh_weights_of_a_published_name_are_said_to_be_fresh)
+{
+    struct eps_train_options options = eps_train_defaults();
+    struct error sentence;
+
+    ck_assert(!client_preset_say_fresh(&sentence, &options)); /* chosen by the data */
+    options.model = "gpt2";
+    ck_assert(client_preset_say_fresh(&sentence, &options));
+    ck_assert_str_eq(sentence.text, "gpt2 begins with fresh random weights; to begin with the published ones: hf "
+                                    "download openai-community/gpt2 --local-dir gpt2, then --model ./gpt2");
+    options.resume = "runs/first";
+    ck_assert(!client_preset_say_fresh(&sentence, &options));
+    options.resume = NULL;
+    options.model = "byte-small";
+    ck_assert(!client_preset_say_fresh(&sentence, &options));
+    options.model = "gpt2-large";
+    ck_assert_int_eq(mkdir("gpt2-large", 0700), 0); /* it was downloaded */
+    ck_assert(!client_preset_say_fresh(&sentence, &options));
 }

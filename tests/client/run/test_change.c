@@ -177,8 +177,6 @@ TEST(what_cannot_be_changed_is_refused_in_a_sentence)
         expect_file("err", cases[i].first, cases[i].second);
         ck_assert_int_ne(access("refused", F_OK), 0);
     }
-    expect("eps train --model tiny.json --data text.txt --change lr --lr 1", 2);
-    expect_file("err", "--change lr is for a run that goes on: give --resume");
 }
 
 /* A microbatch that no longer fits is chosen anew; a clip needs the fence, and says what that takes. */

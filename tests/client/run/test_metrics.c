@@ -1,4 +1,6 @@
-/* metrics.jsonl, read back with another program's eyes: jansson. */
+/* metrics.jsonl: as it is written, read with another program's eyes (jansson); and read back, also from what a damaged
+ * disk or another hand makes of it. */
+#include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include "client/run/metrics.h"
@@ -7,32 +9,38 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-static char directory[40], path[64];
 static int directory_fd;
+static struct client_metrics metrics;
 
 static void setup(void)
 {
-    snprintf(directory, sizeof directory, "/tmp/test_metrics.XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    directory_fd = open(directory, O_RDONLY | O_DIRECTORY);
+    processes_setup();
+    directory_fd = open(".", O_RDONLY | O_DIRECTORY);
     ck_assert_int_ge(directory_fd, 0);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", directory);
+    metrics.fd = -1;
 }
 
 static void teardown(void)
 {
+    client_metrics_close(&metrics);
+    client_metrics_close(&metrics);
     close(directory_fd);
-    unlink(path);
-    rmdir(directory);
+    processes_remove();
 }
 
 SUITE_FIXTURE(setup, teardown)
+
+static void open_metrics(void)
+{
+    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
+}
 
 static struct eps_step at(uint64_t step)
 {
@@ -49,168 +57,141 @@ static struct eps_step at(uint64_t step)
                              .grad_norm = NAN};
 }
 
-static void write_steps(struct client_metrics *metrics, uint64_t first, uint64_t last)
+static void write_step(struct eps_step step)
 {
-    for (uint64_t i = first; i <= last; i++) {
-        const struct eps_step step = at(i);
-        ck_assert_int_eq(client_metrics_write(metrics, &step, NULL), 0);
-    }
+    ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
+}
+
+static void write_steps(uint64_t first, uint64_t last)
+{
+    for (uint64_t i = first; i <= last; i++)
+        write_step(at(i));
 }
 
 /* Every line of the file as JSON; asserts that there are n and that they are steps 1..n. */
 static json_t *read_lines(size_t n)
 {
     json_t *lines = json_array();
-    char line[1024];
-    FILE *file = fopen(path, "r");
+    char *text = processes_read("metrics.jsonl"), *rest = text;
 
-    ck_assert_ptr_nonnull(file);
-    while (fgets(line, sizeof line, file)) {
-        ck_assert_int_eq(line[strlen(line) - 1], '\n');
+    for (char *line; *rest && (line = strsep(&rest, "\n"));) {
+        ck_assert_msg(rest != NULL, "no end of %s", line);
         json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
         ck_assert_msg(object != NULL, "%s", line);
         ck_assert_int_eq(json_array_append_new(lines, object), 0);
         ck_assert_int_eq(json_integer_value(json_object_get(object, "step")), (json_int_t)json_array_size(lines));
     }
-    fclose(file);
     ck_assert_uint_eq(json_array_size(lines), n);
+    free(text);
     return lines;
 }
 
-TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
+static double real_of(json_t *lines, size_t i, const char *key)
 {
-    struct client_metrics metrics;
-    struct eps_step step = at(1);
-
-    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
-    ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
-    step = at(2), step.loss = INFINITY, step.eval_loss = 4.25;
-    ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
-
-    json_t *lines = read_lines(2), *object = json_array_get(lines, 0); /* still open for writing */
-    ck_assert_double_eq_tol(json_real_value(json_object_get(object, "loss")), at(1).loss, 1e-10);
-    ck_assert_double_eq(json_real_value(json_object_get(object, "lr")), 3e-4);
-    ck_assert_int_eq(json_integer_value(json_object_get(object, "tokens")), 16384);
-    ck_assert_double_eq(json_real_value(json_object_get(object, "tokens_per_s")), 1e5);
-    ck_assert_double_eq(json_real_value(json_object_get(object, "step_ms")), 163.84);
-    ck_assert_int_eq(json_integer_value(json_object_get(object, "device_peak_bytes")), (json_int_t)1 << 33);
-    ck_assert_int_eq(json_integer_value(json_object_get(object, "host_bytes")), 12345);
-    ck_assert_uint_eq(json_object_size(object), 8); /* no eval_loss */
-    object = json_array_get(lines, 1);
-    ck_assert(json_is_null(json_object_get(object, "loss")));
-    ck_assert_double_eq(json_real_value(json_object_get(object, "eval_loss")), 4.25);
-    json_decref(lines);
-    client_metrics_close(&metrics);
+    return json_real_value(json_object_get(json_array_get(lines, i), key));
 }
 
-TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
+static const struct eps_memory_row host[] = {{"weights", 400, 500, 0}, {"inbox", 0, 10, 0}, {"data", 7, 7, 0}};
+static const struct eps_memory_row device[] = {{"stash", 30, 30, 0}};
+static const struct eps_memory sides[] = {{.rows = host, .n_rows = 3},
+                                          {.worker = 9, .budget = 64, .rows = device, .n_rows = 1}};
+
+/* The lines are there while the file is still open for writing. */
+TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
 {
-    static const struct eps_memory_row host[] = {{"weights", 400, 500, 0}, {"inbox", 0, 10, 0}, {"data", 7, 7, 0}};
-    static const struct eps_memory_row device[] = {{"stash", 30, 30, 0}};
-    const struct eps_memory sides[] = {{.rows = host, .n_rows = 3},
-                                       {.worker = 9, .budget = 64, .rows = device, .n_rows = 1}};
-    struct client_metrics metrics;
-    struct eps_step step = at(1);
+    struct eps_step step = at(2), third = at(3);
 
-    step.grad_norm = 0.25, step.memory = sides, step.n_memory = 2;
-    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
-    ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
-    step.eval_loss = 2;
-    ck_assert_int_eq(client_metrics_rewrite(&metrics, &step, NULL), 0);
-    step = at(2), step.grad_norm = INFINITY, step.skipped = true;
-    ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
-
-    json_t *lines = read_lines(2), *first = json_array_get(lines, 0), *second = json_array_get(lines, 1);
+    step.loss = INFINITY, step.eval_loss = 4.25, step.grad_norm = INFINITY, step.skipped = true;
+    third.grad_norm = 0.25, third.memory = sides, third.n_memory = 2;
+    open_metrics();
+    write_step(at(1)), write_step(step), write_step(third);
+    json_t *lines = read_lines(3), *first = json_array_get(lines, 0), *second = json_array_get(lines, 1),
+           *last = json_array_get(lines, 2);
+    ck_assert_double_eq_tol(real_of(lines, 0, "loss"), at(1).loss, 1e-10);
+    ck_assert_double_eq(real_of(lines, 0, "lr"), 3e-4);
+    ck_assert_double_eq(real_of(lines, 0, "tokens_per_s"), 1e5);
+    ck_assert_double_eq(real_of(lines, 0, "step_ms"), 163.84);
+    ck_assert_int_eq(json_integer_value(json_object_get(first, "tokens")), 16384);
+    ck_assert_int_eq(json_integer_value(json_object_get(first, "device_peak_bytes")), (json_int_t)1 << 33);
+    ck_assert_int_eq(json_integer_value(json_object_get(first, "host_bytes")), 12345);
+    ck_assert_uint_eq(json_object_size(first), 8); /* no eval_loss, norm, skip or memory */
+    ck_assert(json_is_null(json_object_get(second, "loss")));
+    ck_assert_double_eq(real_of(lines, 1, "eval_loss"), 4.25);
+    ck_assert(!json_object_get(second, "grad_norm") && json_is_true(json_object_get(second, "skipped")));
     json_t *memory = json_pack("{s:{s:i, s:i}, s:{s:i}, s:i}", "host", "weights", 400, "data", 7, "device", "stash", 30,
-                               "device_budget", 64);
-    ck_assert_double_eq(json_real_value(json_object_get(first, "grad_norm")), 0.25);
-    ck_assert_ptr_null(json_object_get(first, "skipped"));
-    ck_assert(json_equal(json_object_get(first, "memory"), memory)); /* what is held now, not what was */
-    ck_assert_double_eq(json_real_value(json_object_get(first, "eval_loss")), 2);
-    ck_assert_ptr_null(json_object_get(second, "grad_norm"));
-    ck_assert(json_is_true(json_object_get(second, "skipped")));
-    ck_assert_ptr_null(json_object_get(second, "memory"));
-    json_decref(memory);
-    json_decref(lines);
-    client_metrics_close(&metrics);
+                               "device_budget", 64); /* what is held now, not what was */
+    ck_assert(json_equal(json_object_get(last, "memory"), memory));
+    ck_assert_double_eq(real_of(lines, 2, "grad_norm"), 0.25);
+    json_decref(memory), json_decref(lines);
 }
 
 TEST(an_earlier_run_is_not_written_over)
 {
-    struct client_metrics metrics;
     struct error err = {0};
 
-    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
-    client_metrics_close(&metrics);
+    open_metrics();
     client_metrics_close(&metrics);
     ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, &err), -EEXIST);
-    ck_assert_ptr_nonnull(strstr(err.text, "--out"));
-    client_metrics_close(&metrics);
+    ck_assert_holds(err.text, "--out");
 }
 
 TEST(a_line_can_be_written_again_with_more_in_it)
 {
-    struct client_metrics metrics;
     struct eps_step step = at(2);
 
-    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
-    write_steps(&metrics, 1, 2);
+    open_metrics();
+    write_steps(1, 2);
     step.eval_loss = 1.5;
     ck_assert_int_eq(client_metrics_rewrite(&metrics, &step, NULL), 0);
-    write_steps(&metrics, 3, 3);
+    write_steps(3, 3);
     json_t *lines = read_lines(3);
     ck_assert_ptr_null(json_object_get(json_array_get(lines, 0), "eval_loss"));
-    ck_assert_double_eq(json_real_value(json_object_get(json_array_get(lines, 1), "eval_loss")), 1.5);
+    ck_assert_double_eq(real_of(lines, 1, "eval_loss"), 1.5);
     json_decref(lines);
-    client_metrics_close(&metrics);
 }
 
 /* A file may not grow: as a full disk, in the middle of a line. Later it may again. */
 TEST(what_a_full_disk_did_not_take_comes_with_the_next_line)
 {
     struct rlimit limit, small;
-    struct client_metrics metrics;
     struct eps_step step = at(2);
     struct error err = {0};
 
     signal(SIGXFSZ, SIG_IGN);
-    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
-    write_steps(&metrics, 1, 1);
+    open_metrics();
+    write_steps(1, 1);
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
     small = limit, small.rlim_cur = (rlim_t)metrics.good + 20;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
     ck_assert_int_eq(client_metrics_write(&metrics, &step, &err), -EFBIG);
-    ck_assert_ptr_nonnull(strstr(err.text, "metrics.jsonl"));
+    ck_assert_holds(err.text, "metrics.jsonl");
     step.eval_loss = 2.5;
     ck_assert_int_eq(client_metrics_rewrite(&metrics, &step, &err), -EFBIG);
     step = at(3);
     ck_assert_int_eq(client_metrics_write(&metrics, &step, &err), -EFBIG);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     ck_assert_int_eq(client_metrics_flush(&metrics, &err), 0);
-    write_steps(&metrics, 4, 4);
+    write_steps(4, 4);
     json_t *lines = read_lines(4);
-    ck_assert_double_eq(json_real_value(json_object_get(json_array_get(lines, 1), "eval_loss")), 2.5);
+    ck_assert_double_eq(real_of(lines, 1, "eval_loss"), 2.5);
     json_decref(lines);
-    client_metrics_close(&metrics);
 }
 
 TEST(a_file_that_was_removed_is_reported)
 {
-    struct client_metrics metrics;
     const struct eps_step step = at(2);
     struct error err = {0};
 
-    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
-    write_steps(&metrics, 1, 1);
-    ck_assert_int_eq(unlink(path), 0);
+    open_metrics();
+    write_steps(1, 1);
+    ck_assert_int_eq(unlink("metrics.jsonl"), 0);
     ck_assert_int_eq(client_metrics_write(&metrics, &step, &err), -ENOENT);
-    ck_assert_ptr_nonnull(strstr(err.text, "removed"));
-    client_metrics_close(&metrics);
+    ck_assert_holds(err.text, "removed");
 }
 
 static void fill(void *data, struct eps_step *lost)
 {
-    ck_assert_ptr_eq(data, path);
+    ck_assert_ptr_eq(data, &metrics);
     lost->tokens = 100 * lost->step;
 }
 
@@ -218,31 +199,28 @@ static void fill(void *data, struct eps_step *lost)
 TEST_EACH(a_run_that_goes_on_has_each_step_once, 6)
 {
     static const struct {
-        int cut;          /* bytes off the end */
+        double cut;       /* lines off the end; below 0: bytes */
         const char *more; /* behind it */
         uint64_t from;    /* the first line that is missing */
     } ends[] = {
-        {0, "", 5},     {0, "{\"step\": 7, \"lo", 5}, {1, "", 5}, /* the 6th has no newline */
-        {800, "", 3},                                             /* lines have 200 bytes: 3.. are cut */
-        {100, "\n", 5}, {0, "{\"step\": 3}\n", 5},
+        {0, "", 5},      {0, "{\"step\": 7, \"lo", 5}, {-1, "", 5}, /* the 6th has no newline */
+        {3.5, "", 3},                                               /* half of the third is left */
+        {-100, "\n", 5}, {0, "{\"step\": 3}\n", 5},
     };
-    struct client_metrics metrics;
+    const double cut = ends[_i].cut;
+    json_t *line;
+    size_t i;
 
-    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
-    write_steps(&metrics, 1, 6);
+    open_metrics();
+    write_steps(1, 6);
     const off_t six = metrics.good;
     client_metrics_close(&metrics);
-    ck_assert_int_gt((int)six, 5 * 190);
-    int cut = ends[_i].cut == 800 ? (int)(six - six / 6 * 2 - six / 12) : ends[_i].cut; /* half of the third is left */
-    FILE *file = fopen(path, "r+");
-    ck_assert_int_eq(ftruncate(fileno(file), six - cut), 0);
-    fseek(file, 0, SEEK_END);
-    fputs(ends[_i].more, file);
-    fclose(file);
+    ck_assert_int_eq(truncate("metrics.jsonl", cut < 0 ? six + (off_t)cut : six - (off_t)(cut * (double)six / 6)), 0);
+    FILE *file = fopen("metrics.jsonl", "a");
+    ck_assert(fputs(ends[_i].more, file) >= 0 && fclose(file) == 0);
 
-    ck_assert_int_eq(client_metrics_reopen(&metrics, directory_fd, 4, fill, path, NULL), 0);
-    json_t *lines = read_lines(4), *line;
-    size_t i;
+    ck_assert_int_eq(client_metrics_reopen(&metrics, directory_fd, 4, fill, &metrics, NULL), 0);
+    json_t *lines = read_lines(4);
     json_array_foreach(lines, i, line)
     {
         const bool filled = i + 1 >= ends[_i].from;
@@ -252,7 +230,122 @@ TEST_EACH(a_run_that_goes_on_has_each_step_once, 6)
                          (json_int_t)((filled ? 100 : 16384) * (i + 1)));
     }
     json_decref(lines);
-    write_steps(&metrics, 5, 7);
+    write_steps(5, 7);
     json_decref(read_lines(7));
-    client_metrics_close(&metrics);
+}
+
+struct seen {
+    size_t n;
+    struct eps_step steps[8]; /* memory is gone by the time they are looked at: what it was is here */
+    char memory[400];
+};
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct seen *seen = user;
+
+    ck_assert_uint_lt(seen->n, 8);
+    seen->steps[seen->n++] = *step;
+    for (size_t i = 0; i < step->n_memory; i++) {
+        const struct eps_memory *side = &step->memory[i];
+        char *end = seen->memory + strlen(seen->memory);
+        ck_assert_uint_eq(side->worker, i);
+        end += sprintf(end, "%zu of %zu:", i, (size_t)side->budget);
+        for (size_t k = 0; k < side->n_rows; k++)
+            end += sprintf(end, " %s %zu", side->rows[k].category, (size_t)side->rows[k].current);
+        strcpy(end, "\n");
+    }
+}
+
+static struct seen read_all(uint64_t n_bad)
+{
+    struct seen seen = {0};
+    struct eps_error error;
+    uint64_t got = 99;
+
+    ck_assert_msg(eps_metrics_read(".", on_step, &seen, &got, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(got, n_bad);
+    return seen;
+}
+
+TEST(what_was_written_is_read)
+{
+    struct eps_step first = at(1), second = at(2);
+
+    first.eval_loss = 6.25, first.eval_before = 7.5, first.grad_norm = 0.5, first.memory = sides, first.n_memory = 2;
+    second.loss = INFINITY, second.skipped = true;
+    open_metrics();
+    write_step(first), write_step(second);
+
+    const struct seen seen = read_all(0);
+    const struct eps_step *got = seen.steps;
+    ck_assert_uint_eq(seen.n, 2);
+    ck_assert_uint_eq(got->step, 1);
+    ck_assert_double_eq_tol(got->loss, first.loss, 1e-10);
+    ck_assert_double_eq(got->lr, first.lr);
+    ck_assert_uint_eq(got->tokens, first.tokens);
+    ck_assert_double_eq(got->tokens_per_s, first.tokens_per_s);
+    ck_assert_double_eq(got->step_ms, first.step_ms);
+    ck_assert_uint_eq(got->device_peak_bytes, first.device_peak_bytes);
+    ck_assert_uint_eq(got->host_bytes, first.host_bytes);
+    ck_assert_double_eq(got->eval_loss, 6.25);
+    ck_assert_double_eq(got->eval_before, 7.5);
+    ck_assert_double_eq(got->grad_norm, 0.5);
+    ck_assert(!got->skipped);
+    ck_assert_str_eq(seen.memory, "0 of 0: weights 400 data 7\n1 of 64: stash 30\n");
+    ck_assert(isnan(got[1].loss) && isnan(got[1].eval_loss) && isnan(got[1].eval_before) && isnan(got[1].grad_norm));
+    ck_assert(got[1].skipped && got[1].n_memory == 0);
+}
+
+TEST(what_is_no_line_of_a_step_is_passed_over_and_counted)
+{
+    static const char text[] = "{\"step\": 1, \"loss\": 3}\n"
+                               "\n"
+                               "garbage\n"
+                               "{\"step\": -4}\n"
+                               "{\"step\": \"2\"}\n"
+                               "[2]\n"
+                               "{\"step\": 1, \"loss\": 9}\n" /* again */
+                               "{\"step\": 2, \"loss\": \"high\", \"memory\": 7}\n"
+                               "\0\0\0\0\n"
+                               "{\"step\": 5, \"memory\": {\"device\": {\"stash\": 1}}}\n" /* no host: nothing of it */
+                               "{\"step\": 6, \"memory\": {\"host\": {\"a\": -1, \"b\": 1e300, \"c\": 2}}}\n"
+                               "{\"step\": 7, \"lo"; /* being written */
+
+    processes_write("metrics.jsonl", text, sizeof text - 1);
+    const struct seen seen = read_all(8);
+    ck_assert_uint_eq(seen.n, 4);
+    ck_assert_double_eq(seen.steps[0].loss, 3);
+    ck_assert(seen.steps[1].step == 2 && isnan(seen.steps[1].loss) && seen.steps[1].n_memory == 0);
+    ck_assert(seen.steps[2].step == 5 && seen.steps[2].n_memory == 0);
+    ck_assert_str_eq(seen.memory, "0 of 0: c 2\n");
+}
+
+/* 1 MiB without a line's end, between two that are whole. */
+TEST(a_line_without_end_counts_once)
+{
+    static const char first[] = "{\"step\": 1}\n", last[] = "\n{\"step\": 2}\n";
+    char *text = malloc(1 << 20);
+
+    memset(text, 'x', 1 << 20);
+    memcpy(text, first, sizeof first - 1);
+    memcpy(text + (1 << 20) - sizeof last + 1, last, sizeof last - 1);
+    processes_write("metrics.jsonl", text, 1 << 20);
+    free(text);
+    ck_assert_uint_eq(read_all(1).n, 2);
+    processes_put_text("metrics.jsonl", "");
+    ck_assert_uint_eq(read_all(0).n, 0);
+}
+
+TEST(what_holds_no_metrics_is_refused)
+{
+    struct eps_error error;
+
+    ck_assert_int_eq(eps_metrics_read(".", on_step, NULL, NULL, &error), -ENOENT);
+    ck_assert_holds(error.text, "holds no metrics.jsonl: name the directory of a run");
+    ck_assert_int_eq(eps_metrics_read("/no/such/run", on_step, NULL, NULL, &error), -ENOENT);
+    ck_assert_holds(error.text, "/no/such/run");
+    ck_assert_int_eq(eps_metrics_read("/etc/passwd", on_step, NULL, NULL, &error), -ENOENT);
+    ck_assert_int_eq(mkfifo("metrics.jsonl", 0600), 0); /* nobody will ever write to it */
+    ck_assert_int_eq(eps_metrics_read(".", on_step, NULL, NULL, &error), -EINVAL);
 }

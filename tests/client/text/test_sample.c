@@ -162,7 +162,7 @@ TEST(frequencies_are_those_of_the_plain_rules)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
-            const uint32_t n = sizes[j], n_draws = 10000;
+            const uint32_t n = sizes[j], n_draws = 4000;
             uint32_t counts[MAX];
             double p[MAX];
             skewed(logits, n);
@@ -228,7 +228,7 @@ TEST(logits_that_are_no_numbers_are_refused)
         ck_assert_int_eq(client_sampler_init(&s, &options, 5, NULL), 0);
         logits[i % 5] = bad[i / 5];
         ck_assert_int_eq(client_sampler_draw(&id, &s, logits, 12, &err), -EINVAL);
-        ck_assert_ptr_nonnull(strstr(err.text, "at position 12 is "));
+        ck_assert_holds(err.text, "at position 12 is ");
         logits[i % 5] = 0;
         ck_assert_int_eq(client_sampler_draw(&id, &s, logits, 12, &err), 0);
         client_sampler_free(&s);

@@ -6,22 +6,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static void put(const char *path, const char *content, off_t n)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-
-    ck_assert_int_ge(fd, 0);
-    ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
-    if (n)
-        ck_assert_int_eq(ftruncate(fd, n), 0);
-    close(fd);
-}
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
@@ -32,9 +19,9 @@ TEST(what_was_read_is_written_as_it_was)
 
     ck_assert_int_eq(mkdir("from", 0700), 0);
     ck_assert_int_eq(mkdir("to", 0700), 0);
-    put("from/tokenizer.json", text, 0);
-    put("from/added_tokens.json", "", 0);
-    put("from/notes.txt", "no", 0);
+    processes_put_text("from/tokenizer.json", text);
+    processes_put_text("from/added_tokens.json", "");
+    processes_put_text("from/notes.txt", "no");
     ck_assert_int_eq(client_side_read(&files, "from", NULL), 0);
     ck_assert_int_eq(client_side_check(files, NULL), 0);
     int to = open("to", O_RDONLY | O_DIRECTORY);
@@ -62,11 +49,11 @@ static void refused(int code, const char *word)
 TEST(what_cannot_be_kept_is_refused_by_name)
 {
     ck_assert_int_eq(mkdir("bad", 0700), 0);
-    put("bad/merges.txt", "\xFF", 0);
+    processes_put_text("bad/merges.txt", "\xFF");
     refused(-EINVAL, "bad/merges.txt: not UTF-8");
-    put("bad/merges.txt", "a", 2); /* and a zero byte */
+    processes_write("bad/merges.txt", "a", 2); /* and a zero byte */
     refused(-EINVAL, "bad/merges.txt: not UTF-8");
-    put("bad/merges.txt", "", CLIENT_SIDE_MAX_BYTES + 1);
+    ck_assert_int_eq(truncate("bad/merges.txt", CLIENT_SIDE_MAX_BYTES + 1), 0);
     refused(-EFBIG, "bad/merges.txt");
     unlink("bad/merges.txt");
     ck_assert_int_eq(mkdir("bad/vocab.json", 0700), 0);
