@@ -157,8 +157,8 @@ static void print_figures(const struct command *command, const struct eps_genera
 
     if (out->n_slides > 0)
         fprintf(stderr,
-                "%s: the text is longer than the model's positions: %" PRIu32 " time%s the model saw the last half of "
-                "them alone\n",
+                "%s: the text is longer than the model's positions: %" PRIu32 " time%s the context was cut to "
+                "its last half\n",
                 command->name, out->n_slides, out->n_slides == 1 ? "" : "s");
     fprintf(stderr, "%s: %" PRIu32 " token%s after %" PRIu32, command->name, out->n_tokens,
             out->n_tokens == 1 ? "" : "s", out->n_prompt);

@@ -23,10 +23,10 @@ static const struct {
      "chooses"},
     {"--per-device-eval-batch-size", "--batch", NULL},
     {"--gradient-accumulation-steps", "--microbatch",
-     "gradients are accumulated over the micro-batches of --batch by itself, and the planner chooses their size "
+     "gradients are accumulated over the micro-batches of --batch automatically; the planner chooses their size "
      "(--microbatch sets it)"},
     {"--grad-accum", "--microbatch",
-     "gradients are accumulated over the micro-batches of --batch by itself, and the planner chooses their size "
+     "gradients are accumulated over the micro-batches of --batch automatically; the planner chooses their size "
      "(--microbatch sets it)"},
     {"--micro-batch-size", "--microbatch", NULL},
     {"--gradient-checkpointing", "--device-mem",

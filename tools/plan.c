@@ -110,7 +110,7 @@ static void print_step(const struct eps_plan *plan)
         printf("%s%s %s", i ? ", " : "", terms[i].name, time_text(text, terms[i].ms));
     printf(plan->overlaps ? " (in parallel)\n" : " (one after the other)\n");
     if (!plan->measured)
-        printf("            by the speed of another machine; eps bench measures this one\n");
+        printf("            estimated from another machine; eps bench measures this one\n");
     printf("            transfers are hidden from %.0f tokens per worker on; yours has %" PRIu64 "\n",
            ceil(plan->hiding_tokens), share * plan->options.seq);
 }
@@ -120,10 +120,10 @@ static void print_plan(const struct eps_plan *plan)
     char text[24];
 
     print_asked(plan);
-    print_side(plan->shared ? "host (what is free is for the workers too)" : "host", &plan->host);
+    print_side(plan->shared ? "host (free memory is shared with the workers)" : "host", &plan->host);
     print_side(plan->n_workers > 1 ? "each worker" : "worker", &plan->worker);
     if (plan->allowance)
-        printf("  (library is an allowance: the device says how much when a worker opens it)\n");
+        printf("  (library is an estimate: the device tells its real size when a worker opens it)\n");
     print_choice(plan);
     print_step(plan);
     if (plan->options.freeze) {
@@ -237,7 +237,7 @@ static void print_timeline(const struct eps_timeline *line)
         printf("%s%s %.0f %%", i ? ", " : "", queues[i].name, 100 * line->busy_ms[i] / line->step_ms);
     putchar('\n');
     if (!line->measured)
-        printf("            by the speed of another machine; eps bench measures this one\n");
+        printf("            estimated from another machine; eps bench measures this one\n");
 }
 
 static json_t *queue_to_json(const struct eps_timeline *line, int queue)
@@ -297,7 +297,7 @@ static int answer(const struct command *command, const struct eps_train_options 
 
     if (q->minimum + q->find_depth + q->find_batch + (q->timeline || q->json) > 1)
         return arguments_fail(command, -EDOM,
-                              "one of --minimum, --find-depth, --find-batch, and --timeline or --json at a time");
+                              "give only one of --minimum, --find-depth, --find-batch and (--timeline or --json)");
     if (q->timeline)
         return answer_timeline(command, options, q->json);
     rc = q->minimum      ? eps_plan_minimum(&bytes, options, &error)

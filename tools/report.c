@@ -31,7 +31,7 @@ static void read_gnuplot_error(char *out, size_t cap, FILE *said)
 {
     char line[300];
 
-    snprintf(out, cap, "no word of why");
+    snprintf(out, cap, "it gave no reason");
     rewind(said);
     while (fgets(line, sizeof line, said)) {
         char *at = line + strspn(line, " \t^\n");
@@ -177,7 +177,8 @@ int command_report(int argc, char **argv)
     if (!out && snprintf(path, sizeof path, "%s/report.svg", run) >= (int)sizeof path)
         return arguments_fail(&command, -EDOM, "RUN: name too long");
     if (out && !format_of(out)) {
-        snprintf(why, sizeof why, "--out %.300s: a report is a .svg or a .png: name a file that ends so", out);
+        snprintf(why, sizeof why, "--out %.300s: a report is a .svg or a .png: name a file that ends in one of these",
+                 out);
         return arguments_fail(&command, -EDOM, why);
     }
     struct plot *plot = calloc(1, sizeof *plot);

@@ -44,9 +44,11 @@ static int resolve(struct eval *e, struct error *err)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, n_positions);
     e->windows = client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->eval_tokens);
     if (e->windows.n == 0)
-        return error_set(err, -EINVAL,
-                         "--data %s%s: %" PRIu64 " tokens are less than a window of --seq %u and a successor",
-                         o->data[0], o->n_data > 1 ? " and more" : "", e->data.n, o->seq);
+        return error_set(
+            err, -EINVAL,
+            "--data %s%s: %" PRIu64
+            " tokens are too few for a window of --seq %u and the token after it: give more data or a lower --seq",
+            o->data[0], o->n_data > 1 ? " and more" : "", e->data.n, o->seq);
     if (o->batch == 0)
         o->batch = client_options_batch(o->seq, 1, e->windows.n);
     return client_options_check_batch(o->batch, o->seq, err);

@@ -164,7 +164,8 @@ int client_export(const struct eps_export_options *options, uint64_t shard_bytes
     int rc = check_out(&e, err);
 
     if (rc == 0 && options->model && options->connect)
-        rc = error_set(err, -EDOM, "--connect is for the model that a live daemon trains: leave out --model %s",
+        rc = error_set(err, -EDOM,
+                       "--model %s does not go with --connect, which exports the model of a live daemon: leave one out",
                        options->model);
     if (rc == 0)
         rc = options->model ? open_model(&e, err)

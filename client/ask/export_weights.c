@@ -54,17 +54,19 @@ static int place_entry(struct source *from, const struct safetensors_entry *entr
     } else if (tensor) {
         place = &from->entries[tensor - from->model.tensors];
     } else {
-        return error_set(err, -EINVAL, "%s is no tensor of this model; is this the config.json of these weights?",
+        return error_set(err, -EINVAL,
+                         "%s is not a tensor of this model: check that config.json belongs to these weights",
                          entry->name);
     }
     if (entry->n_dims != tensor->n_dims || entry->shape[0] != tensor->shape[0] ||
         (entry->n_dims == 2 && entry->shape[1] != tensor->shape[1]))
-        return error_set(err, -EINVAL, "%s has another shape than config.json gives it; is it that of these weights?",
+        return error_set(err, -EINVAL,
+                         "%s has another shape than in config.json: check that config.json belongs to these weights",
                          entry->name);
     if (entry->type != SAFETENSORS_F32 && entry->type != SAFETENSORS_F16 && entry->type != SAFETENSORS_BF16)
-        return error_set(err, -EINVAL, "%s is of a type that is not read here; F32, F16 and BF16 are", entry->name);
+        return error_set(err, -EINVAL, "%s has an unsupported type: save it as F32, F16 or BF16", entry->name);
     if (*place)
-        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
+        return error_set(err, -EINVAL, "%s is there twice: remove one of the two", entry->name);
     *place = entry;
     return 0;
 }
@@ -78,7 +80,7 @@ static int find_all(struct source *from, struct error *err)
             rc = place_entry(from, &from->files[i].entries[k], err);
     for (uint32_t t = 0; rc == 0 && t < from->model.n_tensors; t++)
         if (!from->entries[t])
-            rc = error_set(err, -EINVAL, "%s is missing; are all files of these weights there?",
+            rc = error_set(err, -EINVAL, "%s is missing: check that all files of these weights are there",
                            from->model.tensors[t].name);
     return rc;
 }

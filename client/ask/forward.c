@@ -51,7 +51,7 @@ static int copy_live_model(struct client_forward *f, struct error *err)
     int rc = client_snapshot_fetch(&f->model, NULL, connect, &f->link.watches[1], &await, err);
 
     if (rc == -ENOENT && !connect)
-        return error_set(err, -EDOM, "--model is needed, as no run of yours is live: name a directory");
+        return error_set(err, -EDOM, "--model is needed because no run of yours is live: name a directory");
     return rc;
 }
 
@@ -125,7 +125,7 @@ static int read_side(json_t **files, enum number_type *precision, int fd, struct
     if (st.st_size == 0)
         return 0;
     if (st.st_size > CHECKPOINT_MAX_TEXT)
-        return error_set(err, -EPROTO, "the daemon's side file: %jd bytes, where %d are the most", (intmax_t)st.st_size,
+        return error_set(err, -EPROTO, "the daemon's side file has %jd bytes, more than %d", (intmax_t)st.st_size,
                          CHECKPOINT_MAX_TEXT);
     json_t *side = json_loadfd(fd, JSON_REJECT_DUPLICATES, &why);
     if (!side)

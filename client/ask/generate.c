@@ -78,8 +78,8 @@ static int encode_prompt(struct generate *g, struct error *err)
                          (unsigned char)o->prompt[at]);
     if (!g->tokenizer)
         return error_set(err, -EINVAL,
-                         "the model comes without a tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
-                         "vocabulary of %" PRIu32 " is not that of bytes, 256: give --ids instead of a text",
+                         "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
+                         "vocabulary of %" PRIu32 " is not 256, that of bytes: give --ids instead of a text",
                          g->forward.model.config.vocabulary);
     return encode(g, o->prompt, o->prompt_bytes, err);
 }
@@ -90,7 +90,7 @@ static int begin_anywhere(struct generate *g, struct error *err)
     const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
 
     if (!g->tokenizer)
-        return error_set(err, -EDOM, "--ids is needed, as the model has no tokenizer");
+        return error_set(err, -EDOM, "--ids is needed because the model has no tokenizer");
     if (end == CLIENT_NO_TOKEN)
         return encode(g, "\n", 1, err);
     g->prompt = malloc(sizeof *g->prompt);

@@ -29,7 +29,7 @@ static int check_open(int fd, const char *name, uint64_t *step, struct error *er
     int rc = checkpoint_read(&checkpoint, fd, err);
 
     if (rc == -ENOENT)
-        return error_set(err, -EINVAL, "training.json is missing: this is no checkpoint, or not all of one");
+        return error_set(err, -EINVAL, "training.json is missing: this is not a complete checkpoint");
     if (rc != 0)
         return rc;
     if (client_checkpoints_parse(&named, name) && named != checkpoint.step)
@@ -115,8 +115,7 @@ static int check_run(struct verify *v, const char *directory, struct error *err)
     }
     free(entries);
     if (v->n_checked == 0)
-        return error_set(err, -ENOENT,
-                         "%s holds no checkpoint: name a step-N, or the directory that eps train --out had", directory);
+        return error_set(err, -ENOENT, "%s holds no checkpoint: name a step-N, or the directory of a run", directory);
     return 0;
 }
 
@@ -156,9 +155,8 @@ static int verify(struct verify *v, const char *directory, struct error *err)
     if (v->n_bad == v->n_checked)
         return error_set(err, -EINVAL, "%s: no checkpoint is whole: nothing can be resumed from here", path);
     return error_set(err, -EINVAL,
-                     "%s: %" PRIu64 " of %" PRIu64
-                     " checkpoints %s not whole: the newest to --resume is %s/step-%" PRIu64,
-                     path, v->n_bad, v->n_checked, v->n_bad == 1 ? "is" : "are", path, v->newest_whole);
+                     "%s: %" PRIu64 " of %" PRIu64 " checkpoints %s not whole: resume from %s/step-%" PRIu64, path,
+                     v->n_bad, v->n_checked, v->n_bad == 1 ? "is" : "are", path, v->newest_whole);
 }
 
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),

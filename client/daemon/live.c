@@ -121,7 +121,7 @@ static int look_page(struct eps_look *look, uint32_t first, uint32_t *n_all, str
         return rc;
     *n_all = m.units_reply.n_units;
     if (m.units_reply.first != first || m.units_reply.n > *n_all || first > *n_all - m.units_reply.n)
-        return error_set(err, -EPROTO, "the daemon sent units that do not follow");
+        return error_set(err, -EPROTO, "the daemon sent its units out of order");
     if (*n_all > look->n_units) {
         struct eps_unit *units = realloc(look->units, *n_all * sizeof *units);
         if (!units)

@@ -97,7 +97,7 @@ int client_look_find(char *out, size_t cap, const char *address, struct error *e
         return 0; /* connecting reports the fault */
     rc = session_list(on_daemon, &search, err);
     if (!rc && !search.directory[0])
-        return error_set(err, -ENOENT, "%s: no daemon at it, and no daemon of yours trains into it: see eps status",
+        return error_set(err, -ENOENT, "%s: no daemon of yours listens there or writes its run there: see eps status",
                          address);
     snprintf(out, cap, "%s", search.directory);
     return rc;

@@ -185,7 +185,7 @@ static int await_workers(struct client_spawn *spawn, struct error *err)
     const int rc = client_await_workers(&n, spawn->link, n_workers, WORKERS_MS, err);
 
     if (rc == -ETIMEDOUT)
-        error_set(err, rc, "%u of %u eps-workers attached within %d s", n, n_workers, WORKERS_MS / 1000);
+        error_set(err, rc, "only %u of %u eps-workers attached within %d s", n, n_workers, WORKERS_MS / 1000);
     return rc;
 }
 

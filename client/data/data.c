@@ -119,7 +119,7 @@ int client_data_describe_npy(struct client_data_file *file, struct error *err)
     file->type = npy.type, file->offset = npy.offset, file->n = npy.n;
     file->bytes = size - npy.offset;
     if (file->bytes % width || file->bytes / width != npy.n)
-        return error_set(err, -EINVAL, "%s: its header promises %" PRIu64 " tokens, its size is that of %" PRIu64,
+        return error_set(err, -EINVAL, "%s: its header promises %" PRIu64 " tokens, but its size is that of %" PRIu64,
                          file->path, npy.n, file->bytes / width);
     return 0;
 }
@@ -149,7 +149,7 @@ static int input_open(struct client_data_file *file, struct error *err)
     if (!file->path)
         return error_set(err, -ENOMEM, "standard input: out of memory");
     if (isatty(STDIN_FILENO))
-        return error_set(err, -EINVAL, "- is standard input, and that is a terminal: pipe a text into it");
+        return error_set(err, -EINVAL, "- is standard input, which is a terminal: pipe a text into it");
     file->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
     return file->fd < 0 ? error_set(err, -errno, "standard input: %s", strerror(errno)) : 0;
 }
@@ -164,7 +164,7 @@ static int add_file(struct client_data *data, const char *path, struct error *er
     data->files = files;
     for (size_t i = 0; input && i < data->n_files; i++) {
         if (files[i].stream)
-            return error_set(err, -EINVAL, "- is standard input, which can be read once: name it once");
+            return error_set(err, -EINVAL, "- is standard input, which can be read only once: name it once");
     }
     struct client_data_file *file = &files[data->n_files++];
     int rc = input ? input_open(file, err) : file_open(file, path, err);
@@ -216,10 +216,11 @@ static int add_directory(struct client_data *data, const char *directory, struct
     if (n >= 0)
         free(entries);
     if (!rc && data->n_files == before)
-        rc = error_set(err, -ENOENT,
-                       "%s: no file in it whose name ends in .txt, .md, .jsonl, .bin or .npy, or one of these and .gz "
-                       "or .zst: name files, or a pattern",
-                       directory);
+        rc = error_set(
+            err, -ENOENT,
+            "%s: no file in it ends in .txt, .md, .jsonl, .bin or .npy, with or without .gz or .zst: name files, "
+            "or a pattern",
+            directory);
     return rc;
 }
 

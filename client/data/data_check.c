@@ -40,7 +40,7 @@ int client_data_write(int fd, const struct client_data_file *file, const void *b
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
-            return error_set(err, -errno, "%s: no room for its content: %s: name another directory in TMPDIR",
+            return error_set(err, -errno, "%s: no room for a temporary copy: %s: set TMPDIR to another directory",
                              file->path, strerror(errno));
         done += (size_t)put;
     }
@@ -161,7 +161,7 @@ static int check_bin(struct check *c, struct client_data_file *file, struct erro
     file->n = file->bytes / width;
     if (file->bytes % width)
         return error_set(err, -EINVAL,
-                         "%s: %" PRIu64 " bytes are not a whole number of tokens of %u bytes, which .bin has for a "
+                         "%s: %" PRIu64 " bytes are not a whole number of tokens: .bin has %u bytes per token for a "
                          "vocabulary of %u",
                          file->path, file->bytes, width, c->pass.rules->vocabulary);
     return check_ids(c, file, err);
@@ -177,9 +177,9 @@ static int check_text(struct check *c, struct client_data_file *file, struct err
     if (c->pass.rules->vocabulary == 256)
         return check_bytes(c, file, err);
     return error_set(err, -EINVAL,
-                     "%s: text needs a tokenizer, and this model of a vocabulary of %u has none (tokenizer.json, or "
-                     "vocab.json and merges.txt, beside its weights): give token ids as .bin or .npy, or train a model "
-                     "of bytes, of a vocabulary of 256",
+                     "%s: text needs a tokenizer, and this model with a vocabulary of %u has none (tokenizer.json, or "
+                     "vocab.json and merges.txt, beside its weights): give token ids as .bin or .npy, or train a byte "
+                     "model, with a vocabulary of 256",
                      file->path, c->pass.rules->vocabulary);
 }
 
@@ -214,7 +214,8 @@ static int find_end_token(uint32_t *end, const struct client_data *data, const s
     if (data->has_text && rules->tokenizer && rules->separator != EPS_SEPARATOR_NONE)
         *end = client_tokenizer_end(rules->tokenizer);
     if (data->has_text && rules->separator == EPS_SEPARATOR_EOS && *end == CLIENT_NO_TOKEN)
-        return error_set(err, -EDOM, "--separator eos: the model's tokenizer has no end token: choose none");
+        return error_set(err, -EDOM,
+                         "--separator eos: the model's tokenizer has no end token: choose --separator none");
     return 0;
 }
 

@@ -146,5 +146,5 @@ int client_data_recognise(const struct client_data_file *file, const uint8_t *he
         found = &html;
     if (!found)
         return 0;
-    return error_set(err, -EINVAL, "%s: it is %s, no text: %s", file->path, found->name, found->remedy);
+    return error_set(err, -EINVAL, "%s: this is %s, not text: %s", file->path, found->name, found->remedy);
 }

@@ -123,7 +123,7 @@ static int take_line(struct lines *l, const char *line, size_t n, struct error *
     json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
     int rc = object ? add_object(l, object, err) : 0;
     if (!object)
-        rc = error_set(err, -EINVAL, "%s: line %" PRIu64 " is no JSON (%.100s): .jsonl has an object a line",
+        rc = error_set(err, -EINVAL, "%s: line %" PRIu64 " is not JSON (%.100s): .jsonl has one object per line",
                        l->file->path, l->line, why.text);
     json_decref(object);
     return rc ? rc : write_text(l, err);

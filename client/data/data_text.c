@@ -50,7 +50,7 @@ static int read_piece(struct tokenising *t, uint64_t *at, struct error *err)
         char *larger = cap > 2 * (size_t)CLIENT_TOKENIZER_MAX_WORD ? NULL : realloc(t->text, cap);
         if (!larger)
             return error_set(err, t->cap > CLIENT_TOKENIZER_MAX_WORD ? -EINVAL : -ENOMEM,
-                             "%s: %zu bytes without a place to split them%s", t->file->path, t->cap,
+                             "%s: a word of %zu bytes is too long%s", t->file->path, t->cap,
                              t->cap > CLIENT_TOKENIZER_MAX_WORD ? ": give token ids as .bin or .npy" : ": no memory");
         t->text = larger, t->cap = cap;
     }

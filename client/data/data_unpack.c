@@ -31,10 +31,9 @@ static int write_out(struct unpack *u, size_t n, struct error *err)
 
     u->n_out += n;
     if (!rc && u->n_out > FREE_BYTES && u->n_out / MOST_TIMES > u->n_in)
-        rc =
-            error_set(err, -EINVAL,
-                      "%s: expands to more than %d times its size, which no text does: unpack it yourself if it is one",
-                      u->file->path, MOST_TIMES);
+        rc = error_set(err, -EINVAL,
+                       "%s: expands to more than %d times its size, unlike text: unpack it yourself if it is text",
+                       u->file->path, MOST_TIMES);
     return rc;
 }
 
@@ -198,8 +197,8 @@ static int unpack_packed(struct client_data_pass *pass, struct client_data_file 
 
     if (file->packing != CLIENT_PLAIN && found != file->packing)
         return error_set(err, -EINVAL, "%s: %s", file->path,
-                         file->bytes == 0 ? "it is empty, which is nothing compressed"
-                                          : "it is not compressed as its name says: name it as what it is");
+                         file->bytes == 0 ? "it is empty, so it is not compressed data"
+                                          : "it is not compressed, though its name says so: rename it");
     return found == CLIENT_PLAIN ? 0 : unpack(pass, file, works[found], err);
 }
 

@@ -62,7 +62,7 @@ static int take_shape(struct cursor *c, uint64_t *n, struct error *err)
 {
     if (take(c, "(") && take_number(c, n) && take(c, ",") && take(c, ")"))
         return 0;
-    return error_set(err, -EINVAL, "the array has not exactly one dimension: save it as array.reshape(-1)");
+    return error_set(err, -EINVAL, "the array must have one dimension: save it as array.reshape(-1)");
 }
 
 static int take_entry(struct cursor *c, struct client_npy *out, unsigned *seen, struct error *err)

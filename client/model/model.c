@@ -47,7 +47,7 @@ static int read_all(char **out, size_t *n, int fd, const char *path, struct erro
     if (fstat(fd, &st))
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
     if (st.st_size > MAX_JSON_BYTES)
-        return error_set(err, -EFBIG, "%s: %lld bytes are too many for a JSON file of a model", path,
+        return error_set(err, -EFBIG, "%s: %lld bytes are too large for a JSON file of a model", path,
                          (long long)st.st_size);
     *out = malloc((size_t)st.st_size + 1);
     if (!*out)
@@ -185,7 +185,7 @@ static int open_index(struct client_model *model, const char *directory, struct 
     if (!index)
         rc = error_set(err, -EINVAL, "%s: line %d: %s", path, where.line, where.text);
     else if (!json_is_object(map) || json_object_size(map) == 0)
-        rc = error_set(err, -EINVAL, "%s: no weight_map in it", path);
+        rc = error_set(err, -EINVAL, "%s: it has no weight_map", path);
     else
         rc = add_indexed(model, directory, map, err);
     json_decref(index);
@@ -306,7 +306,7 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
         return join(out, path, "latest", err);
     if (*is_directory && !is_in(path, CHECKPOINT_CONFIG))
         return error_set(err, -ENOENT,
-                         "--model %s holds no config.json, and no checkpoint as latest: name a directory that has one",
+                         "--model %s holds no config.json and no latest checkpoint: name a directory that has one",
                          path);
     return 0;
 }

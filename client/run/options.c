@@ -99,8 +99,9 @@ int client_options_device(struct device_name *out, const char *device, uint32_t 
     if (out->kind == DEVICE_AUTO && out->indexed) /* only eps-worker accepts "auto" with a number */
         return error_set(err, -EDOM, "--device %s: auto takes no number; the device N is cuda:N", device);
     if (connect && out->kind != DEVICE_AUTO)
-        return error_set(err, -EDOM, "--device %s does not go with --connect: attach workers of it to that daemon",
-                         device);
+        return error_set(
+            err, -EDOM, "--device %s does not go with --connect: attach workers with that device to the daemon instead",
+            device);
     if (out->indexed && n_workers > 1)
         return error_set(err, -EDOM,
                          "--device %s names one device, and --workers %u need one each: leave the number out, and they "
@@ -309,7 +310,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     if (o->steps == 0) {
         o->epochs = chosen(o->epochs, 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
-            return error_set(err, -EDOM, "--epochs %g is not more than 0 and at most 1e9", o->epochs);
+            return error_set(err, -EDOM, "--epochs %g is not above 0 and at most 1e9", o->epochs);
         const double rows = o->epochs * (double)n_windows - (double)facts->batch_row;
         const double steps = (double)facts->batch_step + fmax(0, ceil(rows / o->batch));
         o->steps = steps > (double)most ? most + 1 : (uint64_t)steps;
@@ -357,11 +358,13 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     window = (uint64_t)out->seq + 1;
     if (out->eval_data && facts->n_eval_tokens < window)
         return error_set(err, -EINVAL,
-                         "--eval-data %s: %" PRIu64 " tokens are less than a window of --seq %u and its successor",
+                         "--eval-data %s: %" PRIu64
+                         " tokens are too few for a window of --seq %u and the token after it",
                          out->eval_data, facts->n_eval_tokens, out->seq);
     if (n_train < window)
         return error_set(err, -EINVAL,
-                         "--data %s: %" PRIu64 " tokens are less than %s of --seq %u and a successor: give more data%s",
+                         "--data %s: %" PRIu64
+                         " tokens are too few for %s of --seq %u and the token after it: give more data%s",
                          out->n_data ? out->data[0] : "", facts->n_tokens,
                          out->eval_data ? "a window" : "two windows (one is held out)", out->seq,
                          out->seq > 1 ? " or a lower --seq" : "");

@@ -42,7 +42,7 @@ static int make_file(struct client_output *o, const char *name, struct error *er
     int *fd = &o->fds[o->n_fds];
 
     if (o->n_fds == sizeof o->fds / sizeof *o->fds)
-        return error_set(err, -EINVAL, "%s: a file too many for a checkpoint", name);
+        return error_set(err, -EINVAL, "%s: too many files for a checkpoint", name);
     *fd = openat(o->partial_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (*fd < 0)
         return output_fail(err, -errno, o->partial_fd, name, "made");

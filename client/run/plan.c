@@ -322,7 +322,7 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
             snprintf(out->why, sizeof out->why, "%s", err.text);
         rc = fill_timeline(out, &q, &found);
         if (rc)
-            error_set(&err, rc, "no memory to play a step of %u microbatches in",
+            error_set(&err, rc, "no memory to simulate a step of %u microbatches",
                       q.options.batch / found.plans[0].choice.microbatch);
     }
     close_question(&q);

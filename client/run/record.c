@@ -448,8 +448,8 @@ static int check_named(const struct eps_train_options *given, struct error *err)
         }
         if (!known)
             return error_set(err, -EDOM,
-                             "--change %s: of a run that goes on, --change can name batch, lr, min-lr, schedule, "
-                             "warmup, weight-decay, clip-norm and clip-update",
+                             "--change %s: --change can name batch, lr, min-lr, schedule, warmup, weight-decay, "
+                             "clip-norm and clip-update",
                              name);
     }
     return 0;

@@ -59,7 +59,8 @@ static int split(struct client_resume *r, const char *given, bool *newest, struc
     if (stat(given, &st) || !realpath(given, real))
         return error_set(err, -errno, "--resume %s: %s", given, strerror(errno));
     if (!S_ISDIR(st.st_mode))
-        return error_set(err, -ENOTDIR, "--resume %s: not a directory: name a run's, or a step-N in one", given);
+        return error_set(err, -ENOTDIR, "--resume %s: not a directory: name a run's directory, or a step-N in it",
+                         given);
     *newest = !is_there(given, CHECKPOINT_TRAINING);
     if (*newest && strlen(given) + 32 < sizeof r->directory) {
         snprintf(r->directory, sizeof r->directory, "%s", given);
@@ -115,9 +116,8 @@ static int find_checkpoint(struct client_resume *r, bool newest, int directory_f
         client_checkpoints_parse(&step, strrchr(r->path, '/') + 1);
         if (standing.steps[standing.n - 1] > step)
             rc = error_set(err, -EEXIST,
-                           "--resume %s: step-%" PRIu64
-                           " stands beside it and is later: give --out for a run of its own, or remove the later "
-                           "checkpoints first",
+                           "--resume %s: the run has a later checkpoint, step-%" PRIu64
+                           ": give --out to begin another run, or remove the later checkpoints",
                            r->path, standing.steps[standing.n - 1]);
     }
     client_checkpoints_free(&standing);

@@ -20,7 +20,7 @@
 static int check_names(const struct eps_train_options *in, struct error *err)
 {
     if (in->change && !in->resume)
-        return error_set(err, -EDOM, "--change %.100s is for a run that goes on: give --resume, or leave it out",
+        return error_set(err, -EDOM, "--change %.100s is for a resumed run: give --resume, or leave it out",
                          in->change);
     if (in->n_data == 0)
         return error_set(err, -EDOM, "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input");
@@ -325,7 +325,8 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
     if (!out)
         rc = make_named(run, err);
     else if (!*out || strlen(out) >= sizeof run->directory - 32) /* leaves room for a file's name */
-        rc = error_set(err, -EDOM, "--out '%.40s': a name of 1 to %zu characters", out, sizeof run->directory - 33);
+        rc = error_set(err, -EDOM, "--out '%.40s': the name must have 1 to %zu characters", out,
+                       sizeof run->directory - 33);
     else {
         snprintf(run->directory, sizeof run->directory, "%s", out);
         rc = make_directories(run->directory, &run->made, err);

@@ -50,7 +50,7 @@ static void mark_best(struct client_steps *s)
 
     if (!rc)
         return;
-    error_set(&sentence, 0, "%s/best could not be pointed to step-%" PRIu64 ": %s", s->run->directory, s->best.step,
+    error_set(&sentence, 0, "%s/best could not be set to step-%" PRIu64 ": %s", s->run->directory, s->best.step,
               strerror(-rc));
     note(s, sentence.text);
 }
@@ -253,12 +253,12 @@ static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
     s->diverged = s->n_skipped == MOST_SKIPPED;
     if (s->diverged)
         return error_set(err, -EIO,
-                         "the last %d steps, %" PRIu64 " to %" PRIu64 ", were skipped: loss or gradient was not finite "
-                         "in any of them, so that the weights have diverged; try a lower --lr",
+                         "the last %d steps, %" PRIu64 " to %" PRIu64 ", were skipped because loss or gradient was not "
+                         "finite: the weights have diverged; try a lower --lr",
                          MOST_SKIPPED, s->done + 1 - MOST_SKIPPED, s->done);
     error_set(&sentence, 0,
-              "step %" PRIu64 " was skipped, as its loss or gradient is not finite: weights and moments are as before "
-              "it; after %d in a row the run ends",
+              "step %" PRIu64 " was skipped because its loss or gradient is not finite: weights and moments are "
+              "unchanged; the run ends after %d such steps in a row",
               s->done, MOST_SKIPPED);
     if (s->n_skipped == 1 && s->events->on_note)
         s->events->on_note(s->user, sentence.text);
@@ -425,9 +425,8 @@ static void say_no_room(struct client_steps *s)
 
     s->no_room_ns = uv_hrtime();
     error_set(&sentence, 0,
-              "no room for step-%" PRIu64
-              ": it is tried again every %d s for %d minutes; make some, or interrupt to end "
-              "without it",
+              "no room on disk for step-%" PRIu64
+              ": free some; eps tries again every %d s for %d minutes, or interrupt to end without this checkpoint",
               s->asked, RETRY_MS / 1000, PATIENCE_S / 60);
     if (s->events->on_note)
         s->events->on_note(s->user, sentence.text);

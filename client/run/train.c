@@ -112,7 +112,7 @@ static int make_side(struct train *t, struct error *err)
     if (rc)
         return rc;
     rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, room, err)
-                 : error_set(err, -ENOMEM, "out of memory, or a file's name that is not UTF-8");
+                 : error_set(err, -ENOMEM, "out of memory, or the name of a file is not UTF-8");
 
     json_decref(options);
     return rc;
@@ -274,7 +274,7 @@ static void report_start(struct train *t)
         note(t, sentence.text);
     }
     if (stored->microbatch && run->options.microbatch != stored->microbatch) {
-        error_set(&sentence, 0, "microbatches of %u rows, where the run had %u: results agree to rounding only",
+        error_set(&sentence, 0, "microbatches have %u rows, and the run had %u: results agree only to rounding",
                   run->options.microbatch, stored->microbatch);
         note(t, sentence.text);
     }

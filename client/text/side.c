@@ -102,7 +102,7 @@ int client_side_check(json_t *files, struct error *err)
     json_t *text;
 
     if (!json_is_object(files))
-        return error_set(err, -EINVAL, "the model's side files are no JSON object");
+        return error_set(err, -EINVAL, "the model's side files are not a JSON object");
     json_object_foreach(files, name, text)
     {
         if (!is_name(name) || !json_is_string(text))

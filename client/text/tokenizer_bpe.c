@@ -197,7 +197,7 @@ int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokeni
     if (n == 0)
         return 0;
     if (n > CLIENT_TOKENIZER_MAX_WORD)
-        return error_set(err, -EINVAL, "%zu bytes without a place to split them: give token ids as .bin or .npy", n);
+        return error_set(err, -EINVAL, "a word of %zu bytes is too long: give token ids as .bin or .npy", n);
     struct tokenizer_word *known = &t->cache[XXH3_64bits(word, n) >> (64 - TOKENIZER_CACHE_BITS)];
     if (known->n_bytes == n && memcmp(known->bytes, word, n) == 0)
         return client_tokens_add(out, known->ids, known->n_ids, err);

@@ -132,7 +132,7 @@ static int find_bytes(struct build *b, struct error *err)
         const json_t *id = json_object_get(b->vocabulary, letter);
         if (!id)
             return error_set(err, -EINVAL,
-                             "its vocabulary has no token for the byte 0x%02X, so not every text has tokens", byte);
+                             "its vocabulary has no token for the byte 0x%02X, so it cannot encode every text", byte);
         b->t->bytes[byte] = (uint32_t)json_integer_value(id);
     }
     return 0;

@@ -46,7 +46,7 @@ static int read_split(const char **pattern, const json_t *step, struct error *er
         return error_set(err, -EINVAL, "its pre-tokenizer is %.40s: %s", type_of(step), remedy);
     if (!json_is_string(regex) || !behavior || strcmp(behavior, "Isolated") != 0 ||
         !is_nothing(json_object_get(step, "invert")))
-        return error_set(err, -EINVAL, "its pre-tokenizer splits by other means than words of a pattern: %s", remedy);
+        return error_set(err, -EINVAL, "its pre-tokenizer does not split by a pattern alone: %s", remedy);
     *pattern = json_string_value(regex);
     return 0;
 }
@@ -98,7 +98,7 @@ static int read_added(json_t **out, const json_t *list, struct error *err)
     if (!*out)
         return error_set(err, -ENOMEM, "out of memory");
     if (list && !json_is_array(list))
-        return error_set(err, -EINVAL, "its added_tokens are no list");
+        return error_set(err, -EINVAL, "its added_tokens are not a list");
     json_array_foreach(list, i, token)
     {
         const char *text = json_string_value(json_object_get(token, "content"));
@@ -220,7 +220,7 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, char **pattern, const json_t
     int rc = read_object(&vocab, side, "vocab.json", err);
 
     if (!rc && (!vocab || !text))
-        rc = error_set(err, -EINVAL, "%s came without %s", vocab ? "vocab.json" : "merges.txt",
+        rc = error_set(err, -EINVAL, "%s is there, but %s is missing", vocab ? "vocab.json" : "merges.txt",
                        vocab ? "merges.txt" : "vocab.json");
     if (!rc)
         rc = read_object(&added, side, "added_tokens.json", err);

@@ -127,7 +127,7 @@ int tokenizer_split(const struct client_tokenizer *t, const char *text, size_t n
     }
     const size_t *found = pcre2_get_ovector_pointer(t->match);
     if (found[1] <= at) /* the pattern looks behind or resets the start of the match */
-        return error_set(err, -EINVAL, "the tokenizer's splitting pattern does not move on");
+        return error_set(err, -EINVAL, "the tokenizer's splitting pattern matches an empty text");
     *end = found[0] > at ? found[0] : found[1]; /* text that no match covers is a word, too */
     return 1;
 }

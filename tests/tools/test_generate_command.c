@@ -116,7 +116,8 @@ TEST(ids_stay_ids_where_there_is_no_tokenizer)
 /* 512 positions: 517 tokens in all, the last of which is not looked at, fill them once. */
 TEST(a_text_beyond_the_positions_says_that_the_window_moved)
 {
-    static const char note[] = "eps generate: the text is longer than the model's positions: 1 time the model saw";
+    static const char note[] =
+        "eps generate: the text is longer than the model's positions: 1 time the context was cut";
 
     expect(GENERATE "--prompt '" PROMPT "' --tokens 500 --temperature 0", 0);
     ck_assert_msg(strncmp(command_err(), note, sizeof note - 1) == 0, "%s", command_err());

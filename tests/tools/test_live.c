@@ -127,8 +127,8 @@ TEST(several_are_listed_and_not_chosen_from)
     expect("eps status home --json", 0, print("\"pid\": %d", (int)home));
     expect(print("eps status %s", processes_path("run/eps/home")), 0, "state ", "/home\n");
     ck_assert_int_eq(mkdir("somewhere", 0700), 0);
-    expect("eps status ./somewhere", 1, "./somewhere: no daemon at it", "trains into it");
-    expect("eps save somewhere", 1, "somewhere: no daemon at it", "trains into it");
+    expect("eps status ./somewhere", 1, "./somewhere: no daemon of yours", "see eps status");
+    expect("eps save somewhere", 1, "somewhere: no daemon of yours", "see eps status");
     expect("eps stop elsewhere", 1, "no daemon at ", "run/eps/elsewhere");
     expect_refusal(&(struct refusal){"eps save home", 1, "eps save: the daemon trains nothing", NULL});
 

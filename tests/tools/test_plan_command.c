@@ -193,7 +193,7 @@ TEST(a_plan_for_cuda_needs_no_cuda)
     ck_assert_uint_lt(number_in(only_worker(all), "current"), most);
     json_decref(all);
     expect("eps plan --model gpt2 --batch 8 --host-mem 8GiB --device cuda", 0,
-           "on 1 cuda worker; bf16, moments in fp32", "\nhost\n", "(library is an allowance: ", " (in parallel)");
+           "on 1 cuda worker; bf16, moments in fp32", "\nhost\n", "(library is an estimate: ", " (in parallel)");
     expect("eps plan --model gpt2 --device cuda --device-mem 700MiB", 1, "(library 872.0 MiB, ");
 }
 

@@ -66,10 +66,9 @@ TEST(one_that_is_not_whole_is_named_and_the_newest_that_is)
     check("run", -EINVAL,
           "run/step-1 1 whole;run/step-2 2 whole;run/step-3 3 optimizer.safetensors is not what was written: checksum "
           "of its ",
-          "run: 1 of 3 checkpoints is not whole: the newest to --resume is run/step-2");
+          "run: 1 of 3 checkpoints is not whole: resume from run/step-2");
     processes_flip("run/step-1/config.json", 0);
-    check("run", -EINVAL, "run/step-1 1 config.json",
-          "run: 2 of 3 checkpoints are not whole: the newest to --resume is run/step-2");
+    check("run", -EINVAL, "run/step-1 1 config.json", "run: 2 of 3 checkpoints are not whole: resume from run/step-2");
     processes_flip("run/step-2/merges.txt", 0);
     check("run", -EINVAL, "run/step-1 1 config.json", "run: no checkpoint is whole: nothing can be resumed from here");
 }
@@ -80,7 +79,7 @@ TEST_EACH(what_is_wrong_with_a_checkpoint_is_said, 6)
     static const char *const damages[][2] = {
         {"rm step-5/model.safetensors", "step-5 5 model.safetensors is missing;"},
         {"truncate -s 4000 step-5/optimizer.safetensors", "step-5 5 optimizer.safetensors has 4000 bytes, "},
-        {"rm step-5/training.json", "step-5 0 training.json is missing: this is no checkpoint, or not all of one;"},
+        {"rm step-5/training.json", "step-5 0 training.json is missing: this is not a complete checkpoint;"},
         {"printf '{' >step-5/training.json", "step-5 0 training.json"},
         {"echo '{\"format\": 2, \"parts\": []}' >step-5/training.json",
          "step-5 0 training.json: format 2; this eps reads 1: take the eps that wrote it;"},
@@ -108,7 +107,7 @@ TEST(where_no_checkpoint_is_that_is_said)
     outputs_make("empty");
     processes_put_text("file", "");
     check("none", -ENOENT, "", "none: No such file or directory");
-    check("empty", -ENOENT, "", "empty holds no checkpoint: name a step-N, or the directory that eps train --out had");
+    check("empty", -ENOENT, "", "empty holds no checkpoint: name a step-N, or the directory of a run");
     check("file", -ENOTDIR, "", "file: not a directory; name a step-N, or the directory of a run");
 }
 
@@ -137,8 +136,7 @@ TEST(the_command_says_the_same)
     ck_assert_int_eq(unlink("run/step-2/config.json"), 0);
     expect("eps verify run", 1);
     ck_assert_str_eq(command_out(), "run/step-1  whole, 1 step\nrun/step-2  NOT WHOLE: config.json is missing\n");
-    ck_assert_str_eq(command_err(),
-                     "eps verify: run: 1 of 2 checkpoints is not whole: the newest to --resume is run/step-1\n");
+    ck_assert_str_eq(command_err(), "eps verify: run: 1 of 2 checkpoints is not whole: resume from run/step-1\n");
     json_t *all = expect_json("eps verify run --json", 1),
            *wanted = json_pack("[{s:s, s:i, s:b, s:n}, {s:s, s:i, s:b, s:s}]", "path", "run/step-1", "step", 1, "whole",
                                1, "why", "path", "run/step-2", "step", 2, "whole", 0, "why", "config.json is missing");

@@ -294,7 +294,7 @@ TEST(what_cannot_be_generated_is_refused_in_a_sentence)
         {{.prompt = "x", .model = "byte-small"}, -EINVAL, "--model byte-small is a preset", "directory"},
         {{.prompt = "x", .model = "."}, -ENOENT, "holds no config.json", "latest"},
         {{.prompt = "x", .model = config}, -EINVAL, "config.json has no weights", "directory"},
-        {{.prompt = "x", .model = tied}, -EINVAL, "without a tokenizer", "--ids"},
+        {{.prompt = "x", .model = tied}, -EINVAL, "has no tokenizer", "--ids"},
         {{.model = tied}, -EDOM, "--ids is needed", "tokenizer"},
     };
 

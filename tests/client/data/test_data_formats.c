@@ -127,7 +127,7 @@ TEST(truncated_and_damaged_archives_are_told_in_a_sentence)
         refused(processes_put("cut.zst", HELLO_ZST, n), -EINVAL, "zstd data ends too early", "truncated");
     refused(processes_put("bad.gz", damaged, sizeof damaged - 1), -EINVAL, "gzip data is damaged", "check");
     refused(processes_put("bad.zst", HELLO_ZST "more", sizeof HELLO_ZST + 3), -EINVAL, "zstd data is damaged", "");
-    refused(processes_put("no.gz", "hello", 5), -EINVAL, "not compressed as its name says", "");
+    refused(processes_put("no.gz", "hello", 5), -EINVAL, "not compressed, though its name says so", "");
     refused(processes_put("empty.gz", "", 0), -EINVAL, "empty", "");
     /* A window of 2 GiB, which --long=31 makes. */
     refused(processes_put("wide.zst", "\x28\xb5\x2f\xfd\x00\xa8\x29\x00\x00hello", 14), -EINVAL, "128 MiB", "--long");
@@ -165,7 +165,7 @@ TEST(json_lines_are_read_by_their_text)
 TEST(a_line_that_is_not_as_expected_is_told_by_its_number)
 {
     refused(put_text("a.jsonl", "{\"text\": \"one\"}\n{\"content\": \"two\"}\n"), -EINVAL, "line 2", "\"text\"");
-    refused(put_text("b.jsonl", "{\"text\": \"one\"}\n\nnot json\n"), -EINVAL, "line 3", "no JSON");
+    refused(put_text("b.jsonl", "{\"text\": \"one\"}\n\nnot json\n"), -EINVAL, "line 3", "not JSON");
     refused(put_text("c.jsonl", "{\"text\": 7}\n"), -EINVAL, "line 1", "\"text\"");
     refused(put_text("d.jsonl", "[\"text\"]\n"), -EINVAL, "line 1", "no object");
     refused(put_text("e.jsonl", "{\"messages\": [{\"role\": \"user\"}]}\n"), -EINVAL, "line 1", "content");
@@ -232,7 +232,7 @@ TEST(large_json_is_known_by_its_beginning)
                 "  \"key%d\": \"gr\xC3\xB6\xC3\x9F"
                 "er\",\n",
                 i);
-    refused(put_text("settings.txt", text), -EINVAL, "it is JSON", ".jsonl");
+    refused(put_text("settings.txt", text), -EINVAL, "this is JSON", ".jsonl");
     free(text);
 }
 

@@ -418,7 +418,7 @@ TEST(data_shorter_than_its_windows_is_refused)
 
     few.n_tokens = 2 * 257 - 1;
     ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
-    ck_assert_holds(err.text, "some.txt: 513 tokens are less than two windows");
+    ck_assert_holds(err.text, "some.txt: 513 tokens are too few for two windows");
     few.n_tokens = 2 * 257;
     resolve(&out, &in, &few);
     ck_assert_uint_eq(out.batch, 1);
@@ -429,7 +429,7 @@ TEST(data_shorter_than_its_windows_is_refused)
     resolve(&out, &in, &few);
     few.n_tokens = 256;
     ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
-    ck_assert_holds(err.text, "less than a window");
+    ck_assert_holds(err.text, "too few for a window");
 }
 
 /* By hand, warmup 3 of 11 steps: 1/4, 2/4, 3/4, then the top, and eight steps of the way down. */

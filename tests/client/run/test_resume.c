@@ -320,7 +320,7 @@ TEST(what_cannot_be_resumed_is_refused_in_a_sentence)
         {"true", "text.txt", -ENOTDIR, "text.txt", "not a directory"},
         {"mkdir empty", "empty", -ENOENT, "--resume empty", "no checkpoint"},
         {"touch empty/metrics.jsonl", "empty", -ENOENT, "nothing to resume from", "another --out"},
-        {"true", "good/step-3", -EEXIST, "step-6 stands beside it", "--out"},
+        {"true", "good/step-3", -EEXIST, "later checkpoint, step-6", "--out"},
         {"cp -r good/step-3 good-copy", "good-copy", -EINVAL, "good-copy", "step-N"},
         {"cp -r a b; printf '?' | dd conv=notrunc bs=1 seek=3000 of=b/step-3/model.safetensors", "b", -EINVAL,
          "b/step-3", "model.safetensors"},
@@ -329,7 +329,8 @@ TEST(what_cannot_be_resumed_is_refused_in_a_sentence)
         {"cp -r a d; rm d/step-3/model.safetensors", "d", -EINVAL, "d/step-3", "model.safetensors"},
         {"cp -r a e; rm e/step-3/optimizer.safetensors", "e", -EINVAL, "e/step-3", "optimizer.safetensors"},
         {"cp -r a f; cp good/step-6/optimizer.safetensors f/step-3", "f", -EINVAL, "f/step-3", "optimizer.safetensors"},
-        {"cp -r a g; echo '{\"format\":2,\"step\":3}' >g/step-3/training.json", "g", -EPROTONOSUPPORT, "training.json", ""},
+        {"cp -r a g; echo '{\"format\":2,\"step\":3}' >g/step-3/training.json", "g", -EPROTONOSUPPORT, "training.json",
+         ""},
     };
     struct eps_train_options o = begin("good");
 
@@ -380,7 +381,7 @@ TEST(a_directory_holds_one_run)
     o = resume("one/step-3", "part");
     check_error(train(&o, NULL), -EEXIST, "--out part holds a run", "step-3.partial");
     o = resume("one/step-3", "./one/");
-    check_error(train(&o, NULL), -EEXIST, "step-6 stands beside it", "");
+    check_error(train(&o, NULL), -EEXIST, "later checkpoint, step-6", "");
 }
 
 static int second_rc;
