@@ -26,7 +26,7 @@ static int open_checked(struct client_data *data, const char *const *paths, size
 }
 
 /* Opens one file that has to be refused, with these words in the sentence. */
-static void refused(char *path, uint32_t vocabulary, int code, const char *first, const char *second)
+static void refused(const char *path, uint32_t vocabulary, int code, const char *first, const char *second)
 {
     const char *paths[] = {path};
     struct client_data data;
@@ -35,20 +35,19 @@ static void refused(char *path, uint32_t vocabulary, int code, const char *first
     ck_assert_int_eq(open_checked(&data, paths, 1, vocabulary, &err), code);
     ck_assert_holds(err.text, path, first, second);
     client_data_free(&data);
-    free(path);
 }
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 TEST(text_is_one_token_a_byte_and_files_are_one_stream)
 {
-    char *paths[] = {processes_put("a.txt", "ab\xC3\xA9", 4), processes_put("empty.txt", "", 0),
-                     processes_put("b.txt", "xyz", 3)};
+    const char *paths[] = {processes_write("a.txt", "ab\xC3\xA9", 4), processes_write("empty.txt", "", 0),
+                           processes_write("b.txt", "xyz", 3)};
     static const uint32_t expected[] = {'a', 'b', 0xC3, 0xA9, 'x', 'y', 'z'};
     struct client_data data;
     uint32_t tokens[7];
 
-    ck_assert_int_eq(open_checked(&data, (const char *const *)paths, 3, 256, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 3, 256, NULL), 0);
     ck_assert_uint_eq(data.n, 7);
     for (uint64_t first = 0; first < 7; first++) { /* every run, across the seams */
         for (uint64_t n = 0; first + n <= 7; n++) {
@@ -57,13 +56,11 @@ TEST(text_is_one_token_a_byte_and_files_are_one_stream)
         }
     }
     client_data_free(&data);
-    for (int i = 0; i < 3; i++)
-        free(paths[i]);
 }
 
 TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
 {
-    char *path = processes_put("a.bin", "\x01\x00\x02\x01\xFF\xFF\x00\x00", 8);
+    const char *path = processes_write("a.bin", "\x01\x00\x02\x01\xFF\xFF\x00\x00", 8);
     const char *paths[] = {path};
     struct client_data data;
     uint32_t tokens[4];
@@ -78,11 +75,10 @@ TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 2, NULL), 0);
     ck_assert_mem_eq(tokens, ((uint32_t[]){0x1020001, 0xFFFF}), 2 * sizeof *tokens);
     client_data_free(&data);
-    free(path);
 }
 
 /* A header of 64 bytes in front of n bytes. */
-static char *put_npy(const char *name, const char *descr, unsigned count, const void *bytes, size_t n)
+static const char *put_npy(const char *name, const char *descr, unsigned count, const void *bytes, size_t n)
 {
     char file[256];
 
@@ -92,7 +88,7 @@ static char *put_npy(const char *name, const char *descr, unsigned count, const 
     size_t used = 10 + strlen(file + 10);
     memset(file + used, ' ', 74 - used);
     memcpy(file + 74, bytes, n);
-    return processes_put(name, file, 74 + n);
+    return processes_write(name, file, 74 + n);
 }
 
 TEST(npy_holds_integers_of_any_width)
@@ -100,17 +96,15 @@ TEST(npy_holds_integers_of_any_width)
     static const int32_t i32[] = {7, 0, 9};
     static const int64_t i64[] = {7, 0, 9};
     static const uint16_t u16[] = {7, 0, 9};
-    char *paths[] = {put_npy("i4.npy", "<i4", 3, i32, sizeof i32), put_npy("i8.npy", "<i8", 3, i64, sizeof i64),
-                     put_npy("u2.npy", "<u2", 3, u16, sizeof u16)};
+    const char *paths[] = {put_npy("i4.npy", "<i4", 3, i32, sizeof i32), put_npy("i8.npy", "<i8", 3, i64, sizeof i64),
+                           put_npy("u2.npy", "<u2", 3, u16, sizeof u16)};
     struct client_data data;
     uint32_t tokens[9];
 
-    ck_assert_int_eq(open_checked(&data, (const char *const *)paths, 3, 10, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 3, 10, NULL), 0);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 9, NULL), 0);
     ck_assert_mem_eq(tokens, ((uint32_t[]){7, 0, 9, 7, 0, 9, 7, 0, 9}), sizeof tokens);
     client_data_free(&data);
-    for (int i = 0; i < 3; i++)
-        free(paths[i]);
 }
 
 TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
@@ -123,20 +117,20 @@ TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
     refused(put_npy("h.npy", "<i8", 3, huge, sizeof huge), 10, -EINVAL, "token 2 is 1099511627776", "vocabulary");
     refused(put_npy("i.npy", "<i4", 1, &(int32_t){-3}, 4), 10, -EINVAL, "token 0 is -3", "vocabulary of 10");
     late[19999] = 10; /* beyond the first chunk that is read */
-    refused(processes_put("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
+    refused(processes_write("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
 }
 
 TEST(files_that_are_not_tokens_are_refused_with_a_sentence)
 {
-    refused(processes_put("t.txt", "text", 4), 50257, -EINVAL, "vocabulary of 256", "50257");
-    refused(processes_put("odd.bin", "abc", 3), 1000, -EINVAL, "3 bytes", "2 bytes");
-    refused(processes_put("odd4.bin", "abcdef", 6), 70000, -EINVAL, "6 bytes", "4 bytes");
+    refused(processes_write("t.txt", "text", 4), 50257, -EINVAL, "vocabulary of 256", "50257");
+    refused(processes_write("odd.bin", "abc", 3), 1000, -EINVAL, "3 bytes", "2 bytes");
+    refused(processes_write("odd4.bin", "abcdef", 6), 70000, -EINVAL, "6 bytes", "4 bytes");
     refused(put_npy("short.npy", "<u2", 3, "abcd", 4), 65536, -EINVAL, "promises 3", "2");
     refused(put_npy("long.npy", "<u2", 1, "abcd", 4), 65536, -EINVAL, "promises 1", "2");
-    refused(processes_put("not.npy", "abcdefghijkl", 12), 256, -EINVAL, "not a NumPy file", "");
-    refused(strdup("./missing"), 256, -ENOENT, "No such file", "");
+    refused(processes_write("not.npy", "abcdefghijkl", 12), 256, -EINVAL, "not a NumPy file", "");
+    refused("./missing", 256, -ENOENT, "No such file", "");
     ck_assert_int_eq(mkfifo("fifo", 0600), 0);
-    refused(strdup("./fifo"), 256, -EINVAL, "not a regular file", "");
+    refused("./fifo", 256, -EINVAL, "not a regular file", "");
 }
 
 TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
@@ -156,13 +150,12 @@ TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
     };
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        char *path = processes_put("utf8.txt", texts[i].bytes, strlen(texts[i].bytes));
+        const char *path = processes_write("utf8.txt", texts[i].bytes, strlen(texts[i].bytes));
         const char *paths[] = {path};
         struct client_data data;
         if (texts[i].accepted) {
             ck_assert_msg(open_checked(&data, paths, 1, 256, NULL) == 0, "text %zu", i);
             client_data_free(&data);
-            free(path);
         } else {
             refused(path, 256, -EINVAL, "UTF-8", "iconv");
         }
@@ -171,7 +164,7 @@ TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
 
 TEST(a_file_that_becomes_shorter_is_noticed)
 {
-    char *path = processes_put("shrinks.txt", "abcdef", 6);
+    const char *path = processes_write("shrinks.txt", "abcdef", 6);
     const char *paths[] = {path};
     struct client_data data;
     struct error err = {0};
@@ -182,13 +175,12 @@ TEST(a_file_that_becomes_shorter_is_noticed)
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 6, &err), -EIO);
     ck_assert_holds(err.text, "shorter");
     client_data_free(&data);
-    free(path);
 }
 
 /* By hand: 10 tokens and windows of 3: (10-1)/3 = 3 of them; 9 tokens give 2, as the last has no successor. */
 TEST(windows_predict_each_successor)
 {
-    char *path = processes_put("w.txt", "0123456789", 10);
+    const char *path = processes_write("w.txt", "0123456789", 10);
     const char *paths[] = {path};
     struct client_data data;
     uint32_t ids[3], labels[3];
@@ -207,13 +199,12 @@ TEST(windows_predict_each_successor)
     ck_assert_int_eq(client_windows_read(&windows, ids, labels, 0, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
     client_data_free(&data);
-    free(path);
 }
 
 /* By hand: of ten tokens, nine successors are predicted, in windows of four, four and one. */
 TEST(held_out_windows_take_the_rest_and_are_spread)
 {
-    char *path = processes_put("h.txt", "0123456789", 10);
+    const char *path = processes_write("h.txt", "0123456789", 10);
     const char *paths[] = {path};
     struct client_data data;
     uint32_t ids[4], labels[4];
@@ -238,7 +229,6 @@ TEST(held_out_windows_take_the_rest_and_are_spread)
     windows = client_windows_held_out(&data, 0, 9, 4, 0); /* no rest */
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 8);
     client_data_free(&data);
-    free(path);
 }
 
 TEST(sequential_order_wraps_around)
@@ -277,9 +267,9 @@ TEST(a_pattern_stands_for_its_files_in_order)
     struct client_data data;
     struct error err = {0};
 
-    free(processes_put("g-b.txt", "b", 1));
-    free(processes_put("g-a.txt", "a", 1));
-    free(processes_put("g-c.txt", "c", 1));
+    processes_write("g-b.txt", "b", 1);
+    processes_write("g-a.txt", "a", 1);
+    processes_write("g-c.txt", "c", 1);
     ck_assert_int_eq(client_data_open(&data, names, 3, NULL), 0);
     ck_assert_uint_eq(data.n_files, 7);
     for (size_t i = 0; i < 7; i++)
@@ -289,8 +279,8 @@ TEST(a_pattern_stands_for_its_files_in_order)
     ck_assert_holds(err.text, "h-*.txt: ");
     ck_assert_ptr_null(data.files);
     /* A file that is called like a pattern is itself. */
-    free(processes_put("z[ab].txt", "x", 1));
-    free(processes_put("za.txt", "x", 1));
+    processes_write("z[ab].txt", "x", 1);
+    processes_write("za.txt", "x", 1);
     ck_assert_int_eq(client_data_open(&data, literal, 1, NULL), 0);
     ck_assert_uint_eq(data.n_files, 1);
     ck_assert_str_eq(data.files[0].path, "z[ab].txt");
@@ -303,18 +293,18 @@ TEST(a_pattern_stands_for_its_files_in_order)
 /* However the stream is cut into files; ids of two bytes are other bytes than a text's. */
 TEST(the_hash_is_of_the_stream_alone)
 {
-    char *paths[] = {processes_put("h1.txt", "abc", 3), processes_put("h2.txt", "def", 3),
-                     processes_put("h.txt", "abcdef", 6), put_npy("h.npy", "<u2", 3, "a\0b\0c\0", 6),
-                     processes_put("h.bin", "a\0b\0c\0", 6)};
+    const char *paths[] = {processes_write("h1.txt", "abc", 3), processes_write("h2.txt", "def", 3),
+                           processes_write("h.txt", "abcdef", 6), put_npy("h.npy", "<u2", 3, "a\0b\0c\0", 6),
+                           processes_write("h.bin", "a\0b\0c\0", 6)};
     struct client_data data;
     uint64_t hashes[3];
 
-    ck_assert_int_eq(open_checked(&data, (const char *const *)paths, 2, 256, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 2, 256, NULL), 0);
     ck_assert_uint_eq(data.hash, XXH3_64bits("abcdef", 6));
     ck_assert(data.has_text);
     client_data_free(&data);
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(open_checked(&data, (const char *const *)paths + 2 + i, 1, 256, NULL), 0);
+        ck_assert_int_eq(open_checked(&data, paths + 2 + i, 1, 256, NULL), 0);
         hashes[i] = data.hash;
         if (i > 0)
             ck_assert_uint_eq(data.largest, 'c');
@@ -324,8 +314,6 @@ TEST(the_hash_is_of_the_stream_alone)
     ck_assert_uint_eq(hashes[0], XXH3_64bits("abcdef", 6));
     ck_assert_uint_eq(hashes[1], hashes[2]);
     ck_assert_uint_ne(hashes[0], hashes[1]);
-    for (int i = 0; i < 5; i++)
-        free(paths[i]);
 }
 
 static int stop_at_once(void *asked, struct error *err)
@@ -342,14 +330,13 @@ TEST(a_long_check_can_be_interrupted)
     int asked = 0;
 
     memset(text, 'a', N);
-    char *path = processes_put("long.txt", text, N);
+    const char *path = processes_write("long.txt", text, N);
     const struct client_watch watch = {stop_at_once, &asked};
     const struct client_data_rules rules = {.vocabulary = 256, .watch = &watch};
     ck_assert_int_eq(client_data_open(&data, (const char *const[]){path}, 1, NULL), 0);
     ck_assert_int_eq(client_data_check(&data, &rules, NULL), -EINTR);
     ck_assert_int_eq(asked, 1);
     client_data_free(&data);
-    free(path);
     free(text);
 }
 
@@ -365,14 +352,13 @@ TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
             memcpy(text + i, "\xF0\x9F\x98\x80", 4);
         text[N - 3] = (char)0xFF;
         snprintf(place, sizeof place, "at byte %d (0xFF)", N - 3);
-        refused(processes_put("wrong.txt", text, N), 256, -EINVAL, place, "UTF-8");
+        refused(processes_write("wrong.txt", text, N), 256, -EINVAL, place, "UTF-8");
         text[N - 3] = 'y';
-        char *path = processes_put("right.txt", text, N);
+        const char *path = processes_write("right.txt", text, N);
         struct client_data data;
         ck_assert_int_eq(open_checked(&data, (const char *const[]){path}, 1, 256, NULL), 0);
         ck_assert_uint_eq(data.n, N);
         client_data_free(&data);
-        free(path);
     }
     free(text);
 }
@@ -395,14 +381,15 @@ static void check_tokenised(const char *text, size_t n, uint32_t vocabulary)
     struct client_tokens expected = {0};
     struct client_data data;
     size_t used, cut = 0;
-    char *paths[] = {processes_put("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8), processes_put("tokens.txt", text, n)};
+    const char *paths[] = {processes_write("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8),
+                           processes_write("tokens.txt", text, n)};
 
     while (cut < n && ((uint8_t)text[cut] & 0xC0) == 0x80)
         cut++;
     ck_assert_int_eq(client_tokenizer_encode_word(&expected, t, text, cut, NULL), 0);
     ck_assert_int_eq(client_tokenizer_encode(&expected, &used, t, text + cut, n - cut, false, NULL), 0);
     const size_t sure = expected.n; /* the last words could go on */
-    ck_assert_int_eq(client_data_open(&data, (const char *const *)paths, 2, NULL), 0);
+    ck_assert_int_eq(client_data_open(&data, paths, 2, NULL), 0);
     const struct client_data_rules rules = {.vocabulary = vocabulary, .tokenizer = t};
     ck_assert_int_eq(client_data_check(&data, &rules, NULL), 0);
     const uint64_t before = vocabulary > 65536 ? 2 : 4;
@@ -422,8 +409,6 @@ static void check_tokenised(const char *text, size_t n, uint32_t vocabulary)
     free(expected.ids);
     client_data_free(&data);
     client_tokenizer_close(t);
-    free(paths[0]);
-    free(paths[1]);
 }
 
 TEST(text_is_tokenised_by_the_model_s_own_tokenizer)
@@ -477,7 +462,8 @@ TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     while (text[bad] != '\n')
         bad++;
     text[bad] = (char)0xFF;
-    char *path = processes_put("bad.txt", text, n), place[80];
+    const char *path = processes_write("bad.txt", text, n);
+    char place[80];
     snprintf(place, sizeof place, "bad.txt: not UTF-8 text at byte %zu (0xFF)", bad);
     struct client_tokenizer *t = open_tokenizer();
     const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t};
@@ -488,6 +474,5 @@ TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     ck_assert_msg(strstr(err.text, place) != NULL, "%s", err.text);
     client_data_free(&data);
     client_tokenizer_close(t);
-    free(path);
     free(text);
 }

@@ -15,9 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char *put_text(const char *name, const char *text)
+static const char *put_text(const char *name, const char *text)
 {
-    return processes_put(name, text, strlen(text));
+    return processes_write(name, text, strlen(text));
 }
 
 static int check(struct client_data *data, const char *path, const struct client_data_rules *rules, struct error *err)
@@ -46,13 +46,12 @@ static void is_text(const char *path, const char *text, size_t n)
     free(tokens);
 }
 
-static void holds(char *path, const char *text)
+static void holds(const char *path, const char *text)
 {
     is_text(path, text, strlen(text));
-    free(path);
 }
 
-static void refused(char *path, int code, const char *first, const char *second)
+static void refused(const char *path, int code, const char *first, const char *second)
 {
     struct client_data data;
     struct error err = {""};
@@ -60,7 +59,6 @@ static void refused(char *path, int code, const char *first, const char *second)
     ck_assert_int_eq(check(&data, path, &bytes, &err), code);
     ck_assert_holds(err.text, path, first, second);
     client_data_free(&data);
-    free(path);
 }
 
 /* A member of gzip that stores "hello" as it is; its CRC-32 is 0x3610a686. */
@@ -73,11 +71,11 @@ SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 TEST(a_compressed_text_is_the_text)
 {
-    holds(processes_put("a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1), "hello");
-    holds(processes_put("b.gz", HELLO_GZ HELLO_GZ, 2 * (sizeof HELLO_GZ - 1)), "hellohello"); /* two members */
-    holds(processes_put("c.txt.zst", HELLO_ZST, sizeof HELLO_ZST - 1), "hello");
-    holds(processes_put("d.zst", HELLO_ZST HELLO_ZST, 2 * (sizeof HELLO_ZST - 1)), "hellohello");
-    holds(processes_put("e.txt", HELLO_GZ, sizeof HELLO_GZ - 1), "hello"); /* whatever its name */
+    holds(processes_write("a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1), "hello");
+    holds(processes_write("b.gz", HELLO_GZ HELLO_GZ, 2 * (sizeof HELLO_GZ - 1)), "hellohello"); /* two members */
+    holds(processes_write("c.txt.zst", HELLO_ZST, sizeof HELLO_ZST - 1), "hello");
+    holds(processes_write("d.zst", HELLO_ZST HELLO_ZST, 2 * (sizeof HELLO_ZST - 1)), "hellohello");
+    holds(processes_write("e.txt", HELLO_GZ, sizeof HELLO_GZ - 1), "hello"); /* whatever its name */
 }
 
 TEST(ids_may_be_compressed_too)
@@ -90,29 +88,24 @@ TEST(ids_may_be_compressed_too)
     struct error err = {""};
     uint32_t tokens[2];
 
-    char *path = processes_put("ids.bin.gz", ids, sizeof ids - 1);
+    const char *path = processes_write("ids.bin.gz", ids, sizeof ids - 1);
     ck_assert_msg(check(&data, path, &bytes, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(data.n, 2);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 2, &err), 0);
     ck_assert(tokens[0] == 7 && tokens[1] == 9 && !data.has_text);
     client_data_free(&data);
-    free(path);
 }
 
 TEST(a_long_text_comes_out_of_gzip_as_it_went_in)
 {
     enum { N = 3 << 20 };
-    char *text = malloc(N + 1), *path, command[256];
+    char *text = malloc(N);
 
     for (size_t i = 0; i < N; i++)
         text[i] = (char)(i % 61 == 60 ? '\n' : 'a' + (int)(i * i / 7 % 26));
-    path = processes_put("long.txt", text, N);
-    snprintf(command, sizeof command, "gzip -k %s", path);
-    ck_assert_int_eq(system(command), 0);
-    free(path);
-    ck_assert_int_gt(asprintf(&path, "./long.txt.gz"), 0);
-    is_text(path, text, N);
-    free(path);
+    processes_write("long.txt", text, N);
+    ck_assert_int_eq(system("gzip -k long.txt"), 0);
+    is_text("./long.txt.gz", text, N);
     free(text);
 }
 
@@ -122,15 +115,15 @@ TEST(truncated_and_damaged_archives_are_told_in_a_sentence)
 
     damaged[17] ^= 1;
     for (size_t n = 2; n < sizeof HELLO_GZ - 1; n++)
-        refused(processes_put("cut.gz", HELLO_GZ, n), -EINVAL, "gzip data ends too early", "truncated");
+        refused(processes_write("cut.gz", HELLO_GZ, n), -EINVAL, "gzip data ends too early", "truncated");
     for (size_t n = 4; n < sizeof HELLO_ZST - 1; n++)
-        refused(processes_put("cut.zst", HELLO_ZST, n), -EINVAL, "zstd data ends too early", "truncated");
-    refused(processes_put("bad.gz", damaged, sizeof damaged - 1), -EINVAL, "gzip data is damaged", "check");
-    refused(processes_put("bad.zst", HELLO_ZST "more", sizeof HELLO_ZST + 3), -EINVAL, "zstd data is damaged", "");
-    refused(processes_put("no.gz", "hello", 5), -EINVAL, "not compressed, though its name says so", "");
-    refused(processes_put("empty.gz", "", 0), -EINVAL, "empty", "");
+        refused(processes_write("cut.zst", HELLO_ZST, n), -EINVAL, "zstd data ends too early", "truncated");
+    refused(processes_write("bad.gz", damaged, sizeof damaged - 1), -EINVAL, "gzip data is damaged", "check");
+    refused(processes_write("bad.zst", HELLO_ZST "more", sizeof HELLO_ZST + 3), -EINVAL, "zstd data is damaged", "");
+    refused(processes_write("no.gz", "hello", 5), -EINVAL, "not compressed, though its name says so", "");
+    refused(processes_write("empty.gz", "", 0), -EINVAL, "empty", "");
     /* A window of 2 GiB, which --long=31 makes. */
-    refused(processes_put("wide.zst", "\x28\xb5\x2f\xfd\x00\xa8\x29\x00\x00hello", 14), -EINVAL, "128 MiB", "--long");
+    refused(processes_write("wide.zst", "\x28\xb5\x2f\xfd\x00\xa8\x29\x00\x00hello", 14), -EINVAL, "128 MiB", "--long");
 }
 
 TEST(what_expands_without_end_is_cut_short)
@@ -143,7 +136,7 @@ TEST(what_expands_without_end_is_cut_short)
         memcpy(bomb + 6 + 4 * i, &head, 3);
         bomb[6 + 4 * i + 3] = 'a';
     }
-    refused(processes_put("bomb.zst", bomb, sizeof bomb), -EINVAL, "more than 250 times", "unpack it yourself");
+    refused(processes_write("bomb.zst", bomb, sizeof bomb), -EINVAL, "more than 250 times", "unpack it yourself");
 }
 
 TEST(json_lines_are_read_by_their_text)
@@ -154,11 +147,11 @@ TEST(json_lines_are_read_by_their_text)
     holds(put_text("talk.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
                                  "{\"role\": \"assistant\", \"content\": \"Hello\"}]}"),
           "user: Hi\nassistant: Hello\n");
-    holds(processes_put("packed.jsonl.gz",
-                        "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01\x0e\x00\xf1\xff{\"text\": \"hi\"}"
-                        "\x12\x5a\xaf\xd2"
-                        "\x0e\x00\x00\x00",
-                        15 + 14 + 8),
+    holds(processes_write("packed.jsonl.gz",
+                          "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01\x0e\x00\xf1\xff{\"text\": \"hi\"}"
+                          "\x12\x5a\xaf\xd2"
+                          "\x0e\x00\x00\x00",
+                          15 + 14 + 8),
           "hi\n");
 }
 
@@ -217,9 +210,9 @@ TEST(other_formats_are_refused_by_their_names)
     };
 
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        refused(processes_put("named.txt", formats[i].bytes, formats[i].n ? formats[i].n : strlen(formats[i].bytes)),
+        refused(processes_write("named.txt", formats[i].bytes, formats[i].n ? formats[i].n : strlen(formats[i].bytes)),
                 -EINVAL, formats[i].name, formats[i].remedy);
-    refused(processes_put("weights.bin", "PK\x03\x04\x14\0\0\0", 8), -EINVAL, "zip", "unzip");
+    refused(processes_write("weights.bin", "PK\x03\x04\x14\0\0\0", 8), -EINVAL, "zip", "unzip");
 }
 
 TEST(large_json_is_known_by_its_beginning)
@@ -248,28 +241,23 @@ TEST(texts_that_look_a_little_like_others_are_texts)
 
 TEST(a_directory_stands_for_its_files_that_are_recognised)
 {
-    char *inner, *names[6];
+    const char *const path = "./corpus";
     struct client_data data;
     struct error err = {""};
 
-    ck_assert_int_gt(asprintf(&inner, "./corpus"), 0);
-    ck_assert_int_eq(mkdir(inner, 0777), 0);
-    refused(strdup(inner), -ENOENT, "no file in it", ".jsonl");
-    names[0] = put_text("corpus/b.txt", "bb");
-    names[1] = put_text("corpus/B.md", "B"); /* before small letters, in every locale */
-    names[2] = put_text("corpus/c.jsonl", "{\"text\": \"cc\"}");
-    names[3] = processes_put("corpus/a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1);
-    names[4] = put_text("corpus/.hidden.txt", "no");
-    names[5] = put_text("corpus/notes.pdf", "no");
-    is_text(inner, "Bhellobbcc\n", 11);
-    const char *path = inner;
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    refused(path, -ENOENT, "no file in it", ".jsonl");
+    put_text("corpus/b.txt", "bb");
+    put_text("corpus/B.md", "B"); /* before small letters, in every locale */
+    put_text("corpus/c.jsonl", "{\"text\": \"cc\"}");
+    processes_write("corpus/a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1);
+    put_text("corpus/.hidden.txt", "no");
+    put_text("corpus/notes.pdf", "no");
+    is_text(path, "Bhellobbcc\n", 11);
     ck_assert_int_eq(client_data_open(&data, &path, 1, &err), 0);
     ck_assert_uint_eq(data.n_files, 4);
     ck_assert_uint_eq(data.n_passed, 1);
     client_data_free(&data);
-    for (int i = 0; i < 6; i++)
-        free(names[i]);
-    free(inner);
 }
 
 /* What "-" is where standard input is a file, or a pipe that ends. */
@@ -280,7 +268,7 @@ static void from_input(const char *content, size_t n, bool through_a_pipe, const
     ck_assert_int_eq(pipe(ends), 0);
     ck_assert_int_eq(write(ends[1], content, n), (ssize_t)n);
     close(ends[1]);
-    free(processes_put("input", content, n));
+    processes_write("input", content, n);
     ck_assert_int_eq(dup2(through_a_pipe ? ends[0] : open("input", O_RDONLY), STDIN_FILENO), STDIN_FILENO);
     is_text("-", text, strlen(text));
 }
@@ -360,23 +348,21 @@ static void has_tokens(struct client_tokenizer *t, enum eps_separator separator,
 TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
 {
     struct client_tokenizer *t = open_tokenizer();
-    char *paths[] = {put_text("1.txt", "Q"), put_text("2.jsonl", "{\"text\": \"X\"}\n{\"text\": \"Y\"}\n"),
-                     put_text("3.txt", "Z"), processes_put("4.bin", "\x07\x00", 2)};
-    const char *const *names = (const char *const *)paths;
+    const char *paths[] = {put_text("1.txt", "Q"), put_text("2.jsonl", "{\"text\": \"X\"}\n{\"text\": \"Y\"}\n"),
+                           put_text("3.txt", "Z"), processes_write("4.bin", "\x07\x00", 2)};
+    const char *const *names = paths;
 
     has_tokens(t, EPS_SEPARATOR_DEFAULT, names, 3, "Q|X|Y|Z");
     has_tokens(t, EPS_SEPARATOR_EOS, names, 3, "Q|X|Y|Z");
     has_tokens(t, EPS_SEPARATOR_NONE, names, 3, "QX\nY\nZ");
     has_tokens(t, EPS_SEPARATOR_DEFAULT, names, 1, "Q"); /* between texts, not behind the last */
     has_tokens(t, EPS_SEPARATOR_DEFAULT, names + 1, 1, "X|Y");
-    for (int i = 0; i < 4; i++)
-        free(paths[i]);
     client_tokenizer_close(t);
 }
 
 TEST(an_end_token_that_is_not_there_cannot_separate)
 {
-    char *path = put_text("alone.txt", "a");
+    const char *path = put_text("alone.txt", "a");
     struct client_data data;
     struct error err = {""};
     struct client_tokenizer *t;
@@ -387,5 +373,4 @@ TEST(an_end_token_that_is_not_there_cannot_separate)
     ck_assert_msg(strstr(err.text, "--separator eos"), "%s", err.text);
     client_data_free(&data);
     client_tokenizer_close(t);
-    free(path);
 }
