@@ -116,8 +116,8 @@ void save_give_up(struct save *s, int rc, const struct error *err)
             s->units[u] |= UNIT_QUEUED | UNIT_WRITTEN;
 }
 
-/* Frees saves that are over, once the relay will not mention them again. The relay of an ended job still does, until the
- * optimizer thread has finished. */
+/* Frees saves that are over, once the relay will not mention them again. The relay of an ended job still does, until
+ * the optimizer thread has finished. */
 static void sweep(struct saves *saves)
 {
     const struct job *job = saves->job;

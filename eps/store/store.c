@@ -94,7 +94,7 @@ static void note(struct store *store, enum ledger_category category, uint64_t by
     store->ledgered[category] += bytes;
 }
 
-/* A block of large memory, in the ledger; NULL and 0 if bytes is 0. */
+/* Allocates a large block and enters it in the ledger. If bytes is 0: NULL, and returns 0. */
 static int take(void **out, struct store *store, struct memory *memory, enum ledger_category category, uint64_t bytes)
 {
     *out = NULL;
@@ -107,7 +107,7 @@ static int take(void **out, struct store *store, struct memory *memory, enum led
     return 0;
 }
 
-/* The same for a table of the store's own; the ledger counts from 4 KiB on. */
+/* The same for a small table; the ledger counts tables from 4 KiB on. */
 static void *take_table(struct store *store, size_t n, size_t size)
 {
     void *table = calloc(n ? n : 1, size);
@@ -202,7 +202,7 @@ static int take_all(struct store *store, struct memory *memory, struct error *er
     return rc;
 }
 
-/* n elements of so many bytes, from the one at `at` on, zeroed by the threads that will work on them. */
+/* Zeroes elements of `size` bytes on the threads that will work on them. */
 struct zero {
     char *base;
     size_t size;
@@ -251,7 +251,7 @@ static void touch(const struct store *store)
     }
 }
 
-/* Where sums have a place of their own: all if they are held, else those of tied units. */
+/* Gives units with a buffer of their own its address: all units if contributions are held, else the tied ones. */
 static void place_sums(struct store *store)
 {
     const struct model *model = store->model;
@@ -429,15 +429,14 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     return finite ? 0 : -ERANGE;
 }
 
-/* A sum, as the gradient of a run. */
+/* The sum of a run's contributions, as its gradient. */
 static struct gradient gradient_of(const struct store *store, uint32_t unit, const struct run *run, enum store_fold how,
                                    const struct hyper *hp)
 {
     return (struct gradient){store->sums[unit] + run->at, NUMBER_FP32, how == STORE_FOLD_HOLD ? hp->grad_scale : 1};
 }
 
-/* All of a unit run by run: weights are moved by what its moments are, or are after its sum is folded. False if one is
- * not finite afterwards. */
+/* Updates a unit run by run, after folding its sum if there is one. False if a weight is not finite afterwards. */
 static bool update_runs(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
 {
     const uint64_t t = store->updates[unit] + 1;
@@ -457,7 +456,7 @@ static bool update_runs(struct store *store, uint32_t unit, enum store_fold how,
     return finite;
 }
 
-/* The runs of one piece, cut at slices as they are in a walk. */
+/* The runs of one piece, cut at slices as in a walk. */
 static bool next_run_of_piece(const struct model *model, const struct model_piece *piece, struct run *run)
 {
     const uint64_t end = piece->offset + piece->n, at = run->n ? run->at + run->n : piece->offset;
@@ -467,8 +466,7 @@ static bool next_run_of_piece(const struct model *model, const struct model_piec
     return at < end;
 }
 
-/* Moments first, then the RMS of the update, then the update: three passes, where an update that is not clipped has
- * one. */
+/* Three passes: moments, RMS of the update, update. An update that is not clipped takes one. */
 static bool update_clipped(struct store *store, uint32_t unit, const struct model_piece *piece, enum store_fold how,
                            const struct hyper *hp)
 {

@@ -14,11 +14,11 @@
  *   LEDGER_OTHER          tables, each that is over 4 KiB: 8 (sums) + 8 (updates) bytes a unit, 4 an accumulator; and
  *                         training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES where not all is fp32
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more. An evaluation takes 4 or 2, and so do frozen tensors:
- * in bf16 these weights are rounded to nearest from the file, and the rest of them is nowhere.
+ * in bf16 these weights are the file's, rounded to nearest.
  *
- * All but the segment is private to the daemon. Memory is bound by hwloc, asked for in huge pages and page-locked where
+ * All but the segment is private to the daemon. Memory is bound by hwloc, requested in huge pages and page-locked where
  * the system allows (eps/store/memory.h), and first touched by the optimizer's threads, in the ranges in which they will
- * work. None is taken after store_init. */
+ * work. No memory is allocated after store_init. */
 #ifndef EPS_STORE_STORE_H
 #define EPS_STORE_STORE_H
 
@@ -30,16 +30,16 @@
 #include <stdbool.h>
 
 struct store_options {
-    bool train;                          /* moments, sums; else weights alone */
-    enum number_type precision, moments; /* of the relayed weights; of both moments, in their 16-bit forms if bf16 */
-    bool fenced;                         /* contributions are held: STORE_FOLD_HOLD */
-    bool require_pinned;                 /* memory that cannot be locked is refused */
-    struct memory *memory;   /* prepares it, what the caller has prepared counts too; NULL: the store's own */
-    unsigned said;           /* MEMORY_...: what the log need not say again */
+    bool train;                          /* with moments and sums; else weights alone */
+    enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
+    bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
+    bool require_pinned;                 /* fail if the memory cannot be locked */
+    struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
+    unsigned said;           /* MEMORY_... that the log has reported already */
     uint32_t n_accumulators; /* 0 unless adamw with several parts, not fenced */
-    uint64_t seed;           /* of the rounding of 16-bit moments */
-    uint64_t *read;          /* raised by __atomic_fetch_add at each run that is read of a file; or NULL */
-    double clip_update;      /* 0: none; else d of store_update */
+    uint64_t seed;           /* for rounding 16-bit moments */
+    uint64_t *read;          /* counts runs read from files, by __atomic_fetch_add; or NULL */
+    double clip_update;      /* d of store_update; 0: updates are not clipped */
 };
 
 struct store {
@@ -64,31 +64,31 @@ struct store {
     uint64_t ledgered[LEDGER_CATEGORIES]; /* what store_free gives back */
 };
 
-/* Allocates and zeroes, touching pages with the caller's OpenMP team, and logs once what the system did not allow.
- * -ENOMEM with a sentence; -EPERM with one that says what `ulimit -l` is and must be, if locking was required and
- * refused. Undo: store_free. */
+/* Allocates and zeroes all memory. The caller's OpenMP team touches the pages. Logs once what the system did not allow.
+ * -ENOMEM with a sentence. -EPERM if locking was required and refused; the sentence says what `ulimit -l` is and must
+ * be. Undo: store_free. */
 int store_init(struct store *store, const struct model *model, const struct store_options *options,
                struct ledger *ledger, struct error *err);
-void store_free(struct store *store); /* safe on a zeroed one */
+void store_free(struct store *store); /* safe on a zeroed store */
 
-/* GPT-2's initialisation, each element a function of (seed, tensor, index) alone. */
+/* Draws the model's initial weights. Each element is a function of (seed, tensor, index) alone. */
 void store_draw(struct store *store, uint64_t seed);
 
-/* Reads weights from open safetensors files (fds stay the caller's): names with or without "transformer." in front;
- * F32, F16, BF16. Every tensor of the model exactly once with its shape; names known to be no weights (attention mask
- * buffers) are passed over, a tied model's copy of its head too if it equals the table of tokens; anything else unknown,
- * missing, twice, of another shape or type, or not finite is -EINVAL, by name. -ENOMEM. After a failure the weights
- * are to be loaded anew. */
+/* Reads weights from open safetensors files of F32, F16 or BF16; fds stay the caller's. Names may lack "transformer.".
+ * Every tensor of the model must occur exactly once, with its shape. Ignored are names that are known to be no weights
+ * (attention mask buffers), and a tied model's copy of its head if it equals the table of tokens. -EINVAL, with the
+ * tensor's name, for anything else that is unknown, missing, doubled, of another shape or type, or not finite. -ENOMEM.
+ * After a failure the weights must be loaded again. */
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err);
 
-/* Reads both moments and the counts of updates from an open optimizer.safetensors (proto/model/checkpoint.h; fd stays the
- * caller's): "m.NAME" and "v.NAME" of every trained tensor exactly once, F32, with its shape, finite, v not negative, and
- * "updates"; anything else unknown, missing, twice or misshapen is -EINVAL, by name. Into 16 bits they go to nearest,
- * which changes none that were written by a run with such moments. -ENOMEM. The store trains (asserted); after a
- * failure it is to be thrown away. Writing: eps/store/store_files.h. */
+/* Reads both moments and the counts of updates from an open optimizer.safetensors (proto/model/checkpoint.h); fd stays
+ * the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor exactly once, as F32, with the tensor's
+ * shape, finite, v not negative, and "updates". -EINVAL, by name, for anything else. 16-bit moments are rounded to
+ * nearest, which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains (asserted). After
+ * a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, int fd, struct error *err);
 
-/* Of fp32 weights (asserted). */
+/* A unit's weights. The store's are fp32 (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
 
 /* n parameters of a unit, from its element `first` on, all trained or all frozen; part: whose fold their rounding is for.
@@ -97,17 +97,17 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
 
 /* The tasks of the optimizer thread. slice: 0-based, of MODEL_SLICE elements.
  *
- * How contributions of a unit become its update, the same for all of a step:
- *   DIRECT    one part, untied: first fold and update in one pass; store_update then only counts
- *   MOMENTS   AdamA: each part goes into the moments; store_update moves the weights
- *   SUM       tied units, AdamW with several parts: parts are summed; store_update folds the sum and moves the
- * weights. An accumulator is taken at an untied unit's first fold and given back by store_update; that one is free
- *             is the relay's promise (assert).
- *   HOLD      fenced: the same in the unit's own buffer, so that nothing has changed until store_update, which
- *             multiplies the sum by hp->grad_scale first. What is not updated leaves no trace. The bits of AdamW are
- *             the same as if it were not fenced, as are AdamA's with one part
- * -EDOM, with nothing changed: the slice is not finite. -ERANGE: all was done, and a weight is not finite afterwards.
- * Slices that are finite can come to that, by their sum or by a rate that is too high; those weights are void. */
+ * How the contributions to a unit become its update; the same for a whole step:
+ *   DIRECT    one part, untied: one pass folds and updates; store_update then only counts
+ *   MOMENTS   AdamA: each part is folded into the moments; store_update updates the weights
+ *   SUM       tied units, and AdamW with several parts: parts are summed; store_update folds the sum and updates the
+ *             weights. An untied unit takes an accumulator at its first fold and returns it in store_update. The relay
+ *             guarantees that one is free (assert).
+ *   HOLD      fenced: as SUM, in a buffer of the unit's own. Nothing else changes until store_update, which first
+ *             multiplies the sum by hp->grad_scale. Without store_update, the step leaves no trace. The bits are those
+ *             of an eager commit, for AdamW and for AdamA with one part
+ * -EDOM: the slice is not finite; nothing has changed. -ERANGE: done, but a weight is not finite now, by the sum of
+ * finite slices or by a learning rate that is too high; the unit's weights are void. */
 enum store_fold { STORE_FOLD_DIRECT, STORE_FOLD_MOMENTS, STORE_FOLD_SUM, STORE_FOLD_HOLD };
 
 struct store_contribution {
@@ -121,16 +121,17 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
                enum store_fold how, const struct hyper *hp);
 
 /* With clip_update = d, the update u = mhat / (sqrt(vhat) + epsilon) of each tensor is divided by max(1, RMS(u) / d)
- * before the learning rate (Shazeer & Stern, arXiv:1804.04235, section 6). A tensor that is cut into units is clipped
- * unit by unit, each piece by its own RMS: no unit waits for another. 0 or -ERANGE, as above. */
+ * before it is multiplied by the learning rate (Shazeer & Stern, arXiv:1804.04235, section 6). In a tensor that spans
+ * several units, each unit's piece is clipped by its own RMS, so that no unit waits for another. Returns 0 or -ERANGE,
+ * as above. */
 int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp);
 
-/* The sum of squares of a unit's held sum, whose root over all units is the norm of the gradient; tied weights are in
- * it once. The same bits for every number of threads; infinite if a sum of contributions has overflowed. */
+/* The sum of squares of a unit's held sum. The gradient's norm is the root of these over all units; tied weights count
+ * once. The same bits for every number of threads. Infinite if a sum of contributions has overflowed. */
 double store_sum_squares(const struct store *store, uint32_t unit);
 
-/* How contributions to a unit are folded: both visits of a tied unit are one gradient and are summed before they are
- * squared; so are the parts of AdamW. Clipped updates need their moments before they can move anything. */
+/* How contributions to a unit are folded. Both visits of a tied unit are summed before the square, as are the parts of
+ * AdamW. Clipped updates need all moments first, so they are never DIRECT. */
 enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool adamw);
 
 #endif

@@ -28,7 +28,8 @@ struct store_files {
     uint32_t n_written;                                  /* units */
 };
 
-/* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo: store_files_free. */
+/* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo:
+ * store_files_free. */
 int store_files_init(struct store_files *files, const struct store *store, struct error *err);
 /* For a store that trains: takes everything that a save needs in advance, as plan_host_files counts it. A checkpoint
  * must give back its share of it before store_files_free. -ENOMEM. */

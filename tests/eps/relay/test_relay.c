@@ -422,16 +422,13 @@ TEST(numbers_that_index_nothing_are_refused)
 TEST(more_readers_than_64_are_refused)
 {
     struct trace trace = {0};
-    char line[32], said[4096] = "";
+    char said[4096] = "";
     FILE *out = fmemopen(said, sizeof said, "w");
-    ck_assert_int_eq(trace_feed(&trace, "config parts=1 slots=1", out), 0);
-    ck_assert_int_eq(trace_feed(&trace, "attached 0", out), 0);
-    ck_assert_int_eq(trace_feed(&trace, "open 0 0 - 0 1", out), 0);
-    for (int i = 0; i < 65; i++) {
-        snprintf(line, sizeof line, "save %d", i);
-        ck_assert_int_eq(trace_feed(&trace, line, out), 0);
-    }
-    ck_assert_int_eq(trace_feed(&trace, "released 63 0", out), 0);
+    feed_line(&trace, out, "config parts=1 slots=1"), feed_line(&trace, out, "attached 0");
+    feed_line(&trace, out, "open 0 0 - 0 1");
+    for (int i = 0; i < 65; i++)
+        feed_line(&trace, out, "save %d", i);
+    feed_line(&trace, out, "released 63 0");
     fclose(out);
     ck_assert_ptr_nonnull(strstr(said, "  capture 63 0 0\n  refuse 64 too_many_readers\n  saved 63 0\n"));
     trace_free(&trace);
@@ -481,22 +478,18 @@ TEST_EACH(the_cut_is_known_before_a_reader_comes, 2)
 TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
 {
     static const uint32_t owners[1 << 16]; /* all are worker 0's */
-    struct relay_config config = {.n_parts = 1 << 16, .n_slots = 1, .n_accumulators = 1};
-    const uint32_t unit = 0, n_slices = 1 << 16, one = 1;
-    struct relay_event open = {.kind = RELAY_OPEN,
-                               .visits = &unit,
-                               .n_slices = &n_slices,
-                               .n_visits = 1,
-                               .owners = owners,
-                               .n_owners = 1 << 16};
-    const struct relay_action *actions = NULL;
+    const struct relay_config config = {.n_parts = 1 << 16, .n_slots = 1, .n_accumulators = 1};
+    const uint32_t n_slices[] = {1 << 16, 1};
+    struct relay_event open = open_of(owners, 1 << 16);
+    const struct relay_action *list = NULL;
     struct relay *relay = NULL;
+    open.n_slices = n_slices;
     ck_assert_int_eq(relay_open(&relay, &config), 0);
-    ck_assert_int_eq(relay_feed(relay, &(struct relay_event){.kind = RELAY_ATTACHED}, &actions), 0);
-    ck_assert_int_eq(relay_feed(relay, &open, &actions), -ENOMEM);
-    open.n_slices = &one;
-    ck_assert_int_eq(relay_feed(relay, &open, &actions), 1);
-    ck_assert_int_eq(actions[0].kind, RELAY_SHARE);
+    feed(relay, (struct relay_event){.kind = RELAY_ATTACHED}, &list);
+    ck_assert_int_eq(relay_feed(relay, &open, &list), -ENOMEM);
+    open.n_slices = ones;
+    ck_assert_int_eq(feed(relay, open, &list), 1);
+    ck_assert_int_eq(list[0].kind, RELAY_SHARE);
     relay_close(relay);
 }
 
