@@ -297,6 +297,18 @@ static void divide_unit(struct model *m, struct model_unit *unit)
         m->largest_trained = unit->n_trained;
 }
 
+static bool are_alike(const struct model_unit *a, const struct model_unit *b)
+{
+    return a->n == b->n && a->n_trained == b->n_trained;
+}
+
+static void count_alike(struct model *m)
+{
+    for (uint32_t u = m->n_units; u-- > 0;)
+        m->units[u].n_alike =
+            u + 1 < m->n_units && are_alike(&m->units[u], &m->units[u + 1]) ? m->units[u + 1].n_alike + 1 : 1;
+}
+
 static void divide(struct model *m)
 {
     m->n_trained = m->trained_n = m->largest_trained = 0;
@@ -310,6 +322,7 @@ static void divide(struct model *m)
         if (m->units[m->visits[visit]].n_trained > 0)
             m->trained_visits[m->n_trained_visits++] = visit;
     }
+    count_alike(m);
     m->lowest_trained = m->n_trained_visits ? m->visit_layers[m->trained_visits[0]] : m->n_layers;
 }
 

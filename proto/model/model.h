@@ -67,6 +67,7 @@ struct model_unit {
     uint64_t trained_offset;        /* elements from the start of an array of the trained ones; as model_rounded */
     uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
+    uint32_t n_alike;               /* units in a row, this one the first, with as many elements and trained ones */
 };
 
 enum { MODEL_SLICE = 4 << 20 }; /* elements of one slice at most: 16 MiB of fp32 */

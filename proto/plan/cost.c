@@ -5,9 +5,10 @@
 
 #include <math.h>
 
-/* What a visit takes, in seconds, each for itself. */
+/* What a visit takes, in seconds, each for itself, and moves. */
 struct visit {
     double compute, pull, push, stash, optimizer;
+    uint64_t down_bytes, up_bytes, stash_bytes;
 };
 
 struct costs {
@@ -75,6 +76,12 @@ struct pipeline {
     uint32_t n_buffers, n_sets, n_sums;
 };
 
+/* libm's is a call, as it minds NaNs. */
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
 static void shift(double *ends, uint32_t n, double end)
 {
     for (uint32_t i = n - 1; i > 0; i--)
@@ -87,11 +94,52 @@ static void advance(struct pipeline *p, const struct visit *v)
     const double stash = v->stash / 2; /* half of it each way */
     const double left = p->n_sets == 1 ? p->pushed[0] : 0;
 
-    p->pulled = fmax(fmax(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull + stash;
+    p->pulled = later(later(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull + stash;
     const double tiles = v->stash > 0 ? p->pushed[p->n_sets - 1] : 0, sums = v->push > 0 ? p->pushed[p->n_sums - 1] : 0;
-    const double begin = fmax(fmax(p->pulled, p->computed[0]), fmax(tiles, sums));
+    const double begin = later(later(p->pulled, p->computed[0]), later(tiles, sums));
     shift(p->computed, p->n_buffers, begin + v->compute);
-    shift(p->pushed, p->n_sums, fmax(p->pushed[0], p->computed[0]) + v->push + stash);
+    shift(p->pushed, p->n_sums, later(p->pushed[0], p->computed[0]) + v->push + stash);
+}
+
+/* Every end moves by so much; true if they all do (but for rounding) since `before`. */
+static bool moved_alike(const struct pipeline *p, const struct pipeline *before, double *by)
+{
+    const double least = 1e-9;
+    bool alike = true;
+
+    *by = p->pulled - before->pulled;
+    for (uint32_t i = 0; i < p->n_buffers; i++)
+        alike &= fabs(p->computed[i] - before->computed[i] - *by) <= least * *by;
+    for (uint32_t i = 0; i < p->n_sums; i++)
+        alike &= fabs(p->pushed[i] - before->pushed[i] - *by) <= least * *by;
+    return alike;
+}
+
+static void move(struct pipeline *p, double by)
+{
+    p->pulled += by;
+    for (uint32_t i = 0; i < p->n_buffers; i++)
+        p->computed[i] += by;
+    for (uint32_t i = 0; i < p->n_sums; i++)
+        p->pushed[i] += by;
+}
+
+/* n visits alike. Buffers, sets and sums come round again after a number of visits; once all ends have moved by the same
+ * in such a round, they do so in every further one. */
+static void advance_by(struct pipeline *p, const struct visit *v, uint32_t n)
+{
+    const uint32_t round = p->n_buffers * p->n_sets * p->n_sums;
+    double by;
+
+    while (n > 0) {
+        const struct pipeline before = *p;
+        for (uint32_t i = 0; i < round && n > 0; i++, n--)
+            advance(p, v);
+        if (n >= round && moved_alike(p, &before, &by)) {
+            move(p, n / round * by);
+            n %= round;
+        }
+    }
 }
 
 /* Whether the visit waits for its unit. One that stays comes once: to generate, before. The embedding's never come. */
@@ -141,14 +189,18 @@ static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward
     return boundaries * tokens * c->model->config.width * number_bytes(plan->setting.precision);
 }
 
-static void add_visit(struct plan_cost *out, struct pipeline *pipeline, const struct visit *v)
+/* n visits alike. */
+static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const struct visit *v, uint32_t n)
 {
-    out->compute_ms += v->compute * 1e3;
-    out->pull_ms += v->pull * 1e3;
-    out->push_ms += v->push * 1e3;
-    out->stash_ms += v->stash * 1e3;
-    out->optimizer_ms += v->optimizer * 1e3;
-    advance(pipeline, v);
+    out->compute_ms += n * v->compute * 1e3;
+    out->pull_ms += n * v->pull * 1e3;
+    out->push_ms += n * v->push * 1e3;
+    out->stash_ms += n * v->stash * 1e3;
+    out->optimizer_ms += n * v->optimizer * 1e3;
+    out->down_bytes += n * v->down_bytes;
+    out->up_bytes += n * v->up_bytes;
+    out->stash_bytes += n * v->stash_bytes;
+    advance_by(pipeline, v, n);
 }
 
 /* Of a token to generate: weights are read, and the keys and values of those before. */
@@ -163,31 +215,76 @@ static double generate_of(const struct costs *c, uint32_t visit)
                         (layer->kind == MODEL_BLOCK ? cached : 0));
 }
 
-static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
+static struct visit visit_of(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
     const struct plan_setting *s = &c->plan->setting;
-    const uint32_t n = c->model->n_visits, end = s->purpose == PLAN_TRAIN ? 2 * n - model_lowest_visit(c->model) : n;
     const uint64_t parts = s->share_rows / s->part_rows;
-    struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
+    const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
+    const double link = c->profile->link_bytes_per_s / c->slow;
+    struct visit v = {
+        .compute = (s->purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
+        .optimizer = backward ? optimizer_of(c, unit) : 0,
+        .down_bytes = (is_pulled(c, buffers, visit, backward) ? unit->n * number_bytes(s->precision) : 0) +
+                      gathered_bytes(c, visit, backward),
+        .up_bytes = backward ? parts * unit->n_trained * number_bytes(c->host->grad) : 0,
+        .stash_bytes = stash_bytes(c, visit, backward),
+    };
 
-    for (uint32_t place = 0; place < end; place++) {
+    v.pull = (double)v.down_bytes / link;
+    v.push = (double)v.up_bytes / link;
+    v.stash = (double)v.stash_bytes / link;
+    return v;
+}
+
+/* The end of the range, of those that begin at 0, `first` and n, that index is in; backward, its first. */
+static uint32_t end_of_range(uint32_t index, uint32_t first, uint32_t n, bool backward)
+{
+    if (backward)
+        return index >= first ? first : 0;
+    return index < first ? first : n;
+}
+
+/* Visits of blocks alike from this one on: all of them keep their internals or none, and stay or do not; else 1. */
+static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward, uint32_t most)
+{
+    const struct model *model = c->model;
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const uint32_t n = model->config.n_layers, n_above = plan_head(model)->n_visits + 1, index = layer->index;
+    const uint32_t resident = c->plan->n_resident > n_above ? c->plan->n_resident - n_above : 0;
+    const uint32_t unit = model->visits[visit];
+    uint32_t count;
+
+    if (layer->kind != MODEL_BLOCK)
+        return 1;
+    const uint32_t kept_end = end_of_range(index, n - c->plan->choice.n_kept, n, backward);
+    const uint32_t resident_end = end_of_range(index, n - resident, n, backward);
+    if (backward)
+        count = index + 1 - (kept_end > resident_end ? kept_end : resident_end);
+    else
+        count = (kept_end < resident_end ? kept_end : resident_end) - index;
+    count = count < most ? count : most;
+    return model->units[backward ? unit - (count - 1) : unit].n_alike >= count ? count : 1;
+}
+
+/* Visit by visit, but for the middle of a run of visits alike, as of 4,096 blocks: its first must find all buffers taken
+ * by units of the run, and its last must leave them there. */
+static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
+{
+    const uint32_t n = c->model->n_visits;
+    const uint32_t end = c->plan->setting.purpose == PLAN_TRAIN ? 2 * n - model_lowest_visit(c->model) : n;
+    struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
+    uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; alike from the last on */
+
+    for (uint32_t place = 0, count; place < end; place += count) {
         const bool backward = place >= n;
-        const uint32_t visit = backward ? 2 * n - 1 - place : place;
-        const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
-        const uint64_t down = (is_pulled(c, &buffers, visit, backward) ? unit->n * number_bytes(s->precision) : 0) +
-                              gathered_bytes(c, visit, backward);
-        const uint64_t up = backward ? parts * unit->n_trained * number_bytes(c->host->grad) : 0;
-        const uint64_t stash = stash_bytes(c, visit, backward);
-        const double link = c->profile->link_bytes_per_s / c->slow;
-        const struct visit v = {
-            .compute = (s->purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
-            .pull = (double)down / link,
-            .push = (double)up / link,
-            .stash = (double)stash / link,
-            .optimizer = backward ? optimizer_of(c, unit) : 0,
-        };
-        add_visit(out, pipeline, &v);
-        out->down_bytes += down, out->up_bytes += up, out->stash_bytes += stash;
+        const uint32_t visit = backward ? 2 * n - 1 - place : place,
+                       alike = count_alike(c, visit, backward, end - place);
+        const struct visit v = visit_of(c, &buffers, visit, backward);
+
+        n_before = alike + 1 == was_alike ? n_before + 1 : 0;
+        was_alike = alike;
+        count = n_before > buffers.capacity && alike > buffers.capacity + 1 ? alike - buffers.capacity - 1 : 1;
+        add_visits(out, pipeline, &v, count);
     }
 }
 

@@ -10,14 +10,20 @@ struct layout {
     uint64_t *bytes; /* (LEDGER_CATEGORIES) */
 };
 
-static uint64_t take(struct layout *l, enum ledger_category category, uint64_t bytes)
+/* n buffers of so many bytes, one after another; returns where the first lies. */
+static uint64_t take_each(struct layout *l, enum ledger_category category, uint64_t n, uint64_t bytes)
 {
     const uint64_t at = l->offset, rounded = plan_align(bytes);
 
-    l->offset += rounded;
-    l->bytes[category] += bytes;
-    l->bytes[LEDGER_OTHER] += rounded - bytes;
+    l->offset += n * rounded;
+    l->bytes[category] += n * bytes;
+    l->bytes[LEDGER_OTHER] += n * (rounded - bytes);
     return at;
+}
+
+static uint64_t take(struct layout *l, enum ledger_category category, uint64_t bytes)
+{
+    return take_each(l, category, 1, bytes);
 }
 
 static uint64_t value_bytes(const struct plan *plan)
@@ -48,10 +54,11 @@ static void take_weights(struct plan *plan, const struct model *model, struct la
     const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan->head_pad);
 
     plan->resident = l->offset;
-    for (uint32_t place = 0; place < plan->n_resident; place++) {
+    for (uint32_t place = 0, n; place < plan->n_resident; place += n) {
         const uint32_t unit = plan_unit_at(model, place);
-        take(l, LEDGER_WEIGHTS, room(plan, model, unit) * value_bytes(plan));
-        plan->resident_bytes += model->units[unit].n * value_bytes(plan);
+        n = plan_count_alike(model, place, plan->n_resident);
+        take_each(l, LEDGER_WEIGHTS, n, room(plan, model, unit) * value_bytes(plan));
+        plan->resident_bytes += n * model->units[unit].n * value_bytes(plan);
     }
     plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
     for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
@@ -80,8 +87,7 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         return;
     }
     plan->boundaries = l->offset;
-    for (uint32_t i = 0; i < plan->n_boundaries; i++)
-        take(l, LEDGER_STASH, tokens * token);
+    take_each(l, LEDGER_STASH, plan->n_boundaries, tokens * token);
     plan->gradient_sum = l->offset + plan->setting.backend->rounding_bytes;
     if (keeps_sum(plan))
         plan->gradient = take(l, LEDGER_GRADIENT,
@@ -106,9 +112,11 @@ static void take_contributions(struct plan *plan, const struct model *model, str
         for (uint32_t i = 0; i < n_apart; i++)
             take(l, LEDGER_CONTRIBUTION, room(plan, model, model->visits[head->first_visit + i]) * sizeof(float));
     plan->head_bytes = (l->offset - plan->head) / (plan->setting.share_rows / plan->setting.part_rows);
-    for (uint32_t visit = 0; visit < model->n_visits - n_apart; visit++) {
-        const uint64_t n = plan_unit_sum(model, model->visits[visit], plan->head_pad);
-        most = most < n ? n : most;
+    for (uint32_t visit = 0, n; visit < model->n_visits - n_apart; visit += n) {
+        const uint32_t unit = model->visits[visit];
+        const uint64_t sum = plan_unit_sum(model, unit, plan->head_pad);
+        n = model->layers[model->visit_layers[visit]].kind == MODEL_BLOCK ? model->units[unit].n_alike : 1;
+        most = most < sum ? sum : most;
     }
     for (uint32_t i = 0; i < plan->n_sums; i++) {
         take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
@@ -188,8 +196,7 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
 
     take_weights(plan, model, &l);
     plan->cache = l.offset;
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        take(&l, LEDGER_CACHE, s->backend->cache_bytes(s->precision, s->seq, c->n_heads, c->width));
+    take_each(&l, LEDGER_CACHE, c->n_layers, s->backend->cache_bytes(s->precision, s->seq, c->n_heads, c->width));
     plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
     take_boundaries(plan, model, &l, tokens);
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
@@ -224,8 +231,10 @@ uint64_t plan_resident(const struct plan *plan, const struct model *model, uint3
     const uint32_t end = plan_place_of(model, unit);
     uint64_t at = plan->resident;
 
-    for (uint32_t place = 0; place < end; place++)
-        at += plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
+    for (uint32_t place = 0, n; place < end; place += n) {
+        n = plan_count_alike(model, place, end);
+        at += n * plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
+    }
     return at;
 }
 

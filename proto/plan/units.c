@@ -43,6 +43,17 @@ uint32_t plan_place_of(const struct model *model, uint32_t unit)
     return plan_count_uploaded(model);
 }
 
+uint32_t plan_count_alike(const struct model *model, uint32_t place, uint32_t end)
+{
+    const uint32_t n_head = plan_head(model)->n_visits;
+    const uint32_t last = (place < n_head && end > n_head ? n_head : end) - 1;
+    const uint32_t lowest = plan_unit_at(model, last);
+
+    return lowest + (last - place) == plan_unit_at(model, place) && model->units[lowest].n_alike > last - place
+               ? last - place + 1
+               : 1;
+}
+
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad)
 {
     if (plan_place_of(model, unit) >= plan_head(model)->n_visits)
@@ -66,9 +77,10 @@ uint32_t plan_count_apart(const struct plan *plan, const struct model *model)
 
 uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad)
 {
+    const uint32_t end = plan_count_uploaded(model);
     uint64_t most = 0;
 
-    for (uint32_t place = first; place < plan_count_uploaded(model); place++) {
+    for (uint32_t place = first; place < end; place += plan_count_alike(model, place, end)) {
         const uint64_t n = plan_unit_room(model, plan_unit_at(model, place), pad);
         if (most < n)
             most = n;

@@ -13,6 +13,10 @@ uint32_t plan_count_uploaded(const struct model *model);
 uint32_t plan_unit_at(const struct model *model, uint32_t place);
 uint32_t plan_place_of(const struct model *model, uint32_t unit);
 
+/* The places from this one on, before `end`, whose units have as many elements, or 1: so that what is done for each of
+ * 4,096 blocks can be done once. */
+uint32_t plan_count_alike(const struct model *model, uint32_t place, uint32_t end);
+
 /* Elements that a unit has room for on the device: its own, and for one of the head's, whose rows
  * are padded to a multiple of `pad`, those of the rows added, too. */
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad);
