@@ -204,15 +204,22 @@ struct eps_recent {
     size_t n_losses;
 };
 
+/* Activations that a block keeps for the backward pass: "all", "nothing", or the operations whose results they are, as
+ * "attn.c_attn, attention". */
+struct eps_kept {
+    char names[192];
+};
+
 /* The planner's choice for a device. */
 struct eps_choice {
     uint32_t microbatch; /* rows */
     bool host_stash;     /* activation checkpoints are in host memory; else on the device */
-    uint32_t n_kept;     /* blocks that keep their activations; the others recompute them */
+    uint32_t n_kept;     /* the topmost blocks: they keep the activations `kept`, the others `kept_below` */
     uint32_t n_blocks;
-    uint32_t n_weight_buffers; /* units of weights on the device at a time */
-    uint32_t n_resident;       /* units that stay on the device */
-    bool whole_head;           /* the head's weights are on the device at once; else it runs twice, in pieces */
+    struct eps_kept kept, kept_below; /* all other activations are recomputed in the backward pass */
+    uint32_t n_weight_buffers;        /* units of weights on the device at a time */
+    uint32_t n_resident;              /* units that stay on the device */
+    bool whole_head;                  /* the head's weights are on the device at once; else it runs twice, in pieces */
 };
 
 struct eps_train_events {
@@ -280,6 +287,7 @@ struct eps_plan {
     /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
      * all units that are pulled. */
     uint32_t microbatch, part_rows, n_kept, n_weight_buffers, n_resident, n_pulled;
+    struct eps_kept kept, kept_below; /* as in eps_choice */
     uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
     uint32_t head_tile;                           /* maximum tokens whose logits exist at a time */

@@ -134,6 +134,19 @@ static void print_planned(FILE *out, const struct eps_memory *side)
     fprintf(out, "%s\n", left > 0 ? ", ..." : "");
 }
 
+static void print_kept(FILE *out, const struct eps_choice *choice)
+{
+    const bool all = strcmp(choice->kept.names, "all") == 0, rest = strcmp(choice->kept_below.names, "nothing") == 0;
+
+    if (choice->n_kept == 0 || (all && rest)) {
+        fprintf(out, "activations of %u of %u blocks kept", choice->n_kept, choice->n_blocks);
+        return;
+    }
+    fprintf(out, "activations kept of %u of %u blocks: %s", choice->n_kept, choice->n_blocks, choice->kept.names);
+    if (choice->n_kept < choice->n_blocks && !rest)
+        fprintf(out, "; of the others: %s", choice->kept_below.names);
+}
+
 void account_plan(const struct eps_choice *choice, const struct eps_memory *host, const struct eps_memory *device)
 {
     struct lines text;
@@ -143,9 +156,10 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
         return;
     fprintf(out, "plan         micro-batches of %u, activation checkpoints on the %s, ", choice->microbatch,
             choice->host_stash ? "host" : "device");
-    fprintf(out, "activations of %u of %u blocks kept, %u weight buffer%s, %u unit%s resident%s\n", choice->n_kept,
-            choice->n_blocks, choice->n_weight_buffers, choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident,
-            choice->n_resident == 1 ? "" : "s", choice->whole_head ? ", the head whole" : "");
+    print_kept(out, choice);
+    fprintf(out, ", %u weight buffer%s, %u unit%s resident%s\n", choice->n_weight_buffers,
+            choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
+            choice->whole_head ? ", the head whole" : "");
     fprintf(out, "planned      ");
     print_planned(out, device);
     fprintf(out, "             ");

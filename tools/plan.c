@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void print_side(const char *name, const struct eps_plan_side *side)
 {
@@ -52,6 +53,33 @@ static void print_asked(const struct eps_plan *plan)
         o->commit == EPS_FENCED ? "fenced" : "eager");
 }
 
+/* "all", "nothing", or the operations whose results are kept. */
+static bool is_part(const struct eps_kept *kept)
+{
+    return strcmp(kept->names, "all") != 0 && strcmp(kept->names, "nothing") != 0;
+}
+
+static void print_kept(const struct eps_plan *plan)
+{
+    const uint32_t n = plan->n_kept, n_below = plan->n_layers - n;
+
+    if (n == 0 || (!is_part(&plan->kept) && !is_part(&plan->kept_below))) {
+        if (n == plan->n_layers)
+            printf("            activations of all %u blocks kept\n", n);
+        else
+            printf("            activations of %u of %u blocks kept, of the others recomputed in the backward pass\n",
+                   n, plan->n_layers);
+        return;
+    }
+    if (n_below > 0)
+        printf(
+            "            activations kept of the top %u blocks: %s\n            activations kept of the other %u: %s\n",
+            n, plan->kept.names, n_below, plan->kept_below.names);
+    else
+        printf("            activations kept of all %u blocks: %s\n", n, plan->kept.names);
+    printf("            all other activations are recomputed in the backward pass\n");
+}
+
 static void print_choice(const struct eps_plan *plan)
 {
     char text[24];
@@ -61,11 +89,7 @@ static void print_choice(const struct eps_plan *plan)
     printf("            activation checkpoints (the blocks' inputs), %s, on the %s\n",
            eps_format_bytes(text, plan->stash_bytes),
            plan->host_stash ? "host; each micro-batch is copied when it is needed" : "device");
-    if (plan->n_kept == plan->n_layers)
-        printf("            activations of all %u blocks kept\n", plan->n_layers);
-    else
-        printf("            activations of %u of %u blocks kept, of the others recomputed in the backward pass\n",
-               plan->n_kept, plan->n_layers);
+    print_kept(plan);
     printf("            weights of %u of %u units stay on the device; %u buffer%s for the others\n", plan->n_resident,
            plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
     printf("            contributions: %u sum%s on the device, %u slots of a worker's inbox\n", plan->n_sums,
@@ -152,8 +176,9 @@ static json_t *side_to_json(const struct eps_plan_side *side)
 
 static json_t *choice_to_json(const struct eps_plan *plan)
 {
-    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:b, s:i}", "microbatch", (int)plan->microbatch, "stash",
-                     plan->host_stash ? "host" : "device", "kept", (int)plan->n_kept, "weight_buffers",
+    return json_pack("{s:i, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:i}", "microbatch", (int)plan->microbatch,
+                     "stash", plan->host_stash ? "host" : "device", "kept", (int)plan->n_kept, "kept_activations",
+                     plan->kept.names, "kept_activations_below", plan->kept_below.names, "weight_buffers",
                      (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "sums", (int)plan->n_sums, "slots",
                      (int)plan->n_slots, "one_pass_head", plan->one_pass, "head_tile", (int)plan->head_tile);
 }

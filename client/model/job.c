@@ -11,6 +11,20 @@ static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
     return (uint32_t *)job->data.base + (size_t)buffer * 2 * job->batch * job->seq;
 }
 
+static int name_kept(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
+                     struct error *err)
+{
+    struct model model;
+    const int rc = model_init(&model, config, err);
+
+    if (rc)
+        return rc;
+    model_keeping_name(out->kept.names, model_block(&model)->program, choice->kept);
+    model_keeping_name(out->kept_below.names, model_block(&model)->program, choice->kept_below);
+    model_free(&model);
+    return 0;
+}
+
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err)
 {
@@ -59,6 +73,9 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
                                       .n_weight_buffers = m.job_opened.choice.n_weight_buffers,
                                       .n_resident = m.job_opened.choice.n_resident,
                                       .whole_head = m.job_opened.choice.whole_head};
+    rc = name_kept(&job->choice, &model->config, &m.job_opened.choice, err);
+    if (rc)
+        return rc;
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
 }
 

@@ -48,8 +48,10 @@ struct layer_pass {
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
     void *workspace;              /* plan_workspace(), of any content */
-    /* Kept activations (plan_kept_bytes): written forward, read backward; NULL: backward recomputes them. */
+    /* What a block keeps of its activations (struct model_program), and where (plan_kept_bytes): written forward, read
+     * backward, which recomputes the others. NULL: nothing. */
     void *kept;
+    uint32_t keeping;
     /* (the head's units, bottom first): forward also does backward's work for all of them; NULL otherwise. */
     const struct layer_chunk *chunks;
     uint32_t n_rows, n_tokens; /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */

@@ -11,7 +11,7 @@ struct run {
     const struct layer_pass *pass;
     const struct model_program *layer;
     const struct schedule *schedule;
-    enum model_keeping keeping;
+    uint32_t keeping; /* of the first n_keepings */
     struct plan_places places;
 };
 
@@ -19,7 +19,7 @@ static struct run run_of(const struct layer_pass *pass, bool backward)
 {
     struct run r = {.pass = pass,
                     .layer = pass->layer->program,
-                    .keeping = pass->kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING};
+                    .keeping = model_keeping(pass->layer->program, pass->keeping)};
 
     r.schedule = backward ? &r.layer->backward[r.keeping] : &r.layer->forward[r.keeping];
     plan_places(&r.places, &r.layer->program, r.schedule, pass->setting, plan_shape_of(pass->plan));

@@ -14,18 +14,27 @@ static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
     return pass->run_rows - row < most ? pass->run_rows - row : most;
 }
 
-/* Kept activations of a block for the microbatch that begins at `row` of a run; NULL if the block keeps none. An
- * evaluation keeps nothing; all blocks then share one place. */
-static void *kept_of(const struct device_pass *pass, const struct model_layer *layer, uint32_t run, uint32_t row)
+/* What a block keeps of its activations; NULL: nothing. */
+static const struct plan_kept *kept_of(const struct plan *plan, const struct model_layer *layer)
+{
+    const struct plan_kept *kept = plan_kept_of(plan, layer->index);
+
+    return layer->kind == MODEL_BLOCK && kept->keeping != MODEL_KEEPS_NOTHING ? kept : NULL;
+}
+
+/* Where they lie of the microbatch that begins at `row` of a run; NULL if the block keeps none. An evaluation keeps
+ * nothing: all its microbatches then share the place of the first. */
+static void *kept_at(const struct device_pass *pass, const struct model_layer *layer, uint32_t run, uint32_t row)
 {
     const struct plan *plan = &pass->worker->plan;
-    const uint32_t first = pass->worker->model.config.n_layers - plan->choice.n_kept;
-    const uint64_t microbatch = row / plan->choice.microbatch * plan->kept_microbatch;
+    const struct plan_kept *kept = kept_of(plan, layer);
 
-    if (layer->kind != MODEL_BLOCK || layer->index < first)
+    if (!kept)
         return NULL;
-    return device_pass_address(pass, plan->kept + (layer->index - first) * plan->kept_bytes +
-                                         (pass->train ? run * plan->kept_part + microbatch : 0));
+    return device_pass_address(pass,
+                               kept->at + (layer->index - kept->first) * kept->bytes +
+                                   (pass->train ? run * kept->part + row / plan->choice.microbatch * kept->microbatch
+                                                : 0));
 }
 
 /* What a visit may use for the microbatch that begins at `row` of a run, except weights and boundaries. */
@@ -36,6 +45,7 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
     const struct model *model = &w->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const size_t token = device_pass_token(pass, run, row);
+    const struct plan_kept *kept = kept_of(plan, layer);
 
     return (struct layer_pass){.ops = w->ops,
                                .dev = w->dev,
@@ -50,7 +60,8 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .running = (float *)device_pass_address(pass, plan->running) + token * 3,
                                .losses = (double *)device_pass_address(pass, plan->losses) + token,
                                .workspace = device_pass_address(pass, plan->workspace),
-                               .kept = kept_of(pass, layer, run, row),
+                               .kept = kept_at(pass, layer, run, row),
+                               .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
                                .n_rows = microbatch_at(pass, row),
                                .n_tokens = plan->setting.seq,
                                .first_row = device_pass_first_row(pass, run) + row,

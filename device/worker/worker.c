@@ -29,17 +29,18 @@ static int allocate(struct device_worker *w, struct error *err)
                : error_set(err, -ENOMEM, "out of memory");
 }
 
-/* For the largest microbatch. Where all blocks keep their internals, these are not in the workspace. */
+/* For the largest microbatch, and a block that keeps least. */
 static void prepare_attention(struct device_worker *w)
 {
     char *arena = w->ops->arena(w->dev);
     const struct plan *plan = &w->plan;
-    const bool all_keep = plan->choice.n_kept == w->model.config.n_layers;
+    const struct plan_kept *kept = plan_kept_of(plan, 0);
     const struct layer_pass pass = {.ops = w->ops,
                                     .dev = w->dev,
                                     .model = &w->model,
                                     .workspace = arena + plan->workspace,
-                                    .kept = all_keep ? arena + plan->kept : NULL,
+                                    .kept = kept->keeping ? arena + kept->at : NULL,
+                                    .keeping = kept->keeping,
                                     .n_rows = plan->choice.microbatch,
                                     .n_tokens = plan->setting.seq,
                                     .dropout = plan->setting.purpose == PLAN_TRAIN,

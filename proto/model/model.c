@@ -50,15 +50,49 @@ static uint32_t count_units(uint64_t rows, uint64_t each)
     return (uint32_t)((rows + each - 1) / each);
 }
 
-/* All that follows from a program. */
-static void complete_program(struct model_program *p)
+void model_complete_program(struct model_program *p)
 {
-    p->kept[MODEL_KEEPS_NOTHING] = 0;
-    p->kept[MODEL_KEEPS_ALL] = program_keepable(&p->program);
-    for (int keeping = 0; keeping < MODEL_KEEPINGS; keeping++) {
+    uint64_t groups[PROGRAM_KEPT_GROUPS];
+    int operations[PROGRAM_KEPT_GROUPS];
+
+    p->n_keepings = UINT32_C(1) << program_kept_groups(&p->program, groups, operations);
+    for (uint32_t keeping = 0; keeping < p->n_keepings; keeping++) {
+        p->kept[keeping] = 0;
+        for (int i = 0; i < PROGRAM_KEPT_GROUPS; i++)
+            if (keeping >> i & 1)
+                p->kept[keeping] |= groups[i];
         schedule_forward(&p->forward[keeping], &p->program, p->kept[keeping]);
         schedule_backward(&p->backward[keeping], &p->program, p->kept[keeping]);
     }
+}
+
+/* "attn.c_attn" of a linear map, by its first tensor; else the operation's kind. */
+static int print_operation(char *out, size_t size, const struct program *p, int operation)
+{
+    const struct program_operation *op = &p->operations[operation];
+    const char *stem = p->tensors[op->tensor].name, *dot = strrchr(stem, '.');
+
+    if (op->kind != PROGRAM_LINEAR || !dot)
+        return snprintf(out, size, "%s", op->kind == PROGRAM_ADD ? "residual" : program_rules[op->kind].name);
+    return snprintf(out, size, "%.*s", (int)(dot - stem), stem);
+}
+
+const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping)
+{
+    const uint32_t kept = model_keeping(p, keeping);
+    uint64_t groups[PROGRAM_KEPT_GROUPS];
+    int operations[PROGRAM_KEPT_GROUPS], n = 0;
+
+    program_kept_groups(&p->program, groups, operations);
+    snprintf(out, MODEL_KEEPING_BYTES, "%s", kept == 0 ? "nothing" : "all");
+    if (kept == p->n_keepings - 1)
+        return out;
+    for (int i = 0; i < PROGRAM_KEPT_GROUPS; i++)
+        if (kept >> i & 1) {
+            n += snprintf(out + n, (size_t)(MODEL_KEEPING_BYTES - n), "%s", n ? ", " : "");
+            n += print_operation(out + n, (size_t)(MODEL_KEEPING_BYTES - n), &p->program, operations[i]);
+        }
+    return out;
 }
 
 static int write_programs(struct model *m)
@@ -73,7 +107,7 @@ static int write_programs(struct model *m)
         return -ENOMEM;
     for (uint32_t i = 0; i < m->n_programs; i++) {
         layers[i].write(&m->programs[i].program, &m->config);
-        complete_program(&m->programs[i]);
+        model_complete_program(&m->programs[i]);
     }
     return 0;
 }

@@ -74,15 +74,31 @@ enum { MODEL_SLICE = 4 << 20 }; /* elements of one slice at most: 16 MiB of fp32
 
 enum model_layer_kind { MODEL_EMBEDDING, MODEL_BLOCK, MODEL_SINGLE, MODEL_HEAD };
 
-/* How much forward keeps of what backward reads. */
-enum model_keeping { MODEL_KEEPS_NOTHING, MODEL_KEEPS_ALL, MODEL_KEEPINGS };
+/* What forward leaves for backward, as a set of the program's groups of values (program_kept_groups): bit i for group i.
+ * Bits beyond a program's groups mean nothing. */
+enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL_KEEPS_ALL = MODEL_KEEPINGS - 1 };
 
 /* A program, and what is derived from it once for all layers that run it. */
 struct model_program {
     struct program program;
-    uint64_t kept[MODEL_KEEPINGS]; /* sets of values */
+    uint32_t n_keepings; /* those that differ: the first of MODEL_KEEPINGS */
+    /* Of the first n_keepings: values that are kept, and schedules. */
+    uint64_t kept[MODEL_KEEPINGS];
     struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
 };
+
+/* All that follows from p->program. */
+void model_complete_program(struct model_program *p);
+
+/* Which of the first n_keepings is this one. */
+static inline uint32_t model_keeping(const struct model_program *p, uint32_t keeping)
+{
+    return keeping & (p->n_keepings - 1);
+}
+
+/* "all", "nothing", or what makes the values that are kept: "attn.c_attn, attention". Returns out. */
+enum { MODEL_KEEPING_BYTES = 4 * PROGRAM_NAME_BYTES };
+const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping);
 
 /* Which row of a table a token takes. */
 enum model_lookup {

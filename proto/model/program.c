@@ -213,3 +213,23 @@ uint64_t program_keepable(const struct program *p)
             keepable &= ~(UINT64_C(1) << value);
     return keepable;
 }
+
+int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
+                        int operations[PROGRAM_KEPT_GROUPS])
+{
+    const uint64_t keepable = program_keepable(p);
+    int n = 0, last = -1;
+
+    for (int value = 0; value < p->n_values; value++) {
+        const int operation = p->values[value].operation;
+        if (!(keepable >> value & 1))
+            continue;
+        if (operation != last && n < PROGRAM_KEPT_GROUPS) {
+            values[n] = 0;
+            operations[n++] = operation;
+        }
+        values[n - 1] |= UINT64_C(1) << value;
+        last = operation;
+    }
+    return n;
+}

@@ -170,6 +170,12 @@ int program_count_readers(const struct program *p, int value);
 /* The values that backward reads and that are expensive to recompute: what a layer keeps that keeps everything. */
 uint64_t program_keepable(const struct program *p);
 
+/* The same, in groups: what one operation writes is kept together, and what the last operations of many write. Fills in
+ * as many sets as it returns, and the first operation of each. */
+enum { PROGRAM_KEPT_GROUPS = 4 };
+int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
+                        int operations[PROGRAM_KEPT_GROUPS]);
+
 /* The values that backward reads. */
 uint64_t program_read_backward(const struct program *p);
 

@@ -244,20 +244,20 @@ static uint32_t end_of_range(uint32_t index, uint32_t first, uint32_t n, bool ba
     return index < first ? first : n;
 }
 
-/* Visits of blocks alike from this one on: all of them keep their internals or none, and stay or do not; else 1. */
+/* Visits of blocks alike from this one on: all of them keep the same, and stay or do not; else 1. */
 static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward, uint32_t most)
 {
     const struct model *model = c->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
-    const uint32_t n = model->config.n_layers, n_above = plan_head(model)->n_visits + 1, index = layer->index;
-    const uint32_t resident = c->plan->n_resident > n_above ? c->plan->n_resident - n_above : 0;
-    const uint32_t unit = model->visits[visit];
+    const uint32_t n = model->config.n_layers, index = layer->index, unit = model->visits[visit];
+    const uint32_t places = plan_place_of(model, unit) + index + 1; /* down to the lowest block */
+    const uint32_t passing = places > c->plan->n_resident ? places - c->plan->n_resident : 0;
     uint32_t count;
 
     if (layer->kind != MODEL_BLOCK)
         return 1;
     const uint32_t kept_end = end_of_range(index, n - c->plan->choice.n_kept, n, backward);
-    const uint32_t resident_end = end_of_range(index, n - resident, n, backward);
+    const uint32_t resident_end = end_of_range(index, passing < n ? passing : n, n, backward);
     if (backward)
         count = index + 1 - (kept_end > resident_end ? kept_end : resident_end);
     else

@@ -60,10 +60,29 @@ static uint32_t count_arenas(const struct plan_fit_asked *asked)
     return n;
 }
 
+/* But for the stash, which depends on the plans. */
+static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
+{
+    const struct plan_goal *goal = &asked->goal;
+
+    return (struct plan_host_setting){.purpose = goal->purpose,
+                                      .precision = goal->precision,
+                                      .moments = goal->moments,
+                                      .grad = goal->grad,
+                                      .fenced = goal->fenced,
+                                      .adamw = goal->adamw,
+                                      .n_parts = goal->n_parts,
+                                      .n_workers = asked->n_workers,
+                                      .beside = has_worker_beside(asked),
+                                      .batch = goal->batch,
+                                      .seq = goal->seq,
+                                      .config_bytes = asked->config_bytes,
+                                      .side_bytes = asked->side_bytes};
+}
+
 /* The devices are planned: what the host takes beside them. */
 static void account(struct plan_fit *fit, const struct plan_fit_asked *asked)
 {
-    const struct plan_goal *goal = &asked->goal;
     uint64_t stash_bytes = 0, arenas = 0;
 
     for (uint32_t i = 0; i < asked->n_workers; i++) {
@@ -71,22 +90,8 @@ static void account(struct plan_fit *fit, const struct plan_fit_asked *asked)
         arenas += asked->devices[i].backend->takes_turns ? plan_total(&fit->plans[i]) : 0;
     }
     fit->n_workers = asked->n_workers;
-    fit->setting = (struct plan_host_setting){
-        .purpose = goal->purpose,
-        .precision = goal->precision,
-        .moments = goal->moments,
-        .grad = goal->grad,
-        .fenced = goal->fenced,
-        .adamw = goal->adamw,
-        .n_parts = goal->n_parts,
-        .n_workers = asked->n_workers,
-        .beside = has_worker_beside(asked),
-        .batch = goal->batch,
-        .seq = goal->seq,
-        .host_stash_bytes = stash_bytes,
-        .config_bytes = asked->config_bytes,
-        .side_bytes = asked->side_bytes,
-    };
+    fit->setting = host_setting(asked);
+    fit->setting.host_stash_bytes = stash_bytes;
     fit->room = (struct plan_room){.available = asked->available, .cap = asked->cap, .arenas = arenas};
     plan_host(&fit->host, asked->model, &fit->setting);
 }
@@ -105,7 +110,8 @@ static int plan_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_a
 {
     const struct plan_fit_device *device = &asked->devices[i];
     const struct plan_setting setting = plan_fit_setting(asked, i);
-    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = limit->no_host_stash};
+    const struct plan_host_setting host = host_setting(asked);
+    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = limit->no_host_stash, .host = &host};
     const bool is_limited = device->backend->takes_turns && limit->budget < device->budget;
     const uint64_t budget = is_limited ? limit->budget : device->budget;
 

@@ -52,6 +52,22 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
     return bytes;
 }
 
+struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t keeping)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
+    const struct model_program *block = model_block(model)->program;
+    struct plan_kept kept = {.keeping = model_keeping(block, keeping)};
+    const uint64_t values = block->kept[kept.keeping];
+
+    kept.microbatch = plan_kept_bytes(&block->program, values, s, plan_shape_of(plan));
+    kept.part = n * kept.microbatch;
+    if (rest)
+        kept.part += plan_kept_bytes(&block->program, values, s, (struct plan_shape){rest, s->seq});
+    kept.bytes = s->share_rows / s->part_rows * kept.part;
+    return kept;
+}
+
 /* ---- the workspace ---- */
 
 /* Buffers of the workspace, in the order in which they are placed; then those that have a place, by offset. */
@@ -140,21 +156,33 @@ void plan_places(struct plan_places *out, const struct program *program, const s
     }
 }
 
-/* The most of a program's schedules that the plan runs. */
+/* The most of a program's schedules that the plan runs, where it keeps so much. */
 static uint64_t program_bytes(const struct plan *plan, const struct model_program *p, struct plan_shape shape,
-                              bool keeps_nothing, bool keeps_all)
+                              uint32_t keeping)
 {
     const struct plan_setting *setting = &plan->setting;
-    const bool runs[MODEL_KEEPINGS] = {[MODEL_KEEPS_NOTHING] = keeps_nothing, [MODEL_KEEPS_ALL] = keeps_all};
+    const uint32_t index = model_keeping(p, keeping);
     struct plan_places places;
     uint64_t most = 0;
 
-    for (int keeping = 0; keeping < MODEL_KEEPINGS; keeping++)
-        for (int backward = 0; runs[keeping] && backward < (setting->purpose == PLAN_TRAIN ? 2 : 1); backward++) {
-            plan_places(&places, &p->program, backward ? &p->backward[keeping] : &p->forward[keeping], setting, shape);
-            if (most < places.bytes)
-                most = places.bytes;
-        }
+    for (int backward = 0; backward < (setting->purpose == PLAN_TRAIN ? 2 : 1); backward++) {
+        plan_places(&places, &p->program, backward ? &p->backward[index] : &p->forward[index], setting, shape);
+        if (most < places.bytes)
+            most = places.bytes;
+    }
+    return most;
+}
+
+static uint64_t block_bytes(const struct plan *plan, const struct model *model, const struct model_program *p,
+                            struct plan_shape shape)
+{
+    const struct plan_choice *choice = &plan->choice;
+    uint64_t most = 0, bytes;
+
+    if (choice->n_kept < model->config.n_layers)
+        most = program_bytes(plan, p, shape, choice->kept_below);
+    if (choice->n_kept > 0 && most < (bytes = program_bytes(plan, p, shape, choice->kept)))
+        most = bytes;
     return most;
 }
 
@@ -178,7 +206,8 @@ static uint64_t singles_bytes(const struct plan *plan, const struct model *model
     uint64_t most = 0;
 
     for (uint32_t i = 0; i < model->n_programs; i++) {
-        const uint64_t bytes = i == model->block ? 0 : program_bytes(plan, &model->programs[i], shape, true, false);
+        const uint64_t bytes =
+            i == model->block ? 0 : program_bytes(plan, &model->programs[i], shape, MODEL_KEEPS_NOTHING);
         if (most < bytes)
             most = bytes;
     }
@@ -188,14 +217,12 @@ static uint64_t singles_bytes(const struct plan *plan, const struct model *model
 uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind)
 {
     const struct plan_shape shape = plan_shape_of(plan);
-    const bool recomputes = plan->choice.n_kept < model->config.n_layers;
-    const bool keeps = plan->choice.n_kept > 0;
 
     switch (kind) {
     case MODEL_EMBEDDING:
         break;
     case MODEL_BLOCK:
-        return program_bytes(plan, model_block(model)->program, shape, recomputes, keeps);
+        return block_bytes(plan, model, model_block(model)->program, shape);
     case MODEL_SINGLE:
         return singles_bytes(plan, model, shape);
     case MODEL_HEAD:

@@ -32,6 +32,9 @@ void plan_places(struct plan_places *out, const struct program *program, const s
 uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
                          struct plan_shape shape);
 
+/* What a block keeps of every microbatch of the plan's share: all of it but first, n_blocks and at. */
+struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t keeping);
+
 /* How the setting's device computes attention's gradient, if its shape suits (proto/plan/attention.h): our kernels where
  * there is none, values are fp32, or probabilities are dropped. */
 enum plan_attention plan_attention_way(const struct program_attention_options *attention,

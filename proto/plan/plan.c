@@ -134,20 +134,17 @@ static uint32_t count_sums(const struct plan *plan, const struct model *model)
     return plan->choice.n_sums < most ? plan->choice.n_sums : (uint32_t)most;
 }
 
-/* Internals of every microbatch of the share, for each block that keeps them. */
+/* Blocks lie one after another, the lowest first. */
 static void take_kept(struct plan *plan, const struct model *model, struct layout *l)
 {
-    const struct plan_setting *s = &plan->setting;
-    const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
-    const struct model_program *block = model_block(model)->program;
-    const uint64_t kept = block->kept[MODEL_KEEPS_ALL];
+    const uint32_t n = model->config.n_layers, n_below = n - plan->choice.n_kept;
 
-    plan->kept_microbatch = plan_kept_bytes(&block->program, kept, s, plan_shape_of(plan));
-    plan->kept_part = n * plan->kept_microbatch;
-    if (rest)
-        plan->kept_part += plan_kept_bytes(&block->program, kept, s, (struct plan_shape){rest, s->seq});
-    plan->kept_bytes = s->share_rows / s->part_rows * plan->kept_part;
-    plan->kept = take(l, LEDGER_KEPT, plan->choice.n_kept * plan->kept_bytes);
+    plan->kept[0] = plan_keep(plan, model, plan->choice.kept_below);
+    plan->kept[1] = plan_keep(plan, model, plan->choice.kept);
+    plan->kept[0].n_blocks = plan->kept[1].first = n_below;
+    plan->kept[1].n_blocks = plan->choice.n_kept;
+    for (struct plan_kept *kept = plan->kept; kept < plan->kept + 2; kept++)
+        kept->at = take(l, LEDGER_KEPT, kept->n_blocks * kept->bytes);
 }
 
 /* The most that a layer up to `top` asks for. Nothing lies behind it, so its end is the arena's, without rounding. */
@@ -307,6 +304,10 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
             err, -EINVAL,
             "%u blocks that keep their internals: there are %u, and only to train with the stash on the device",
             c->n_kept, model->config.n_layers);
+    if ((c->n_kept > 0) != (c->kept > 0) || c->kept > MODEL_KEEPS_ALL || c->kept_below > MODEL_KEEPS_ALL ||
+        (c->kept_below > 0 && c->n_kept == 0))
+        return error_set(err, -EINVAL, "%u blocks that keep set %u of their values, the others set %u: no such plan",
+                         c->n_kept, c->kept, c->kept_below);
     if (c->whole_head && s->purpose != PLAN_TRAIN)
         return error_set(err, -EINVAL, "a whole head is for training");
     if (c->host_stash && s->purpose == PLAN_GENERATE)

@@ -79,9 +79,11 @@ struct plan_setting {
 
 /* What can be chosen. */
 struct plan_choice {
-    uint32_t microbatch;       /* rows, 1..part_rows: the one choice that changes bits (rounding) */
-    bool host_stash;           /* boundaries and their gradient live in a host segment; the device has tiles of them */
-    uint32_t n_kept;           /* blocks, the topmost, whose internals are kept from forward to backward */
+    uint32_t microbatch; /* rows, 1..part_rows: the one choice that changes bits (rounding) */
+    bool host_stash;     /* boundaries and their gradient live in a host segment; the device has tiles of them */
+    /* The n_kept topmost blocks keep the values `kept` from forward to backward, the others `kept_below`: as in struct
+     * model_program. Backward computes the rest again. */
+    uint32_t n_kept, kept, kept_below;
     uint32_t n_weight_buffers; /* 1..3 */
     uint32_t n_sums;           /* 0..PLAN_MAX_SUMS: no fewer than sets of tiles, and where there is one of these, one */
     uint32_t n_resident; /* units that stay, in the order of plan_unit_at (proto/plan/units.h): to generate for good, to
@@ -89,6 +91,15 @@ struct plan_choice {
     bool whole_head;     /* the head's units and their contributions of every part are on the device at once, and
                                 * so are the logits of a tile: it computes them once. A head of one unit with one part
                                 * in the share always does */
+};
+
+/* What some of the blocks keep. */
+struct plan_kept {
+    uint32_t keeping;         /* as in struct model_program */
+    uint32_t first, n_blocks; /* the lowest, and how many there are */
+    uint64_t at, bytes;       /* of block `first`; of each block */
+    uint64_t part;            /* bytes of one part in there, microbatch after microbatch */
+    uint64_t microbatch;      /* bytes of one microbatch in there */
 };
 
 /* Offsets are in bytes from the arena's start, multiples of PLAN_ALIGNMENT. */
@@ -123,9 +134,7 @@ struct plan {
     uint64_t running;            /* (share tokens, 3) log-sum-exp of the head */
     uint64_t losses;             /* (share tokens) double */
     uint64_t ids, labels;        /* (share tokens) u32 each; to generate, ids of one tile */
-    uint64_t kept, kept_bytes;   /* internals of the kept blocks, the lowest first: kept_bytes each */
-    uint64_t kept_part;          /* of one part in there, microbatch after microbatch */
-    uint64_t kept_microbatch;    /* of one microbatch in there */
+    struct plan_kept kept[2];    /* of the lower blocks, and of the n_kept topmost */
     uint64_t cache, cache_bytes; /* to generate: keys and values, of block i at cache + i * cache_bytes */
     uint64_t logits;             /* to generate: (vocabulary) of the last token */
     uint64_t workspace, workspace_bytes; /* the largest that a layer asks for one microbatch */
@@ -151,6 +160,12 @@ int plan_check_choice(const struct model *model, const struct plan_setting *sett
 /* Cannot fail: both must have been checked. */
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice);
+
+/* What a block of this index keeps. */
+static inline const struct plan_kept *plan_kept_of(const struct plan *plan, uint32_t index)
+{
+    return &plan->kept[index >= plan->kept[1].first];
+}
 
 /* Where a unit that stays lies, from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);

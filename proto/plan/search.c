@@ -1,7 +1,9 @@
 #include "proto/plan/search.h"
 
 #include "proto/plan/cost.h"
+#include "proto/plan/layers.h"
 #include "proto/plan/units.h"
+#include "proto/plan/work.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,27 +16,51 @@ enum {
     MAX_COUNTS = EVERY_COUNT + 32,
 };
 
+/* What blocks may keep, from nothing on: all of them one level, then the topmost ones the next. */
+struct levels {
+    uint32_t of[MODEL_KEEPINGS], n;
+};
+
 struct search {
     const struct model *model;
     const struct plan_setting *setting;
     const struct profile *profile;
-    struct plan_host_setting host; /* nominal: what is chosen here changes nothing of it */
+    struct plan_host_setting host; /* what is chosen here changes nothing that the prediction reads of it */
     uint64_t budget;
+    struct levels levels; /* those that pay most, for the microbatch that is looked at */
     struct plan best;
     int64_t best_time;
     bool found;
 };
 
-/* Chosen already: all but the layers that keep and the units that stay. */
+/* Chosen already: all but what blocks keep and the units that stay. */
 struct chain {
     struct plan_choice choice;
-    uint32_t most_kept, most_resident;
+    const struct levels *levels;
+    uint32_t n_blocks, most_kept, most_resident; /* most_kept: blocks, each counted at every level above nothing */
     bool resident_first;
 };
 
 static uint32_t chain_end(const struct chain *chain)
 {
     return chain->most_kept + chain->most_resident;
+}
+
+static const struct levels nothing_or_all = {{MODEL_KEEPS_NOTHING, MODEL_KEEPS_ALL}, 2};
+
+/* After so many blocks have gone up by a level. */
+static void keep(struct plan_choice *choice, const struct chain *chain, uint32_t steps)
+{
+    const uint32_t level = steps / chain->n_blocks, rest = steps % chain->n_blocks;
+    const uint32_t *kept = chain->levels->of;
+
+    if (rest) {
+        choice->n_kept = rest;
+        choice->kept_below = kept[level], choice->kept = kept[level + 1];
+    } else if (level) {
+        choice->n_kept = chain->n_blocks;
+        choice->kept = kept[level];
+    }
 }
 
 static void lay_out_at(struct plan *out, const struct search *s, const struct chain *chain, uint32_t at)
@@ -44,7 +70,7 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
     struct plan_choice choice = chain->choice;
 
     choice.n_resident = chain->resident_first ? of_first : at - of_first;
-    choice.n_kept = chain->resident_first ? at - of_first : of_first;
+    keep(&choice, chain, chain->resident_first ? at - of_first : of_first);
     plan_lay_out(out, s->model, s->setting, &choice);
 }
 
@@ -69,18 +95,29 @@ static void offer(struct search *s, const struct plan *plan)
     s->best = *plan, s->best_time = time, s->found = true;
 }
 
-/* Where bytes may fall as the chain goes on: once all of the head's units stay, or all there are, buffers need less
- * room. Between two of these they grow. The last is past the end. */
-enum { CHAIN_BREAKS = 4 };
+/* Where bytes may fall as the chain goes on: once all of the head's units stay, or all there are, buffers need less room,
+ * and so does the workspace once all blocks keep the same. Between two of these bytes grow. The last is past the end. */
+enum { CHAIN_BREAKS = MODEL_KEEPINGS + 4 };
 
-static void find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const struct chain *chain)
+static int find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const struct chain *chain)
 {
-    const uint32_t before = chain->resident_first ? 0 : chain->most_kept;
+    const uint32_t n_head = plan_head(s->model)->n_visits;
+    const uint32_t resident = chain->resident_first ? 0 : chain->most_kept;
+    const uint32_t kept = chain->resident_first ? chain->most_resident : 0;
+    int n = 0;
 
-    at[0] = 0;
-    at[1] = before + plan_head(s->model)->n_visits;
-    at[2] = before + chain->most_resident;
-    at[3] = chain_end(chain) + 1;
+    if (chain->resident_first) {
+        at[n++] = 0;
+        at[n++] = n_head;
+    }
+    for (uint32_t steps = 0; steps <= chain->most_kept; steps += chain->n_blocks)
+        at[n++] = kept + steps;
+    if (!chain->resident_first) {
+        at[n++] = resident + n_head;
+        at[n++] = resident + chain->most_resident;
+    }
+    at[n++] = chain_end(chain) + 1;
+    return n;
 }
 
 /* The furthest that fits. */
@@ -88,9 +125,8 @@ static bool find_furthest(struct plan *out, uint32_t *at, const struct search *s
 {
     uint32_t breaks[CHAIN_BREAKS];
     struct plan plan;
-    int i = CHAIN_BREAKS - 1;
+    int i = find_breaks(breaks, s, chain) - 1;
 
-    find_breaks(breaks, s, chain);
     do {
         if (--i < 0)
             return false;
@@ -133,22 +169,52 @@ static void follow(struct search *s, const struct chain *chain)
         offer(s, &least);
 }
 
-static bool is_possible(const struct model *model, const struct plan_setting *setting, struct plan_choice choice,
-                        uint32_t n_kept)
+static bool is_possible(const struct model *model, const struct plan_setting *setting, const struct plan_choice *choice)
 {
-    choice.n_kept = n_kept;
-    return plan_check_choice(model, setting, &choice, NULL) == 0;
+    return plan_check_choice(model, setting, choice, NULL) == 0;
 }
 
-/* All that can stay, and all blocks that can keep their internals: where any can, all can. */
-static struct chain chain_of(const struct model *model, const struct plan_setting *setting,
-                             const struct plan_choice *choice)
+/* All that can stay, and all blocks at all levels: where any can keep anything, all can. */
+static struct chain chain_of(const struct search *s, const struct plan_choice *choice, const struct levels *levels)
 {
-    const uint32_t n_blocks = model->config.n_layers;
+    const uint32_t n_blocks = s->model->config.n_layers;
+    const bool may_keep = s->setting->purpose == PLAN_TRAIN && !choice->host_stash;
 
     return (struct chain){.choice = *choice,
-                          .most_kept = is_possible(model, setting, *choice, n_blocks) ? n_blocks : 0,
-                          .most_resident = plan_count_uploaded(model)};
+                          .levels = levels,
+                          .n_blocks = n_blocks,
+                          .most_kept = may_keep ? (levels->n - 1) * n_blocks : 0,
+                          .most_resident = plan_count_uploaded(s->model)};
+}
+
+/* From nothing on, each next level is the one that saves most time for each byte that it adds: so no mix of others saves
+ * more with as many bytes. */
+static struct levels best_levels(const struct search *s, uint32_t rows)
+{
+    const struct plan plan = {.setting = *s->setting, .choice = {.microbatch = rows}};
+    const uint32_t n = model_block(s->model)->program->n_keepings;
+    double seconds[MODEL_KEEPINGS];
+    uint64_t bytes[MODEL_KEEPINGS];
+    struct levels levels = {.n = 1};
+
+    for (uint32_t i = 0; i < n; i++) {
+        seconds[i] = plan_work_keeping(&plan, s->model, s->profile, i);
+        bytes[i] = plan_keep(&plan, s->model, i).bytes;
+    }
+    for (uint32_t at = 0, next = 0;; at = next) {
+        double best = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const double saved = seconds[at] - seconds[i];
+            if (bytes[i] <= bytes[at] || !(saved > 0))
+                continue;
+            const double rate = saved / (double)(bytes[i] - bytes[at]);
+            if (rate > best || (rate == best && bytes[i] < bytes[next]))
+                best = rate, next = i;
+        }
+        if (next == at)
+            return levels;
+        levels.of[levels.n++] = next;
+    }
 }
 
 /* Rows of the microbatches to look through, falling; returns how many. */
@@ -167,38 +233,49 @@ static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_
 
 /* Everything with so many rows: calls visit for each. */
 static void look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
-                         void (*visit)(struct search *s, const struct chain *chain))
+                         void (*visit)(struct search *s, const struct plan_choice *choice))
 {
     for (unsigned i = 0; i < 4; i++) {
         struct plan_choice choice = {.microbatch = rows, .host_stash = i & 1, .whole_head = i & 2};
         if (choice.host_stash && wish->no_host_stash)
             continue;
         for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)
-            if (is_possible(s->model, s->setting, choice, 0)) {
-                const struct chain chain = chain_of(s->model, s->setting, &choice);
-                visit(s, &chain);
-            }
+            if (is_possible(s->model, s->setting, &choice))
+                visit(s, &choice);
     }
 }
 
-static void visit_time(struct search *s, const struct chain *chain)
+/* What blocks keep and then units that stay, and the other way round. */
+static void follow_both(struct search *s, const struct plan_choice *choice, const struct levels *levels)
 {
-    struct chain other = *chain;
+    struct chain chain = chain_of(s, choice, levels);
 
-    follow(s, chain);
-    other.resident_first = true;
-    if (chain->most_kept)
-        follow(s, &other);
+    follow(s, &chain);
+    chain.resident_first = true;
+    if (chain.most_kept)
+        follow(s, &chain);
 }
 
-static void visit_bytes(struct search *s, const struct chain *chain)
+static void visit_plain(struct search *s, const struct plan_choice *choice)
 {
+    follow_both(s, choice, &nothing_or_all);
+}
+
+static void visit_levels(struct search *s, const struct plan_choice *choice)
+{
+    if (!choice->host_stash)
+        follow_both(s, choice, &s->levels);
+}
+
+static void visit_bytes(struct search *s, const struct plan_choice *choice)
+{
+    const struct chain chain = chain_of(s, choice, &nothing_or_all);
     uint32_t breaks[CHAIN_BREAKS];
     struct plan plan;
+    const int n = find_breaks(breaks, s, &chain);
 
-    find_breaks(breaks, s, chain);
-    for (int i = 0; i < CHAIN_BREAKS - 1; i++) {
-        lay_out_at(&plan, s, chain, breaks[i]);
+    for (int i = 0; i < n - 1; i++) {
+        lay_out_at(&plan, s, &chain, breaks[i]);
         if (!s->found || plan_total(&plan) < plan_total(&s->best))
             s->best = plan, s->found = true;
     }
@@ -296,16 +373,34 @@ static void add_sums(struct search *s)
     }
 }
 
+/* Blocks that keep a part of their values may leave fewer bytes over than those that keep nothing or all, and then less for
+ * sums: of both the better one counts. */
+static void search_levels(struct search *s, const uint32_t *rows, uint32_t n_rows, const struct plan_wish *wish)
+{
+    struct search plain = *s;
+
+    for (uint32_t i = 0; i < n_rows; i++) {
+        s->levels = best_levels(s, rows[i]);
+        if (s->levels.n > 2)
+            look_through(s, rows[i], wish, visit_levels);
+    }
+    add_sums(s);
+    add_sums(&plain);
+    offer(s, &plain.best);
+}
+
 int plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
                 const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err)
 {
+    const struct plan_host_setting nominal = {.purpose = setting->purpose,
+                                              .precision = setting->precision,
+                                              .n_parts =
+                                                  setting->part_rows ? setting->share_rows / setting->part_rows : 1,
+                                              .n_workers = 1};
     struct search s = {.model = model,
                        .setting = setting,
                        .profile = profile,
-                       .host = {.purpose = setting->purpose,
-                                .precision = setting->precision,
-                                .n_parts = setting->part_rows ? setting->share_rows / setting->part_rows : 1,
-                                .n_workers = 1},
+                       .host = wish->host ? *wish->host : nominal,
                        .budget = budget};
     uint32_t rows[MAX_COUNTS];
     int rc = plan_check(model, setting, err);
@@ -317,10 +412,10 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                          setting->part_rows);
     const uint32_t n_rows = list_rows(rows, setting->part_rows, wish->microbatch);
     for (uint32_t i = 0; i < n_rows; i++)
-        look_through(&s, rows[i], wish, visit_time);
+        look_through(&s, rows[i], wish, visit_plain);
     if (s.found) {
         if (setting->purpose == PLAN_TRAIN)
-            add_sums(&s);
+            search_levels(&s, rows, n_rows, wish);
         *out = s.best;
         return 0;
     }

@@ -197,14 +197,19 @@ static double contribution_of(const struct batch *b, const struct program *p)
     return seconds;
 }
 
-static struct plan_work_layer layer_of(const struct batch *b, const struct model_program *p)
+static double layer_backward(const struct batch *b, const struct model_program *p, uint32_t keeping)
 {
-    struct plan_work_layer layer = {.forward = schedule_of(b, &p->program, &p->forward[MODEL_KEEPS_NOTHING]),
-                                    .contribution = contribution_of(b, &p->program)};
+    return schedule_of(b, &p->program, &p->backward[model_keeping(p, keeping)]) + cleared(b, &p->program);
+}
 
-    for (enum model_keeping keeping = 0; keeping < MODEL_KEEPINGS; keeping++)
-        layer.backward[keeping] = schedule_of(b, &p->program, &p->backward[keeping]) + cleared(b, &p->program);
-    return layer;
+static struct plan_work_layer layer_of(const struct batch *b, const struct model_program *p, uint32_t kept_below,
+                                       uint32_t kept)
+{
+    return (struct plan_work_layer){
+        .forward = schedule_of(b, &p->program, &p->forward[MODEL_KEEPS_NOTHING]),
+        .backward = {layer_backward(b, p, kept_below), layer_backward(b, p, kept)},
+        .contribution = contribution_of(b, &p->program),
+    };
 }
 
 /* ---- the embedding ---- */
@@ -386,31 +391,53 @@ static struct batch batch_of(const struct plan_work *work, enum plan_work_kind k
                           .fresh = kind == PLAN_WORK_FIRST};
 }
 
-void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
-                    const struct profile *profile)
+static struct plan_work work_of(const struct plan *plan, const struct model *model, const struct profile *profile)
 {
     const uint32_t rows = plan->choice.microbatch, all = plan->setting.part_rows;
 
-    *work = (struct plan_work){.plan = plan,
-                               .model = model,
-                               .profile = profile,
-                               .rows = {rows, rows, all % rows},
-                               .n = {1, all / rows - 1, all % rows ? 1 : 0}};
+    return (struct plan_work){.plan = plan,
+                              .model = model,
+                              .profile = profile,
+                              .rows = {rows, rows, all % rows},
+                              .n = {1, all / rows - 1, all % rows ? 1 : 0}};
+}
+
+void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
+                    const struct profile *profile)
+{
+    const struct plan_choice *choice = &plan->choice;
+
+    *work = work_of(plan, model, profile);
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work->n[kind] > 0) {
             const struct batch b = batch_of(work, kind);
             for (uint32_t i = 0; i < model->n_programs; i++)
-                work->layers[kind][i] = layer_of(&b, &model->programs[i]);
+                work->layers[kind][i] = i == model->block
+                                            ? layer_of(&b, &model->programs[i], choice->kept_below, choice->kept)
+                                            : layer_of(&b, &model->programs[i], 0, 0);
         }
 }
 
 /* A unit that is trained in part takes that part of the contribution's time. */
-static double program_backward(const struct plan_work_layer *layer, const struct model_unit *unit,
-                               enum model_keeping keeping)
+static double program_backward(const struct plan_work_layer *layer, const struct model_unit *unit, bool is_top)
 {
     const double frozen = (double)(unit->n - unit->n_trained) / (double)unit->n;
 
-    return layer->backward[keeping] - (frozen > 0 ? frozen * layer->contribution : 0);
+    return layer->backward[is_top] - (frozen > 0 ? frozen * layer->contribution : 0);
+}
+
+double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,
+                         uint32_t keeping)
+{
+    const struct plan_work work = work_of(plan, model, profile);
+    double seconds = 0;
+
+    for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
+        if (work.n[kind] > 0) {
+            const struct batch b = batch_of(&work, kind);
+            seconds += work.n[kind] * layer_backward(&b, model_block(model)->program, keeping);
+        }
+    return seconds;
 }
 
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind)
@@ -418,7 +445,8 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     const struct model *model = work->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const struct model_unit *unit = &model->units[model->visits[visit]];
-    const bool kept = layer->kind == MODEL_BLOCK && layer->index + work->plan->choice.n_kept >= model->config.n_layers;
+    const bool top_blocks =
+        layer->kind == MODEL_BLOCK && layer->index + work->plan->choice.n_kept >= model->config.n_layers;
     const struct plan_work_layer *programmed;
     const struct batch b = batch_of(work, kind);
     const bool top = visit == layer->first_visit + layer->n_visits - 1;
@@ -429,8 +457,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     case MODEL_BLOCK:
     case MODEL_SINGLE:
         programmed = &work->layers[kind][layer->program - model->programs];
-        return backward ? program_backward(programmed, unit, kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING)
-                        : programmed->forward;
+        return backward ? program_backward(programmed, unit, top_blocks) : programmed->forward;
     case MODEL_HEAD:
         break;
     }

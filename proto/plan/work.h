@@ -28,14 +28,19 @@ struct plan_work {
     bool gathers; /* the link's time of tables is counted here: set it after init; else it is the caller's */
     uint32_t rows[PLAN_WORK_KINDS], n[PLAN_WORK_KINDS]; /* of one part: rows of such a microbatch, and how many */
     struct plan_work_layer {
-        double forward, backward[MODEL_KEEPINGS]; /* seconds: backward by what forward left */
-        double contribution;                      /* of backward: of a unit that is trained whole */
+        double forward, backward[2]; /* seconds: backward of the lower blocks, and of the n_kept topmost */
+        double contribution;         /* of backward: of a unit that is trained whole */
     } layers[PLAN_WORK_KINDS][MODEL_PROGRAMS];
 };
 
 /* To train or to evaluate. The profile is checked. */
 void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
                     const struct profile *profile);
+
+/* Seconds that a block's backward takes for all microbatches of a part where forward keeps so much (struct model_program).
+ * Of `plan` only the setting and the microbatch are read. */
+double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,
+                         uint32_t keeping);
 
 /* Seconds of the device. A head in one pass takes all of its time at its topmost visit forward. */
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind);

@@ -17,6 +17,7 @@ import argparse, hashlib, json, os, random, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20
+FASTER = []  # predicted times before / after, where blocks keep a part of their activations
 TIMES = {"tokens_per_s", "step_ms", "host_bytes", "memory", "device_peak_bytes"}
 
 
@@ -149,12 +150,17 @@ def record_runs(args):
             out.write(json.dumps(run_one(args.bin, number)) + "\n")
 
 
+def with_kept(choice):
+    """Before a block could keep a part of its activations, it kept all or nothing."""
+    return {"kept_activations": "all" if choice["kept"] else "nothing", "kept_activations_below": "nothing", **choice}
+
+
 def worse_plan(before, after, notes):
     if "error" in before:
         return [] if before == after else ["another error"]
     wrong = []
-    old, new = before["workers"][0], after["workers"][0]
-    if before["choice"] == after["choice"]:
+    old, new, new_kept = before["workers"][0], after["workers"][0], with_kept(after["choice"])
+    if with_kept(before["choice"]) == with_kept(after["choice"]):
         if new["peak"] > old["peak"]:
             wrong.append(f"bytes {old['peak']} -> {new['peak']}")
         if new["peak"] < old["peak"]:
@@ -163,6 +169,9 @@ def worse_plan(before, after, notes):
             notes["other times"] = notes.get("other times", 0) + 1
     else:
         notes["other choice"] = notes.get("other choice", 0) + 1
+    if {"all", "nothing"} < {"all", "nothing", new_kept["kept_activations"], new_kept["kept_activations_below"]}:
+        notes["part kept"] = notes.get("part kept", 0) + 1
+        FASTER.append(before["ms"]["step"] / after["ms"]["step"] if before["fits"] else 1)
     if before["fits"] and not after["fits"]:
         wrong.append("no longer fits")
     if before["fits"] and after["ms"]["step"] > before["ms"]["step"] * 1.001:
@@ -193,6 +202,9 @@ def compare(args):
         if wrong and n_wrong <= 20:
             print(a.get("number", a.get("run")), "; ".join(wrong))
     print(f"{len(before)} compared, {n_same} the same to the last digit, {n_wrong} worse; {notes}")
+    if FASTER:
+        FASTER.sort()
+        print(f"part kept: predicted {FASTER[len(FASTER) // 2]:.3f} times as fast in the median, {FASTER[-1]:.3f} at best")
     sys.exit(n_wrong > 0)
 
 

@@ -42,8 +42,14 @@ static void plan(void)
                                           {"other", 9, 9, 0},         {"library", 0, 0, 4 * mib}};
     const struct eps_memory device = {.worker = 3, .budget = 20 * mib, .planned = 13 * mib, .rows = rows, .n_rows = 6};
     const struct eps_memory host = {.planned = 4 * mib, .rows = rows + 5, .n_rows = 1};
-    const struct eps_choice choice = {
-        .microbatch = 1, .host_stash = true, .n_kept = 2, .n_blocks = 12, .n_weight_buffers = 3, .n_resident = 1};
+    const struct eps_choice choice = {.microbatch = 1,
+                                      .host_stash = true,
+                                      .n_kept = 2,
+                                      .n_blocks = 12,
+                                      .kept = {"all"},
+                                      .kept_below = {"nothing"},
+                                      .n_weight_buffers = 3,
+                                      .n_resident = 1};
 
     account_plan(&choice, &host, &device);
 }

@@ -396,6 +396,19 @@ static void check_tensor(const struct reference_gpt2 *ref, const struct referenc
     free(direction);
 }
 
+/* Whatever blocks keep, the gradients have the same bits. */
+static void check_every_keeping(const struct array_link *same, const struct setting *s,
+                                struct device_worker_options options)
+{
+    for (uint32_t keeping = 1; keeping < MODEL_KEEPINGS; keeping++) {
+        struct array_link link;
+        options.choice.n_kept = BLOCKS, options.choice.kept = keeping;
+        setting_step_whole(&link, s, &options);
+        ck_assert_mem_eq(link.gradient, same->gradient, s->model.segment_n * sizeof *link.gradient);
+        array_link_free(&link);
+    }
+}
+
 /* Each model with what backward reads kept, and computed again; tied and not; in microbatches of 2 rows and of 1. */
 TEST_EACH(a_model_of_another_family_is_what_double_says, 3 * 2)
 {
@@ -418,6 +431,7 @@ TEST_EACH(a_model_of_another_family_is_what_double_says, 3 * 2)
     setting_open(&s, &config, ROWS, SEQ);
     struct device_worker_options options = setting_options(&s, ROWS, 2);
     options.choice.n_kept = _i % 2 ? 0 : BLOCKS;
+    options.choice.kept = _i % 2 ? MODEL_KEEPS_NOTHING : MODEL_KEEPS_ALL;
     setting_step_whole(&link, &s, &options);
     reference_gpt2_init(&ref, &s.model, s.weights);
     reference_gpt2_init(&found, &s.model, link.gradient);
@@ -425,6 +439,7 @@ TEST_EACH(a_model_of_another_family_is_what_double_says, 3 * 2)
     for (uint32_t t = 0; t < s.model.n_tensors; t++)
         for (int i = 0; i < DIRECTIONS; i++)
             check_tensor(&ref, &found, &s, t, &state);
+    check_every_keeping(&link, &s, options);
     reference_gpt2_free(&ref);
     reference_gpt2_free(&found);
     array_link_free(&link);

@@ -182,7 +182,7 @@ TEST_EACH(tiles_move_as_many_bytes_as_predicted, 2)
         options.setting.backend = cut_head(backend_of(_i), &state);
         options.setting.precision = (enum number_type)setting_below(&state, 2);
         setting_choose(&options.choice, &s.model, &state);
-        options.choice.n_kept = 0;
+        options.choice.n_kept = options.choice.kept = options.choice.kept_below = 0;
         for (int on_host = 0; on_host < 2; on_host++) {
             options.choice.host_stash = on_host;
             copied[on_host] = step_measured(&link, &s, options);
@@ -288,6 +288,7 @@ TEST_RANGE(an_evaluation_is_the_same_wherever_boundaries_are, first_setting(), S
         const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
         options.setting.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
         options.choice.n_kept = i == 1 ? s.model.config.n_layers : 0;
+        options.choice.kept = i == 1 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING;
         options.choice.host_stash = i == 2;
         ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
         void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);

@@ -491,6 +491,7 @@ TEST_IF(what_is_kept_is_not_computed_again_and_a_whole_head_never, !simulated())
         for (unsigned kept = 0; kept <= 3; kept++) {
             options.choice.whole_head = whole;
             options.choice.n_kept = kept;
+            options.choice.kept = kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING;
             const struct counted n = count_step(&s, options);
             ck_assert_uint_eq(n.n_matmuls, 4 * (3 * 12 + (3 - kept) * 3 + 2 * (whole ? 3u : 4u)));
             ck_assert_uint_eq(n.n_attentions, 4 * (3 + 3 - kept));

@@ -94,6 +94,8 @@ void setting_choose(struct plan_choice *choice, const struct model *model, uint6
 {
     choice->host_stash = setting_below(state, 2);
     choice->n_kept = choice->host_stash ? 0 : setting_below(state, model->config.n_layers + 1);
+    choice->kept = choice->n_kept ? 1 + setting_below(state, MODEL_KEEPS_ALL) : MODEL_KEEPS_NOTHING;
+    choice->kept_below = choice->n_kept ? setting_below(state, MODEL_KEEPINGS) : MODEL_KEEPS_NOTHING;
     choice->n_weight_buffers = 1 + setting_below(state, 3);
     choice->n_resident = setting_below(state, 2) ? setting_below(state, plan_count_uploaded(model) + 1) : 0;
     choice->whole_head = setting_below(state, 2);

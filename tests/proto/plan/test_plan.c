@@ -263,7 +263,8 @@ TEST(the_largest_sizes_do_not_overflow)
     config.n_heads = config.width, config.inner_width = 1 << 20, config.n_positions = 1 << 24;
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
     o.setting.backend = &plan_cpu, o.setting.n_threads = PLAN_MAX_THREADS;
-    o.choice = (struct plan_choice){.microbatch = 16, .n_weight_buffers = 3, .n_kept = 4096, .whole_head = true};
+    o.choice = (struct plan_choice){
+        .microbatch = 16, .n_weight_buffers = 3, .n_kept = 4096, .kept = MODEL_KEEPS_ALL, .whole_head = true};
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     /* 2^28 tokens; a block keeps 5 width + inner values and a log-sum-exp a head */
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], ((uint64_t)4096 << 30) * (5 * 65536 + (1 << 20) + 65536));
@@ -494,7 +495,7 @@ TEST(what_is_kept_is_counted_by_hand)
 
     open_model(&model, 2, 8, 11, true);
     o.choice.microbatch = 2;
-    o.choice.n_kept = 1;
+    o.choice.n_kept = 1, o.choice.kept = MODEL_KEEPS_ALL;
     const uint64_t part = 960 + 320 + 128 + 320 + 1280 + 512 + 192 + 64 + 192 + 640;
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * part);
@@ -503,6 +504,14 @@ TEST(what_is_kept_is_counted_by_hand)
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * 2 * part);
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 80 + 1280);
+    /* Attention's results in the upper block, residual and pre in the lower one. */
+    o.choice.n_kept = 1, o.choice.kept = 1 << 1, o.choice.kept_below = 1 << 2 | 1 << 3;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    const uint64_t upper = 320 + 128 + 192 + 64, lower = 320 + 1280 + 192 + 640;
+    ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * (upper + lower));
+    ck_assert_uint_eq(plan_kept_of(&plan, 0)->bytes, 2 * lower);
+    ck_assert_uint_eq(plan_kept_of(&plan, 1)->bytes, 2 * upper);
+    ck_assert_uint_eq(plan_kept_of(&plan, 1)->at, plan_kept_of(&plan, 0)->at + 2 * lower);
     model_free(&model);
 }
 
@@ -655,9 +664,14 @@ TEST(choices_that_no_plan_has_are_refused)
         struct plan_choice choice;
         const char *name;
     } cases[] = {
-        {PLAN_TRAIN, {.host_stash = true, .n_kept = 1}, "1 blocks that keep"},
-        {PLAN_TRAIN, {.n_kept = 3}, "3 blocks that keep"},
-        {PLAN_EVALUATE, {.n_kept = 1}, "1 blocks that keep"},
+        {PLAN_TRAIN, {.host_stash = true, .n_kept = 1, .kept = 1}, "1 blocks that keep their"},
+        {PLAN_TRAIN, {.n_kept = 3, .kept = 1}, "3 blocks that keep their"},
+        {PLAN_EVALUATE, {.n_kept = 1, .kept = 1}, "1 blocks that keep their"},
+        {PLAN_TRAIN, {.n_kept = 1}, "1 blocks that keep set 0"},
+        {PLAN_TRAIN, {.kept = 1}, "0 blocks that keep set 1"},
+        {PLAN_TRAIN, {.kept_below = 1}, "the others set 1:"},
+        {PLAN_TRAIN, {.n_kept = 1, .kept = 16}, "keep set 16"},
+        {PLAN_TRAIN, {.n_kept = 1, .kept = 1, .kept_below = 16}, "the others set 16"},
         {PLAN_EVALUATE, {.whole_head = true}, "whole head"},
         {PLAN_GENERATE, {.host_stash = true}, "no stash"},
         {PLAN_TRAIN, {.n_resident = 5}, "5 units that stay: this model has 4"},

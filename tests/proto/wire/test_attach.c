@@ -65,7 +65,7 @@ static void say_it_in_another_version(struct raw *raw)
     uint8_t bytes[MESSAGE_MAX_BYTES];
     size_t n = message_encode(bytes, sizeof bytes, &worker_hello);
 
-    bytes[2] = 9;
+    bytes[2] = 200;
     raw_send(raw, bytes, n);
 }
 
@@ -80,7 +80,7 @@ static const struct {
     {ask_for_a_job, "sent JOB through the door, out of place"},
     {say_hello_twice, "sent HELLO through the door, out of place"},
     {say_too_much, "sent more through the door than one message holds"},
-    {say_it_in_another_version, "speaks version 9 of the protocol, not 8: use programs of one build"},
+    {say_it_in_another_version, "speaks version 200 of the protocol, not %d: use programs of one build"},
 };
 enum { N_RUDE = sizeof rude / sizeof *rude };
 
@@ -90,7 +90,9 @@ TEST_EACH(who_does_not_attach_properly_is_turned_away, N_RUDE)
     struct message m;
     struct raw raw;
     uint8_t byte;
+    char reason[ERROR_TEXT_BYTES];
 
+    snprintf(reason, sizeof reason, rude[_i].reason, MESSAGE_VERSION);
     stage_begin(&st);
     stage_listen(&st, &daemon);
     raw_connect(&raw, &st);
@@ -98,11 +100,11 @@ TEST_EACH(who_does_not_attach_properly_is_turned_away, N_RUDE)
     raw_expect(&raw, &st, rude[_i].say == say_hello_twice ? MESSAGE_WELCOME : MESSAGE_DISMISSED, &m);
     if (m.kind == MESSAGE_WELCOME)
         raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
-    ck_assert_str_eq(m.dismissed.error.text, rude[_i].reason);
+    ck_assert_str_eq(m.dismissed.error.text, reason);
     ck_assert_uint_eq(raw_receive(&raw, &st, &byte, 1), 0);
     raw_close(&raw);
     stage_run_until(&st, &daemon.n_turned_away, 1);
-    ck_assert_str_eq(daemon.reason, rude[_i].reason);
+    ck_assert_str_eq(daemon.reason, reason);
     stage_connect(&st, &worker);
     stage_run_until(&st, &daemon.n_opened, 1);
     session_close(daemon.s);
@@ -250,7 +252,7 @@ static void end_false_daemon(int listening)
 
 static void answer_in_another_version(struct raw *raw)
 {
-    uint8_t bytes[MESSAGE_HEADER_BYTES + 3] = {0x51, 0xE9, 9, 77, 3};
+    uint8_t bytes[MESSAGE_HEADER_BYTES + 3] = {0x51, 0xE9, 200, 77, 3};
 
     raw_send(raw, bytes, sizeof bytes);
 }
@@ -294,7 +296,7 @@ static const struct {
     void (*answer)(struct raw *raw);
     const char *reason;
 } strange[] = {
-    {answer_in_another_version, "speaks version 9 of the protocol, not 8: use programs of one build"},
+    {answer_in_another_version, "speaks version 200 of the protocol, not %d: use programs of one build"},
     {answer_garbage, "sent what is no message: shorter than a header"},
     {answer_with_tcp, "sent an address that no channel can have"},
     {answer_refused, "refused: not today"},
@@ -308,7 +310,9 @@ TEST_EACH(a_daemon_that_is_none_ends_the_attempt, N_STRANGE)
     struct side worker = {0};
     struct message hello;
     struct raw raw;
+    char reason[ERROR_TEXT_BYTES];
 
+    snprintf(reason, sizeof reason, strange[_i].reason, MESSAGE_VERSION);
     stage_begin(&st);
     int listening = false_daemon();
     stage_connect(&st, &worker);
@@ -319,7 +323,7 @@ TEST_EACH(a_daemon_that_is_none_ends_the_attempt, N_STRANGE)
     shutdown(raw.fd, SHUT_WR);
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_uint_eq(worker.n_opened, 0);
-    ck_assert_str_eq(worker.reason, strange[_i].reason);
+    ck_assert_str_eq(worker.reason, reason);
     raw_close(&raw);
     end_false_daemon(listening);
 }

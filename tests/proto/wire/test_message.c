@@ -95,6 +95,8 @@ static struct message sample(enum message_kind kind)
         m.job_opened.resident_bytes = (uint64_t)7 << 33;
         m.job_opened.choice.whole_head = true;
         m.job_opened.choice.n_kept = 3;
+        m.job_opened.choice.kept = 6;
+        m.job_opened.choice.kept_below = 2;
         m.job_opened.choice.n_weight_buffers = 2;
         m.job_opened.choice.n_resident = 5;
         break;
@@ -114,6 +116,7 @@ static struct message sample(enum message_kind kind)
         m.assign.choice.host_stash = true;
         m.assign.attention = 2;
         m.assign.choice.n_kept = 11;
+        m.assign.choice.kept = MODEL_KEEPS_ALL;
         m.assign.choice.n_weight_buffers = PLAN_MAX_WEIGHT_BUFFERS;
         m.assign.choice.n_sums = 5;
         m.assign.choice.n_resident = 12;
@@ -347,7 +350,7 @@ TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 /* Drawn by hand from the layout in message.h. */
 TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 9, MESSAGE_FREE,
+    static const uint8_t drawn[] = {0x51, 0xE9, 10, MESSAGE_FREE,
                                     28,   0,    0, 0,
                                     9,    0,    0, 0,
                                     0,    0,    0, 0x80, /* header */
@@ -472,8 +475,10 @@ static const struct {
     {MESSAGE_ASSIGN, 40, 2, "an enumeration out of range"},
     {MESSAGE_ASSIGN, 41, 2, "an enumeration out of range"},
     {MESSAGE_ASSIGN, 46, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 51, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 51, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 51, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 55, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 59, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 59, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},

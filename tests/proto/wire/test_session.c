@@ -428,7 +428,7 @@ static const struct {
     {send_an_unasked_pong, "sent PONG by the channel, out of place", "sent PONG through the door, out of place"},
     {send_another_greeting, "sent GREETING by the channel, out of place",
      "sent GREETING through the door, out of place"},
-    {send_another_version, "speaks version 200 of the protocol, not 8: use programs of one build", NULL},
+    {send_another_version, "speaks version 200 of the protocol, not %d: use programs of one build", NULL},
     {send_garbage_by_door, "sent what is no message: not one of our messages", NULL},
     {send_hello_again, "sent HELLO through the door, out of place", NULL},
 };
@@ -440,12 +440,12 @@ TEST_EACH(a_fault_costs_its_sender_the_session, 2 * N_FAULTS)
     struct message m;
     struct raw raw;
 
-    const char *reason = faults[_i / 2].reason;
+    const bool by_door = _i % 2 && faults[_i / 2].by_door;
+    char reason[ERROR_TEXT_BYTES];
 
+    snprintf(reason, sizeof reason, by_door ? faults[_i / 2].by_door : faults[_i / 2].reason, MESSAGE_VERSION);
     stage_begin(&st);
     st.by_door = _i % 2;
-    if (st.by_door && faults[_i / 2].by_door)
-        reason = faults[_i / 2].by_door;
     stage_listen(&st, &bad);
     raw_attach(&raw, &st);
     raw_greet(&raw, &st);
