@@ -1,4 +1,5 @@
 #include "tests/kit/device/backend.h"
+#include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/units.h"
@@ -51,78 +52,94 @@ static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t
                                  .initializer_range = 0.02f};
 }
 
-struct options {
-    struct plan_setting setting;
-    struct plan_choice choice;
-};
+/* What a test lays out. */
+static struct model model;
+static struct plan plan;
+static struct plan_setting setting;
+static struct plan_choice choice;
 
-static struct options options_of(uint32_t parts, uint32_t part_rows, uint32_t seq)
+static void open_config(const struct model_config *config)
 {
-    return (struct options){.setting = {.backend = &sizes_only,
-                                        .purpose = PLAN_TRAIN,
-                                        .share_rows = parts * part_rows,
-                                        .part_rows = part_rows,
-                                        .seq = seq,
-                                        .n_threads = 2},
-                            .choice = {.microbatch = part_rows, .n_weight_buffers = 2}};
+    model_free(&model);
+    ck_assert_int_eq(model_init(&model, config, NULL), 0);
 }
 
-static struct options generation_of(uint32_t seq)
-{
-    struct options o = options_of(1, 1, seq);
-
-    o.setting.purpose = PLAN_GENERATE;
-    return o;
-}
-
-static void open_model(struct model *model, uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
+static void open_model(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
     const struct model_config config = config_of(n_layers, width, vocabulary, tied);
 
-    ck_assert_int_eq(model_init(model, &config, NULL), 0);
+    open_config(&config);
 }
 
-static int lay_out(struct plan *plan, const struct model *model, const struct options *o, struct error *err)
+/* To train so many parts, each in one microbatch. */
+static void ask(uint32_t parts, uint32_t part_rows, uint32_t seq)
 {
-    int rc = plan_check(model, &o->setting, err);
-
-    if (rc == 0)
-        rc = plan_check_choice(model, &o->setting, &o->choice, err);
-    if (rc == 0)
-        plan_lay_out(plan, model, &o->setting, &o->choice);
-    return rc;
+    setting = (struct plan_setting){.backend = &sizes_only,
+                                    .purpose = PLAN_TRAIN,
+                                    .share_rows = parts * part_rows,
+                                    .part_rows = part_rows,
+                                    .seq = seq,
+                                    .n_threads = 2};
+    choice = (struct plan_choice){.microbatch = part_rows, .n_weight_buffers = 2};
 }
 
-static uint64_t sum_of(const struct plan *plan)
+static void ask_to_generate(uint32_t seq)
+{
+    ask(1, 1, seq);
+    setting.purpose = PLAN_GENERATE;
+}
+
+static int check(struct error *err)
+{
+    const int rc = plan_check(&model, &setting, err);
+
+    return rc ? rc : plan_check_choice(&model, &setting, &choice, err);
+}
+
+static void lay_out(void)
+{
+    struct error err = {""};
+
+    ck_assert_msg(check(&err) == 0, "%s", err.text);
+    plan_lay_out(&plan, &model, &setting, &choice);
+}
+
+static void expect_refused(const char *why)
+{
+    struct error err = {""};
+
+    ck_assert_int_eq(check(&err), -EINVAL);
+    ck_assert_msg(strstr(err.text, why), "%s: %s", why, err.text);
+}
+
+/* Two blocks of width 8, 2 parts of 3 rows of 5 tokens, 2 rows at a time. */
+static void set_up(void)
+{
+    open_model(2, 8, 11, true);
+    ask(2, 3, 5);
+    choice.microbatch = 2;
+}
+
+static void tear_down(void)
+{
+    model_free(&model);
+}
+
+SUITE_FIXTURE(set_up, tear_down)
+
+static uint64_t sum_of(const struct plan *of)
 {
     uint64_t sum = 0;
 
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
-        sum += plan->bytes[c];
+        sum += of->bytes[c];
     return sum;
-}
-
-struct extent {
-    uint64_t at, bytes;
-};
-
-static int by_place(const void *a, const void *b)
-{
-    const struct extent *x = a, *y = b;
-
-    return x->at < y->at ? -1 : x->at > y->at;
 }
 
 /* By hand: 2 layers of width 8, inner 32: a block is 4*64 + 2*8*32 + 9*8 + 32 = 872; wte 11 * 8, wpe 64 * 8 = 512. */
 TEST(the_terms_are_those_counted_by_hand)
 {
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 5); /* 6 rows, 30 tokens */
-
-    open_model(&model, 2, 8, 11, true);
-    o.choice.microbatch = 2; /* 10 tokens */
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 2 * 872 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 872 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 4 * 30 * 8 * 4); /* embedding, two blocks, norm */
@@ -134,95 +151,33 @@ TEST(the_terms_are_those_counted_by_hand)
      * normed 320, statistics 80 -> 128, qkv 960, attended 320, log-sum-exp (2 heads) 80, residual 320, two of inner
      * 2560. Attention's scratch, 20 + 8 + 2 = 30 -> 64, lies where other steps have theirs. */
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 80 + 320 + 2560);
-    model_free(&model);
-}
-
-TEST(categories_sum_to_the_arena_and_the_library)
-{
-    for (uint32_t i = 0; i < 48; i++) {
-        struct model model;
-        struct plan plan;
-        struct options o = options_of(1 + i % 3, 1 + i % 5, 1 + i % 7);
-        open_model(&model, 1 + i % 4, 2 * (1 + i % 9), 5 + i, i % 2);
-        o.setting.purpose = i % 3 ? PLAN_TRAIN : PLAN_EVALUATE;
-        o.choice.n_weight_buffers = 1 + i % 3;
-        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
-        ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + plan.bytes[LEDGER_LIBRARY]);
-        ck_assert_uint_eq(plan_total(&plan), sum_of(&plan));
-        model_free(&model);
-    }
-}
-
-/* One after another, aligned, from the arena's start to its end, which is not rounded. There is room for one more than
- * n. */
-static void check_extents(struct extent *e, size_t n, uint64_t arena_bytes)
-{
-    e[n++] = (struct extent){(arena_bytes + 63) / 64 * 64, 0};
-    qsort(e, n, sizeof *e, by_place);
-    ck_assert_uint_eq(e[0].at, 0);
-    for (size_t i = 0; i + 1 < n; i++) {
-        ck_assert_uint_eq(e[i].at % PLAN_ALIGNMENT, 0);
-        ck_assert_uint_eq(e[i + 1].at, (e[i].at + e[i].bytes + 63) / 64 * 64);
-    }
-}
-
-TEST(buffers_lie_apart_and_fill_the_arena)
-{
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 7);
-
-    open_model(&model, 3, 6, 13, false);
-    o.choice.n_weight_buffers = 3;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
-    const uint64_t tokens = 42, unit = model.largest_unit * 4;
-    struct extent e[16] = {{plan.weights[0], unit},         {plan.weights[1], unit},
-                           {plan.weights[2], unit},         {plan.contribution[0], unit},
-                           {plan.gradient, tokens * 6 * 4}, {plan.running, tokens * 12},
-                           {plan.losses, tokens * 8},       {plan.ids, tokens * 4},
-                           {plan.labels, tokens * 4},       {plan.workspace, plan.workspace_bytes}};
-    size_t n = 10;
-    for (uint32_t b = 0; b < plan.n_boundaries; b++)
-        e[n++] = (struct extent){plan.boundaries + b * plan.boundary_bytes, tokens * 6 * 4};
-    check_extents(e, n, plan.arena_bytes);
-    model_free(&model);
 }
 
 TEST(evaluation_keeps_two_boundaries_and_no_gradients)
 {
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(1, 4, 8);
-
-    open_model(&model, 6, 8, 11, true);
-    o.setting.purpose = PLAN_EVALUATE;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ask(1, 4, 8);
+    open_model(6, 8, 11, true);
+    setting.purpose = PLAN_EVALUATE;
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 32 * 8 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 0);
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
-    model_free(&model);
 }
 
 /* Depth costs its stash and nothing else. */
 TEST(a_layer_more_costs_one_boundary)
 {
-    struct model shallow, deep;
-    struct plan a, b;
-    const struct options o = options_of(1, 4, 8);
-
-    open_model(&shallow, 6, 8, 11, true);
-    open_model(&deep, 7, 8, 11, true);
-    ck_assert_int_eq(lay_out(&a, &shallow, &o, NULL), 0);
-    ck_assert_int_eq(lay_out(&b, &deep, &o, NULL), 0);
-    ck_assert_uint_eq(b.arena_bytes - a.arena_bytes, 32 * 8 * 4);
-    model_free(&shallow);
-    model_free(&deep);
+    ask(1, 4, 8);
+    open_model(6, 8, 11, true);
+    lay_out();
+    const uint64_t shallow = plan.arena_bytes;
+    open_model(7, 8, 11, true);
+    lay_out();
+    ck_assert_uint_eq(plan.arena_bytes - shallow, 32 * 8 * 4);
 }
 
 TEST(impossible_options_are_refused_by_name)
 {
-    struct model model;
-    struct plan plan;
     const struct {
         uint32_t parts, part_rows, seq, microbatch, buffers;
         const char *name;
@@ -240,56 +195,46 @@ TEST(impossible_options_are_refused_by_name)
         {PLAN_MAX_PARTS + 1, 1, 8, 1, 2, "65537 rows in parts of 1"},
     };
 
-    open_model(&model, 1, 8, 11, true);
+    open_model(1, 8, 11, true);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct options o = options_of(cases[i].parts, cases[i].part_rows, cases[i].seq);
-        struct error err = {""};
-        o.choice.microbatch = cases[i].microbatch;
-        o.choice.n_weight_buffers = cases[i].buffers;
-        ck_assert_int_eq(lay_out(&plan, &model, &o, &err), -EINVAL);
-        ck_assert_msg(strstr(err.text, cases[i].name), "%s: %s", cases[i].name, err.text);
+        ask(cases[i].parts, cases[i].part_rows, cases[i].seq);
+        choice.microbatch = cases[i].microbatch;
+        choice.n_weight_buffers = cases[i].buffers;
+        expect_refused(cases[i].name);
     }
-    model_free(&model);
 }
 
 /* The largest of everything: figures stay true where a product could wrap around. */
 TEST(the_largest_sizes_do_not_overflow)
 {
-    struct model model;
-    struct plan plan;
     struct model_config config = config_of(4096, 65536, 1 << 24, false);
-    struct options o = options_of(1, 1 << 4, 1 << 24);
 
+    ask(1, 1 << 4, 1 << 24);
     config.n_heads = config.width, config.inner_width = 1 << 20, config.n_positions = 1 << 24;
-    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
-    o.setting.backend = &plan_cpu, o.setting.n_threads = PLAN_MAX_THREADS;
-    o.choice = (struct plan_choice){
+    open_config(&config);
+    setting.backend = &plan_cpu, setting.n_threads = PLAN_MAX_THREADS;
+    choice = (struct plan_choice){
         .microbatch = 16, .n_weight_buffers = 3, .n_kept = 4096, .kept = MODEL_KEEPS_ALL, .whole_head = true};
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    lay_out();
     /* 2^28 tokens; a block keeps 5 width + inner values and a log-sum-exp a head */
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], ((uint64_t)4096 << 30) * (5 * 65536 + (1 << 20) + 65536));
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], (uint64_t)4098 << 46);
     ck_assert_uint_eq(plan_total(&plan), sum_of(&plan));
     ck_assert_uint_lt(plan_total(&plan), (uint64_t)1 << 63);
 
-    o = options_of(PLAN_MAX_PARTS, 1, 1 << 12); /* with a whole head, 2^40 weights of it for every part */
-    o.choice = (struct plan_choice){.microbatch = 1, .n_weight_buffers = 3, .whole_head = true};
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ask(PLAN_MAX_PARTS, 1, 1 << 12); /* with a whole head, 2^40 weights of it for every part */
+    choice = (struct plan_choice){.microbatch = 1, .n_weight_buffers = 3, .whole_head = true};
+    lay_out();
     ck_assert_uint_gt(plan.bytes[LEDGER_CONTRIBUTION], (uint64_t)1 << (40 + 2 + 16));
     ck_assert_uint_lt(plan_total(&plan), (uint64_t)1 << 63);
-    model_free(&model);
 }
 
 /* By hand, the model of the_terms_are_those_counted_by_hand: wte 88, wpe 512, blocks 872 each, norm 16 floats. */
 TEST(the_terms_of_generating_are_those_counted_by_hand)
 {
-    struct model model;
-    struct plan plan;
-    struct options o = generation_of(5);
-
-    open_model(&model, 2, 8, 11, true);
-    o.choice.n_resident = 4; /* all but wpe, which is looked up where the host has it */
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ask_to_generate(5);
+    choice.n_resident = 4; /* all but wpe, which is looked up where the host has it */
+    lay_out();
     ck_assert_uint_eq(plan.resident_bytes, (88 + 2 * 872 + 16) * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], plan.resident_bytes);
     ck_assert_uint_eq(plan.bytes[LEDGER_CACHE], 2 * (5 * 8 * 8 + 2));
@@ -303,122 +248,71 @@ TEST(the_terms_of_generating_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_LIBRARY], 1000);
     ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + 1000);
 
-    o.choice.n_resident = 3;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    choice.n_resident = 3;
+    lay_out();
     ck_assert_uint_eq(plan.resident_bytes, (88 + 16 + 872) * 4); /* from the head down */
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], (88 + 16 + 872) * 4 + 872 * 4);
-    model_free(&model);
 }
 
 /* Only the cache grows with the row, and with it what is planned for a prompt of up to one tile. */
 TEST(a_longer_row_costs_its_cache_alone)
 {
-    struct model model;
-    struct plan a, b;
-    struct options o = generation_of(PLAN_GENERATE_TILE);
     struct model_config config = config_of(3, 8, 11, true);
 
+    ask_to_generate(PLAN_GENERATE_TILE);
     config.n_positions = 1000;
-    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
-    ck_assert_int_eq(lay_out(&a, &model, &o, NULL), 0);
-    o.setting.seq = 1000;
-    ck_assert_int_eq(lay_out(&b, &model, &o, NULL), 0);
-    ck_assert_uint_eq(b.arena_bytes - a.arena_bytes, 3 * (1000 - PLAN_GENERATE_TILE) * 8 * 8);
-    ck_assert_uint_eq(b.bytes[LEDGER_CACHE] - a.bytes[LEDGER_CACHE], b.arena_bytes - a.arena_bytes);
-    model_free(&model);
-}
-
-TEST_EACH(buffers_of_generating_lie_apart_and_fill_the_arena, 2)
-{
-    struct model model;
-    struct plan plan;
-    struct options o = generation_of(7);
-
-    open_model(&model, 6, 6, 13, false);
-    o.choice.n_resident = _i ? 4 : plan_count_uploaded(&model);
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
-    struct extent e[40];
-    size_t n = 0;
-    for (uint32_t u = 0; u < plan.choice.n_resident; u++)
-        e[n++] = (struct extent){plan_resident(&plan, &model, plan_unit_at(&model, u)),
-                                 model.units[plan_unit_at(&model, u)].n * 4};
-    for (uint32_t i = 0; _i && i < o.choice.n_weight_buffers; i++)
-        e[n++] = (struct extent){plan.weights[i], model.largest_unit * 4};
-    for (uint32_t i = 0; i < 6; i++)
-        e[n++] = (struct extent){plan.cache + i * plan.cache_bytes, cache(NUMBER_FP32, 7, 2, 6)};
-    for (uint32_t i = 0; i < 2; i++)
-        e[n++] = (struct extent){plan.boundaries + i * plan.boundary_bytes, 7 * 6 * 4};
-    e[n++] = (struct extent){plan.ids, 7 * 4};
-    e[n++] = (struct extent){plan.logits, 13 * 4};
-    e[n++] = (struct extent){plan.workspace, plan.workspace_bytes};
-    check_extents(e, n, plan.arena_bytes);
-    model_free(&model);
+    open_config(&config);
+    lay_out();
+    const struct plan tile = plan;
+    setting.seq = 1000;
+    lay_out();
+    ck_assert_uint_eq(plan.arena_bytes - tile.arena_bytes, 3 * (1000 - PLAN_GENERATE_TILE) * 8 * 8);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CACHE] - tile.bytes[LEDGER_CACHE], plan.arena_bytes - tile.arena_bytes);
 }
 
 TEST(generating_is_of_one_row)
 {
-    struct model model;
-    struct plan plan;
-    struct options o = generation_of(8);
-    struct error err;
-
-    open_model(&model, 1, 8, 11, true);
-    o.setting.share_rows = 2;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "one row at a time, not 2"));
-    model_free(&model);
+    ask_to_generate(8);
+    setting.share_rows = 2;
+    expect_refused("one row at a time, not 2");
 }
 
 /* By hand, 2 parts of 3 rows of 5 tokens, 2 rows at a time: tiles of 10 tokens of width 8. */
 TEST(with_the_stash_on_the_host_the_device_has_tiles)
 {
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 5);
-
-    open_model(&model, 2, 8, 11, true);
-    o.choice.microbatch = 2;
-    o.choice.host_stash = true;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    choice.host_stash = true;
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 10 * 8 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 10 * 8 * 4);
     ck_assert_uint_eq(plan.host_stash_bytes, (4 + 1) * 30 * 8 * 4); /* embedding, two blocks, norm; the gradient */
-    o.setting.purpose = PLAN_EVALUATE;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    setting.purpose = PLAN_EVALUATE;
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 10 * 8 * 4);
     ck_assert_uint_eq(plan.host_stash_bytes, 2 * 30 * 8 * 4);
-    model_free(&model);
 }
 
 /* By hand, the same model and microbatch: a largest unit of 872. */
 TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
 {
     const struct plan_backend beside = backend_beside(&sizes_only);
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 5);
 
-    open_model(&model, 2, 8, 11, true);
-    o.setting.backend = &beside;
-    o.choice.microbatch = 2;
-    o.choice.host_stash = true;
+    setting.backend = &beside;
+    choice.host_stash = true;
     for (uint32_t buffers = 1; buffers <= 3; buffers++) {
         const uint64_t sets = buffers > 1 ? 2 : 1;
-        o.choice.n_weight_buffers = buffers;
-        o.setting.purpose = PLAN_TRAIN;
-        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        choice.n_weight_buffers = buffers;
+        setting.purpose = PLAN_TRAIN;
+        lay_out();
         ck_assert_uint_eq(plan.n_sets, sets);
         ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], sets * 872 * 4);
         ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
         ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], sets * 10 * 8 * 4);
         ck_assert_uint_eq(plan.host_stash_bytes, (4 + 1) * 30 * 8 * 4);
-        ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
-        o.setting.purpose = PLAN_EVALUATE;
-        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        setting.purpose = PLAN_EVALUATE;
+        lay_out();
         ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
         ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
     }
-    model_free(&model);
 }
 
 /* The same model: contributions of embedding's two units, two blocks, norm and head, in one part; all but the head's where
@@ -426,62 +320,31 @@ TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
 TEST(sums_are_as_many_as_are_chosen_and_no_more_than_contributions)
 {
     const struct plan_backend beside = backend_beside(&sizes_only);
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(1, 3, 5);
 
-    open_model(&model, 2, 8, 11, true);
     ck_assert_uint_eq(model.n_visits, 6);
-    o.setting.backend = &beside;
-    o.choice.microbatch = 2;
     for (uint32_t n = 0; n <= PLAN_MAX_SUMS; n++) {
         const uint32_t wanted[] = {n < 3 ? 2 : n < 6 ? n : 6, n < 3 ? 2 : n < 10 ? n : 10};
         for (uint32_t parts = 1; parts <= 2; parts++) {
-            o = options_of(parts, 3, 5);
-            o.setting.backend = &beside;
-            o.choice.n_sums = n;
-            o.choice.whole_head = true;
-            ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+            ask(parts, 3, 5);
+            setting.backend = &beside;
+            choice.n_sums = n;
+            choice.whole_head = true;
+            lay_out();
             ck_assert_uint_eq(plan.n_sums, wanted[parts - 1]);
             ck_assert_uint_eq(plan.n_sets, 2);
             ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION],
                               plan.n_sums * 872 * 4 + (parts == 2 ? 2 * model.units[model.visits[5]].n * 4 : 0));
-            ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
         }
-        o.choice.n_weight_buffers = 1;
-        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        choice.n_weight_buffers = 1;
+        lay_out();
         ck_assert_uint_eq(plan.n_sums, 1);
-        o.choice.n_weight_buffers = 2;
-        o.setting.backend = &sizes_only;
-        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        choice.n_weight_buffers = 2;
+        setting.backend = &sizes_only;
+        lay_out();
         ck_assert_uint_eq(plan.n_sums, 1);
     }
-    o.choice.n_sums = PLAN_MAX_SUMS + 1;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), -EINVAL);
-    model_free(&model);
-}
-
-/* Two sums and six tiles, all apart, and nothing between them. */
-TEST(two_sets_lie_apart_and_fill_the_arena)
-{
-    const struct plan_backend beside = backend_beside(&sizes_only);
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 7);
-
-    open_model(&model, 3, 6, 13, false);
-    o.setting.backend = &beside;
-    o.choice.host_stash = true;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
-    const uint64_t tokens = 42, unit = model.largest_unit * 4, tile = 21 * 6 * 4;
-    struct extent e[17] = {
-        {plan.weights[0], unit},      {plan.weights[1], unit},     {plan.contribution[0], unit},
-        {plan.contribution[1], unit}, {plan.input[0], tile},       {plan.input[1], tile},
-        {plan.output[0], tile},       {plan.output[1], tile},      {plan.dy[0], tile},
-        {plan.dy[1], tile},           {plan.running, tokens * 12}, {plan.losses, tokens * 8},
-        {plan.ids, tokens * 4},       {plan.labels, tokens * 4},   {plan.workspace, plan.workspace_bytes}};
-    check_extents(e, 15, plan.arena_bytes);
-    model_free(&model);
+    choice.n_sums = PLAN_MAX_SUMS + 1;
+    expect_refused("17 sums");
 }
 
 /* By hand, the same: a block keeps of 10 tokens qkv 960, attended 320, log-sum-exp 80 -> 128, residual 320, pre 1280, of 5
@@ -489,73 +352,61 @@ TEST(two_sets_lie_apart_and_fill_the_arena)
  * 1280. */
 TEST(what_is_kept_is_counted_by_hand)
 {
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 5);
-
-    open_model(&model, 2, 8, 11, true);
-    o.choice.microbatch = 2;
-    o.choice.n_kept = 1, o.choice.kept = MODEL_KEEPS_ALL;
+    choice.n_kept = 1, choice.kept = MODEL_KEEPS_ALL;
     const uint64_t part = 960 + 320 + 128 + 320 + 1280 + 512 + 192 + 64 + 192 + 640;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * part);
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 80 + 320 + 2560);
-    o.choice.n_kept = 2;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    choice.n_kept = 2;
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * 2 * part);
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 80 + 1280);
     /* Attention's results in the upper block, residual and pre in the lower one. */
-    o.choice.n_kept = 1, o.choice.kept = 1 << 1, o.choice.kept_below = 1 << 2 | 1 << 3;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    choice.n_kept = 1, choice.kept = 1 << 1, choice.kept_below = 1 << 2 | 1 << 3;
+    lay_out();
     const uint64_t upper = 320 + 128 + 192 + 64, lower = 320 + 1280 + 192 + 640;
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * (upper + lower));
     ck_assert_uint_eq(plan_kept_of(&plan, 0)->bytes, 2 * lower);
     ck_assert_uint_eq(plan_kept_of(&plan, 1)->bytes, 2 * upper);
     ck_assert_uint_eq(plan_kept_of(&plan, 1)->at, plan_kept_of(&plan, 0)->at + 2 * lower);
-    model_free(&model);
 }
 
 /* By hand: 20,000 words of width 2 are three units of at most 6,667 rows; a block has 4*4 + 2*2*8 + 9*2 + 8 = 74 floats. */
 TEST(a_whole_head_is_counted_by_hand)
 {
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 5);
     const uint64_t unit = 6667 * 2 * 4;
 
-    open_model(&model, 2, 2, 20000, false);
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ask(2, 3, 5);
+    open_model(2, 2, 20000, false);
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 2 * unit);
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], unit);
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 15 * 6667 * 4);
-    o.choice.whole_head = true;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    choice.whole_head = true;
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 20000 * 2 * 4 + 2 * 74 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 2 * 20000 * 2 * 4 + unit); /* and what the embedding visits */
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 15 * 20000 * 4);
     /* of 6,666 rows, and 6,667, each rounded up to 64 bytes */
     ck_assert_uint_eq(plan_resident(&plan, &model, plan_unit_at(&model, 2)) - plan.resident, 53376 + 53376);
-    model_free(&model);
 }
 
 /* By hand, of the same units where rows come in eights: of 6,672 each. The least tile is the microbatch. */
 TEST(a_padded_head_is_counted_by_hand)
 {
     const uint64_t padded = 6672 * 2 * 4;
-    struct model model;
-    struct plan plan;
-    struct options o = options_of(2, 3, 5);
     struct plan_backend backend = plan_cuda;
 
+    ask(2, 3, 5);
     backend.head_tile = 4;
-    o.setting.backend = &plan_cuda;
-    open_model(&model, 2, 2, 20000, false);
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    setting.backend = &plan_cuda;
+    open_model(2, 2, 20000, false);
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 2 * padded);
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 2 * padded);
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 15 * 6672 * 4);
-    o.choice.whole_head = true;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    choice.whole_head = true;
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 3 * padded + 2 * 74 * 4);
     ck_assert_uint_eq(plan.resident_bytes, 20000 * 2 * 4);
     ck_assert_uint_eq(plan.head_bytes, 3 * padded);
@@ -567,10 +418,9 @@ TEST(a_padded_head_is_counted_by_hand)
     }
     /* the norm above the blocks, where the head ends */
     ck_assert_uint_eq(plan_resident(&plan, &model, plan_unit_at(&model, 3)) - plan.resident, 3 * padded);
-    o.setting.backend = &backend;
-    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    setting.backend = &backend;
+    lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 4 * 3 * 6672 * 4);
-    model_free(&model);
 }
 
 /* By hand: of three units in turn, whose microbatches are 5 of 30 tokens, in bf16. What they add up takes another boundary,
@@ -578,87 +428,78 @@ TEST(a_padded_head_is_counted_by_hand)
  * is a tile of 15 tokens in the workspace. */
 TEST(a_gradient_in_fp32_is_counted_by_hand)
 {
-    struct model model;
-    struct plan with, without;
-    struct options o = options_of(2, 3, 5);
     struct plan_backend rounds = plan_cuda;
 
+    ask(2, 3, 5);
     rounds.head_sums = false;
-    o.setting.precision = NUMBER_BF16;
-    open_model(&model, 2, 2, 20000, false);
+    setting.precision = NUMBER_BF16;
+    open_model(2, 2, 20000, false);
     for (unsigned i = 0; i < 4; i++) {
         const bool host = i & 1, whole = i & 2;
-        o.choice.host_stash = host;
-        o.choice.whole_head = whole;
-        o.setting.backend = &rounds;
-        ck_assert_int_eq(lay_out(&without, &model, &o, NULL), 0);
-        o.setting.backend = &plan_cuda;
-        ck_assert_int_eq(lay_out(&with, &model, &o, NULL), 0);
-        ck_assert(with.head_sums && !without.head_sums);
-        ck_assert_uint_eq(with.bytes[LEDGER_GRADIENT] - without.bytes[LEDGER_GRADIENT],
+        choice.host_stash = host;
+        choice.whole_head = whole;
+        setting.backend = &rounds;
+        lay_out();
+        const struct plan without = plan;
+        setting.backend = &plan_cuda;
+        lay_out();
+        ck_assert(plan.head_sums && !without.head_sums);
+        ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT] - without.bytes[LEDGER_GRADIENT],
                           host || whole ? 0 : 30 * 2 * 2 + PLAN_CUDA_ROUNDING_BYTES);
-        ck_assert_uint_eq(with.host_stash_bytes - without.host_stash_bytes, host && !whole ? 128 : 0);
-        ck_assert_uint_eq(with.bytes[LEDGER_WORKSPACE] - without.bytes[LEDGER_WORKSPACE], whole ? 15 * 2 * 4 : 0);
+        ck_assert_uint_eq(plan.host_stash_bytes - without.host_stash_bytes, host && !whole ? 128 : 0);
+        ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE] - without.bytes[LEDGER_WORKSPACE], whole ? 15 * 2 * 4 : 0);
         if (!whole)
-            ck_assert_uint_eq(with.gradient_sum - with.gradient, host ? 0 : PLAN_CUDA_ROUNDING_BYTES);
+            ck_assert_uint_eq(plan.gradient_sum - plan.gradient, host ? 0 : PLAN_CUDA_ROUNDING_BYTES);
     }
-    model_free(&model);
 }
 
-/* fp32 stays what is summed up, and tables; all values halve. */
 /* By hand: contributions in fp32 as they were; in bf16 a sum, or all that lie side by side for the head, with 256 bytes
  * before it. */
 TEST(sums_that_are_rounded_have_room_before_them)
 {
-    struct model model;
-    struct plan wide, rounded;
     struct plan_backend backend = backend_beside(&sizes_only);
-    struct options o = options_of(3, 1, 5);
 
+    ask(3, 1, 5);
     backend.rounding_bytes = 256;
-    o.setting.backend = &backend;
-    o.choice.whole_head = true;
-    open_model(&model, 2, 8, 11, false);
-    ck_assert_int_eq(lay_out(&wide, &model, &o, NULL), 0);
-    o.setting.grad = NUMBER_BF16;
-    ck_assert_int_eq(lay_out(&rounded, &model, &o, NULL), 0);
+    setting.backend = &backend;
+    choice.whole_head = true;
+    open_model(2, 8, 11, false);
+    lay_out();
+    const struct plan wide = plan;
+    setting.grad = NUMBER_BF16;
+    lay_out();
     ck_assert_uint_eq(wide.rounding_bytes, 0);
-    ck_assert_uint_eq(rounded.rounding_bytes, 256);
-    ck_assert_uint_eq(rounded.arena_bytes - wide.arena_bytes, 3 * 256); /* the head's and two sets */
-    ck_assert_uint_eq(rounded.bytes[LEDGER_CONTRIBUTION] - wide.bytes[LEDGER_CONTRIBUTION], 3 * 256);
-    ck_assert_uint_eq(rounded.head, wide.head + 256);
-    ck_assert_uint_eq(rounded.head_bytes, wide.head_bytes);
-    ck_assert_uint_eq(rounded.contribution[0], wide.contribution[0] + 2 * 256);
-    ck_assert_uint_eq(rounded.contribution[1], wide.contribution[1] + 3 * 256);
-    o.setting.backend = &sizes_only;
-    ck_assert_int_eq(lay_out(&rounded, &model, &o, NULL), 0);
-    ck_assert_uint_eq(rounded.rounding_bytes, 0);
-    model_free(&model);
+    ck_assert_uint_eq(plan.rounding_bytes, 256);
+    ck_assert_uint_eq(plan.arena_bytes - wide.arena_bytes, 3 * 256); /* the head's and two sets */
+    ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION] - wide.bytes[LEDGER_CONTRIBUTION], 3 * 256);
+    ck_assert_uint_eq(plan.head, wide.head + 256);
+    ck_assert_uint_eq(plan.head_bytes, wide.head_bytes);
+    ck_assert_uint_eq(plan.contribution[0], wide.contribution[0] + 2 * 256);
+    ck_assert_uint_eq(plan.contribution[1], wide.contribution[1] + 3 * 256);
+    setting.backend = &sizes_only;
+    lay_out();
+    ck_assert_uint_eq(plan.rounding_bytes, 0);
 }
 
+/* fp32 stays what is summed up, and tables. */
 TEST(values_in_bf16_take_half)
 {
-    struct model model;
-    struct plan wide, half;
-    struct options o = options_of(2, 3, 16);
-
-    open_model(&model, 2, 32, 11, true); /* every buffer whole cache lines in either type */
-    ck_assert_int_eq(lay_out(&wide, &model, &o, NULL), 0);
-    o.setting.precision = NUMBER_BF16;
-    ck_assert_int_eq(lay_out(&half, &model, &o, NULL), 0);
-    ck_assert_uint_eq(half.bytes[LEDGER_WEIGHTS] * 2, wide.bytes[LEDGER_WEIGHTS]);
-    ck_assert_uint_eq(half.bytes[LEDGER_STASH] * 2, wide.bytes[LEDGER_STASH]);
-    ck_assert_uint_eq(half.bytes[LEDGER_GRADIENT] * 2, wide.bytes[LEDGER_GRADIENT]);
-    ck_assert_uint_eq(half.bytes[LEDGER_CONTRIBUTION], wide.bytes[LEDGER_CONTRIBUTION]);
-    ck_assert_uint_eq(half.bytes[LEDGER_STATISTICS], wide.bytes[LEDGER_STATISTICS]);
-    ck_assert_uint_eq(half.bytes[LEDGER_DATA], wide.bytes[LEDGER_DATA]);
-    model_free(&model);
+    ask(2, 3, 16);
+    open_model(2, 32, 11, true); /* every buffer whole cache lines in either type */
+    lay_out();
+    const struct plan wide = plan;
+    setting.precision = NUMBER_BF16;
+    lay_out();
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS] * 2, wide.bytes[LEDGER_WEIGHTS]);
+    ck_assert_uint_eq(plan.bytes[LEDGER_STASH] * 2, wide.bytes[LEDGER_STASH]);
+    ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT] * 2, wide.bytes[LEDGER_GRADIENT]);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], wide.bytes[LEDGER_CONTRIBUTION]);
+    ck_assert_uint_eq(plan.bytes[LEDGER_STATISTICS], wide.bytes[LEDGER_STATISTICS]);
+    ck_assert_uint_eq(plan.bytes[LEDGER_DATA], wide.bytes[LEDGER_DATA]);
 }
 
 TEST(choices_that_no_plan_has_are_refused)
 {
-    struct model model;
-    struct plan plan;
     static const struct {
         enum plan_purpose purpose;
         struct plan_choice choice;
@@ -678,15 +519,142 @@ TEST(choices_that_no_plan_has_are_refused)
         {PLAN_GENERATE, {.n_resident = 5}, "5 units that stay: this model has 4"},
     };
 
-    open_model(&model, 2, 8, 11, true);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct options o = options_of(1, 1, 8);
-        struct error err = {""};
-        o.setting.purpose = cases[i].purpose;
-        o.choice = cases[i].choice;
-        o.choice.microbatch = o.choice.n_weight_buffers = 1;
-        ck_assert_int_eq(lay_out(&plan, &model, &o, &err), -EINVAL);
-        ck_assert_msg(strstr(err.text, cases[i].name), "%s: %s", cases[i].name, err.text);
+        ask(1, 1, 8);
+        setting.purpose = cases[i].purpose;
+        choice = cases[i].choice;
+        choice.microbatch = choice.n_weight_buffers = 1;
+        expect_refused(cases[i].name);
     }
-    model_free(&model);
+}
+
+/* ---- where everything lies ---- */
+
+struct extent {
+    uint64_t at, bytes;
+};
+
+static struct extent extents[600];
+static size_t n_extents;
+
+static void add(uint64_t at, uint64_t bytes)
+{
+    ck_assert_uint_lt(n_extents, sizeof extents / sizeof *extents);
+    extents[n_extents++] = (struct extent){at, bytes};
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+static void add_weights(uint64_t value)
+{
+    const uint32_t n = plan_count_uploaded(&model);
+    uint64_t largest = 0;
+
+    for (uint32_t place = 0; place < n; place++) {
+        const uint64_t bytes = model.units[plan_unit_at(&model, place)].n * value;
+        if (place < plan.n_resident)
+            add(plan_resident(&plan, &model, plan_unit_at(&model, place)), bytes);
+        else
+            largest = bytes > largest ? bytes : largest;
+    }
+    for (uint32_t i = 0; i < plan.n_weight_buffers; i++)
+        add(plan.weights[i], largest);
+}
+
+static void add_boundaries(uint64_t value, uint64_t tokens)
+{
+    const bool trains = setting.purpose == PLAN_TRAIN;
+    const uint64_t width = model.config.width * value, tile = choice.microbatch * setting.seq * width;
+
+    for (uint32_t set = 0; choice.host_stash && set < plan.n_sets; set++) {
+        add(plan.input[set], tile), add(plan.output[set], tile);
+        add(trains ? plan.dy[set] : plan.input[set], trains ? tile : 0);
+    }
+    for (uint32_t i = 0; !choice.host_stash && i < (trains ? model.n_layers - 1 : 2); i++)
+        add(plan.boundaries + i * plan.boundary_bytes, tokens * width);
+    if (trains && !choice.host_stash)
+        add(plan.gradient, tokens * width);
+}
+
+static void add_gradients(void)
+{
+    const struct model_layer *head = plan_head(&model);
+    uint64_t largest = 0;
+
+    for (uint32_t visit = 0; visit < model.n_visits; visit++) {
+        const uint64_t bytes = model.units[model.visits[visit]].n * 4;
+        if (!plan.head_apart || visit < head->first_visit)
+            largest = bytes > largest ? bytes : largest;
+        for (uint32_t part = 0; plan.head_apart && visit >= head->first_visit && part < setting.share_rows; part++)
+            if (part < setting.share_rows / setting.part_rows)
+                add(plan_head_contribution(&plan, &model, part, visit - head->first_visit), bytes);
+    }
+    for (uint32_t i = 0; i < plan.n_sums; i++)
+        add(plan.contribution[i], largest);
+    for (uint32_t i = 0; i < model.config.n_layers; i++) {
+        const struct plan_kept *kept = plan_kept_of(&plan, i);
+        add(kept->at + (i - kept->first) * kept->bytes, kept->bytes);
+    }
+}
+
+static void draw(uint64_t *state)
+{
+    const uint32_t parts = 1 + setting_below(state, 3), part_rows = 1 + setting_below(state, 5);
+
+    open_model(1 + setting_below(state, 5), 2 * (1 + setting_below(state, 9)),
+               setting_below(state, 3) ? 5 + setting_below(state, 40) : 20000, setting_below(state, 2));
+    ask(parts, part_rows, 1 + setting_below(state, 7));
+    setting.purpose = (enum plan_purpose)setting_below(state, 3);
+    setting.precision = (enum number_type)setting_below(state, 2);
+    setting_choose(&choice, &model, state);
+    choice.microbatch = 1 + setting_below(state, part_rows);
+    if (setting.purpose != PLAN_TRAIN)
+        choice.n_kept = choice.kept = choice.kept_below = choice.whole_head = false;
+    if (setting.purpose == PLAN_GENERATE) {
+        setting.share_rows = setting.part_rows = choice.microbatch = 1;
+        choice.host_stash = false;
+    }
+}
+
+/* Of any plan: one buffer after another, aligned, from the arena's start to its end, which is not rounded. */
+TEST(buffers_lie_apart_and_fill_the_arena)
+{
+    const struct plan_backend beside = backend_beside(&sizes_only);
+    uint64_t state = 88172645463325252;
+
+    for (int i = 0; i < 300; i++) {
+        draw(&state);
+        setting.backend = i % 2 ? &beside : &sizes_only;
+        lay_out();
+        const uint64_t value = number_bytes(setting.precision);
+        const uint64_t tokens = (uint64_t)setting.share_rows * setting.seq;
+        n_extents = 0;
+        add_weights(value);
+        add_boundaries(value, tokens);
+        add(plan.ids, tokens * 4), add(plan.workspace, plan.workspace_bytes);
+        if (setting.purpose == PLAN_TRAIN)
+            add_gradients();
+        if (setting.purpose == PLAN_GENERATE) {
+            for (uint32_t b = 0; b < model.config.n_layers; b++)
+                add(plan.cache + b * plan.cache_bytes, cache(setting.precision, setting.seq, 2, model.config.width));
+            add(plan.logits, model.config.vocabulary * 4);
+        } else {
+            add(plan.running, tokens * 12), add(plan.losses, tokens * 8), add(plan.labels, tokens * 4);
+        }
+        add((plan.arena_bytes + 63) / 64 * 64, 0);
+        qsort(extents, n_extents, sizeof *extents, by_place);
+        ck_assert_uint_eq(extents[0].at, 0);
+        for (size_t k = 0; k + 1 < n_extents; k++)
+            if (extents[k + 1].at != (extents[k].at + extents[k].bytes + 63) / 64 * 64)
+                ck_abort_msg("plan %d: %zu of %zu ends apart from the next", i, k, n_extents);
+        ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + plan.bytes[LEDGER_LIBRARY]);
+        ck_assert_uint_eq(plan_total(&plan), sum_of(&plan));
+    }
 }
