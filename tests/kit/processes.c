@@ -244,6 +244,13 @@ static bool are_attached(void *context)
     return eps_status(a->name, on_status, a, NULL) == 0 && a->n >= a->wanted;
 }
 
+uint32_t processes_workers(const char *name)
+{
+    struct attached a = {.name = name};
+
+    return eps_status(name, on_status, &a, NULL) == 0 ? a.n : UINT32_MAX;
+}
+
 void processes_await_workers(const char *name, uint32_t n)
 {
     ck_assert(processes_until(are_attached, &(struct attached){.name = name, .wanted = n}));
@@ -326,6 +333,24 @@ pid_t processes_find(const char *program)
     return found;
 }
 
+bool processes_nobody(void)
+{
+    return !processes_find("epsd") && !processes_find("eps-worker");
+}
+
+static bool nobody_is_left(void *context)
+{
+    (void)context;
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
+    return processes_nobody();
+}
+
+void processes_await_nobody(void)
+{
+    ck_assert(processes_until(nobody_is_left, NULL));
+}
+
 uint64_t processes_status_bytes(pid_t pid, const char *key)
 {
     char path[64], value[64];
@@ -345,6 +370,17 @@ char *processes_read(const char *path)
     text[n] = '\0';
     fclose(file);
     return text;
+}
+
+unsigned processes_count(const char *path, const char *text)
+{
+    char *content = access(path, R_OK) == 0 ? processes_read(path) : NULL;
+    unsigned n = 0;
+
+    for (const char *at = content; at && (at = strstr(at, text)); at += strlen(text))
+        n++;
+    free(content);
+    return n;
 }
 
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out)

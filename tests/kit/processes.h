@@ -52,12 +52,22 @@ pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers);
 /* Until the daemon of this name, or at this directory, is up and has at least so many workers. Asserts. */
 void processes_await_workers(const char *name, uint32_t n);
 
+/* How many workers the daemon of this name has; UINT32_MAX if it does not answer. */
+uint32_t processes_workers(const char *name);
+
 /* A live child or grandchild of this process that runs this program; 0 if there is none. */
 pid_t processes_find(const char *program);
+/* No daemon and no worker of this process lives. */
+bool processes_nobody(void);
+/* Until none does. Takes the exit status of each child. */
+void processes_await_nobody(void);
 /* A line of /proc/PID/status in bytes: "RssAnon", "RssShmem", ...; 0 if it is not there. */
 uint64_t processes_status_bytes(pid_t pid, const char *key);
 /* A file's whole content, terminated; the caller frees it. */
 char *processes_read(const char *path);
+
+/* How often a text occurs in a file; 0 if there is no file. */
+unsigned processes_count(const char *path, const char *text);
 
 /* What a program wrote to this file: one JSON value, which the caller drops. Asserts. */
 json_t *processes_answer(const char *path);

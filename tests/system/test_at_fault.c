@@ -18,42 +18,8 @@ static pid_t start_daemon(const char *log)
 
     processes_await_free("lab");
     const pid_t daemon = processes_start("epsd", argv, log);
-    struct eps_error error;
-    while (eps_status("lab", NULL, NULL, &error) != 0)
-        ck_assert_int_gt(daemon, 0);
+    processes_await_workers("lab", 0);
     return daemon;
-}
-
-static void on_status(void *user, const struct eps_status *status)
-{
-    *(uint32_t *)user = status->n_workers;
-}
-
-static bool are_two(void *context)
-{
-    uint32_t n = 0;
-
-    (void)context;
-    return eps_status("lab", on_status, &n, NULL) == 0 && n == 2;
-}
-
-static bool is_one(void *context)
-{
-    uint32_t n = 0;
-
-    (void)context;
-    return eps_status("lab", on_status, &n, NULL) == 0 && n == 1;
-}
-
-static unsigned count(const char *log, const char *words)
-{
-    char *said = processes_read(log);
-    unsigned n = 0;
-
-    for (const char *at = said; (at = strstr(at, words)); at += strlen(words))
-        n++;
-    free(said);
-    return n;
 }
 
 /* The job ends with a sentence that has these words. */
@@ -104,13 +70,13 @@ TEST_EACH(whoever_breaks_a_rule_is_not_in_the_next_job, COUNT(breaches))
     const pid_t daemon = start_daemon(log), puppet = puppet_start("lab", breaches[_i].fault);
     puppet_await("lab");
     processes_start("eps-worker", worker, NULL);
-    ck_assert(processes_until(are_two, NULL));
+    processes_await_workers("lab", 2);
     fail_in_step(2, -EIO, job_line);
     train_well();
     ck_assert_int_eq(processes_wait(puppet), PUPPET_REFUSED);
-    ck_assert(is_one(NULL));
-    ck_assert_uint_eq(count(log, " refused: "), 1);
-    ck_assert_uint_eq(count(log, breaches[_i].why), 3); /* that of the job, of the session, of its end */
+    ck_assert_uint_eq(processes_workers("lab"), 1);
+    ck_assert_uint_eq(processes_count(log, " refused: "), 1);
+    ck_assert_uint_eq(processes_count(log, breaches[_i].why), 3); /* that of the job, of the session, of its end */
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
@@ -125,13 +91,13 @@ TEST(a_gradient_that_is_never_finite_is_the_workers)
     const pid_t daemon = start_daemon(log), puppet = puppet_start("lab", PUPPET_IN_FIRST_STEP);
     puppet_await("lab");
     processes_start("eps-worker", worker, NULL);
-    ck_assert(processes_until(are_two, NULL));
+    processes_await_workers("lab", 2);
     fail_in_step(1, -EDOM, "the gradient of step 1 is not finite");
-    ck_assert(are_two(NULL));
+    ck_assert_uint_eq(processes_workers("lab"), 2);
     fail_in_step(1, -EDOM, "the gradient of step 1 is not finite");
     train_well();
     ck_assert_int_eq(processes_wait(puppet), PUPPET_REFUSED);
-    ck_assert_uint_eq(count(log, " refused: its gradient is not finite in two jobs in a row\n"), 1);
+    ck_assert_uint_eq(processes_count(log, " refused: its gradient is not finite in two jobs in a row\n"), 1);
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
@@ -144,7 +110,7 @@ TEST(a_gradient_that_is_not_finite_after_good_steps_is_the_runs)
     puppet_await("lab");
     for (int i = 0; i < 3; i++)
         fail_in_step(2, -EDOM, "the gradient of step 2 is not finite");
-    ck_assert(is_one(NULL));
+    ck_assert_uint_eq(processes_workers("lab"), 1);
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(puppet), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);

@@ -275,67 +275,6 @@ TEST(data_that_was_piped_in_is_asked_for_again)
     expect("eps train --resume piped_in --steps 3 --data tiny.txt", 0); /* the same content */
 }
 
-TEST(a_cap_too_small_is_refused_before_anything_is_left)
-{
-    expect_sentence("eps train --model tiny.json --data tiny.txt --out capped --device-mem 4KiB", 1, "--device-mem",
-                    "iB");
-    ck_assert_int_ne(access("capped", F_OK), 0);
-}
-
-/* Rewrites the saved file with `change` done to its bytes. */
-static void damage(const char *name, const char *from, const char *to, size_t keep)
-{
-    int fd = open("whole/step-1/model.safetensors", O_RDONLY);
-    struct stat st;
-    char path[64];
-
-    ck_assert_int_eq(fstat(fd, &st), 0);
-    char *bytes = malloc((size_t)st.st_size);
-    ck_assert_int_eq(read(fd, bytes, (size_t)st.st_size), st.st_size);
-    close(fd);
-    if (from) {
-        char *at = memmem(bytes, (size_t)st.st_size, from, strlen(from));
-        ck_assert_ptr_nonnull(at);
-        memcpy(at, to, strlen(to));
-    }
-    snprintf(path, sizeof path, "%s", name);
-    ck_assert_int_eq(mkdir(path, 0700), 0);
-    snprintf(path, sizeof path, "cp whole/step-1/config.json %s", name);
-    ck_assert_int_eq(system(path), 0);
-    snprintf(path, sizeof path, "%s/model.safetensors", name);
-    fd = open(path, O_WRONLY | O_CREAT, 0600);
-    const size_t n = keep ? keep : (size_t)st.st_size;
-    ck_assert_int_eq(write(fd, bytes, n), (ssize_t)n);
-    close(fd);
-    free(bytes);
-}
-
-TEST(damaged_weights_are_refused_by_name)
-{
-    static const struct {
-        const char *name, *from, *to; /* the same length */
-        size_t keep;
-        const char *says;
-    } damages[] = {
-        {"cut-header", NULL, NULL, 100, "cut-header/model.safetensors: truncated"},
-        {"cut-data", NULL, NULL, 10000, "cut-data/model.safetensors: tensor"},
-        {"empty", NULL, NULL, 3, "empty/model.safetensors: truncated"},
-        {"type", "\"F32\"", "\"I32\"", 0, ".weight is of a type"},
-        {"unknown", "ln_f.weight", "ln_g.weight", 0, "ln_g.weight is no tensor"},
-        {"shape", "[16]", "[61]", 0, "shape/model.safetensors: tensor"},
-        {"offsets", "[0,", "[4,", 0, "offsets/model.safetensors: tensor"},
-        {"json", "{\"", "[\"", 0, "json/model.safetensors: not a safetensors file"},
-    };
-
-    train("whole", "--steps 1");
-    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
-        damage(damages[i].name, damages[i].from, damages[i].to, damages[i].keep);
-        expect_sentence(print("eps train --model %s --data tiny.txt --out after", damages[i].name), 1,
-                        "eps train: ", damages[i].says);
-        ck_assert_int_ne(access("after", F_OK), 0);
-    }
-}
-
 static bool has_steps(void *context)
 {
     char *metrics = access(context, R_OK) == 0 ? processes_read(context) : NULL;
@@ -421,23 +360,6 @@ TEST(a_live_daemon_answers_in_stable_json)
     ck_assert(processes_until(nobody_is_left, NULL));
 }
 
-TEST(a_client_is_told_why_its_daemon_stopped)
-{
-    const char *const arguments[] = {"train",   "--model", model,       "--data", text,      "--out", "told",
-                                     "--steps", "100000",  "--connect", "lab",    "--batch", "4",     NULL};
-    const char *log = processes_path("told.err");
-    pid_t daemon = processes_daemon("lab", 1, NULL);
-    pid_t client = processes_start("eps", arguments, log);
-
-    ck_assert(processes_until(has_steps, "told/metrics.jsonl"));
-    ck_assert_int_eq(kill(daemon, SIGTERM), 0);
-    ck_assert_int_eq(processes_wait(client), 1);
-    ck_assert_int_eq(processes_wait(daemon), 0);
-    char *said = processes_read(log);
-    ck_assert_msg(strncmp(said, "eps train: ", 11) == 0 && strstr(said, "stopped"), "%s", said);
-    free(said);
-}
-
 TEST(options_of_private_workers_do_not_go_with_a_daemon)
 {
     pid_t daemon = processes_daemon("lab", 0, NULL);
@@ -455,34 +377,4 @@ TEST(options_of_private_workers_do_not_go_with_a_daemon)
     ck_assert_int_ne(access("no", F_OK), 0);
     expect("eps stop", 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
-}
-
-/* A terminal of 40 columns: one line that is drawn over, never wider than the terminal. */
-TEST(on_a_terminal_the_progress_line_stays_one_line)
-{
-    struct winsize size = {.ws_row = 24, .ws_col = 40};
-    char said[65536], program[400];
-    size_t n = 0;
-    ssize_t got;
-    int fd, status;
-    pid_t pid = forkpty(&fd, NULL, NULL, &size);
-
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        setenv("TERM", "xterm", 1);
-        snprintf(program, sizeof program, "%s/eps", BIN_DIR);
-        execl(program, "eps", "train", "--model", model, "--data", text, "--out", "shown", "--steps", "3", "--batch",
-              "4", (char *)NULL);
-        _exit(127);
-    }
-    while (n < sizeof said - 1 && (got = read(fd, said + n, sizeof said - 1 - n)) > 0)
-        n += (size_t)got;
-    said[n] = 0;
-    close(fd);
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", said);
-    ck_assert_ptr_nonnull(strstr(said, "\rstep 1/3  loss "));
-    ck_assert_ptr_nonnull(strstr(said, "\rstep 3/3  loss "));
-    for (const char *at = said; (at = strstr(at, "\rstep ")); at++)
-        ck_assert_uint_le(strcspn(at + 1, "\r\n\033"), 39);
 }

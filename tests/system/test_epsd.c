@@ -33,19 +33,6 @@ TEST_EACH(a_mistake_is_one_sentence_and_status_2, N_WRONGS)
     free(said);
 }
 
-static void on_status(void *user, const struct eps_status *status)
-{
-    *(bool *)user = status->n_workers == 1;
-}
-
-static bool has_worker(void *context)
-{
-    bool yes = false;
-
-    (void)context;
-    return eps_status("lab", on_status, &yes, NULL) == 0 && yes;
-}
-
 TEST(a_job_past_the_cap_is_refused)
 {
     const char *const listen[] = {"--listen", "lab", "--host-mem", "100KiB", NULL};
@@ -56,7 +43,7 @@ TEST(a_job_past_the_cap_is_refused)
     struct eps_error error = {""};
     pid_t daemon = processes_start("epsd", listen, NULL), worker = processes_start("eps-worker", lend, NULL);
 
-    ck_assert(processes_until(has_worker, NULL));
+    processes_await_workers("lab", 1);
     options.connect = "lab";
     options.batch = 4;
     options.steps = 1;

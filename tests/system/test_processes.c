@@ -143,22 +143,6 @@ static double distance_to_file(const char *name, const struct inprocess *ip)
     return worst;
 }
 
-static double distance_here(const struct inprocess *a, const struct inprocess *b)
-{
-    const float *x = a->store.weights.base, *y = b->store.weights.base;
-    double worst = 0;
-
-    for (uint32_t u = 0; u < a->model.n_units; u++) {
-        double difference = 0, norm = 0;
-        for (uint64_t i = a->model.units[u].offset; i < a->model.units[u].offset + a->model.units[u].n; i++) {
-            difference += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
-            norm += (double)y[i] * y[i];
-        }
-        worst = fmax(worst, sqrt(difference / norm));
-    }
-    return worst;
-}
-
 static bool equal_bits(const struct inprocess *a, const struct inprocess *b)
 {
     const size_t bytes = a->model.segment_n * sizeof(float);
@@ -195,23 +179,6 @@ TEST_EACH(processes_equal_one_process_bit_for_bit, 8)
     inprocess_close(here);
 }
 
-/* The optimizer differs between one part and four, and between AdamA and AdamW of four: otherwise the test above could
- * not fail. */
-TEST(parts_change_the_result_of_adama_alone)
-{
-    const struct cut one = {.n_parts = 1, .n_workers = 1, .microbatch = 3},
-                     four = {.n_parts = 4, .n_workers = 1, .microbatch = 3},
-                     adamw = {.n_parts = 4, .n_workers = 1, .microbatch = 3, .adamw = true};
-    struct inprocess *a = train_here(&one), *b = train_here(&four), *c = train_here(&adamw);
-
-    ck_assert_double_gt(distance_here(b, a), 1e-4);
-    ck_assert_double_lt(distance_here(c, a),
-                        1e-4); /* other sums' order, the same mathematics; Adam's first steps amplify rounding */
-    inprocess_close(a);
-    inprocess_close(b);
-    inprocess_close(c);
-}
-
 TEST_EACH(deterministic_workers_equal_one_bit_for_bit, 4)
 {
     static const uint32_t n_workers[] = {2, 3};
@@ -228,39 +195,4 @@ TEST_EACH(deterministic_workers_equal_one_bit_for_bit, 4)
     ck_assert_double_eq(distance_to_file(name, here), 0);
     inprocess_close(here);
     inprocess_close(threads);
-}
-
-/* Without --deterministic, parts are folded as they come: sums in another order, so 1e-6 after a step. */
-TEST_RANGE(plain_workers_stay_near_one, 2, 4)
-{
-    const struct cut one = {.n_parts = 6, .n_workers = 1, .microbatch = 1, .n_steps = 1};
-    struct cut several = one;
-    char name[32];
-
-    several.n_workers = (uint32_t)_i;
-    struct inprocess *here = train_here(&one);
-    snprintf(name, sizeof name, "plain-%d", _i);
-    train_there(name, &several);
-    ck_assert_double_lt(distance_to_file(name, here), 1e-6);
-    inprocess_close(here);
-}
-
-TEST(weight_buffers_and_budget_change_no_bit)
-{
-    const struct cut roomy = {.n_parts = 2, .n_workers = 1, .microbatch = 2, .n_weight_buffers = 2};
-    struct inprocess *reference = train_here(&roomy);
-    struct cut other = roomy;
-
-    for (uint32_t n = 1; n <= 3; n += 2) {
-        other.n_weight_buffers = n;
-        struct inprocess *ip = train_here(&other);
-        ck_assert(equal_bits(ip, reference));
-        inprocess_close(ip);
-    }
-    other = roomy;
-    other.budget = reference->workers[0].ledger.total.peak; /* as little as there can be: the plan is exact */
-    struct inprocess *tight = train_here(&other);
-    ck_assert(equal_bits(tight, reference));
-    inprocess_close(tight);
-    inprocess_close(reference);
 }

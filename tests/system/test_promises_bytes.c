@@ -13,7 +13,7 @@
 
 SUITE_LABELS(release)
 
-enum { N_LAYERS = 6, N_STEPS = 3, SIDES = 2, N_BUDGETS = SANITIZED ? 2 : 5 };
+enum { N_LAYERS = 6, N_STEPS = 3, SIDES = 2 };
 enum { HOST, WORKER };
 
 struct mode {
@@ -105,11 +105,9 @@ static void on_memory(void *user, const struct eps_memory *side)
     ck_assert_uint_eq(side->peak, side->planned);
     if (seen->plan)
         ck_assert_uint_eq(side->peak, at == HOST ? seen->plan->host.bytes : seen->plan->worker.bytes);
-    if (!SANITIZED) { /* a sanitizer's shadow is memory too */
-        agree(seen, side_names[at], (double)resident(seen, at) - (double)seen->before[at], (double)side->current);
-        snprintf(what, sizeof what, "%s, at most", side_names[at]);
-        agree(seen, what, (double)most_resident(seen, at) - (double)seen->before[at], (double)side->peak);
-    }
+    agree(seen, side_names[at], (double)resident(seen, at) - (double)seen->before[at], (double)side->current);
+    snprintf(what, sizeof what, "%s, at most", side_names[at]);
+    agree(seen, what, (double)most_resident(seen, at) - (double)seen->before[at], (double)side->peak);
 }
 
 static void look(struct seen *seen)
@@ -209,8 +207,6 @@ TEST_EACH(training_takes_what_is_planned_and_the_system_agrees, COUNT(modes))
     struct eps_plan plan;
     struct seen seen;
 
-    if (SANITIZED && _i % 3) /* a sanitizer is slow, and has the system's count to itself */
-        return;
     options.device_mem = 256 << 20;
     if (mode->smallest)
         ck_assert_int_eq(eps_plan_minimum(&options.device_mem, &options, &error), 0);
@@ -242,49 +238,6 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
     (void)id, (void)text, (void)n;
     if (seen->n_looks == 0)
         look(seen);
-}
-
-static void on_worker(void *user, const struct eps_memory *side)
-{
-    const struct eps_plan *plan = user;
-
-    if (side->worker == 0) /* a checkpoint has been written, from memory that stands in no plan */
-        return;
-    for (size_t i = 0; i < side->n_rows; i++)
-        ck_assert_uint_eq(side->rows[i].peak, planned_by_eps_plan(&plan->worker, side->rows[i].category));
-    ck_assert_uint_eq(side->peak, plan->worker.bytes);
-    ck_assert_uint_le(side->peak, side->budget);
-}
-
-/* From the least to more than everything takes, on a geometric scale; the peaks after a whole run, its evaluations and
- * its checkpoint. */
-TEST_EACH(at_every_budget_the_device_s_peak_is_what_eps_plan_says, 2)
-{
-    const struct mode narrow = {"budgets", _i ? EPS_BF16 : EPS_FP32, EPS_FP32, NAN, false, 12};
-    const char *files[] = {processes_text("bytes.txt", 1024)};
-    const struct eps_train_events events = {.on_memory = on_worker};
-    struct eps_train_options options = options_of(&narrow, files);
-    struct eps_error error = {""};
-    struct eps_plan plan, roomy;
-    uint64_t least, last = 0;
-    char out[32];
-
-    options.device_mem = 1 << 30;
-    options.steps = 1;
-    ck_assert_int_eq(eps_plan_minimum(&least, &options, &error), 0);
-    ck_assert_int_eq(eps_plan(&roomy, &options, &error), 0);
-    for (unsigned i = 0; i < N_BUDGETS; i++) {
-        options.device_mem =
-            (uint64_t)ceil((double)least * pow((double)roomy.worker.bytes / (double)least, i / (N_BUDGETS - 1.0)));
-        snprintf(out, sizeof out, "budget-%d-%u", _i, i);
-        options.out = processes_path(out);
-        ck_assert_int_eq(eps_plan(&plan, &options, &error), 0);
-        ck_assert_msg(plan.fits, "%s", plan.why);
-        ck_assert_uint_gt(plan.worker.bytes, last);
-        last = plan.worker.bytes;
-        ck_assert_msg(eps_train(&options, &events, &plan, &error) == 0, "%s", error.text);
-    }
-    ck_assert_uint_eq(last, roomy.worker.bytes);
 }
 
 /* Frozen: weights alone, in the numbers in which they were trained. */

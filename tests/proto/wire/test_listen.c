@@ -106,6 +106,26 @@ TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
     stage_end(&st);
 }
 
+/* Its own files are gone, and those of that name are another's. */
+TEST(a_daemon_whose_directory_was_removed_leaves_its_successor_alone)
+{
+    struct side first = {0}, second = {0}, worker = {0};
+    char command[100];
+
+    stage_begin(&st);
+    stage_listen(&st, &first);
+    struct session_listener *const listener = st.listener;
+    snprintf(command, sizeof command, "rm -r %s", st.directory);
+    ck_assert_int_eq(system(command), 0);
+    stage_listen(&st, &second);
+    session_unlisten(listener, NULL);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &second.n_opened, 1);
+    session_close(second.s);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_end(&st);
+}
+
 TEST(its_files_are_private_and_its_parents_too)
 {
     struct session_listener *listener;
