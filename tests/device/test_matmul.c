@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-SUITE_LABELS(long, slow, on_cuda)
+SUITE_LABELS(long, slow, on_cuda_release)
 
 /* m, n, k and how far strides exceed widths: single rows, short and long, odd sizes, tiles that end anywhere; several
  * tiles, and k over several of the depths at which sums are stored. The last ones are for devices that are fast. */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-SUITE_LABELS(on_cuda)
+SUITE_LABELS(on_cuda_release)
 
 /* Rows of one vector or pack and of none that is whole; more rows than a CUDA device has blocks; rows that its blocks hold,
  * element by element and in packs, and rows too long for that, which they read again. */

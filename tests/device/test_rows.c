@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(single, on_cuda)
+SUITE_LABELS(single, on_cuda_release)
 
 /* Rows and columns: one of each, ends inside every vector, over the 128 columns that a thread of the CPU sums at once, and
  * more of each than a CUDA device has blocks for, in whole packs and in none. */

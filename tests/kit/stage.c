@@ -151,6 +151,12 @@ void stage_run_until(struct stage *st, const unsigned *count, unsigned n)
     uv_timer_stop(&st->watchdog);
 }
 
+void stage_close(struct stage *st, const struct side *closing, const struct side *other)
+{
+    session_close(closing->s);
+    stage_run_until(st, &other->n_closed, 1);
+}
+
 void stage_end(struct stage *st)
 {
     struct stat info;
@@ -333,6 +339,22 @@ void raw_greet(struct raw *raw, struct stage *st)
     while (nn_recv(raw->channel, bytes, sizeof bytes, NN_DONTWAIT) < 0)
         uv_run(&st->loop, UV_RUN_NOWAIT);
     ck_assert_uint_eq(bytes[3], MESSAGE_GREETING);
+}
+
+void raw_open(struct raw *raw, struct stage *st, const struct side *daemon)
+{
+    raw_attach(raw, st);
+    raw_greet(raw, st);
+    stage_run_until(st, &daemon->n_opened, 1);
+}
+
+void raw_expect_dismissed(struct raw *raw, struct stage *st, const char *reason)
+{
+    struct message m;
+
+    raw_expect(raw, st, MESSAGE_DISMISSED, &m);
+    ck_assert_str_eq(m.dismissed.error.text, reason);
+    raw_close(raw);
 }
 
 void raw_close(struct raw *raw)

@@ -43,6 +43,8 @@ void stage_connect(struct stage *st, struct side *peer);
 void stage_open(struct stage *st, struct side *daemon, struct side *peer); /* the three, until both are open */
 /* Runs the loop until *count reaches n; aborts after 30 s. */
 void stage_run_until(struct stage *st, const unsigned *count, unsigned n);
+/* One side closes its session, and the loop runs until the other has seen that. */
+void stage_close(struct stage *st, const struct side *closing, const struct side *other);
 /* Unlistens; sees that no handle stays in the loop and nothing in the file system. Close the sessions before. */
 void stage_end(struct stage *st);
 
@@ -74,6 +76,9 @@ size_t raw_receive(struct raw *raw, struct stage *st, uint8_t *bytes, size_t cap
 void raw_expect(struct raw *raw, struct stage *st, enum message_kind kind, struct message *out);
 void raw_attach(struct raw *raw, struct stage *st); /* as far as GREETING, not said yet */
 void raw_greet(struct raw *raw, struct stage *st);
+void raw_open(struct raw *raw, struct stage *st, const struct side *daemon); /* both, until the daemon's is open */
+/* DISMISSED for this reason, and it closes. */
+void raw_expect_dismissed(struct raw *raw, struct stage *st, const char *reason);
 void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds); /* copies of its own descriptor */
 uint64_t *raw_sent(struct raw *raw); /* the number of the last message by the channel, or through the door */
 void raw_close(struct raw *raw);

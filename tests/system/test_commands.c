@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-SUITE_LABELS(slow)
+SUITE_LABELS(long, slow)
 
 static char model[300], text[300], out_file[300], err_file[300];
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(release)
+
 #define SOURCE TESTS_DIR "/.."
 
 enum { MAX_WORDS = 100, WORD = 80 };

@@ -1,36 +1,37 @@
-/* epsd's own options. What --listen and --group do is in test_listen and test_group. */
+/* The options of epsd and eps-worker. What --listen and --group do is in test_listen and test_group. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static const struct {
-    const char *arguments[6];
-    const char *words;
-} wrongs[] = {
-    {{NULL}, "--listen ADDRESS is needed"},
-    {{"--listen", ""}, "--listen ADDRESS is needed"},
-    {{"--listen", "lab", "more"}, "--listen ADDRESS is needed"},
-    {{"--listen", "lab", "--host-mem", "much"}, "--host-mem: 'much'"},
-    {{"--listen", "lab", "--host-mem", "0"}, "--host-mem: '0'"},
-    {{"--listen", "lab", "--group", "no-such-group"}, "--group no-such-group"},
-    {{"--listen", "lab", "--private", "--group", "users"}, "--private and --group"},
-};
+SUITE_LABELS(long)
 
-enum { N_WRONGS = sizeof wrongs / sizeof *wrongs };
+static const struct refusal wrongs[] = {
+    {"epsd", 2, "epsd: --listen ADDRESS is needed", NULL},
+    {"epsd --listen ''", 2, "epsd: --listen ADDRESS is needed", NULL},
+    {"epsd --listen lab more", 2, "epsd: --listen ADDRESS is needed", NULL},
+    {"epsd --listen lab --host-mem much", 2, "epsd: --host-mem: 'much'", NULL},
+    {"epsd --listen lab --host-mem 0", 2, "epsd: --host-mem: '0'", NULL},
+    {"epsd --listen lab --group no-such-group", 2, "epsd: --group no-such-group: ", "no such group"},
+    {"epsd --listen lab --private --group users", 2, "epsd: --private and --group", NULL},
+    {"epsd --frobnicate", 2, "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n", NULL},
+    {"eps-worker --device-mem", 2,
+     "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n", NULL},
+    {"eps-worker --device-mem 1e999", 2, "--device-mem: '1e999' is", NULL},
+    {"eps-worker --device gpu", 2, "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N", NULL},
+    {"eps-worker --share 0", 2, ": a number of workers, 1 to 64\n", NULL},
+    {"eps-worker --share 65", 2, ": a number of workers, 1 to 64\n", NULL},
+    {"eps-worker --share -1", 2, ": a number of workers, 1 to 64\n", NULL},
+    {"eps-worker --share 2x", 2, ": a number of workers, 1 to 64\n", NULL},
+    {"eps-worker --share ''", 2, ": a number of workers, 1 to 64\n", NULL},
+};
 
 SUITE_FIXTURE(processes_setup, processes_remove)
 
-TEST_EACH(a_mistake_is_one_sentence_and_status_2, N_WRONGS)
+TEST_EACH(a_mistake_is_one_sentence_and_status_2, COUNT(wrongs))
 {
-    const char *log = processes_path("epsd.log");
-
-    ck_assert_int_eq(processes_wait(processes_start("epsd", wrongs[_i].arguments, log)), 2);
-    char *said = processes_read(log);
-    ck_assert_msg(strncmp(said, "epsd: ", 6) == 0 && strstr(said, wrongs[_i].words), "%s", said);
-    ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
-    free(said);
+    expect_refusal(&wrongs[_i]);
 }
 
 TEST(a_job_past_the_cap_is_refused)
@@ -38,8 +39,7 @@ TEST(a_job_past_the_cap_is_refused)
     const char *const listen[] = {"--listen", "lab", "--host-mem", "100KiB", NULL};
     const char *const lend[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
     const char *files[] = {processes_text("tiny.txt", 8000)};
-    struct eps_train_options options =
-        processes_options(processes_config("tiny.json", 1, 2, 16, 32), files, processes_path("out"));
+    struct eps_train_options options = processes_options(processes_config("tiny.json", 1, 2, 16, 32), files, "out");
     struct eps_error error = {""};
     pid_t daemon = processes_start("epsd", listen, NULL), worker = processes_start("eps-worker", lend, NULL);
 

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-SUITE_LABELS(on_cuda, on_cudnn)
+SUITE_LABELS(single, on_cuda_release, on_cudnn)
 
 /* Rows of a part, of a microbatch: the whole minibatch at once, and row by row in eight parts. */
 static const uint32_t cuts[][2] = {{8, 8}, {4, 3}, {1, 1}};
@@ -33,7 +33,7 @@ TEST_EACH(a_gradient_in_bf16_is_as_near_as_pytorchs, N_CUTS)
  * a first gradient within rounding of 0 is left out. Of PyTorch's own two attentions one is 1.5 times as far from float64
  * as the other at the worst tensor of half of all models, hence 2. A key bias, which nothing but rounding moves, goes lr a
  * step at most. */
-TEST_IF(twenty_steps_in_bf16_are_as_near_as_pytorchs, !backend_get()->simulated)
+TEST_IF(twenty_steps_in_bf16_are_as_near_as_pytorchs, !backend_get()->simulated && !SANITIZED)
 {
     const struct inprocess_options how = {.n_parts = 1, .microbatch = 4, .adamw = true, .precision = NUMBER_BF16};
     struct exact exact;

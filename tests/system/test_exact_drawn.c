@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-SUITE_LABELS(single)
+SUITE_LABELS(release)
 
 enum { N_MODELS = 12, N_OF_TYPE = 6 };
 

@@ -3,9 +3,9 @@
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 
-SUITE_LABELS(single, on_cuda)
+SUITE_LABELS(single, on_cuda_release)
 
-/* b has 16 rows, a 8. The first ones are enough for a device that is simulated. */
+/* b has 16 rows, a 8. The first ones are enough for a device that is simulated and for a sanitizer. */
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;
@@ -16,7 +16,7 @@ static const struct {
     {"b", 2, 1, true}, {"b", 8, 2, true},  {"b", 8, 1, false},
 };
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 2 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 2 : SANITIZED ? 3 : COUNT(cuts))
 {
     const struct inprocess_options how = {.n_parts = cuts[_i].n_parts,
                                           .microbatch = cuts[_i].microbatch,

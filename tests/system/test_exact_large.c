@@ -1,6 +1,5 @@
 /* GPT-2's own width and vocabulary, 50,257 x 768 tied, two blocks, against PyTorch: one step's gradient and 20 steps.
- * The embedding is cut into several units here, and contributions travel in slices. Skipped under a sanitizer, which
- * looks at the same code at smaller sizes in test_exact_gradients and test_exact_training. */
+ * The embedding is cut into several units here, and contributions travel in slices. */
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 
@@ -20,8 +19,6 @@ static struct inprocess_options options_of(const struct cut *cut)
                                       .adamw = cut->adamw,
                                       .n_threads = 2};
 }
-
-SUITE_SKIP_UNLESS(!SANITIZED, "it computes for minutes")
 
 TEST_EACH(a_large_gradient_is_pytorchs, COUNT(gradients))
 {

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+SUITE_LABELS(single)
+
 /* Made by tests/oracle/logits.py: one file, several, bfloat16, and without "transformer." in the names. */
 static const char *const directories[] = {"tied", "untied", "bf16", "bare"};
 enum { N_DIRECTORIES = sizeof directories / sizeof *directories };

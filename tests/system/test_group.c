@@ -29,17 +29,11 @@ SUITE_FIXTURE(users_setup, processes_remove)
 
 TEST(a_group_that_cannot_be_is_misuse)
 {
-    const char *const unknown[] = {"--listen", users_service(), "--group", "no-such-group", NULL};
     const char *const foreign[] = {"--listen", users_service(), "--group", users_group_name(), NULL};
-    const char *const both[] = {"--listen", users_service(), "--private", "--group", users_group_name(), NULL};
     const char *const closed[] = {"--listen", processes_path("run/lab"), "--group", users_group_name(), NULL};
 
-    ck_assert_int_eq(users_run(USERS_OWNER, true, "epsd", unknown), 2);
-    users_check_log("epsd: --group no-such-group", "no such group");
     ck_assert_int_eq(users_run(USERS_OWNER, false, "epsd", foreign), 2);
     users_check_log("you are not a member", users_group_name());
-    ck_assert_int_eq(users_run(USERS_OWNER, true, "epsd", both), 2);
-    users_check_log("--private", "--group");
     ck_assert_int_eq(chown(processes_path("run"), USERS_OWNER, USERS_OWNER), 0);
     ck_assert_int_eq(users_run(USERS_OWNER, true, "epsd", closed), 2);
     users_check_log("cannot reach", "/run is closed to them");

@@ -4,16 +4,14 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <jansson.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-SUITE_LABELS(slow)
+SUITE_LABELS(long, slow)
 
 static void setup(void)
 {
@@ -179,26 +177,6 @@ TEST(a_name_that_is_too_long_leaves_no_directory)
     ck_assert_int_eq(shell("[ -z \"$(ls -A \"$XDG_RUNTIME_DIR/eps\")\" ]"), 0);
 }
 
-TEST(an_option_that_is_none_is_named_with_the_way_to_help)
-{
-    ck_assert_int_eq(shell("$bin/epsd --frobnicate 2>err"), 2);
-    expect_file("err", "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n");
-    ck_assert_int_eq(shell("$bin/eps-worker --device-mem 2>err"), 2);
-    expect_file("err", "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n");
-}
-
-TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
-{
-    static const char *const shares[] = {"0", "65", "-1", "2x", "''"};
-
-    ck_assert_int_eq(shell("$bin/eps-worker --device gpu 2>err"), 2);
-    expect_file("err", "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N");
-    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
-        ck_assert_int_eq(shell("$bin/eps-worker --share %s 2>err", shares[i]), 2);
-        expect_file("err", ": a number of workers, 1 to 64\n");
-    }
-}
-
 /* What is gone is not what a run could go on from. A checkpoint that is begun while rm is at work keeps the directory:
  * then again. */
 TEST(a_directory_that_was_removed_is_not_said_to_resume)
@@ -237,16 +215,6 @@ TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
                      0);
 }
 
-TEST(a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one)
-{
-    ck_assert_int_eq(shell("$train --steps 4 --save-every 2 --out o >said 2>err"), 0);
-    ck_assert_int_eq(shell("printf X | dd of=o/step-4/optimizer.safetensors bs=1 seek=3000 conv=notrunc 2>err; "
-                           "$bin/eps train --resume o --steps 6 2>err"),
-                     1);
-    expect_file("err", "o/step-4: optimizer.safetensors is not what was written",
-                "; eps verify o tells which checkpoints are whole");
-}
-
 /* A tenth of 3e-4, the default, is not the double that is nearest to 3e-5. */
 TEST(a_rate_that_was_computed_is_the_same_when_it_is_typed)
 {
@@ -254,38 +222,6 @@ TEST(a_rate_that_was_computed_is_the_same_when_it_is_typed)
     ck_assert_int_eq(shell("$bin/eps train --resume o --steps 3 --lr 3e-4 --min-lr 3e-5 >said 2>err"), 0);
     ck_assert_int_eq(shell("$bin/eps train --resume o --steps 4 --min-lr 3.0000001e-5 >said 2>err"), 2);
     expect_file("err", "--min-lr 3.0000001e-05 differs from the run's");
-}
-
-/* The scale of the last norm becomes so large that the logits are infinite. */
-static void enlarge(const char *path)
-{
-    static char header[65536];
-    const float huge[16] = {3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f,
-                            3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f};
-    FILE *file = fopen(path, "r+");
-    uint64_t n;
-    json_int_t begin, end;
-
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fread(&n, sizeof n, 1, file), 1);
-    ck_assert_uint_lt(n, sizeof header);
-    ck_assert_uint_eq(fread(header, 1, n, file), n);
-    json_t *json = json_loadb(header, n, 0, NULL);
-    ck_assert_int_eq(json_unpack(json, "{s:{s:[I, I]}}", "transformer.ln_f.weight", "data_offsets", &begin, &end), 0);
-    ck_assert_int_eq(end - begin, sizeof huge);
-    ck_assert_int_eq(fseek(file, (long)(8 + n) + begin, SEEK_SET), 0);
-    ck_assert_uint_eq(fwrite(huge, sizeof huge, 1, file), 1);
-    ck_assert_int_eq(fclose(file), 0);
-    json_decref(json);
-}
-
-TEST(a_loss_that_is_no_number_is_no_result)
-{
-    ck_assert_int_eq(shell("$train --steps 1 --out o >said && $bin/eps export --model o --out e >said"), 0);
-    enlarge("e/model.safetensors");
-    ck_assert_int_eq(shell("$bin/eps eval --model e --data tiny.txt >said 2>err"), 1);
-    expect_file("err", "eps eval: the model's loss is ");
-    expect_absent("said", "loss");
 }
 
 /* Each update multiplies the weights by -99. */

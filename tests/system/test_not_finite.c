@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(long)
+
 /* A directory "tiny" of fresh weights: one block of 2 heads, width 16, 32 positions. */
 static void set_up(void)
 {

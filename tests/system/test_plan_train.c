@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(long)
+SUITE_LABELS(release)
 
 enum { N_RUNS = 12, N_TOKENS = 400 };
 

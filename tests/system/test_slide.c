@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-SUITE_LABELS(slow)
+SUITE_LABELS(long, slow)
 
 #define MODEL TESTS_DIR "/fixtures/tied" /* 16 positions, a vocabulary of 61, no tokenizer */
 

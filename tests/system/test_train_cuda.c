@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-SUITE_LABELS(cuda)
+SUITE_LABELS(cuda, release)
 
 enum { BATCH = 4, SEQ = 8, STEPS = 3, N_TOKENS = 6 };
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-SUITE_LABELS(long)
+SUITE_LABELS(release)
 
 static void setup(void)
 {

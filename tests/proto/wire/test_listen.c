@@ -15,7 +15,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct stage st; /* each test is a process of its own */
+static struct stage st;
+static struct side epsd, worker, other; /* zero at the beginning of each test, and there at its end */
+
+static void begin(void)
+{
+    epsd = worker = other = (struct side){0};
+    stage_begin(&st);
+}
+
+static void end(void)
+{
+    stage_end(&st);
+}
 
 static void expect_refusal(const char *directory, int code, const char *sentence)
 {
@@ -27,47 +39,37 @@ static void expect_refusal(const char *directory, int code, const char *sentence
     ck_assert_ptr_null(listener);
 }
 
-static void end_without_daemon(void)
+/* What is left of the directory is removed by a daemon of it. */
+static void listen_after_all(void)
 {
-    struct side daemon = {0};
-
     chmod(st.directory, 0700);
-    stage_listen(&st, &daemon);
-    stage_end(&st);
+    stage_listen(&st, &epsd);
 }
 
 SUITE_TIMEOUT(120)
+SUITE_FIXTURE(begin, end)
 
 TEST(a_second_daemon_is_told_of_the_first)
 {
-    struct side first = {0}, worker = {0};
-
-    stage_begin(&st);
-    stage_listen(&st, &first);
+    stage_listen(&st, &epsd);
     expect_refusal(st.directory, -EADDRINUSE, "another daemon listens at /tmp/eps-test-");
     stage_connect(&st, &worker); /* the first is none the worse */
-    stage_run_until(&st, &first.n_opened, 1);
-    session_close(first.s);
-    stage_run_until(&st, &worker.n_closed, 1);
-    stage_end(&st);
+    stage_run_until(&st, &epsd.n_opened, 1);
+    stage_close(&st, &epsd, &worker);
 }
 
 static void listen_for_ever(struct stage *stage)
 {
-    struct side daemon = {0};
-
-    stage_listen(stage, &daemon);
+    stage_listen(stage, &epsd);
     stage_signal(stage);
-    stage_run_until(stage, &daemon.n_closed, 1);
+    stage_run_until(stage, &epsd.n_closed, 1);
 }
 
 TEST(so_is_one_in_another_process_until_the_first_is_killed)
 {
-    struct side daemon = {0};
     char door[100];
     struct stat before, after;
 
-    stage_begin(&st);
     snprintf(door, sizeof door, "%s/door", st.directory);
     pid_t pid = stage_fork(&st, listen_for_ever);
     stage_await(&st);
@@ -76,18 +78,15 @@ TEST(so_is_one_in_another_process_until_the_first_is_killed)
     ck_assert_int_eq(stat(door, &after), 0);
     ck_assert_uint_eq(before.st_ino, after.st_ino);
     stage_kill(pid);
-    stage_listen(&st, &daemon);
-    stage_end(&st);
+    stage_listen(&st, &epsd);
 }
 
 TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
 {
-    struct side daemon = {0};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char note[100];
     struct stat info;
 
-    stage_begin(&st);
     snprintf(address.sun_path, sizeof address.sun_path, "%s/s", st.directory);
     ck_assert_int_eq(mkdir(address.sun_path, 0700), 0);
     snprintf(address.sun_path, sizeof address.sun_path, "%s/s/3-01234567", st.directory);
@@ -96,34 +95,29 @@ TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
     close(stale);
     snprintf(note, sizeof note, "%s/s-notes.txt", st.directory);
     close(open(note, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    stage_listen(&st, &daemon);
+    stage_listen(&st, &epsd);
     ck_assert_int_eq(stat(address.sun_path, &info), -1);
     session_unlisten(st.listener, NULL);
     st.listener = NULL;
     ck_assert_int_eq(stat(note, &info), 0);
     unlink(note);
     rmdir(st.directory);
-    stage_end(&st);
 }
 
 /* Its own files are gone, and those of that name are another's. */
 TEST(a_daemon_whose_directory_was_removed_leaves_its_successor_alone)
 {
-    struct side first = {0}, second = {0}, worker = {0};
     char command[100];
 
-    stage_begin(&st);
-    stage_listen(&st, &first);
+    stage_listen(&st, &epsd);
     struct session_listener *const listener = st.listener;
     snprintf(command, sizeof command, "rm -r %s", st.directory);
     ck_assert_int_eq(system(command), 0);
-    stage_listen(&st, &second);
+    stage_listen(&st, &other);
     session_unlisten(listener, NULL);
     stage_connect(&st, &worker);
-    stage_run_until(&st, &second.n_opened, 1);
-    session_close(second.s);
-    stage_run_until(&st, &worker.n_closed, 1);
-    stage_end(&st);
+    stage_run_until(&st, &other.n_opened, 1);
+    stage_close(&st, &other, &worker);
 }
 
 TEST(its_files_are_private_and_its_parents_too)
@@ -133,7 +127,6 @@ TEST(its_files_are_private_and_its_parents_too)
     struct stat info;
     char path[100];
 
-    stage_begin(&st);
     snprintf(path, sizeof path, "%s/deep/down", st.directory);
     ck_assert_int_eq(session_listen(&listener, &st.loop, path, &side_events, NULL, &err), 0);
     ck_assert_int_eq(stat(path, &info), 0);
@@ -149,14 +142,13 @@ TEST(its_files_are_private_and_its_parents_too)
     ck_assert_uint_eq(info.st_mode & 0777, 0700);
     session_unlisten(listener, NULL);
     ck_assert_int_eq(rmdir(path), 0); /* down is gone already */
-    end_without_daemon();
+    listen_after_all();
 }
 
 TEST(a_directory_that_cannot_be_ones_own_is_refused)
 {
     char path[300];
 
-    stage_begin(&st);
     chmod(st.directory, 0770);
     expect_refusal(st.directory, -EACCES, "others may write to");
     chmod(st.directory, 0700);
@@ -179,26 +171,24 @@ TEST(a_directory_that_cannot_be_ones_own_is_refused)
         expect_refusal(st.directory, -EACCES, "belongs to another user");
         ck_assert_int_eq(chown(st.directory, 0, 0), 0);
     }
-    end_without_daemon();
+    listen_after_all();
 }
 
 /* nanomsg takes the longest address that passes; 107 is what it asserts. */
 TEST(a_session_opens_in_the_longest_directory)
 {
-    struct side daemon = {0}, worker = {0};
     char base[80];
 
-    stage_begin(&st);
     memcpy(base, st.directory, sizeof base);
     size_t n = strlen(base);
     memset(st.directory + n, 'x', 79 - n);
     st.directory[n] = '/';
     st.directory[79] = '\0';
-    stage_open(&st, &daemon, &worker);
-    session_close(worker.s);
-    stage_run_until(&st, &daemon.n_closed, 1);
-    stage_end(&st);
-    rmdir(base);
+    stage_open(&st, &epsd, &worker);
+    stage_close(&st, &worker, &epsd);
+    session_unlisten(st.listener, NULL);
+    st.listener = NULL;
+    ck_assert_int_eq(rmdir(base), 0);
 }
 
 static unsigned n_unlistened;
@@ -211,69 +201,59 @@ static void on_unlistened(void *data)
 
 TEST(sessions_outlive_the_listener)
 {
-    struct side daemon = {0}, worker = {0}, late = {0};
     struct error err = {0};
     struct stat info;
 
-    stage_begin(&st);
-    ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &daemon, &err), 0);
+    ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &epsd, &err), 0);
     stage_connect(&st, &worker);
-    stage_run_until(&st, &daemon.n_opened, 1);
+    stage_run_until(&st, &epsd.n_opened, 1);
     stage_run_until(&st, &worker.n_opened, 1);
     session_unlisten(st.listener, NULL);
     st.listener = NULL;
     ck_assert_int_eq(stat(st.directory, &info), -1);
-    ck_assert_int_eq(session_connect(&late.s, &st.loop, st.directory, &worker_hello, &side_events, &late, &err),
+    ck_assert_int_eq(session_connect(&other.s, &st.loop, st.directory, &worker_hello, &side_events, &other, &err),
                      -ENOENT);
     ck_assert_ptr_nonnull(strstr(err.text, "no daemon at /tmp/eps-test-"));
-    side_send_pulls(daemon.s, 0, 10);
+    side_send_pulls(epsd.s, 0, 10);
     stage_run_until(&st, &worker.n_received, 10);
-    session_close(worker.s);
-    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_close(&st, &worker, &epsd);
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &n_unlistened, &err), 0);
     session_unlisten(st.listener, on_unlistened);
     st.listener = NULL;
     ck_assert_uint_eq(n_unlistened, 0);
     stage_run_until(&st, &n_unlistened, 1);
-    stage_end(&st);
 }
 
 /* Without descriptors nanomsg would spin, so the daemon turns peers away while it still has some. Whoever looks, and
  * stops, needs none. */
 TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
 {
-    struct side daemon = {0}, worker = {0}, viewer = {0};
     struct rlimit limit;
 
-    stage_begin(&st);
-    stage_listen(&st, &daemon);
+    stage_listen(&st, &epsd);
     getrlimit(RLIMIT_NOFILE, &limit);
     struct rlimit few = {.rlim_cur = 30, .rlim_max = limit.rlim_max};
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
     stage_connect(&st, &worker);
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "refused: the daemon has no descriptors left for another session");
-    stage_run_until(&st, &daemon.n_turned_away, 1);
+    stage_run_until(&st, &epsd.n_turned_away, 1);
     st.by_door = true;
-    stage_connect(&st, &viewer);
-    stage_run_until(&st, &viewer.n_opened, 1);
+    stage_connect(&st, &other);
+    stage_run_until(&st, &other.n_opened, 1);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    session_close(viewer.s);
-    stage_run_until(&st, &daemon.n_closed, 1);
-    stage_end(&st);
+    stage_close(&st, &other, &epsd);
 }
 
 /* None at all, not even to accept: who waits must not make the loop spin, and is let in later. */
 TEST(without_any_descriptor_the_door_waits)
 {
-    struct side daemon = {0};
     struct rlimit limit;
     struct raw raw;
     unsigned n_turns = 0;
 
-    stage_begin(&st);
-    stage_listen(&st, &daemon);
+    stage_listen(&st, &epsd);
     raw_connect(&raw, &st);
     getrlimit(RLIMIT_NOFILE, &limit);
     struct rlimit none = {.rlim_cur = 3, .rlim_max = limit.rlim_max};
@@ -289,20 +269,17 @@ TEST(without_any_descriptor_the_door_waits)
     struct message m;
     raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
     raw_close(&raw);
-    stage_run_until(&st, &daemon.n_turned_away, 1);
-    stage_end(&st);
+    stage_run_until(&st, &epsd.n_turned_away, 1);
 }
 
 TEST(a_descriptor_is_kept_for_the_owner)
 {
-    struct side daemon = {0};
     struct rlimit limit;
     struct raw raw;
     struct message m;
 
-    stage_begin(&st);
     st.by_door = true;
-    stage_listen(&st, &daemon);
+    stage_listen(&st, &epsd);
     const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
     getrlimit(RLIMIT_NOFILE, &limit);
     raw_connect(&raw, &st);
@@ -315,33 +292,25 @@ TEST(a_descriptor_is_kept_for_the_owner)
     raw_say(&raw, &hello);
     raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
     raw_close(&raw);
-    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_run_until(&st, &epsd.n_closed, 1);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    stage_end(&st);
 }
 
 /* Only root can play two users. */
-TEST(another_user_is_refused)
+TEST_IF(another_user_is_refused, geteuid() == 0)
 {
-    struct side daemon = {0};
     char door[100];
-    struct message m;
     struct raw raw;
 
-    if (geteuid() != 0)
-        return;
-    stage_begin(&st);
     umask(0);
-    stage_listen(&st, &daemon);
+    stage_listen(&st, &epsd);
     snprintf(door, sizeof door, "%s/door", st.directory);
     chmod(st.directory, 0711); /* someone opened it by hand */
     chmod(door, 0666);
     ck_assert_int_eq(seteuid(65534), 0);
     raw_connect(&raw, &st);
     ck_assert_int_eq(seteuid(0), 0);
-    raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
-    ck_assert_str_eq(m.dismissed.error.text, "the daemon belongs to another user");
-    raw_close(&raw);
+    raw_expect_dismissed(&raw, &st, "the daemon belongs to another user");
     ck_assert_int_eq(seteuid(65534), 0); /* and a peer does not talk to another user's daemon */
     struct session *s;
     struct error err = {0};
@@ -349,8 +318,7 @@ TEST(another_user_is_refused)
     ck_assert_ptr_nonnull(strstr(err.text, "belongs to another user"));
     ck_assert_int_eq(seteuid(0), 0);
     uv_run(&st.loop, UV_RUN_NOWAIT);
-    ck_assert_uint_eq(daemon.n_opened, 0);
-    stage_end(&st);
+    ck_assert_uint_eq(epsd.n_opened, 0);
 }
 
 /* Each peer as a user with these groups; only root can play them. */
@@ -370,7 +338,7 @@ static void raw_connect_as(struct raw *raw, uid_t uid, gid_t gid, const gid_t *g
 
 enum { GROUP = 4242, MEMBER = 54321 };
 
-TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, 4)
+TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, geteuid() == 0 ? 4 : 0)
 {
     static const struct {
         uid_t uid;
@@ -382,17 +350,13 @@ TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, 4)
         {MEMBER, 54321, {1, 2}, false},
         {0, 0, {1, 2}, true},
     };
-    struct side daemon = {0};
     struct error err = {0};
     struct message m;
     struct stat info;
     struct raw raw;
     char path[200];
 
-    if (geteuid() != 0)
-        return;
-    stage_begin(&st);
-    stage_listen(&st, &daemon);
+    stage_listen(&st, &epsd);
     ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
     ck_assert_int_eq(stat(st.directory, &info), 0);
     ck_assert_uint_eq(info.st_mode & 07777, 0710);
@@ -418,16 +382,14 @@ TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, 4)
         ck_assert_str_eq(m.dismissed.error.text, "the daemon serves a group that you are not a member of");
     }
     raw_close(&raw);
-    while (daemon.n_turned_away + daemon.n_closed < peers[_i].member)
+    while (epsd.n_turned_away + epsd.n_closed < peers[_i].member)
         uv_run(&st.loop, UV_RUN_ONCE);
-    stage_end(&st);
 }
 
 static void stage_listen_to_group(struct side *daemon)
 {
     struct error err = {0};
 
-    stage_begin(&st);
     stage_listen(&st, daemon);
     ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
 }
@@ -449,15 +411,13 @@ static void expect_kind(struct raw *raw, enum message_kind kind, const char *why
 }
 
 /* 64 sessions of a user; those that knock again and again leave nothing behind, and others are not their victims. */
-TEST(a_user_has_so_many_sessions_and_no_more)
+TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
 {
     static const char much[] = "you have as many sessions with the daemon as one user may have";
     static struct side sides[66]; /* of the crowd, and of two more */
-    struct raw crowd[64], more, other;
+    struct raw crowd[64], more, another;
     struct message hello = worker_hello;
 
-    if (geteuid() != 0)
-        return;
     ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
     for (unsigned i = 0; i < 66; i++) /* none is given up for its silence, however long this takes */
         sides[i] = (struct side){.tick_ms = 100000000, .next = i < 65 ? &sides[i + 1] : NULL};
@@ -475,9 +435,9 @@ TEST(a_user_has_so_many_sessions_and_no_more)
         raw_close(&more);
     }
     ck_assert_uint_eq(stage_count_fds(), before);
-    connect_as_member(&other, MEMBER + 1);
-    raw_say(&other, &hello);
-    expect_kind(&other, MESSAGE_WELCOME, NULL);
+    connect_as_member(&another, MEMBER + 1);
+    raw_say(&another, &hello);
+    expect_kind(&another, MESSAGE_WELCOME, NULL);
     raw_connect(&more, &st); /* the daemon's own user, to whom no such limit applies */
     raw_say(&more, &hello);
     expect_kind(&more, MESSAGE_WELCOME, NULL);
@@ -489,24 +449,20 @@ TEST(a_user_has_so_many_sessions_and_no_more)
     expect_kind(&crowd[0], MESSAGE_DISMISSED, "sent what is no message: shorter than a header");
     for (unsigned i = 0; i < 64; i++)
         raw_close(&crowd[i]);
-    raw_close(&other);
+    raw_close(&another);
     for (unsigned i = 0; i < 66; i++)
         stage_run_until(&st, &sides[i].n_closed, 1);
-    stage_end(&st);
 }
 
 /* As many as the kernel lets wait, before the loop has turned once: the owner has another door. */
-TEST(a_crowd_before_the_members_door_is_not_in_the_owners_way)
+TEST_IF(a_crowd_before_the_members_door_is_not_in_the_owners_way, geteuid() == 0)
 {
-    struct side daemon = {0};
     struct message m;
     struct raw crowd[300], own;
     unsigned n = 0;
 
-    if (geteuid() != 0)
-        return;
     ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
-    stage_listen_to_group(&daemon);
+    stage_listen_to_group(&epsd);
     ck_assert_int_eq(setegid(GROUP), 0);
     ck_assert_int_eq(seteuid(MEMBER), 0);
     while (n < 300 && raw_try_at(&crowd[n], &st, "members") == 0)
@@ -521,22 +477,18 @@ TEST(a_crowd_before_the_members_door_is_not_in_the_owners_way)
     raw_close(&own);
     for (unsigned i = 0; i < n; i++)
         raw_close(&crowd[i]);
-    while (daemon.n_turned_away + daemon.n_closed < 1 + 64)
+    while (epsd.n_turned_away + epsd.n_closed < 1 + 64)
         uv_run(&st.loop, UV_RUN_ONCE);
-    stage_end(&st);
 }
 
 /* Near the limit members are turned away while the owner still comes in. */
-TEST(the_last_descriptors_are_the_owners)
+TEST_IF(the_last_descriptors_are_the_owners, geteuid() == 0)
 {
     struct message m, hello = worker_hello;
-    struct side daemon = {0};
     struct rlimit limit;
     struct raw member, own;
 
-    if (geteuid() != 0)
-        return;
-    stage_listen_to_group(&daemon);
+    stage_listen_to_group(&epsd);
     getrlimit(RLIMIT_NOFILE, &limit);
     struct rlimit few = {.rlim_cur = 40, .rlim_max = limit.rlim_max};
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
@@ -549,21 +501,17 @@ TEST(the_last_descriptors_are_the_owners)
     raw_expect(&own, &st, MESSAGE_WELCOME, &m);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     raw_close(&own);
-    stage_run_until(&st, &daemon.n_closed, 1);
-    stage_end(&st);
+    stage_run_until(&st, &epsd.n_closed, 1);
 }
 
 /* A job's files too. */
-TEST(a_members_files_leave_descriptors)
+TEST_IF(a_members_files_leave_descriptors, geteuid() == 0)
 {
     struct message hello = worker_hello, m, job = {.kind = MESSAGE_SNAPSHOT};
-    struct side daemon = {0};
     struct rlimit limit;
     struct raw member;
 
-    if (geteuid() != 0)
-        return;
-    stage_listen_to_group(&daemon);
+    stage_listen_to_group(&epsd);
     getrlimit(RLIMIT_NOFILE, &limit);
     struct rlimit few = {.rlim_cur = 120, .rlim_max = limit.rlim_max};
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
@@ -577,21 +525,18 @@ TEST(a_members_files_leave_descriptors)
     ck_assert_uint_le(stage_count_fds(), before + 1);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     raw_close(&member);
-    stage_run_until(&st, &daemon.n_closed, 1);
-    ck_assert_uint_eq(daemon.n_received, 0);
-    stage_end(&st);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_uint_eq(epsd.n_received, 0);
 }
 
 TEST(a_directory_that_members_cannot_reach_is_refused)
 {
-    struct side daemon = {0};
     struct error err = {0};
     char base[80];
 
-    stage_begin(&st);
     memcpy(base, st.directory, sizeof base);
     strcat(st.directory, "/below");
-    stage_listen(&st, &daemon);
+    stage_listen(&st, &epsd);
     ck_assert_int_eq(session_admit_group(st.listener, getegid() + 1, &err), -EDOM);
     ck_assert_msg(strstr(err.text, "/below, since /tmp/eps-test-") != NULL, "%s", err.text);
     ck_assert_int_eq(chmod(base, 0711), 0);
@@ -599,6 +544,7 @@ TEST(a_directory_that_members_cannot_reach_is_refused)
         ck_assert_int_eq(session_admit_group(st.listener, GROUP, &err), 0);
     else
         ck_assert_int_eq(session_admit_group(st.listener, 0, &err), -EPERM);
-    stage_end(&st);
+    session_unlisten(st.listener, NULL);
+    st.listener = NULL;
     ck_assert_int_eq(rmdir(base), 0);
 }
