@@ -34,6 +34,8 @@ static void finish(void)
     ck_assert_int_eq(rmdir(runtime), 0);
 }
 
+SUITE_FIXTURE(start, finish)
+
 static void expect_directory(const char *address, const char *directory)
 {
     char out[PATH_MAX];
@@ -74,7 +76,6 @@ TEST(a_name_is_a_directory_of_the_users_own)
 {
     char expected[100];
 
-    start();
     snprintf(expected, sizeof expected, "%s/eps/lab", runtime);
     expect_directory("lab", expected);
     unsetenv("XDG_RUNTIME_DIR");
@@ -82,14 +83,12 @@ TEST(a_name_is_a_directory_of_the_users_own)
     expect_directory("lab", expected);
     setenv("XDG_RUNTIME_DIR", "", 1);
     expect_directory("lab", expected);
-    finish();
 }
 
 TEST(no_address_is_the_only_live_daemon)
 {
     char expected[100], stale[100], other[100];
 
-    start();
     expect_refusal(NULL, -ENOENT, "no daemon of yours is running");
     struct session_listener *lab = live("lab");
     snprintf(stale, sizeof stale, "%s/eps/aaa", runtime); /* with a lock that nobody holds */
@@ -108,7 +107,6 @@ TEST(no_address_is_the_only_live_daemon)
     expect_refusal("", -ENOENT, "no daemon of yours is running");
     unlink(other);
     rmdir(stale);
-    finish();
 }
 
 /* A directory as a killed daemon leaves it: a lock that nobody holds, and a door that nobody is behind. */
@@ -163,7 +161,6 @@ TEST_EACH(what_killed_private_daemons_left_is_removed, 3)
     struct error err;
     int n = 0;
 
-    start();
     for (size_t i = 0; i < sizeof left / sizeof *left; i++)
         leave(left[i].name, left[i].lock, left[i].door, left[i].age_s);
     struct session_listener *run = live("run-6-ff");
@@ -179,7 +176,6 @@ TEST_EACH(what_killed_private_daemons_left_is_removed, 3)
     uv_run(&loop, UV_RUN_DEFAULT);
     snprintf(command, sizeof command, "rm -r %s/eps", runtime);
     ck_assert_int_eq(system(command), 0);
-    finish();
 }
 
 /* Looking for daemons must not be in the way of one that starts: it takes no lock. */
@@ -187,7 +183,6 @@ TEST(looking_holds_no_lock)
 {
     char directory[100], lock[110];
 
-    start();
     snprintf(directory, sizeof directory, "%s/lab", runtime);
     ck_assert_int_eq(mkdir(directory, 0700), 0);
     snprintf(lock, sizeof lock, "%s/lock", directory);
@@ -199,14 +194,12 @@ TEST(looking_holds_no_lock)
     ck_assert(session_is_live(directory));
     ck_assert(session_is_live(directory));
     session_unlisten(listener, NULL);
-    finish();
 }
 
 TEST(what_is_no_address_is_refused_by_name)
 {
     char many[200];
 
-    start();
     expect_refusal("tcp://host:5555", -EPROTONOSUPPORT, "tcp://host:5555: daemons serve their own host only");
     expect_refusal("ipc:///tmp/x", -EINVAL, "ipc:///tmp/x: an address is a name");
     expect_refusal("..", -EINVAL, "does not begin with a dot");
@@ -215,14 +208,12 @@ TEST(what_is_no_address_is_refused_by_name)
     expect_refusal(many, -ENAMETOOLONG, "too long an address");
     many[0] = '/';
     expect_refusal(many, -ENAMETOOLONG, "too long an address");
-    finish();
 }
 
 TEST(a_base_that_another_made_is_refused)
 {
     char base[80];
 
-    start();
     snprintf(base, sizeof base, "%s/eps", runtime);
     ck_assert_int_eq(symlink("/tmp", base), 0);
     expect_refusal("lab", -EACCES, "is not a directory: remove it");
@@ -232,5 +223,4 @@ TEST(a_base_that_another_made_is_refused)
         ck_assert_int_eq(chown(base, 65534, 65534), 0);
         expect_refusal(NULL, -EACCES, "belongs to user 65534: set XDG_RUNTIME_DIR to a directory of your own");
     }
-    finish();
 }

@@ -120,27 +120,36 @@ TEST(a_daemon_whose_directory_was_removed_leaves_its_successor_alone)
     stage_close(&st, &other, &worker);
 }
 
+static struct stat look(const char *name)
+{
+    struct stat info;
+    char path[120];
+
+    snprintf(path, sizeof path, "%s/%s", st.directory, name);
+    ck_assert_int_eq(stat(path, &info), 0);
+    return info;
+}
+
+/* Of a file or directory in the daemon's. */
+static void check_mode(const char *name, mode_t mode)
+{
+    ck_assert_uint_eq(look(name).st_mode & 07777, mode);
+}
+
 TEST(its_files_are_private_and_its_parents_too)
 {
     struct session_listener *listener;
     struct error err = {0};
-    struct stat info;
     char path[100];
 
     snprintf(path, sizeof path, "%s/deep/down", st.directory);
     ck_assert_int_eq(session_listen(&listener, &st.loop, path, &side_events, NULL, &err), 0);
-    ck_assert_int_eq(stat(path, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 0777, 0700);
-    snprintf(path, sizeof path, "%s/deep/down/s", st.directory);
-    ck_assert_int_eq(stat(path, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 07777, 0700);
-    snprintf(path, sizeof path, "%s/deep/down/door", st.directory);
-    ck_assert_int_eq(stat(path, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 07777, 0600);
-    snprintf(path, sizeof path, "%s/deep", st.directory);
-    ck_assert_int_eq(stat(path, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 0777, 0700);
+    check_mode("deep", 0700);
+    check_mode("deep/down", 0700);
+    check_mode("deep/down/s", 0700);
+    check_mode("deep/down/door", 0600);
     session_unlisten(listener, NULL);
+    path[strlen(path) - strlen("/down")] = '\0';
     ck_assert_int_eq(rmdir(path), 0); /* down is gone already */
     listen_after_all();
 }
@@ -352,22 +361,17 @@ TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, geteuid() == 0 ? 4 : 
     };
     struct error err = {0};
     struct message m;
-    struct stat info;
     struct raw raw;
     char path[200];
 
     stage_listen(&st, &epsd);
     ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
-    ck_assert_int_eq(stat(st.directory, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 07777, 0710);
-    ck_assert_uint_eq(info.st_gid, GROUP);
-    snprintf(path, sizeof path, "%s/door", st.directory);
-    ck_assert_int_eq(stat(path, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 07777, 0600);
+    check_mode(".", 0710);
+    ck_assert_uint_eq(look(".").st_gid, GROUP);
+    check_mode("door", 0600);
+    check_mode("members", 0660);
+    ck_assert_uint_eq(look("members").st_gid, GROUP);
     snprintf(path, sizeof path, "%s/members", st.directory);
-    ck_assert_int_eq(stat(path, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 07777, 0660);
-    ck_assert_uint_eq(info.st_gid, GROUP);
     if (!peers[_i].member) { /* they do not come as far as the door, unless someone has opened the way */
         chmod(st.directory, 0755);
         chmod(path, 0666);
