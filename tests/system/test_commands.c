@@ -1,32 +1,24 @@
 /* The eps command at work: real runs with real processes, and what they leave, print and answer. */
 #include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
-#include <pty.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 SUITE_LABELS(long, slow)
 
-static char model[300], text[300], out_file[300], err_file[300];
-
 static void setup(void)
 {
     processes_setup();
-    snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
-    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
-    snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
-    snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
+    processes_config("tiny.json", 1, 2, 16, 32);
+    processes_text("tiny.txt", 8000);
 }
 
 SUITE_FIXTURE_ONCE(setup, processes_remove)
@@ -48,38 +40,22 @@ static double number_at(json_t *object, const char *key)
     return json_number_value(json_object_get(object, key));
 }
 
-static size_t count(const char *text_, const char *what)
-{
-    size_t n = 0;
-
-    for (const char *at = text_; (at = strstr(at, what)); at += strlen(what))
-        n++;
-    return n;
-}
-
 TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
 {
     train("piped", "--steps 5 --eval-every 2");
-    char *said = processes_read(out_file), *metrics = processes_read("piped/metrics.jsonl");
-
-    ck_assert_uint_eq(count(said, "\r") + count(said, "\033"), 0);
-    ck_assert_uint_eq(count(said, "\nstep 1/5  loss "), 1);
-    ck_assert_uint_eq(count(said, "\nstep 5/5  loss "), 1);
-    ck_assert_uint_eq(count(said, "held-out loss after "), 4); /* 0, 2, 4 and 5 steps */
-    ck_assert_ptr_nonnull(strstr(said, "\nloss         "));
-    ck_assert_ptr_nonnull(strstr(said, " at step 5; held out "));
-    ck_assert_ptr_nonnull(strstr(said, " tokens/s over 5 steps\n"));
-    ck_assert_ptr_nonnull(strstr(said, " of 256.0 MiB at most (as planned)\n             host "));
-    ck_assert_ptr_nonnull(strstr(said, "weights in piped/step-5,"));
-    ck_assert_ptr_nonnull(strstr(said, "eps generate --model piped/latest"));
-    ck_assert_uint_eq(count(metrics, "\n"), 5);
-    ck_assert_uint_eq(count(metrics, "\"eval_loss\""), 3);
-    ck_assert_uint_eq(count(metrics, "\"eval_loss_before\""), 1);
-    ck_assert_uint_eq(count(said, "the lowest held-out loss: weights in piped/best"), 1);
+    expect_absent("out", "\r", "\033");
+    ck_assert_uint_eq(processes_count("out", "\nstep 1/5  loss "), 1);
+    ck_assert_uint_eq(processes_count("out", "\nstep 5/5  loss "), 1);
+    ck_assert_uint_eq(processes_count("out", "held-out loss after "), 4); /* 0, 2, 4 and 5 steps */
+    expect_file("out", "\nloss         ", " at step 5; held out ", " tokens/s over 5 steps\n",
+                " of 256.0 MiB at most (as planned)\n             host ", "weights in piped/step-5,",
+                "eps generate --model piped/latest");
+    ck_assert_uint_eq(processes_count("piped/metrics.jsonl", "\n"), 5);
+    ck_assert_uint_eq(processes_count("piped/metrics.jsonl", "\"eval_loss\""), 3);
+    ck_assert_uint_eq(processes_count("piped/metrics.jsonl", "\"eval_loss_before\""), 1);
+    ck_assert_uint_eq(processes_count("out", "the lowest held-out loss: weights in piped/best"), 1);
     ck_assert_int_eq(access("piped/latest/model.safetensors", R_OK), 0);
     ck_assert_int_eq(access("piped/step-5/config.json", R_OK), 0);
-    free(said);
-    free(metrics);
 }
 
 /* The last line of metrics.jsonl; to be released. */
@@ -95,12 +71,6 @@ static json_t *last_step(const char *path)
     return step;
 }
 
-static bool nobody_is_left(void *context)
-{
-    (void)context;
-    return !processes_find("epsd") && !processes_find("eps-worker");
-}
-
 static bool somebody_works(void *context)
 {
     (void)context;
@@ -110,18 +80,17 @@ static bool somebody_works(void *context)
 /* A text that takes long, for it is read a row at a time. */
 TEST(an_interrupted_eval_leaves_nothing)
 {
-    const char *long_text = processes_text("long.txt", 2000000);
-    const char *const arguments[] = {"eval", "--model", "evaluated", "--data", long_text, "--batch", "1", NULL};
+    static const char *const arguments[] = {"eval", "--model", "evaluated", "--data", "long.txt", "--batch", "1", NULL};
+
+    processes_text("long.txt", 2000000);
     train("evaluated", "--steps 1");
-    unlink(err_file);
-    pid_t pid = processes_start("eps", arguments, err_file);
+    unlink("err");
+    pid_t pid = processes_start("eps", arguments, "err");
     ck_assert(processes_until(somebody_works, NULL));
     ck_assert_int_eq(kill(pid, SIGINT), 0);
     ck_assert_int_eq(processes_wait(pid), 130);
-    ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
-    char *said = processes_read(err_file);
-    ck_assert_str_eq(said, "eps eval: interrupted\n");
-    free(said);
+    ck_assert(processes_nobody()); /* at once: they were waited for */
+    outputs_check_file("err", "eps eval: interrupted\n");
     ck_assert_int_eq(system("rm -r evaluated"), 0);
 }
 
@@ -132,11 +101,11 @@ TEST(eval_finds_the_loss_that_the_run_ended_with)
     json_t *step = last_step("evaluated/metrics.jsonl");
 
     json_t *result =
-        expect_json(print("eps eval --model evaluated/latest --data %s --json --batch 7 --device-mem 256MiB", text), 0);
+        expect_json("eps eval --model evaluated/latest --data tiny.txt --json --batch 7 --device-mem 256MiB", 0);
     ck_assert_double_eq_tol(number_at(result, "loss"), number_at(step, "eval_loss"), 1e-6);
     ck_assert_double_eq(number_at(result, "tokens"), 7999); /* the 31 beyond the last whole window too */
     json_decref(result);
-    expect(print("eps eval --model evaluated/latest --data %s --connect nobody", text), 1);
+    expect("eps eval --model evaluated/latest --data tiny.txt --connect nobody", 1);
     json_decref(step);
 }
 
@@ -165,7 +134,7 @@ TEST(training_goes_on_from_saved_weights)
 /* The loss over a text is that of its whole windows, and that of the rest as a text of its own. */
 TEST(eval_counts_the_rest_of_a_window)
 {
-    char *content = processes_read(text);
+    char *content = processes_read("tiny.txt");
     double loss[3], tokens[3];
     json_t *result;
 
@@ -192,15 +161,11 @@ TEST(eval_counts_the_rest_of_a_window)
 TEST(patience_ends_a_run_that_gets_no_better)
 {
     train("patient", "--steps 9 --lr 1 --warmup 0 --eval-every 1 --patience 2");
-    char *said = processes_read(out_file), *metrics = processes_read("patient/metrics.jsonl");
-
-    ck_assert_uint_eq(count(said, "stopped early after step 2 of 9: none of the last 2 evaluations"), 1);
-    ck_assert_uint_eq(count(metrics, "\n"), 2);
+    ck_assert_uint_eq(processes_count("patient/metrics.jsonl", "\n"), 2);
+    expect_file("out", "stopped early after step 2 of 9: none of the last 2 evaluations",
+                "eps generate --model patient/latest");
     ck_assert_int_eq(access("patient/step-2/training.json", R_OK), 0);
     ck_assert_int_ne(access("patient/best", F_OK), 0); /* the best were the weights that it began with */
-    ck_assert_ptr_nonnull(strstr(said, "eps generate --model patient/latest"));
-    free(said);
-    free(metrics);
 }
 
 /* The step of the lowest eval_loss in a run's metrics.jsonl. */
@@ -254,16 +219,9 @@ TEST(the_best_checkpoint_is_marked_and_kept)
 /* What transformers needs beside the weights, which came with nothing. */
 TEST(what_was_trained_on_bytes_says_so_to_others)
 {
-    char *tokenizer, *config;
-
     train("bytes", "--steps 1");
-    tokenizer = processes_read("bytes/latest/tokenizer.json");
-    config = processes_read("bytes/latest/config.json");
-    ck_assert_ptr_nonnull(strstr(tokenizer, "ByteLevel"));
-    ck_assert_ptr_nonnull(strstr(config, "\"eos_token_id\": null"));
-    ck_assert_ptr_nonnull(strstr(config, "\"bos_token_id\": null"));
-    free(tokenizer);
-    free(config);
+    expect_file("bytes/latest/tokenizer.json", "ByteLevel");
+    expect_file("bytes/latest/config.json", "\"eos_token_id\": null", "\"bos_token_id\": null");
 }
 
 TEST(data_that_was_piped_in_is_asked_for_again)
@@ -275,27 +233,24 @@ TEST(data_that_was_piped_in_is_asked_for_again)
     expect("eps train --resume piped_in --steps 3 --data tiny.txt", 0); /* the same content */
 }
 
-static bool has_steps(void *context)
+static bool has_steps(void *metrics)
 {
-    char *metrics = access(context, R_OK) == 0 ? processes_read(context) : NULL;
-    bool yes = metrics && count(metrics, "\n") >= 2;
-
-    free(metrics);
-    return yes;
+    return processes_count(metrics, "\n") >= 2;
 }
 
 TEST_EACH(an_interrupt_takes_everything_down_in_order, 2)
 {
     const int number = _i ? SIGTERM : SIGINT;
-    const char *const arguments[] = {"train",   "--model", model,     "--data", text,           "--out",  "begin",
-                                     "--steps", "1000000", "--batch", "4",      "--device-mem", "256MiB", NULL};
+    static const char *const arguments[] = {"train", "--model",      "tiny.json", "--data",  "tiny.txt",
+                                            "--out", "begin",        "--steps",   "1000000", "--batch",
+                                            "4",     "--device-mem", "256MiB",    NULL};
 
-    unlink(err_file);
-    pid_t pid = processes_start("eps", arguments, err_file);
+    unlink("err");
+    pid_t pid = processes_start("eps", arguments, "err");
     ck_assert(processes_until(has_steps, "begin/metrics.jsonl"));
     ck_assert_int_eq(kill(pid, number), 0);
     ck_assert_int_eq(processes_wait(pid), 128 + number);
-    ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
+    ck_assert(processes_nobody()); /* at once: they were waited for */
     expect_file("err", "eps train: interrupted after ");
     ck_assert_int_ne(system("ls run/eps | grep ."), 0);
     ck_assert_int_eq(system("rm -r begin"), 0);
@@ -319,11 +274,10 @@ static void check_sizes(json_t *side)
 /* The shapes that programs rely on, from a daemon with a job under way. */
 TEST(a_live_daemon_answers_in_stable_json)
 {
-    const char *const arguments[] = {"train",  "--model",   model, "--data",  text, "--out",  "live", "--steps",
-                                     "100000", "--connect", "lab", "--batch", "4",  "--seed", "3",    NULL};
-    const char *log = processes_path("live.err");
+    static const char *const arguments[] = {"train",   "--model", "tiny.json", "--data", "tiny.txt", "--out", "live",
+                                            "--steps", "100000",  "--connect", "lab",    "--batch",  "4",     NULL};
     pid_t daemon = processes_daemon("lab", 2, NULL);
-    pid_t client = processes_start("eps", arguments, log);
+    pid_t client = processes_start("eps", arguments, "live.err");
 
     ck_assert(processes_until(has_steps, "live/metrics.jsonl"));
     json_t *status = expect_json("eps status --json", 0);
@@ -352,12 +306,9 @@ TEST(a_live_daemon_answers_in_stable_json)
     expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(client), 1);
     ck_assert_int_eq(processes_wait(daemon), 0);
-    char *said = processes_read(log);
-    ck_assert_msg(strncmp(said, "eps train: the daemon was stopped: the run ended after ", 54) == 0, "%s", said);
-    ck_assert_ptr_nonnull(strstr(said, "; saved in live/step-"));
-    ck_assert_ptr_nonnull(strstr(said, "; resume with: eps train --resume live\n"));
-    free(said);
-    ck_assert(processes_until(nobody_is_left, NULL));
+    expect_file("live.err", "eps train: the daemon was stopped: the run ended after ", "; saved in live/step-",
+                "; resume with: eps train --resume live\n");
+    processes_await_nobody();
 }
 
 TEST(options_of_private_workers_do_not_go_with_a_daemon)

@@ -1,7 +1,5 @@
-/* Directories made by transformers load, and give its logits; what the store writes is what it loaded, and with a
- * Python that has transformers at hand (EPS_ORACLE_PYTHON), transformers says so too. */
+/* Directories made by transformers load, and give its logits. */
 #include "tests/kit/inprocess.h"
-#include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -141,60 +139,5 @@ TEST_EACH(logits_are_those_of_transformers, N_DIRECTORIES)
         ck_assert_double_le(worst_position(ip, &t, labels, at), 1e-5 * t.largest);
     inprocess_close(ip);
     free(labels);
-    tokens_close(&t);
-}
-
-static void save(const struct inprocess *ip, const struct fixture_tokens *t, const char *directory)
-{
-    char text[16384], path[600];
-    size_t n = read_file(text, sizeof text, t->directory, "config.json");
-    FILE *config;
-    int fd;
-
-    path_of(path, directory, "config.json");
-    config = fopen(path, "wb");
-    ck_assert(config != NULL && fwrite(text, 1, n, config) == n && fclose(config) == 0);
-    path_of(path, directory, "model.safetensors");
-    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    store_fixture_write(&ip->store, fd, -1, NULL);
-    close(fd);
-}
-
-static void remove_saved(const char *directory)
-{
-    char path[600];
-
-    path_of(path, directory, "config.json");
-    unlink(path);
-    path_of(path, directory, "model.safetensors");
-    unlink(path);
-    rmdir(directory);
-}
-
-TEST_EACH(what_is_saved_is_what_was_loaded, N_DIRECTORIES)
-{
-    struct fixture_tokens t, back;
-    struct inprocess *ip, *again;
-    char directory[] = "/tmp/eps-saved-XXXXXX", command[2048];
-    const char *python = getenv("EPS_ORACLE_PYTHON");
-
-    tokens_open(&t, directories[_i]);
-    ip = load(&t);
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    save(ip, &t, directory);
-    back = t;
-    snprintf(back.directory, sizeof back.directory, "%s", directory);
-    again = load(&back);
-    for (uint32_t u = 0; u < ip->model.n_units; u++)
-        ck_assert_mem_eq(store_weights(&again->store, u), store_weights(&ip->store, u),
-                         ip->model.units[u].n * sizeof(float));
-    if (python) {
-        snprintf(command, sizeof command, "%s %s/oracle/check_saved.py %s %s", python, TESTS_DIR, directory,
-                 t.directory);
-        ck_assert_int_eq(system(command), 0);
-    }
-    inprocess_close(ip);
-    inprocess_close(again);
-    remove_saved(directory);
     tokens_close(&t);
 }

@@ -56,19 +56,6 @@ static int choose_runs(int argc, char **argv)
 
 SUITE_COMMAND(choose_runs)
 
-static bool are_attached(void *context)
-{
-    const uint32_t *wanted = context;
-    struct eps_look *look;
-    struct eps_status status = {.n_workers = 0};
-
-    if (eps_look_open(&look, "lab", NULL, NULL, NULL))
-        return false;
-    const bool known = eps_look_status(look, &status, NULL) == 0;
-    eps_look_close(look);
-    return known && status.n_workers == *wanted;
-}
-
 /* A directory with config.json and, half of the time, what comes with a tokenizer, of some KiB. */
 static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t vocabulary)
 {
@@ -126,22 +113,14 @@ struct seen {
     char text[512];
 };
 
-static uint64_t term_of(const struct eps_plan_side *side, const char *category)
-{
-    for (size_t i = 0; i < side->n_terms; i++)
-        if (strcmp(side->terms[i].category, category) == 0)
-            return side->terms[i].bytes;
-    return 0;
-}
-
 static void compare(struct seen *seen, const struct eps_memory *side, const struct eps_plan_side *planned)
 {
     for (size_t i = 0; i < side->n_rows; i++)
-        ck_assert_msg(side->rows[i].peak == term_of(planned, side->rows[i].category) &&
+        ck_assert_msg(side->rows[i].peak == processes_term(planned, side->rows[i].category) &&
                           side->rows[i].planned == side->rows[i].peak,
                       "%s: %s %s: peak %" PRIu64 ", planned by eps train %" PRIu64 ", by eps plan %" PRIu64, seen->text,
                       side->worker ? "worker" : "host", side->rows[i].category, side->rows[i].peak,
-                      side->rows[i].planned, term_of(planned, side->rows[i].category));
+                      side->rows[i].planned, processes_term(planned, side->rows[i].category));
     ck_assert_msg(side->peak == planned->bytes, "%s: %" PRIu64 ", not %" PRIu64, seen->text, side->peak,
                   planned->bytes);
 }
@@ -178,7 +157,7 @@ static pid_t start_lab(struct eps_train_options *o)
     snprintf(device_mem, sizeof device_mem, "%" PRIu64, o->device_mem);
     for (uint32_t i = 0; i < o->workers; i++)
         processes_start("eps-worker", worker, NULL);
-    ck_assert(processes_until(are_attached, &o->workers));
+    processes_await_workers("lab", o->workers);
     o->connect = "lab", o->workers = 0, o->device_mem = 0;
     return daemon;
 }

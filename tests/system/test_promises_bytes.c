@@ -70,14 +70,6 @@ static void agree(const struct seen *seen, const char *what, double system, doub
 
 static const char *const side_names[SIDES] = {"daemon", "worker"};
 
-static uint64_t planned_by_eps_plan(const struct eps_plan_side *side, const char *category)
-{
-    for (size_t i = 0; i < side->n_terms; i++)
-        if (strcmp(side->terms[i].category, category) == 0)
-            return side->terms[i].bytes;
-    return 0;
-}
-
 static void on_memory(void *user, const struct eps_memory *side)
 {
     static const char *const of_parameters[] = {"weights", "master", "first_moment", "second_moment", "gradient_sum"};
@@ -92,8 +84,7 @@ static void on_memory(void *user, const struct eps_memory *side)
                       "%s: %" PRIu64 " bytes now, %" PRIu64 " at most, %" PRIu64 " planned", what, row->current,
                       row->peak, row->planned);
         if (seen->plan) {
-            const uint64_t said =
-                planned_by_eps_plan(at == HOST ? &seen->plan->host : &seen->plan->worker, row->category);
+            const uint64_t said = processes_term(at == HOST ? &seen->plan->host : &seen->plan->worker, row->category);
             ck_assert_msg(said == row->peak, "%s: eps plan says %" PRIu64 ", the ledger %" PRIu64, what, said,
                           row->peak);
         }
@@ -136,18 +127,6 @@ static void on_step(void *user, const struct eps_step *step)
         look(user);
 }
 
-static void count_workers(void *user, const struct eps_memory *side)
-{
-    *(unsigned *)user += side->worker > 0;
-}
-
-static bool is_attached(void *name)
-{
-    unsigned n = 0;
-
-    return eps_mem(name, count_workers, &n, NULL) == 0 && n == 1;
-}
-
 static void begin(struct seen *seen, const char *name, uint64_t budget)
 {
     char bytes[32];
@@ -158,7 +137,7 @@ static void begin(struct seen *seen, const char *name, uint64_t budget)
     snprintf(bytes, sizeof bytes, "%" PRIu64, budget);
     seen->pids[HOST] = processes_start("epsd", daemon, NULL);
     seen->pids[WORKER] = processes_start("eps-worker", worker, NULL);
-    ck_assert(processes_until(is_attached, (void *)name));
+    processes_await_workers(name, 1);
     for (int side = 0; side < SIDES; side++)
         seen->before[side] = resident(seen, side);
 }

@@ -545,12 +545,6 @@ static bool is_long(void *context)
     return stat("killed.json", &st) == 0 && st.st_size > 30000;
 }
 
-static bool are_gone(void *context)
-{
-    (void)context;
-    return !processes_find("epsd") && !processes_find("eps-worker");
-}
-
 TEST(the_trace_of_a_killed_run_can_be_read)
 {
     const char *const argv[] = {"train",  "--model", "config.json", "--data",  "data.txt",    "--steps",
@@ -561,7 +555,7 @@ TEST(the_trace_of_a_killed_run_can_be_read)
     ck_assert(processes_until(is_long, NULL));
     kill(pid, SIGKILL);
     ck_assert_int_eq(processes_wait(pid), 128 + SIGKILL);
-    ck_assert(processes_until(are_gone, NULL));
+    processes_await_nobody();
     struct events events = read_events("killed.json", false);
     find(&events, "forward", "h.1", 2, 3, -1);
     free_events(&events);
