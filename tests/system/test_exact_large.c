@@ -5,31 +5,14 @@
 
 SUITE_LABELS(release, slow)
 
-/* A minibatch of 8 rows. */
-static const struct cut {
-    uint32_t n_parts, microbatch;
-    bool adamw;
-} gradients[] = {{1, 8, true}, {2, 2, true}, {8, 1, false}},
-  runs[] = {{1, 8, true}, {8, 1, false}}; /* a minute each on two cores; test_exact_training has more cuts */
-
-static struct inprocess_options options_of(const struct cut *cut)
+/* Of 8 rows; half a minute in all. test_exact_training has more cuts. */
+TEST(a_large_gradient_is_pytorchs)
 {
-    return (struct inprocess_options){.n_parts = cut->n_parts,
-                                      .microbatch = cut->microbatch,
-                                      .adamw = cut->adamw,
-                                      .n_threads = 2};
+    exact_check_gradient("c", &(struct inprocess_options){.n_parts = 8, .microbatch = 1, .n_threads = 2});
 }
 
-TEST_EACH(a_large_gradient_is_pytorchs, COUNT(gradients))
+TEST(twenty_large_steps_are_pytorchs)
 {
-    const struct inprocess_options how = options_of(&gradients[_i]);
-
-    exact_check_gradient("c", &how);
-}
-
-TEST_EACH(twenty_large_steps_are_pytorchs, COUNT(runs))
-{
-    const struct inprocess_options how = options_of(&runs[_i]);
-
-    exact_check_training("c", &how);
+    exact_check_training("c",
+                         &(struct inprocess_options){.n_parts = 1, .microbatch = 8, .adamw = true, .n_threads = 2});
 }

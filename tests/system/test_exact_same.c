@@ -1,6 +1,5 @@
 /* What must not change a bit: threads, weight buffers, budget, and with --deterministic the number of workers. */
 #include "proto/plan/search.h"
-#include "tests/kit/device/backend.h"
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 
@@ -9,18 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(single, on_cuda_release)
+SUITE_LABELS(single)
 
-static uint32_t n_steps(void)
-{
-    return backend_get()->simulated || SANITIZED ? 1 : 4;
-}
+enum { N_STEPS = SANITIZED ? 1 : 4 };
 
 static void train(struct exact *exact, const char *fixture, const struct inprocess_options *how)
 {
     exact_open(exact, fixture, how);
     const struct hyper hyper = exact_hyper(exact);
-    for (uint32_t step = 0; step < n_steps(); step++)
+    for (uint32_t step = 0; step < N_STEPS; step++)
         exact_step(exact, step, &hyper);
 }
 
@@ -43,13 +39,7 @@ static uint64_t digest_of(const char *fixture, const struct inprocess_options *h
     return out;
 }
 
-/* The simulated device leaves out what is the relay's and test_queues.c's. */
-static bool simulated(void)
-{
-    return backend_get()->simulated;
-}
-
-TEST_IF(threads_do_not_change_a_bit, !backend_get()->cuda)
+TEST(threads_do_not_change_a_bit)
 {
     struct inprocess_options how = {.n_parts = 2, .microbatch = 4, .n_threads = 1};
     const uint64_t one = digest_of("b", &how);
@@ -60,7 +50,7 @@ TEST_IF(threads_do_not_change_a_bit, !backend_get()->cuda)
     ck_assert_uint_eq(digest_of("b", &how), one);
 }
 
-TEST_IF(weight_buffers_do_not_change_a_bit, !simulated())
+TEST(weight_buffers_do_not_change_a_bit)
 {
     struct inprocess_options how = {.n_parts = 2, .microbatch = 2, .n_weight_buffers = 1};
     const uint64_t one = digest_of("a", &how);
@@ -87,7 +77,7 @@ TEST(no_budget_changes_a_bit)
     const uint64_t smallest = plan_total(&least), step = (plan_total(roomy) - smallest) / 8;
     exact_close(&exact);
     ck_assert_uint_gt(step, 0);
-    for (unsigned i = 0; i <= 8; i += backend_get()->simulated || SANITIZED ? 4 : 1) {
+    for (unsigned i = 0; i <= 8; i += SANITIZED ? 4 : 1) {
         how.budget = smallest + i * step;
         train(&exact, "b", &how);
         ck_assert_uint_le(plan_total(&exact.ip->workers[0].worker.plan), how.budget);
@@ -104,7 +94,7 @@ static const struct {
     bool adamw;
 } crews[] = {{3, true}, {8, false}, {2, false}, {3, false}, {2, true}};
 
-TEST_EACH(deterministic_workers_do_not_change_a_bit, simulated() ? 0 : SANITIZED ? 2 : COUNT(crews))
+TEST_EACH(deterministic_workers_do_not_change_a_bit, SANITIZED ? 2 : COUNT(crews))
 {
     struct inprocess_options how = {.n_parts = 8, .microbatch = 1, .n_workers = 1, .adamw = crews[_i].adamw};
     const uint64_t one = digest_of("a", &how);
@@ -115,7 +105,7 @@ TEST_EACH(deterministic_workers_do_not_change_a_bit, simulated() ? 0 : SANITIZED
 }
 
 /* The same without --deterministic: contributions are folded as they come, so only the order of rounding differs. */
-TEST_EACH(workers_change_no_more_than_rounding, simulated() ? 0 : SANITIZED ? 2 : COUNT(crews))
+TEST_EACH(workers_change_no_more_than_rounding, SANITIZED ? 2 : COUNT(crews))
 {
     struct inprocess_options how = {.n_parts = 8, .microbatch = 1, .n_workers = 1, .adamw = crews[_i].adamw};
     struct exact one, several;

@@ -17,7 +17,7 @@ static const struct {
     {"b", 8, 2, true},  {"b", 1, 16, false}, {"b", 2, 4, false}, {"b", 8, 1, false},
 };
 
-/* The simulated device leaves out what is the optimizer's, on the host; a sanitizer the rest of the table. */
+/* The simulated device leaves out what is the optimizer's, on the host. */
 static bool simulated(void)
 {
     return backend_get()->simulated;

@@ -283,13 +283,13 @@ TEST_EACH(a_job_closed_in_mid_run_leaves_the_worker_free, 2)
 {
     struct client c;
     struct message m = job_message();
-    const char *config = processes_config("slow.json", 12, 8, 512, 1024);
+    const char *config = processes_config("slow.json", 12, 2, 64, 4096);
 
     begin(&c);
     ck_assert_int_eq(close_job(&c), 0);
-    m.job.seq = 1024;
+    m.job.seq = 4096;
     ck_assert_msg(open_job(&c, &m, config) == 0, "%s", c.err.text);
-    client_link_send(&c.link, &(struct message){.kind = MESSAGE_GENERATE, .generate = {0, 1024}});
+    client_link_send(&c.link, &(struct message){.kind = MESSAGE_GENERATE, .generate = {0, 4096}});
     if (_i == 0) {
         ck_assert_msg(close_job(&c) == 0, "%s", c.err.text);
     } else {

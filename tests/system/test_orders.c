@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CASES = SANITIZED ? 6 : 30, SEEDS = SANITIZED ? 2 : 6, SEQ = 12 };
+enum { CASES = SANITIZED ? 6 : 20, SEEDS = SANITIZED ? 2 : 4, SEQ = 12 };
 
 /* With a head that can be cut as on CUDA, in the CPU's operations. */
 static struct plan_backend in_turn, beside;
@@ -30,6 +30,7 @@ static void set_up(void)
     cut_head(PLAN_CPU_HEAD_TILE, false);
 }
 
+SUITE_LABELS(single)
 SUITE_FIXTURE(set_up, NULL)
 
 /* A model, a minibatch and a way to train it. */

@@ -32,6 +32,7 @@ static void fold_same(const struct moments *x, const float *g, const struct hype
     optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, true);
 }
 
+SUITE_LABELS(single)
 SUITE_TIMEOUT(120)
 
 /* The published worst case: beta2 = 0.999 and a gradient that falls tenfold, so that v should fall a hundredfold by a

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-SUITE_LABELS(long)
+SUITE_LABELS(release)
 
 static void setup(void)
 {
