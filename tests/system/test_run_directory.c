@@ -39,7 +39,9 @@ TEST(a_directory_in_place_of_latest_costs_no_checkpoint)
     ck_assert_int_eq(system("mkdir -p odd/latest"), 0);
     expect(TRAIN "--keep 1 --out odd", 0);
     ck_assert_str_eq(outputs_names("odd"), "latest log metrics.jsonl step-3 ");
-    ck_assert_uint_eq(processes_count("out", "is saved, but odd/latest does not name it: it is a directory; move it away"), 1);
+    ck_assert_uint_eq(processes_count("out",
+                                      "is saved, but odd/latest does not name it: it is a directory; move it away"),
+                      1);
     ck_assert_uint_eq(processes_count("out", "generate --model odd/step-3\n"), 1); /* what can be pasted next works */
     ck_assert_uint_eq(processes_count("out", "not saved"), 0);
     ck_assert_uint_eq(processes_count("out", "saved odd/step-"), 3);
