@@ -46,7 +46,7 @@ TEST(a_directory_in_place_of_latest_costs_no_checkpoint)
     ck_assert_uint_eq(processes_count("out", "not saved"), 0);
     ck_assert_uint_eq(processes_count("out", "saved odd/step-"), 3);
     expect("eps generate --model odd --tokens 1", 1);
-    ck_assert_uint_eq(processes_count("err", "--model odd holds no config.json, and no checkpoint as latest"), 1);
+    ck_assert_uint_eq(processes_count("err", "--model odd holds no config.json and no latest checkpoint"), 1);
     expect("eps verify odd/step-3", 0);
     ck_assert_int_eq(system("rmdir odd/latest"), 0);
     expect("eps train --resume odd --steps 4", 0);
