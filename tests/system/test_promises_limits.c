@@ -166,7 +166,7 @@ TEST_EACH(pages_that_may_not_be_locked_are_mentioned_once_and_refused_on_request
     const char *const worker[] = {"--connect", "lock", "--device-mem", "64MiB", NULL};
     struct eps_train_options options = options_to("lock-0");
     struct eps_error error;
-    char number[12], log[300], out[16];
+    char number[12], log[300], out[32];
 
     snprintf(number, sizeof number, "%d", errors[_i]);
     snprintf(log, sizeof log, "%s", processes_path("lock.log"));

@@ -351,16 +351,16 @@ TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 TEST(the_bytes_of_a_free_are_these)
 {
     static const uint8_t drawn[] = {0x51, 0xE9, 10, MESSAGE_FREE,
-                                    28,   0,    0, 0,
-                                    9,    0,    0, 0,
-                                    0,    0,    0, 0x80, /* header */
-                                    7,    0,    0, 0,
-                                    0,    0,    0, 0x40,
-                                    1,    1,    0, 0,
-                                    2,    0,    0, 0,
-                                    4,    3,    2, 1,
-                                    6,    0,    0, 0,
-                                    5,    0,    0, 0};
+                                    28,   0,    0,  0,
+                                    9,    0,    0,  0,
+                                    0,    0,    0,  0x80, /* header */
+                                    7,    0,    0,  0,
+                                    0,    0,    0,  0x40,
+                                    1,    1,    0,  0,
+                                    2,    0,    0,  0,
+                                    4,    3,    2,  1,
+                                    6,    0,    0,  0,
+                                    5,    0,    0,  0};
     struct message m = {.kind = MESSAGE_FREE, .sequence = 0x8000000000000009};
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
