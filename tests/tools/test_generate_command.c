@@ -139,9 +139,9 @@ static bool nobody_is_left(void *context)
 TEST_EACH(an_interrupt_keeps_what_was_said, 2)
 {
     const int number = _i ? SIGTERM : SIGINT;
-    const pid_t pid = fork();
 
     unlink("out");
+    const pid_t pid = fork();
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         if (freopen("out", "w", stdout) && freopen("err", "w", stderr))

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-SUITE_LABELS(on_cuda)
+SUITE_LABELS(on_cuda_release)
 
 enum {
     ROWS = 3,

@@ -215,7 +215,7 @@ TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
              "mkdir disk && unshare -rm bash -c 'mount -t tmpfs -o size=24k none disk || exit 77; set -m\n"
              "%s/eps train --model %s --data %s --eval-data %s --out disk/run --batch 4 --steps 2 "
              "--save-every %s --device-mem 256MiB >out 2>said & run=$!\n"
-             "until grep -q \"^note  *no room for step-2: \" out || ! kill -0 $run; do sleep 0.05; done\n"
+             "until grep -q \"^note  *no room on disk for step-2: \" out || ! kill -0 $run; do sleep 0.05; done\n"
              "%s; wait $run; echo $? >left; ls disk/run | grep -c step- >>left; true' 2>/dev/null",
              BIN_DIR, model, text, text, every[_i], acts[_i]);
     if (system(command) != 0) { /* the daemon's part of it is tested above */

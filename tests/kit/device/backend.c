@@ -1,6 +1,7 @@
 #include "tests/kit/device/backend.h"
 
 #include "device/find.h"
+#include "tests/kit/test.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -58,5 +59,5 @@ bool backend_suits(double n_steps)
     const struct backend *backend = backend_get();
     const char *few = getenv("EPS_TEST_STEPS");
 
-    return n_steps <= (few ? atof(few) : backend->simulated ? 1e6 : backend->cuda ? 1e10 : 1e8);
+    return n_steps <= (few ? atof(few) : backend->simulated ? (SANITIZED ? 1e5 : 1e6) : backend->cuda ? 1e10 : 1e8);
 }
