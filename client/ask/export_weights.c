@@ -49,7 +49,7 @@ static int place_entry(struct source *from, const struct safetensors_entry *entr
     if (!tensor && model_is_mask(&from->model, entry->name))
         return 0;
     if (!tensor && model_is_tied_copy(&from->model, entry->name)) {
-        tensor = &from->model.tensors[from->model.tokens];
+        tensor = &from->model.tensors[from->model.embedding.tables[0].tensor];
         place = &from->head;
     } else if (tensor) {
         place = &from->entries[tensor - from->model.tensors];
@@ -88,7 +88,7 @@ static int find_all(struct source *from, struct error *err)
 /* A tied head's copy, which is left out, must equal the table of tokens. */
 static int check_head(const struct source *from, const struct target *to, struct error *err)
 {
-    const struct safetensors_entry *tokens = from->entries[from->model.tokens];
+    const struct safetensors_entry *tokens = from->entries[from->model.embedding.tables[0].tensor];
     float *half = to->block + BLOCK / 2;
     int rc = 0;
 

@@ -96,8 +96,10 @@ static int check_content(const struct client_data *data, const struct client_con
 static int check_freeze(const struct client_run *run, struct error *err)
 {
     struct model model;
-    const int rc = client_options_model(&model, &run->model.config, run->asked.freeze, err);
 
+    if (!run->asked.freeze)
+        return 0;
+    const int rc = client_options_model(&model, &run->model.config, run->asked.freeze, err);
     model_free(&model);
     return rc;
 }

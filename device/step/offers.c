@@ -8,9 +8,7 @@
 
 static uint32_t visit_of(const struct device_pass *pass, uint32_t n)
 {
-    const struct model *model = &pass->worker->model;
-
-    return model->trained_visits[model->n_trained_visits - 1 - n / pass->n_runs];
+    return model_contribution_visit(&pass->worker->model, n, pass->n_runs);
 }
 
 static uint32_t part_of(const struct device_pass *pass, uint32_t n)

@@ -73,20 +73,14 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .plan = plan};
 }
 
-/* Number in the order of offers; the visit's unit is trained. */
-static uint32_t contribution_of(const struct device_pass *pass, uint32_t visit, uint32_t run)
-{
-    const struct model *model = &pass->worker->model;
-
-    return (model->n_trained_visits - 1 - model->trained_below[visit]) * pass->n_runs + run;
-}
-
 /* The place of a contribution's sum, available to what is queued next; NULL if the visit's unit is frozen. */
 static float *begin_contribution(const struct device_pass *pass, uint32_t visit, uint32_t run)
 {
-    if (!model_contributes(&pass->worker->model, visit))
+    const struct model *model = &pass->worker->model;
+
+    if (!model_contributes(model, visit))
         return NULL;
-    const uint32_t n = contribution_of(pass, visit, run);
+    const uint32_t n = (uint32_t)model_contribution_number(model, visit, run, pass->n_runs);
     device_offers_begin(pass, n);
     return device_offers_sum(pass, n);
 }
@@ -204,7 +198,7 @@ static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, 
 static int backward(struct device_pass *pass)
 {
     const struct model *model = &pass->worker->model;
-    const uint32_t end = 2 * model->n_visits - model_lowest_visit(model);
+    const uint32_t end = model_end_of_backward(model);
     int rc = 0;
 
     for (uint32_t place = model->n_visits; rc == 0 && place < end; place++) {

@@ -26,7 +26,7 @@ static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
 
 static uint32_t count_places(const struct device_weights *weights)
 {
-    return weights->backward ? 2 * weights->n_visits - model_lowest_visit(&weights->worker->model) : weights->n_visits;
+    return weights->backward ? model_end_of_backward(&weights->worker->model) : weights->n_visits;
 }
 
 static bool is_backward(const struct device_weights *weights, uint32_t place)

@@ -13,7 +13,7 @@
 #include "proto/plan/plan.h"
 
 /* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far as
- * backward goes (model_lowest_visit). */
+ * backward goes (model_end_of_backward). */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;

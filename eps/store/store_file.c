@@ -241,7 +241,7 @@ static int load_entry(struct loading *loading, const struct safetensors_entry *e
 static int check_head(const struct loading *loading, struct error *err)
 {
     const struct model *model = loading->store->model;
-    const uint32_t index = model->tokens;
+    const uint32_t index = model->embedding.tables[0].tensor;
 
     if (!loading->head)
         return 0;

@@ -269,7 +269,6 @@ static void add_embedding(struct model *m)
             add_table(m, MODEL_EMBEDDING, e->n_tables, table->by, table_rows(m, table), family->prefix, table->name);
         e->tables[e->n_tables++] = (struct model_table){table->by, table->name, tensor};
     }
-    m->tokens = e->tables[0].tensor;
 }
 
 /* What the family has between embedding and head. */
@@ -294,7 +293,8 @@ static void add_head(struct model *m)
     open_layer(m, MODEL_HEAD, 0);
     if (!m->config.tied)
         add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, m->config.vocabulary, "", m->config.family->logits);
-    for (uint32_t unit = 0; m->config.tied && m->pieces[m->units[unit].first_piece].tensor == m->tokens; unit++)
+    for (uint32_t unit = 0;
+         m->config.tied && m->pieces[m->units[unit].first_piece].tensor == m->embedding.tables[0].tensor; unit++)
         visit(m, unit);
 }
 
@@ -448,21 +448,20 @@ void model_free(struct model *model)
 
 const struct model_table *model_table_of(const struct model *model, uint32_t tensor)
 {
-    const struct model_table *table = model->embedding.tables;
+    const struct model_embedding *e = &model->embedding;
+    uint32_t i = 0;
 
-    while (table->tensor != tensor)
-        assert(++table < model->embedding.tables + model->embedding.n_tables);
-    return table;
+    while (i < e->n_tables && e->tables[i].tensor != tensor)
+        i++;
+    assert(i < e->n_tables);
+    return &e->tables[i];
 }
 
 const struct model_tensor *model_find(const struct model *model, const char *name)
 {
-    const char *prefix = model->config.family->prefix;
-    const size_t n = strlen(prefix);
-
     for (uint32_t i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
-        if (strcmp(t->name, name) == 0 || (strncmp(t->name, prefix, n) == 0 && strcmp(t->name + n, name) == 0))
+        if (strcmp(t->name, name) == 0 || strcmp(without_prefix(model, t->name), name) == 0)
             return t;
     }
     return NULL;
@@ -514,9 +513,8 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
 bool model_is_mask(const struct model *model, const char *name)
 {
     const struct family *family = model->config.family;
-    const size_t n = strlen(family->prefix);
 
-    return family->is_mask && family->is_mask(strncmp(name, family->prefix, n) == 0 ? name + n : name);
+    return family->is_mask && family->is_mask(without_prefix(model, name));
 }
 
 bool model_is_tied_copy(const struct model *model, const char *name)

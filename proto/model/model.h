@@ -142,7 +142,6 @@ struct model {
     struct model_layer *layers;
     uint32_t *visits;       /* unit of each visit, bottom first */
     uint32_t *visit_layers; /* layer of each visit */
-    uint32_t tokens;        /* tensor: the embedding's table of tokens */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
     uint64_t n_parameters; /* tied ones once */
     uint64_t segment_n;    /* elements of the weight segment, rounding included */
@@ -227,10 +226,25 @@ static inline bool model_contributes(const struct model *model, uint32_t visit)
     return model->units[model->visits[visit]].n_trained > 0;
 }
 
-/* Where backward ends: the first visit of the lowest layer that is trained. */
-static inline uint32_t model_lowest_visit(const struct model *model)
+/* Places are the visits in the order of a step: forward 0..n_visits-1, then backward, down again. Backward ends before
+ * this place: at the first visit of the lowest layer that is trained. */
+static inline uint32_t model_end_of_backward(const struct model *model)
 {
-    return model->layers[model->lowest_trained].first_visit;
+    return 2 * model->n_visits - model->layers[model->lowest_trained].first_visit;
+}
+
+/* Contributions are numbered in the order in which backward makes them: by visits that contribute, from the top down, and
+ * for each by runs (the parts of a worker's share, n_runs). The number of one: */
+static inline uint64_t model_contribution_number(const struct model *model, uint32_t visit, uint32_t run,
+                                                 uint32_t n_runs)
+{
+    return (uint64_t)(model->n_trained_visits - 1 - model->trained_below[visit]) * n_runs + run;
+}
+
+/* And back: the visit that makes it. Its run is number % n_runs. */
+static inline uint32_t model_contribution_visit(const struct model *model, uint64_t number, uint32_t n_runs)
+{
+    return model->trained_visits[model->n_trained_visits - 1 - number / n_runs];
 }
 
 /* n elements, rounded up to whole cache lines of 64 bytes for elements of four bytes and of two. */

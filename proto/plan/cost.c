@@ -271,7 +271,7 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
 static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
 {
     const uint32_t n = c->model->n_visits;
-    const uint32_t end = c->plan->setting.purpose == PLAN_TRAIN ? 2 * n - model_lowest_visit(c->model) : n;
+    const uint32_t end = c->plan->setting.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
     struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
     uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; alike from the last on */
 

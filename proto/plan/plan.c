@@ -299,7 +299,7 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
     if (c->n_resident > plan_count_uploaded(model))
         return error_set(err, -EINVAL, "%u units that stay: this model has %u", c->n_resident,
                          plan_count_uploaded(model));
-    if (c->n_kept > (s->purpose == PLAN_TRAIN && !c->host_stash ? model->config.n_layers : 0))
+    if (c->n_kept > (plan_may_keep(s, c) ? model->config.n_layers : 0))
         return error_set(
             err, -EINVAL,
             "%u blocks that keep their internals: there are %u, and only to train with the stash on the device",

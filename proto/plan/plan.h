@@ -161,6 +161,12 @@ int plan_check_choice(const struct model *model, const struct plan_setting *sett
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice);
 
+/* Whether blocks can keep values: only to train, with the stash on the device. */
+static inline bool plan_may_keep(const struct plan_setting *setting, const struct plan_choice *choice)
+{
+    return setting->purpose == PLAN_TRAIN && !choice->host_stash;
+}
+
 /* What a block of this index keeps. */
 static inline const struct plan_kept *plan_kept_of(const struct plan *plan, uint32_t index)
 {

@@ -169,21 +169,15 @@ static void follow(struct search *s, const struct chain *chain)
         offer(s, &least);
 }
 
-static bool is_possible(const struct model *model, const struct plan_setting *setting, const struct plan_choice *choice)
-{
-    return plan_check_choice(model, setting, choice, NULL) == 0;
-}
-
 /* All that can stay, and all blocks at all levels: where any can keep anything, all can. */
 static struct chain chain_of(const struct search *s, const struct plan_choice *choice, const struct levels *levels)
 {
     const uint32_t n_blocks = s->model->config.n_layers;
-    const bool may_keep = s->setting->purpose == PLAN_TRAIN && !choice->host_stash;
 
     return (struct chain){.choice = *choice,
                           .levels = levels,
                           .n_blocks = n_blocks,
-                          .most_kept = may_keep ? (levels->n - 1) * n_blocks : 0,
+                          .most_kept = plan_may_keep(s->setting, choice) ? (levels->n - 1) * n_blocks : 0,
                           .most_resident = plan_count_uploaded(s->model)};
 }
 
@@ -240,7 +234,7 @@ static void look_through(struct search *s, uint32_t rows, const struct plan_wish
         if (choice.host_stash && wish->no_host_stash)
             continue;
         for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)
-            if (is_possible(s->model, s->setting, &choice))
+            if (plan_check_choice(s->model, s->setting, &choice, NULL) == 0)
                 visit(s, &choice);
     }
 }
@@ -263,7 +257,7 @@ static void visit_plain(struct search *s, const struct plan_choice *choice)
 
 static void visit_levels(struct search *s, const struct plan_choice *choice)
 {
-    if (!choice->host_stash)
+    if (plan_may_keep(s->setting, choice))
         follow_both(s, choice, &s->levels);
 }
 

@@ -181,7 +181,7 @@ static void backward(struct timeline_run *r)
         for (uint32_t run = 0; run < r->n_runs; run++) {
             if (!in_one_pass(r, visit)) {
                 if (contributes)
-                    timeline_begin_sum(r, timeline_contribution(r, visit, run));
+                    timeline_begin_sum(r, model_contribution_number(r->model, visit, run, r->n_runs));
                 visit_run(r, place, run);
             }
             if (contributes)
@@ -225,7 +225,7 @@ static int open_run(struct timeline_run *r, const struct plan_timeline_setting *
                                .slow = p->backend->takes_turns ? workers : 1,
                                .n_runs = p->share_rows / p->part_rows,
                                .n = s->model->n_visits,
-                               .end = 2 * s->model->n_visits - model_lowest_visit(s->model),
+                               .end = model_end_of_backward(s->model),
                                .n_free = s->n_slots};
     plan_work_init(&r->work, s->plan, s->model, s->profile);
     r->work.gathers = true;

@@ -109,13 +109,7 @@ uint64_t timeline_slices_of(const struct timeline_run *r, uint32_t unit);
 void timeline_next_weights(struct timeline_run *r, uint32_t place);
 void timeline_weights_ahead(struct timeline_run *r, uint32_t place, double part);
 
-/* device/step/offers.c. The number of a visit's contribution to a run, in the order in which they are made. */
-static inline uint64_t timeline_contribution(const struct timeline_run *r, uint32_t visit, uint32_t run)
-{
-    return (uint64_t)(r->model->n_trained_visits - 1 - r->model->trained_below[visit]) * r->n_runs + run;
-}
-
-/* Contributions that have a place of their own, apart from the sums: a whole head's. */
+/* device/step/offers.c. Contributions that have a place of their own, apart from the sums: a whole head's. */
 uint64_t timeline_count_apart(const struct timeline_run *r);
 /* Computing waits for the sum that this contribution is made in. */
 void timeline_begin_sum(struct timeline_run *r, uint64_t contribution);

@@ -233,7 +233,7 @@ uint64_t timeline_count_apart(const struct timeline_run *r)
 
 static uint32_t visit_of(const struct timeline_run *r, uint64_t contribution)
 {
-    return r->model->trained_visits[r->model->n_trained_visits - 1 - contribution / r->n_runs];
+    return model_contribution_visit(r->model, contribution, r->n_runs);
 }
 
 static uint32_t unit_of(const struct timeline_run *r, uint64_t contribution)

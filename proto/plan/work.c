@@ -423,7 +423,7 @@ static double program_backward(const struct plan_work_layer *layer, const struct
 {
     const double frozen = (double)(unit->n - unit->n_trained) / (double)unit->n;
 
-    return layer->backward[is_top] - (frozen > 0 ? frozen * layer->contribution : 0);
+    return layer->backward[is_top] - frozen * layer->contribution;
 }
 
 double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,

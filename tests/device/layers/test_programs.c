@@ -337,7 +337,8 @@ static void encoder_row(const struct reference_gpt2 *ref, vector x[SEQ], const u
 static double loss_of(const struct reference_gpt2 *ref, const struct setting *s)
 {
     const struct model_config *c = &ref->model->config;
-    const double *table = c->tied ? ref->tensors[ref->model->tokens] : weight(ref, c->family->logits, "weight");
+    const double *table =
+        c->tied ? ref->tensors[ref->model->embedding.tables[0].tensor] : weight(ref, c->family->logits, "weight");
     double loss = 0;
 
     for (uint32_t row = 0; row < ROWS; row++) {
