@@ -141,7 +141,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         break;
     case MESSAGE_SAVE:
         if (peer->role != ROLE_VIEWER) {
-            if (client_may(d, peer, job_is_open(job) && request->job.train && job_has_output(job)))
+            if (client_may(d, peer, job_is_open(job) && request->job.goal.purpose == PLAN_TRAIN && job_has_output(job)))
                 save_on_client(&d->saves, m);
         } else if (viewer_may(d, peer)) {
             save_on_viewer(&d->saves, peer, m);
@@ -172,11 +172,11 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
             steps_open(&d->steps, m);
         break;
     case MESSAGE_EVALUATE:
-        if (client_may(d, peer, rests && !request->job.generate))
+        if (client_may(d, peer, rests && request->job.goal.purpose != PLAN_GENERATE))
             evaluate_start(job, m);
         break;
     case MESSAGE_GENERATE:
-        if (client_may(d, peer, rests && request->job.generate))
+        if (client_may(d, peer, rests && request->job.goal.purpose == PLAN_GENERATE))
             evaluate_generate(job, m);
         break;
     case MESSAGE_CLOSE:

@@ -36,7 +36,7 @@ void settle_ask_to_stop(struct daemon *d, const char *why)
 
     if (d->stopping)
         return;
-    const bool can_save = job->client && job->request.job.train && (job_is_open(job) || job->state == JOB_ENDING);
+    const bool can_save = job->client && job_trains(job) && (job_is_open(job) || job->state == JOB_ENDING);
     if (d->asked || !can_save) {
         settle_stop(d, why);
         return;

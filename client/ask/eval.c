@@ -58,10 +58,11 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
 {
     /* The optimizer is never used, but its numbers must be valid. */
     struct message request = {.kind = MESSAGE_JOB,
-                              .job = {.batch = e->options.batch,
-                                      .seq = e->options.seq,
-                                      .n_parts = 1,
-                                      .precision = e->forward.model.precision,
+                              .job = {.goal = {.purpose = PLAN_EVALUATE,
+                                               .precision = e->forward.model.precision,
+                                               .batch = e->options.batch,
+                                               .seq = e->options.seq,
+                                               .n_parts = 1},
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};

@@ -162,11 +162,11 @@ static int open_job(struct generate *g, struct error *err)
 {
     /* The optimizer is never used, but its numbers must be valid. */
     struct message request = {.kind = MESSAGE_JOB,
-                              .job = {.generate = true,
-                                      .batch = 1,
-                                      .seq = g->most_window,
-                                      .n_parts = 1,
-                                      .precision = g->forward.model.precision,
+                              .job = {.goal = {.purpose = PLAN_GENERATE,
+                                               .precision = g->forward.model.precision,
+                                               .batch = 1,
+                                               .seq = g->most_window,
+                                               .n_parts = 1},
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};

@@ -33,7 +33,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     unsigned n_fds = 0;
     struct message m;
 
-    *job = (struct client_job){.link = link, .batch = request->job.batch, .seq = request->job.seq};
+    *job = (struct client_job){.link = link, .batch = request->job.goal.batch, .seq = request->job.goal.seq};
     job->data.fd = -1;
     request->job.fresh = model->n_weights == 0;
     if (!files)
@@ -57,8 +57,9 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     int rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;
-    const uint64_t bytes = request->job.generate ? plan_generate_bytes(job->seq, model->config.vocabulary)
-                                                 : plan_data_bytes(job->batch, job->seq);
+    const uint64_t bytes = request->job.goal.purpose == PLAN_GENERATE
+                               ? plan_generate_bytes(job->seq, model->config.vocabulary)
+                               : plan_data_bytes(job->batch, job->seq);
     if (fd < 0 || m.job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m.job_opened.data_bytes, bytes);

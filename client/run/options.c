@@ -272,9 +272,22 @@ int client_options_model(struct model *out, const struct model_config *config, c
     return rc;
 }
 
-enum number_type client_options_number(enum eps_number number)
+static enum number_type number_of(enum eps_number number)
 {
     return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+}
+
+struct plan_goal client_options_goal(const struct eps_train_options *o)
+{
+    return (struct plan_goal){.purpose = PLAN_TRAIN,
+                              .precision = number_of(o->precision),
+                              .moments = number_of(o->moments),
+                              .grad = number_of(o->grad_dtype),
+                              .fenced = o->commit == EPS_FENCED,
+                              .adamw = o->optimizer == EPS_ADAMW,
+                              .batch = o->batch,
+                              .seq = o->seq,
+                              .n_parts = o->parts};
 }
 
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err)
@@ -420,7 +433,7 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
 bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, const struct model *model)
 {
-    const struct plan_host_setting setting = {.adamw = true, .n_parts = resolved->parts};
+    const struct plan_host_setting setting = {.goal = {.adamw = true, .n_parts = resolved->parts}};
     char bytes[24];
 
     if (asked->optimizer != EPS_OPTIMIZER_DEFAULT || resolved->parts == 1 || resolved->commit == EPS_FENCED)

@@ -33,6 +33,7 @@
 #include "proto/base/number.h"
 #include "proto/model/model.h"
 #include "proto/plan/device_name.h"
+#include "proto/plan/plan.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -88,8 +89,8 @@ bool client_options_say_summed(struct error *sentence, const struct eps_train_op
  * failure. -EDOM if a pattern is wrong; otherwise as model_init. */
 int client_options_model(struct model *out, const struct model_config *config, const char *freeze, struct error *err);
 
-/* Number format of a resolved option. */
-enum number_type client_options_number(enum eps_number number);
+/* What a run with these resolved options is for. */
+struct plan_goal client_options_goal(const struct eps_train_options *options);
 
 /* Checks a minibatch against its limits: -EDOM. */
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);

@@ -129,15 +129,7 @@ static struct plan_fit_asked asked_of(struct question *q)
             (struct plan_fit_device){.backend = q->backend, .profile = &q->profile, .budget = o->device_mem};
     return (struct plan_fit_asked){
         .model = &q->model,
-        .goal = {.purpose = PLAN_TRAIN,
-                 .precision = client_options_number(o->precision),
-                 .moments = client_options_number(o->moments),
-                 .grad = client_options_number(o->grad_dtype),
-                 .fenced = o->commit == EPS_FENCED,
-                 .adamw = o->optimizer == EPS_ADAMW,
-                 .batch = o->batch,
-                 .seq = o->seq,
-                 .n_parts = o->parts},
+        .goal = client_options_goal(o),
         .microbatch = o->microbatch < part_rows ? o->microbatch : part_rows,
         .config_bytes = q->config_bytes,
         .side_bytes = q->side_bytes,
@@ -183,7 +175,7 @@ static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CA
 static void fill_choice(struct eps_plan *out, const struct question *q, const struct plan_fit *fit)
 {
     const struct plan *plan = &fit->plans[0];
-    const uint64_t value = number_bytes(plan->setting.precision);
+    const uint64_t value = number_bytes(plan->setting.goal.precision);
 
     out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
     out->n_kept = plan->choice.n_kept, out->n_weight_buffers = plan->n_weight_buffers;
@@ -195,7 +187,7 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     out->head_tile = plan->head_tile;
     out->n_sums = plan->n_sums, out->n_slots = fit->host.n_slots;
     out->stash_bytes =
-        (uint64_t)plan->setting.share_rows * plan->setting.seq * q->config.width * value * plan->n_boundaries;
+        (uint64_t)plan->setting.share_rows * plan->setting.goal.seq * q->config.width * value * plan->n_boundaries;
 }
 
 static void fill_cost(struct eps_plan *out, const struct question *q, const struct plan_cost *cost)

@@ -92,7 +92,8 @@ static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, f
 static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, float *sum, size_t first,
                           size_t m)
 {
-    const size_t width = pass->model->config.width, g_stride = chunk.padded * device_wide(pass->setting->precision);
+    const size_t width = pass->model->config.width,
+                 g_stride = chunk.padded * device_wide(pass->setting->goal.precision);
     const void *h = layer_element(pass, pass->input, first * width);
     const struct device_matmul input = {.m = m,
                                         .n = width,

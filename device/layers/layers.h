@@ -90,7 +90,7 @@ static inline size_t layer_tokens(const struct layer_pass *pass)
 /* Element n of values: of weights, boundaries, or a layer's own. */
 static inline void *layer_element(const struct layer_pass *pass, const void *values, size_t n)
 {
-    return device_element(pass->setting->precision, values, n);
+    return device_element(pass->setting->goal.precision, values, n);
 }
 
 /* The dropout of one site of this visit; p as configured, or 0 where the pass has none. */

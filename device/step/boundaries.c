@@ -18,7 +18,7 @@ static bool has_gradient(const struct layer_pass *visit, bool backward)
 
 static size_t bytes_of(const struct layer_pass *visit, size_t tokens)
 {
-    return tokens * visit->model->config.width * number_bytes(visit->setting->precision);
+    return tokens * visit->model->config.width * number_bytes(visit->setting->goal.precision);
 }
 
 /* Offset of the boundary above a layer, and of its gradient, from `token` on. */
@@ -94,7 +94,7 @@ static struct device_tiles *tiles_of(struct device_pass *pass)
 /* Mark of this microbatch's last write. */
 static uint64_t *stashed_of(const struct device_pass *pass, size_t token)
 {
-    return &pass->worker->stashed[token / pass->worker->plan.setting.seq];
+    return &pass->worker->stashed[token / pass->worker->plan.setting.goal.seq];
 }
 
 /* A layer with several visits adds to the output of the visit before. The input, which is never written to, need not

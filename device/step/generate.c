@@ -44,8 +44,9 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
                                .model = &w->model,
                                .layer = layer,
                                .unit = &w->model.units[w->model.visits[visit]],
-                               .input = l > 0 ? device_element(w->plan.setting.precision, boundary(w, l - 1), skipped)
-                                              : NULL,
+                               .input =
+                                   l > 0 ? device_element(w->plan.setting.goal.precision, boundary(w, l - 1), skipped)
+                                         : NULL,
                                .output = l < w->model.n_layers - 1 ? boundary(w, l) : NULL,
                                .ids = address(w, w->plan.ids),
                                .workspace = address(w, w->plan.workspace),
@@ -54,7 +55,7 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
                                .setting = &w->plan.setting,
                                .plan = &w->plan,
                                .position = t->first,
-                               .n_positions = w->plan.setting.seq,
+                               .n_positions = w->plan.setting.goal.seq,
                                .cache = block ? address(w, w->plan.cache + layer->index * w->plan.cache_bytes) : NULL,
                                .logits = address(w, w->plan.logits)};
 }
@@ -131,10 +132,10 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
 
     if (run->first == 0) /* a new row: its keys and values replace the old ones */
         worker->n_run = 0;
-    if (plan->setting.purpose != PLAN_GENERATE || run->first != worker->n_run || run->n == 0 ||
-        run->n > plan->setting.seq - worker->n_run)
+    if (plan->setting.goal.purpose != PLAN_GENERATE || run->first != worker->n_run || run->n == 0 ||
+        run->n > plan->setting.goal.seq - worker->n_run)
         return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", run->first,
-                         (unsigned long long)run->first + run->n, worker->n_run, plan->setting.seq);
+                         (unsigned long long)run->first + run->n, worker->n_run, plan->setting.goal.seq);
     struct tile t = {.worker = worker, .link = link, .context = context};
     int rc = run_tiles(&t, run, err);
     if (rc == -EIO || worker->ops->sync(worker->dev) != 0)

@@ -52,7 +52,7 @@ static uint16_t *rounded(const struct device_pass *pass, uint32_t n)
 
 static bool is_rounded(const struct device_pass *pass)
 {
-    return pass->worker->plan.setting.grad == NUMBER_BF16;
+    return pass->worker->plan.setting.goal.grad == NUMBER_BF16;
 }
 
 static void round_sum(const struct device_pass *pass, uint32_t n)
@@ -100,7 +100,7 @@ static int land(struct device_pass *pass)
                                             {"part", part},
                                             {"slice", first.slice},
                                             {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) *
-                                                          number_bytes(pass->worker->plan.setting.grad)},
+                                                          number_bytes(pass->worker->plan.setting.goal.grad)},
                                             {NULL, 0}});
     if (rc == 0)
         rc = pass->link->contribute(pass->context, visit, part, first.slice, first.slot);
@@ -117,7 +117,7 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
     const struct model_unit *unit = unit_of(pass, o->next);
     const uint64_t first = (uint64_t)o->slice * MODEL_SLICE;
     const uint64_t n = unit->n_trained - first < MODEL_SLICE ? unit->n_trained - first : MODEL_SLICE;
-    const size_t each = number_bytes(w->plan.setting.grad);
+    const size_t each = number_bytes(w->plan.setting.goal.grad);
     const char *from = is_rounded(pass) ? (char *)rounded(pass, o->next) : (char *)device_offers_sum(pass, o->next);
     const bool apart = o->next < count_apart(pass);
     struct device_offer offer = {.n = o->next, .slice = o->slice};

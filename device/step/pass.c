@@ -30,7 +30,7 @@ static int load_field(struct device_pass *pass, uint32_t *to, const uint32_t *fr
                       bool is_label)
 {
     struct device_worker *w = pass->worker;
-    const uint32_t vocabulary = w->model.config.vocabulary, seq = w->plan.setting.seq;
+    const uint32_t vocabulary = w->model.config.vocabulary, seq = w->plan.setting.goal.seq;
     uint32_t chunk[CHUNK_BYTES / sizeof(uint32_t)];
     const size_t most = sizeof chunk / sizeof *chunk;
     int rc = 0;
@@ -52,11 +52,11 @@ static int load_field(struct device_pass *pass, uint32_t *to, const uint32_t *fr
 int device_pass_load_rows(struct device_pass *pass, const uint32_t *ids, const uint32_t *labels)
 {
     const struct plan *plan = &pass->worker->plan;
-    const size_t n = (size_t)pass->run_rows * plan->setting.seq;
+    const size_t n = (size_t)pass->run_rows * plan->setting.goal.seq;
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < pass->n_runs; i++) {
-        const size_t first = device_pass_first_row(pass, i) * plan->setting.seq;
+        const size_t first = device_pass_first_row(pass, i) * plan->setting.goal.seq;
         rc = load_field(pass, (uint32_t *)device_pass_address(pass, plan->ids) + i * n, ids, first, n, false);
         if (rc == 0)
             rc = load_field(pass, (uint32_t *)device_pass_address(pass, plan->labels) + i * n, labels, first, n, true);
@@ -67,7 +67,7 @@ int device_pass_load_rows(struct device_pass *pass, const uint32_t *ids, const u
 int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum)
 {
     struct device_worker *w = pass->worker;
-    const size_t n = (size_t)pass->run_rows * w->plan.setting.seq;
+    const size_t n = (size_t)pass->run_rows * w->plan.setting.goal.seq;
     const double *losses = (const double *)device_pass_address(pass, w->plan.losses) + run * n;
     double chunk[CHUNK_BYTES / sizeof(double)];
     const size_t most = sizeof chunk / sizeof *chunk;

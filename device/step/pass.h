@@ -66,7 +66,7 @@ static inline uint64_t device_pass_first_row(const struct device_pass *pass, uin
 /* Token of the pass, as packed on the device. */
 static inline size_t device_pass_token(const struct device_pass *pass, uint32_t run, uint32_t row)
 {
-    return ((size_t)run * pass->run_rows + row) * pass->worker->plan.setting.seq;
+    return ((size_t)run * pass->run_rows + row) * pass->worker->plan.setting.goal.seq;
 }
 
 /* Loads ids and labels of all runs, both as in a share. 0; -EINVAL with a sentence for one outside the vocabulary;

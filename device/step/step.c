@@ -63,7 +63,7 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .kept = kept_at(pass, layer, run, row),
                                .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
                                .n_rows = microbatch_at(pass, row),
-                               .n_tokens = plan->setting.seq,
+                               .n_tokens = plan->setting.goal.seq,
                                .first_row = device_pass_first_row(pass, run) + row,
                                .seed = w->seed,
                                .step = pass->step,
@@ -228,11 +228,12 @@ static int check_share(const struct device_worker *w, const struct device_share 
 {
     const struct plan_setting *s = &w->plan.setting;
 
-    if (s->purpose != PLAN_TRAIN || (uint64_t)share->n_parts * s->part_rows > s->share_rows)
+    if (s->goal.purpose != PLAN_TRAIN || (uint64_t)share->n_parts * s->part_rows > s->share_rows)
         return error_set(err, -EINVAL, "a share of %u parts was not planned for", share->n_parts);
     for (uint32_t i = 0; i < share->n_parts; i++)
-        if (share->parts[i] >= w->batch / s->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
-            return error_set(err, -EINVAL, "part %u has no place in a share of %u rows", share->parts[i], w->batch);
+        if (share->parts[i] >= s->goal.batch / s->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
+            return error_set(err, -EINVAL, "part %u has no place in a share of %u rows", share->parts[i],
+                             s->goal.batch);
     return 0;
 }
 
@@ -270,15 +271,15 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
 int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,
                            const struct device_link *link, void *context, double *sum, struct error *err)
 {
-    const uint32_t most = worker->plan.setting.share_rows;
+    const uint32_t most = worker->plan.setting.share_rows, batch = worker->plan.setting.goal.batch;
     int rc = 0;
 
     *sum = 0;
-    if (worker->plan.setting.purpose == PLAN_GENERATE)
+    if (worker->plan.setting.goal.purpose == PLAN_GENERATE)
         return error_set(err, -EINVAL, "this worker was planned to generate, not to evaluate");
-    if ((uint64_t)evaluation->first_row + evaluation->n_rows > worker->batch)
+    if ((uint64_t)evaluation->first_row + evaluation->n_rows > batch)
         return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,
-                         evaluation->first_row + evaluation->n_rows, worker->batch);
+                         evaluation->first_row + evaluation->n_rows, batch);
     for (uint32_t done = 0; rc == 0 && done < evaluation->n_rows; done += most) {
         struct device_pass pass = {.worker = worker,
                                    .link = link,

@@ -69,7 +69,6 @@ struct device_worker_options {
     const struct device_ops *ops;
     struct plan_setting setting;
     struct plan_choice choice;
-    uint32_t batch; /* rows of the whole minibatch: a multiple of setting.part_rows */
     uint64_t seed;  /* for dropout */
     unsigned index; /* of the device: 1 for cuda:1 */
 };
@@ -83,7 +82,6 @@ struct device_worker {
     struct model model;
     struct plan plan;
     uint64_t seed;
-    uint32_t batch;
     struct ledger *ledger; /* borrowed; the arena is entered in it by category */
     struct trace *trace;   /* borrowed, set by the caller after init; NULL: not traced */
     void *stash;           /* borrowed: (plan.host_stash_bytes) of host memory, set by the caller after init; or NULL */

@@ -53,7 +53,7 @@ static enum location locate(const struct device_weights *weights, uint32_t place
  * visit in forward. */
 static bool has_arrived(const struct device_weights *weights, uint32_t place)
 {
-    return weights->worker->plan.setting.purpose == PLAN_GENERATE || is_backward(weights, place);
+    return weights->worker->plan.setting.goal.purpose == PLAN_GENERATE || is_backward(weights, place);
 }
 
 static struct device_weights_buffer *find(struct device_weights *weights, uint32_t unit)
@@ -145,7 +145,7 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
     const struct device_worker *w = weights->worker;
     const uint32_t unit = unit_at(weights, place);
     const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
-    const size_t value = number_bytes(w->plan.setting.precision);
+    const size_t value = number_bytes(w->plan.setting.goal.precision);
 
     if (locate(weights, place) == BUFFER && room > n)
         w->ops->zero(w->dev, (char *)device_address(weights, place) + n * value, (room - n) * value);
@@ -168,7 +168,7 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
 {
     const struct device_worker *w = weights->worker;
     const uint32_t place = weights->coming.place, unit = unit_at(weights, place);
-    const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.precision);
+    const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision);
     const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 
     if (locate(weights, place) == HOST || end == weights->coming.sent)
@@ -245,7 +245,7 @@ int device_weights_load(struct device_weights *weights)
         if (rc == 0 && at < n_resident) {
             const uint32_t unit = plan_unit_at(&w->model, at);
             upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), host, 0,
-                   w->model.units[unit].n * number_bytes(w->plan.setting.precision));
+                   w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision));
         } else if (rc == 0)
             w->tables[at - n_resident] = host;
     }

@@ -42,12 +42,13 @@ static void post_failed(struct compute *c, int code, const struct error *err)
 
 static const uint32_t *ids_of(const struct compute *c, uint32_t buffer)
 {
-    return (const uint32_t *)c->data.base + 2 * (size_t)buffer * c->assign.assign.batch * c->assign.assign.seq;
+    return (const uint32_t *)c->data.base +
+           2 * (size_t)buffer * c->assign.assign.goal.batch * c->assign.assign.goal.seq;
 }
 
 static const uint32_t *labels_of(const struct compute *c, uint32_t buffer)
 {
-    return ids_of(c, buffer) + (size_t)c->assign.assign.batch * c->assign.assign.seq;
+    return ids_of(c, buffer) + (size_t)c->assign.assign.goal.batch * c->assign.assign.goal.seq;
 }
 
 static void open_trace(struct compute *c, int fd)
@@ -111,7 +112,7 @@ static int read_config(struct model_config *out, int fd, uint32_t n, struct erro
 static int claim(struct compute *c, const struct model_config *config, struct error *err)
 {
     const struct message *m = &c->assign;
-    const uint32_t part_rows = m->assign.batch / m->assign.n_parts;
+    const uint32_t part_rows = m->assign.goal.batch / m->assign.goal.n_parts;
     const struct device_claim *device = &c->options->device;
     const struct device_worker_options options = {
         .config = *config,
@@ -121,17 +122,11 @@ static int claim(struct compute *c, const struct model_config *config, struct er
         .setting = {.backend = plan_backend_find(device->name),
                     .library_bytes = device->facts.library_bytes,
                     .attention = (enum plan_attention)m->assign.attention,
-                    .purpose = m->assign.generate ? PLAN_GENERATE
-                               : m->assign.train  ? PLAN_TRAIN
-                                                  : PLAN_EVALUATE,
-                    .precision = m->assign.precision,
-                    .grad = m->assign.grad,
+                    .goal = m->assign.goal,
                     .share_rows = m->assign.max_parts * part_rows,
                     .part_rows = part_rows,
-                    .seq = m->assign.seq,
                     .n_threads = m->assign.n_threads},
         .choice = m->assign.choice,
-        .batch = m->assign.batch,
         .seed = m->assign.seed,
     };
     int rc = device_worker_lay_out(&c->worker, &options, &c->ledger, err);
@@ -152,8 +147,8 @@ static int claim(struct compute *c, const struct model_config *config, struct er
 /* For generation: the client's ids and the logits. */
 static uint64_t data_bytes(const struct message *m, const struct model *model)
 {
-    return m->assign.generate ? plan_generate_bytes(m->assign.seq, model->config.vocabulary)
-                              : plan_data_bytes(m->assign.batch, m->assign.seq);
+    return m->assign.goal.purpose == PLAN_GENERATE ? plan_generate_bytes(m->assign.goal.seq, model->config.vocabulary)
+                                                   : plan_data_bytes(m->assign.goal.batch, m->assign.goal.seq);
 }
 
 /* Always takes the descriptors. */
@@ -161,17 +156,17 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
 {
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
-    const size_t slot_bytes = model_slot_bytes(model, m->assign.grad);
-    const enum segment_access data_access = m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ;
+    const size_t slot_bytes = model_slot_bytes(model, m->assign.goal.grad);
+    const enum segment_access data_access = m->assign.goal.purpose == PLAN_GENERATE ? SEGMENT_READ_WRITE : SEGMENT_READ;
     const struct {
         struct segment *segment;
         int fd;
         uint64_t bytes;
         enum segment_access access;
     } segments[] = {
-        {&c->weights, mail->fds[WEIGHTS_FD], model->segment_n * number_bytes(m->assign.precision), SEGMENT_READ},
-        {&c->inbox, mail->fds[INBOX_FD], m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1,
-         SEGMENT_READ_WRITE},
+        {&c->weights, mail->fds[WEIGHTS_FD], model->segment_n * number_bytes(m->assign.goal.precision), SEGMENT_READ},
+        {&c->inbox, mail->fds[INBOX_FD],
+         m->assign.goal.purpose == PLAN_TRAIN ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
         {&c->data, mail->fds[DATA_FD], data_bytes(m, model), data_access},
         {&c->stash, mail->fds[STASH_FD], m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
     };
@@ -188,7 +183,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .model = model,
                             .weights = &c->weights,
                             .inbox = &c->inbox,
-                            .precision = m->assign.precision,
+                            .precision = m->assign.goal.precision,
                             .slot_bytes = slot_bytes,
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};
@@ -336,7 +331,7 @@ static void on_generate(struct compute *c, const struct message *m)
         .ids = c->data.base,
         .first = m->generate.first,
         .n = m->generate.n,
-        .logits = (float *)((char *)c->data.base + plan_generate_logits(c->assign.assign.seq)),
+        .logits = (float *)((char *)c->data.base + plan_generate_logits(c->assign.assign.goal.seq)),
     };
 
     link_begin(&c->link, 0);
@@ -387,16 +382,16 @@ static void on_mail(struct compute *c, const struct mail *mail)
         on_assign(c, mail);
         break;
     case MAIL_SHARE:
-        if (job->kind && job->assign.train)
+        if (job->kind && job->assign.goal.purpose == PLAN_TRAIN)
             on_share(c, m);
         break;
     case MAIL_EVALUATE:
-        if (job->kind && !job->assign.generate &&
-            (uint64_t)m->evaluate.first_row + m->evaluate.n_rows <= job->assign.batch)
+        if (job->kind && job->assign.goal.purpose != PLAN_GENERATE &&
+            (uint64_t)m->evaluate.first_row + m->evaluate.n_rows <= job->assign.goal.batch)
             on_evaluate(c, m);
         break;
     case MAIL_GENERATE:
-        if (job->kind && job->assign.generate)
+        if (job->kind && job->assign.goal.purpose == PLAN_GENERATE)
             on_generate(c, m);
         break;
     case MAIL_RELEASE:

@@ -42,13 +42,13 @@ static void prepare_attention(struct device_worker *w)
                                     .kept = kept->keeping ? arena + kept->at : NULL,
                                     .keeping = kept->keeping,
                                     .n_rows = plan->choice.microbatch,
-                                    .n_tokens = plan->setting.seq,
-                                    .dropout = plan->setting.purpose == PLAN_TRAIN,
+                                    .n_tokens = plan->setting.goal.seq,
+                                    .dropout = plan->setting.goal.purpose == PLAN_TRAIN,
                                     .setting = &plan->setting,
                                     .plan = plan};
 
-    if (plan->setting.purpose != PLAN_GENERATE) /* which has attention of its own */
-        layer_prepare_attention(&pass, plan->setting.purpose == PLAN_TRAIN, w->attention);
+    if (plan->setting.goal.purpose != PLAN_GENERATE) /* which has attention of its own */
+        layer_prepare_attention(&pass, plan->setting.goal.purpose == PLAN_TRAIN, w->attention);
 }
 
 int device_worker_lay_out(struct device_worker *worker, const struct device_worker_options *options,
@@ -57,8 +57,7 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
     const struct plan_setting *setting = &options->setting;
 
     device_check(options->ops);
-    *worker =
-        (struct device_worker){.ops = options->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
+    *worker = (struct device_worker){.ops = options->ops, .seed = options->seed, .ledger = ledger};
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
         rc = model_freeze(&worker->model, options->freeze, err);
@@ -78,8 +77,8 @@ int device_worker_claim(struct device_worker *worker, const struct device_worker
     int rc = allocate(worker, err);
 
     if (rc == 0)
-        rc = options->ops->open(&worker->dev, options->index, worker->plan.setting.precision, worker->plan.arena_bytes,
-                                worker->plan.setting.n_threads, err);
+        rc = options->ops->open(&worker->dev, options->index, worker->plan.setting.goal.precision,
+                                worker->plan.arena_bytes, worker->plan.setting.n_threads, err);
     if (rc == 0) {
         prepare_attention(worker);
         enter_ledger(worker);

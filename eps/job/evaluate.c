@@ -7,7 +7,7 @@ void evaluate_start(struct job *job, const struct message *m)
 {
     const uint32_t n_rows = m->evaluate.n_rows, n = job->n_workers;
 
-    if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job->request.job.batch) {
+    if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job_goal(job)->batch) {
         peer_refuse(job->client, "an evaluation that cannot be");
         return;
     }
@@ -52,7 +52,7 @@ void evaluate_generate(struct job *job, const struct message *m)
     if (m->generate.first == 0) /* the row begins anew */
         job->n_generated = 0;
     if (m->generate.first != job->n_generated || m->generate.n < 1 ||
-        m->generate.n > job->request.job.seq - job->n_generated) {
+        m->generate.n > job_goal(job)->seq - job->n_generated) {
         peer_refuse(job->client, "tokens that do not follow those that were run");
         return;
     }

@@ -109,8 +109,8 @@ void job_load(struct job *job)
     char title[MODEL_TITLE_BYTES];
 
     log_line("job of client %u: %s, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", job->client->id,
-             model_title(title, &job->model.config), job->model.n_parameters, m->job.batch, m->job.seq, m->job.n_parts,
-             m->job.n_parts > 1 ? "s" : "");
+             model_title(title, &job->model.config), job->model.n_parameters, m->job.goal.batch, m->job.goal.seq,
+             m->job.goal.n_parts, m->job.goal.n_parts > 1 ? "s" : "");
     updater_submit(job->hub->updater, &work);
 }
 
@@ -125,18 +125,12 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     worker->n_pulls = 0;
     m.assign.config_bytes = (uint32_t)job->config_bytes;
     m.assign.seed = job->request.job.seed;
-    m.assign.batch = job->request.job.batch;
-    m.assign.seq = job->request.job.seq;
-    m.assign.n_parts = job->request.job.n_parts;
+    m.assign.goal = *job_goal(job);
     m.assign.max_parts = plan->setting.share_rows / plan->setting.part_rows;
     m.assign.n_slots = job->host.n_slots;
     m.assign.n_threads = plan->setting.n_threads;
-    m.assign.train = job->request.job.train;
-    m.assign.generate = job->request.job.generate;
     m.assign.takes_turns = worker->backend->takes_turns;
     m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->client);
-    m.assign.precision = plan->setting.precision;
-    m.assign.grad = job->request.job.grad;
     m.assign.choice = plan->choice;
     m.assign.products = job->products;
     m.assign.attention = plan->setting.attention;
@@ -154,7 +148,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
  * resumed run keeps those that it began with. Other jobs leave the choice to the libraries. */
 static void choose_products(struct job *job)
 {
-    if (!job->request.job.train || job->request.job.resume)
+    if (!job_trains(job) || job->request.job.resume)
         return;
     for (uint32_t i = 0; !job->products.version && i < job->n_workers; i++)
         job->products = job->workers[i]->profile.products;
@@ -165,11 +159,11 @@ static int begin_assigning(struct job *job, struct error *err)
     const struct message *m = &job->request;
     const struct relay_config config = {
         .first_step = m->job.step,
-        .n_parts = m->job.n_parts,
+        .n_parts = m->job.goal.n_parts,
         .n_slots = job->host.n_slots,
         .n_accumulators = job->store.n_accumulators,
-        .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
-        .fenced = job_is_fenced(m),
+        .adamw = m->job.goal.adamw,
+        .fenced = job_is_fenced(job),
         .deterministic = m->job.deterministic,
     };
     int rc = relay_open(&job->relay, &config);
@@ -281,7 +275,7 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
 
     worker->n_pulls--;
     progress_pull(&worker->progress, &job->model, unit,
-                  job->model.units[unit].n * number_bytes(job->request.job.precision));
+                  job->model.units[unit].n * number_bytes(job_goal(job)->precision));
     session_send(worker->session, &m);
 }
 

@@ -64,10 +64,20 @@ struct job {
     struct error load_error;
 };
 
-/* Whether a JOB holds its updates until the whole step is known to be good. Clipping the norm requires it. */
-static inline bool job_is_fenced(const struct message *m)
+static inline const struct plan_goal *job_goal(const struct job *job)
 {
-    return m->job.train && (m->job.fenced || m->job.clip_norm > 0);
+    return &job->request.job.goal;
+}
+
+static inline bool job_trains(const struct job *job)
+{
+    return job_goal(job)->purpose == PLAN_TRAIN;
+}
+
+/* Whether the job holds its updates until the whole step is known to be good. */
+static inline bool job_is_fenced(const struct job *job)
+{
+    return job_trains(job) && job_goal(job)->fenced;
 }
 
 /* Whether the job can save checkpoints. */

@@ -88,10 +88,10 @@ static int create_segment(struct segment *out, const char *name, size_t bytes, e
 
 static uint64_t data_bytes(const struct job *job)
 {
-    const uint32_t batch = job->request.job.batch, seq = job->request.job.seq;
+    const uint32_t batch = job_goal(job)->batch, seq = job_goal(job)->seq;
 
-    return job->request.job.generate ? plan_generate_bytes(seq, job->model.config.vocabulary)
-                                     : plan_data_bytes(batch, seq);
+    return job_goal(job)->purpose == PLAN_GENERATE ? plan_generate_bytes(seq, job->model.config.vocabulary)
+                                                   : plan_data_bytes(batch, seq);
 }
 
 static int create_segments(struct job *job, struct memory *memory)
@@ -133,10 +133,10 @@ static int take_memory(struct job *job)
 
     if (rc)
         return error_set(&job->load_error, rc, "no memory for a description of this machine");
-    const struct store_options options = {.train = m->job.train,
-                                          .precision = m->job.precision,
-                                          .moments = m->job.moments,
-                                          .fenced = job_is_fenced(m),
+    const struct store_options options = {.train = m->job.goal.purpose == PLAN_TRAIN,
+                                          .precision = m->job.goal.precision,
+                                          .moments = m->job.goal.moments,
+                                          .fenced = job_is_fenced(job),
                                           .require_pinned = m->job.require_pinned,
                                           .memory = &memory,
                                           .said = job->said,
@@ -183,7 +183,7 @@ static int check_updates(struct job *job)
     const uint64_t first = updates[job->model.visits[job->model.trained_visits[0]]];
 
     for (uint32_t u = 0; u < job->model.n_units; u++) {
-        const bool skipped = job_is_fenced(&job->request) && updates[u] == first && updates[u] < job->step;
+        const bool skipped = job_is_fenced(job) && updates[u] == first && updates[u] < job->step;
         if (job->model.units[u].n_trained > 0 && updates[u] != job->step && !skipped)
             return error_set(&job->load_error, -EINVAL,
                              "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
@@ -235,7 +235,7 @@ int job_do_load(void *context)
         rc = take_memory(job);
     if (!rc)
         rc = load_model(job);
-    if (!rc && job->request.job.train && job->output >= 0)
+    if (!rc && job_trains(job) && job->output >= 0)
         output_clean(job->output);
     return rc;
 }

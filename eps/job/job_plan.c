@@ -14,7 +14,7 @@ enum { MOST_STEPS = 1 << 30 };
 static int check_request(const struct job *job, struct error *err)
 {
     const struct model_config *c = &job->model.config;
-    const uint32_t batch = job->request.job.batch, seq = job->request.job.seq, n_parts = job->request.job.n_parts;
+    const uint32_t batch = job_goal(job)->batch, seq = job_goal(job)->seq, n_parts = job_goal(job)->n_parts;
 
     if (seq < 1 || seq > c->n_positions)
         return error_set(err, -EINVAL, "--seq %u: the model has positions for 1 to %u tokens", seq, c->n_positions);
@@ -24,7 +24,7 @@ static int check_request(const struct job *job, struct error *err)
         return error_set(err, -EINVAL, "--batch %u x --seq %u: more than 2^28 tokens in a minibatch", batch, seq);
     if (job->request.job.fresh != (job->n_weight_files == 0))
         return error_set(err, -EINVAL, "a job has weight files or fresh weights, exactly one of them");
-    if (job->request.job.resume && (!job->request.job.train || job->request.job.fresh))
+    if (job->request.job.resume && (!job_trains(job) || job->request.job.fresh))
         return error_set(err, -EINVAL, "only training can be resumed, from files of weights and moments");
     if (job->request.job.step > 0 && !job->request.job.resume)
         return error_set(err, -EINVAL, "a run that begins at step %" PRIu64 " needs the moments of that step",
@@ -32,14 +32,14 @@ static int check_request(const struct job *job, struct error *err)
     if (job->request.job.step > MOST_STEPS)
         return error_set(err, -EINVAL, "step %" PRIu64 " is beyond the last step that a run can have",
                          job->request.job.step);
-    if (job_is_fenced(&job->request) && n_parts > 1 && job->request.job.optimizer == OPTIMIZER_ADAMA)
+    if (job_is_fenced(job) && n_parts > 1 && !job_goal(job)->adamw)
         return error_set(
             err, -EINVAL,
             "a fenced commit sums the parts before they are squared, and AdamA squares each of --parts %u: "
             "choose --optimizer adamw, or --parts 1",
             n_parts);
-    if (job->request.job.generate && (job->request.job.train || batch != 1 || n_parts != 1))
-        return error_set(err, -EINVAL, "a job that generates runs one row in one part, and does not train");
+    if (job_goal(job)->purpose == PLAN_GENERATE && (batch != 1 || n_parts != 1))
+        return error_set(err, -EINVAL, "a job that generates runs one row in one part");
     return 0;
 }
 
@@ -65,29 +65,12 @@ static int check_kinds(const struct job *job, struct error *err)
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
 static int choose_workers(struct job *job, struct error *err)
 {
-    for (struct peer *p = job->hub->peers; p && job->n_workers < job->request.job.n_parts; p = p->next)
+    for (struct peer *p = job->hub->peers; p && job->n_workers < job_goal(job)->n_parts; p = p->next)
         if (p->role == ROLE_WORKER && !p->refused)
             job->workers[job->n_workers++] = p;
     if (job->n_workers)
         return check_kinds(job, err);
     return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
-}
-
-static struct plan_goal goal_of(const struct message *m)
-{
-    return (struct plan_goal){
-        .purpose = m->job.generate ? PLAN_GENERATE
-                   : m->job.train  ? PLAN_TRAIN
-                                   : PLAN_EVALUATE,
-        .precision = m->job.precision,
-        .moments = m->job.moments,
-        .grad = m->job.grad,
-        .fenced = job_is_fenced(m),
-        .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
-        .batch = m->job.batch,
-        .seq = m->job.seq,
-        .n_parts = m->job.n_parts,
-    };
 }
 
 /* The smaller of the daemon's --host-mem and the job's. */
@@ -154,7 +137,7 @@ static int plan_all(struct job *job, struct error *err)
                                               .attention = worker->attention};
     }
     const struct plan_fit_asked asked = {.model = &job->model,
-                                         .goal = goal_of(&job->request),
+                                         .goal = *job_goal(job),
                                          .microbatch = job->request.job.microbatch,
                                          .config_bytes = job->config_bytes,
                                          .side_bytes = job->side_bytes,

@@ -19,7 +19,7 @@ static void send_status(const struct look *look, struct peer *peer)
     char title[MODEL_TITLE_BYTES];
 
     m.status_reply.state = look->stopping ? STATE_STOPPING : states[job->state];
-    if (job->state == JOB_RESTING && job->request.job.generate) /* between two tokens */
+    if (job->state == JOB_RESTING && job_goal(job)->purpose == PLAN_GENERATE) /* between two tokens */
         m.status_reply.state = STATE_GENERATING;
     m.status_reply.step = job->step;
     m.status_reply.n_steps = job->request.job.n_steps;
@@ -34,8 +34,8 @@ static void send_status(const struct look *look, struct peer *peer)
                  model_title(title, &job->model.config), job->model.config.vocabulary);
     m.status_reply.saved_step = job->state == JOB_NONE ? MESSAGE_NO_STEP : look->saves->saved_step;
     m.status_reply.saving = look->saves->first != NULL;
-    m.status_reply.precision = job->request.job.precision;
-    m.status_reply.fenced = job_is_fenced(&job->request);
+    m.status_reply.precision = job_goal(job)->precision;
+    m.status_reply.fenced = job_is_fenced(job);
     memcpy(m.status_reply.trouble, look->saves->trouble, sizeof look->saves->trouble);
     if (job->output >= 0)
         output_path(m.status_reply.out, sizeof m.status_reply.out, job->output);

@@ -27,9 +27,9 @@ int save_init(struct saves *saves, struct error *err)
     struct job *job = saves->job;
 
     *saves = (struct saves){.job = job, .saved_step = MESSAGE_NO_STEP};
-    if (job->request.job.train)
+    if (job_trains(job))
         saves->units = job_take_table(job, (size_t)PLAN_HOST_SAVES * job->model.n_units, sizeof *saves->units);
-    return saves->units || !job->request.job.train ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return saves->units || !job_trains(job) ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
 void save_free(struct saves *saves)

@@ -122,7 +122,7 @@ void save_on_client(struct saves *saves, const struct message *m)
 /* Whether the job can be saved now, as a checkpoint or a snapshot: 0, or why not. */
 static int check_job(const struct job *job, bool checkpoint, struct error *err)
 {
-    if (job->state == JOB_NONE || !job->request.job.train)
+    if (job->state == JOB_NONE || !job_trains(job))
         return error_set(err, -ENOENT, "the daemon trains nothing%s",
                          checkpoint ? ": there is nothing to save" : "; name a --model");
     if (!job_is_open(job))

@@ -25,7 +25,7 @@ int steps_init(struct steps *steps, struct error *err)
                             .n_opened = job->step,
                             .told_ahead = MESSAGE_NO_STEP,
                             .loss = NAN,
-                            .fence.n_units = job_is_fenced(&job->request) ? n_units : 0,
+                            .fence.n_units = job_is_fenced(job) ? n_units : 0,
                             .fence.norm = NAN};
     steps->slices = job_take_table(job, job->model.n_visits, sizeof *steps->slices);
     steps->frozen = job_take_table(job, job->model.n_frozen_units + 1, sizeof *steps->frozen);
@@ -117,14 +117,13 @@ static void submit(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
 
-    if (a->kind == RELAY_UPDATE && job_is_fenced(&job->request) && isnan(steps->fence.norm)) /* the step's first */
+    if (a->kind == RELAY_UPDATE && job_is_fenced(job) && isnan(steps->fence.norm)) /* the step's first */
         steps->hyper.grad_scale = fence_commit(&steps->fence, job->request.job.clip_norm);
     struct updater_task work = {
         .kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
         .unit = a->unit,
         .slice = a->name.slice,
-        .how = store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
-                               job->request.job.optimizer == OPTIMIZER_ADAMW),
+        .how = store_fold_kind(&job->store, a->unit, job_goal(job)->n_parts, job_goal(job)->adamw),
         .hyper = steps->hyper,
         .trace = job_trace(job, &job->optimizer_trace),
         .step = relay_version(job->relay, a->unit),
@@ -136,12 +135,12 @@ static void submit(struct steps *steps, const struct relay_action *a)
         assert(worker); /* a job without one of its workers has ended */
         work.contribution =
             (struct store_contribution){.g = (const char *)worker->inbox->base + a->slot * job->host.slot_bytes,
-                                        .type = job->request.job.grad,
+                                        .type = job_goal(job)->grad,
                                         .first = a->first,
                                         .part = a->name.part};
         const struct model_unit *unit = &job->model.units[a->unit];
         work.squares =
-            fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * job->request.job.n_parts);
+            fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * job_goal(job)->n_parts);
     }
     updater_submit(job->hub->updater, &work);
 }
@@ -167,7 +166,7 @@ static double find_loss(const struct steps *steps)
 {
     double sum = 0;
 
-    for (uint32_t p = 0; p < steps->job->request.job.n_parts; p++)
+    for (uint32_t p = 0; p < job_goal(steps->job)->n_parts; p++)
         sum += steps->part_loss[p];
     return sum / (double)steps->n_valid;
 }
@@ -201,7 +200,7 @@ static void on_done(struct steps *steps, uint64_t step)
 /* A fenced step leaves no trace; any other ends the job. */
 static void on_skipped(struct steps *steps, uint64_t step)
 {
-    if (!job_is_fenced(&steps->job->request)) {
+    if (!job_is_fenced(steps->job)) {
         job_end(steps->job, -EDOM,
                 "the loss of step %" PRIu64 " is not finite; nothing of that step was applied: try a lower --lr",
                 step + 1);
@@ -303,7 +302,7 @@ static void note_arrival(struct steps *steps)
     const struct job *job = steps->job;
     struct message m = {.kind = MESSAGE_ARRIVED};
 
-    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(&job->request) ||
+    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(job) ||
         !relay_has_all(job->relay))
         return;
     for (uint32_t i = 0; i < job->n_workers; i++)
@@ -342,14 +341,14 @@ static void feed_saves(struct steps *steps, const struct relay_event *event)
 
 static struct peer *owner_of(const struct job *job, uint32_t part)
 {
-    return job->workers[(uint64_t)part * job->n_workers / job->request.job.n_parts];
+    return job->workers[(uint64_t)part * job->n_workers / job_goal(job)->n_parts];
 }
 
 static void begin_step(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
     uint32_t owners[MESSAGE_MAX_PARTS];
-    const uint32_t n_parts = job->request.job.n_parts;
+    const uint32_t n_parts = job_goal(job)->n_parts;
     const struct relay_event event = {
         .kind = RELAY_OPEN,
         .step = m->open_step.step,
@@ -395,7 +394,7 @@ static void begin_ahead(struct steps *steps, const struct message *m)
         share.share.step = m->open_step.step;
         share.share.buffer = m->open_step.buffer;
         share.share.n_valid = m->open_step.n_valid;
-        for (uint32_t p = 0; p < job->request.job.n_parts; p++)
+        for (uint32_t p = 0; p < job_goal(job)->n_parts; p++)
             if (owner_of(job, p) == job->workers[i])
                 share.share.parts[share.share.n++].part = p;
         progress_begin(&job->workers[i]->progress, PHASE_FORWARD, share.share.parts[0].part, share.share.n);
@@ -423,8 +422,8 @@ void steps_open(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
 
-    if (!job->request.job.train || m->open_step.step != steps->n_opened || m->open_step.buffer > 1 ||
-        m->open_step.n_valid < 1 || m->open_step.n_valid > (uint64_t)job->request.job.batch * job->request.job.seq ||
+    if (!job_trains(job) || m->open_step.step != steps->n_opened || m->open_step.buffer > 1 ||
+        m->open_step.n_valid < 1 || m->open_step.n_valid > (uint64_t)job_goal(job)->batch * job_goal(job)->seq ||
         !(m->open_step.lr >= 0)) {
         peer_refuse(job->client, "a step that cannot be");
         return;
@@ -450,7 +449,7 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
         return;
     const uint64_t left = model->units[model->visits[visit]].n_trained - (uint64_t)slice * MODEL_SLICE;
     progress_contribution(&worker->progress, visit, m->contribution.name.part,
-                          (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job->request.job.grad));
+                          (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job_goal(job)->grad));
 }
 
 /* Whether the message belongs to a step that was skipped while the worker was still in it. If so, it has been
@@ -500,7 +499,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.kind = RELAY_PULL;
         event.step = m->pull.version;
         event.unit = m->pull.unit;
-    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job->request.job.n_parts) {
+    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job_goal(job)->n_parts) {
         event.kind = RELAY_LOSS;
         event.name = (struct contribution_name){.step = m->loss.step, .part = m->loss.part, .attempt = m->loss.attempt};
         event.ok = m->loss.finite && isfinite(m->loss.sum);

@@ -87,10 +87,10 @@ static bool find_lighter_updates(struct error *err, const struct plan_fit_asked 
     for (unsigned change = 1; asked->goal.purpose == PLAN_TRAIN && change < 4; change++) {
         const bool narrow = change & 1, eager = change & 2;
         struct plan_host_setting setting = fit->setting;
-        if ((narrow && setting.moments == NUMBER_BF16) || (eager && !setting.fenced))
+        if ((narrow && setting.goal.moments == NUMBER_BF16) || (eager && !setting.goal.fenced))
             continue;
-        setting.moments = narrow ? NUMBER_BF16 : setting.moments;
-        setting.fenced = !eager && setting.fenced;
+        setting.goal.moments = narrow ? NUMBER_BF16 : setting.goal.moments;
+        setting.goal.fenced = !eager && setting.goal.fenced;
         plan_host(&host, asked->model, &setting);
         if (!plan_host_fits(&host, &fit->room))
             continue;

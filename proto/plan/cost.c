@@ -40,7 +40,7 @@ static double compute_of(const struct costs *c, uint32_t visit, bool backward)
 static double optimizer_of(const struct costs *c, const struct model_unit *unit)
 {
     const struct plan_work_update each = plan_work_update(c->host, unit);
-    const double bytes = each.fold * c->host->n_parts + each.update / unit->n_visits;
+    const double bytes = each.fold * c->host->goal.n_parts + each.update / unit->n_visits;
 
     return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
 }
@@ -150,7 +150,7 @@ static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t v
     if (c->model->layers[c->model->visit_layers[visit]].kind == MODEL_EMBEDDING)
         return false;
     if (plan_place_of(c->model, unit) < c->plan->n_resident)
-        return c->plan->setting.purpose != PLAN_GENERATE && !backward;
+        return c->plan->setting.goal.purpose != PLAN_GENERATE && !backward;
     return use(buffers, unit);
 }
 
@@ -159,11 +159,11 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
 {
     const struct plan_setting *s = &c->plan->setting;
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
-    const uint64_t tokens = s->purpose == PLAN_GENERATE ? 1 : (uint64_t)s->share_rows * s->seq;
+    const uint64_t tokens = s->goal.purpose == PLAN_GENERATE ? 1 : (uint64_t)s->share_rows * s->goal.seq;
 
     if (backward || layer->kind != MODEL_EMBEDDING || visit > layer->first_visit)
         return 0;
-    return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->precision);
+    return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->goal.precision);
 }
 
 /* Bytes of a stash on the host that a visit moves, both ways (device/step/boundaries.c): forward reads its input and writes its
@@ -175,7 +175,7 @@ static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
     const bool bottom = visit == layer->first_visit, top = visit == layer->first_visit + layer->n_visits - 1;
     const bool head = layer->kind == MODEL_HEAD, embedding = layer->kind == MODEL_EMBEDDING;
-    const uint64_t tokens = (uint64_t)plan->setting.share_rows * plan->setting.seq;
+    const uint64_t tokens = (uint64_t)plan->setting.share_rows * plan->setting.goal.seq;
     uint64_t boundaries = embedding ? 0 : 1;
 
     if (!plan->choice.host_stash || (head && plan->one_pass && (backward || !top)))
@@ -186,7 +186,7 @@ static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward
         boundaries += 2u - (head && top) - (embedding && bottom);
     else if (!head)
         boundaries += bottom ? 1 : 2;
-    return boundaries * tokens * c->model->config.width * number_bytes(plan->setting.precision);
+    return boundaries * tokens * c->model->config.width * number_bytes(plan->setting.goal.precision);
 }
 
 /* n visits alike. */
@@ -207,7 +207,7 @@ static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const s
 static double generate_of(const struct costs *c, uint32_t visit)
 {
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
-    const double cached = 2.0 * c->plan->setting.seq * c->model->config.width * c->value;
+    const double cached = 2.0 * c->plan->setting.goal.seq * c->model->config.width * c->value;
 
     if (layer->kind == MODEL_EMBEDDING)
         return 0;
@@ -222,11 +222,12 @@ static struct visit visit_of(const struct costs *c, struct buffers *buffers, uin
     const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
     const double link = c->profile->link_bytes_per_s / c->slow;
     struct visit v = {
-        .compute = (s->purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
+        .compute =
+            (s->goal.purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
         .optimizer = backward ? optimizer_of(c, unit) : 0,
-        .down_bytes = (is_pulled(c, buffers, visit, backward) ? unit->n * number_bytes(s->precision) : 0) +
+        .down_bytes = (is_pulled(c, buffers, visit, backward) ? unit->n * number_bytes(s->goal.precision) : 0) +
                       gathered_bytes(c, visit, backward),
-        .up_bytes = backward ? parts * unit->n_trained * number_bytes(c->host->grad) : 0,
+        .up_bytes = backward ? parts * unit->n_trained * number_bytes(c->host->goal.grad) : 0,
         .stash_bytes = stash_bytes(c, visit, backward),
     };
 
@@ -271,7 +272,7 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
 static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
 {
     const uint32_t n = c->model->n_visits;
-    const uint32_t end = c->plan->setting.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
+    const uint32_t end = c->plan->setting.goal.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
     struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
     uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; alike from the last on */
 
@@ -304,13 +305,13 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
 {
     const struct plan_setting *s = &plan->setting;
     const bool takes_turns = s->backend->takes_turns;
-    const uint32_t n_workers = host->n_workers < host->n_parts ? host->n_workers : host->n_parts;
+    const uint32_t n_workers = host->n_workers < host->goal.n_parts ? host->n_workers : host->goal.n_parts;
     struct costs c = {.plan = plan,
                       .model = model,
                       .host = host,
                       .profile = profile,
                       .slow = takes_turns ? n_workers : 1,
-                      .value = (double)number_bytes(s->precision)};
+                      .value = (double)number_bytes(s->goal.precision)};
     struct pipeline pipeline = {.n_buffers = plan->choice.n_weight_buffers,
                                 .n_sets = plan->n_sets,
                                 .n_sums = plan->n_sums};
@@ -322,6 +323,7 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
         out->step_ms = out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms;
     else
         out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
-    out->hiding_tokens = c.value * profile_flops(profile, s->precision, (double)plan->choice.microbatch * s->seq) /
+    out->hiding_tokens = c.value *
+                         profile_flops(profile, s->goal.precision, (double)plan->choice.microbatch * s->goal.seq) /
                          (2 * profile->link_bytes_per_s);
 }

@@ -28,18 +28,14 @@ static enum plan_attention common_attention(const struct plan_fit_asked *asked)
 
 struct plan_setting plan_fit_setting(const struct plan_fit_asked *asked, uint32_t worker)
 {
-    const struct plan_goal *goal = &asked->goal;
     struct plan_setting setting = {
         .backend = asked->devices[worker].backend,
         .library_bytes = asked->devices[worker].library_bytes,
         .attention = common_attention(asked),
-        .purpose = goal->purpose,
-        .precision = goal->precision,
-        .grad = goal->grad,
-        .seq = goal->seq,
+        .goal = asked->goal,
     };
 
-    plan_share(&setting, goal->batch, goal->n_parts, asked->n_workers, asked->n_cores);
+    plan_share(&setting, asked->n_workers, asked->n_cores);
     return setting;
 }
 
@@ -63,19 +59,9 @@ static uint32_t count_arenas(const struct plan_fit_asked *asked)
 /* But for the stash, which depends on the plans. */
 static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
 {
-    const struct plan_goal *goal = &asked->goal;
-
-    return (struct plan_host_setting){.purpose = goal->purpose,
-                                      .precision = goal->precision,
-                                      .moments = goal->moments,
-                                      .grad = goal->grad,
-                                      .fenced = goal->fenced,
-                                      .adamw = goal->adamw,
-                                      .n_parts = goal->n_parts,
+    return (struct plan_host_setting){.goal = asked->goal,
                                       .n_workers = asked->n_workers,
                                       .beside = has_worker_beside(asked),
-                                      .batch = goal->batch,
-                                      .seq = goal->seq,
                                       .config_bytes = asked->config_bytes,
                                       .side_bytes = asked->side_bytes};
 }

@@ -25,8 +25,8 @@ static void size_inbox(struct plan_host *out, const struct model *model, const s
             out->n_slots = model->units[u].n_slices;
     if (out->n_slots > MAX_SLOTS)
         out->n_slots = MAX_SLOTS;
-    out->slot_bytes = model_slot_bytes(model, s->grad);
-    out->inbox_bytes = s->purpose == PLAN_TRAIN ? (1 + out->n_slots) * out->slot_bytes : NO_INBOX;
+    out->slot_bytes = model_slot_bytes(model, s->goal.grad);
+    out->inbox_bytes = s->goal.purpose == PLAN_TRAIN ? (1 + out->n_slots) * out->slot_bytes : NO_INBOX;
 }
 
 uint64_t plan_host_tied_bytes(const struct model *model)
@@ -46,7 +46,7 @@ uint64_t plan_host_accumulator_bytes(const struct model *model)
 
 static uint32_t count_accumulators(const struct plan_host_setting *s)
 {
-    return s->adamw && s->n_parts > 1 && !s->fenced ? ACCUMULATORS : 0;
+    return s->goal.adamw && s->goal.n_parts > 1 && !s->goal.fenced ? ACCUMULATORS : 0;
 }
 
 uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *s)
@@ -59,10 +59,10 @@ static void add_training(struct plan_host *out, const struct model *model, const
 {
     const uint64_t n = model->trained_n;
 
-    out->bytes[LEDGER_MASTER] = s->precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
-    out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->moments);
-    out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->moments);
-    if (s->fenced) {
+    out->bytes[LEDGER_MASTER] = s->goal.precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
+    out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->goal.moments);
+    out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->goal.moments);
+    if (s->goal.fenced) {
         out->bytes[LEDGER_SUM] = n * sizeof(float);
         return;
     }
@@ -112,13 +112,13 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
     bytes += ledger_table(model->n_units * sizeof(double));                /* a fenced step's squares */
     bytes += ledger_table(model->n_units * sizeof(uint32_t));              /* and how many folds it has had */
     bytes += ledger_table((model->n_frozen_units + 1) * sizeof(uint32_t)); /* units that no step updates */
-    if (s->purpose == PLAN_TRAIN) {
+    if (s->goal.purpose == PLAN_TRAIN) {
         bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
         bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* how many updates it has had */
         plan_host_files(&files, model);
         bytes += ledger_table(files.bytes);
         bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* where each save under way is */
-        if (s->precision != NUMBER_FP32 || s->moments != NUMBER_FP32)
+        if (s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32)
             bytes += PLAN_HOST_RUN_BYTES;
     }
     return bytes;
@@ -126,15 +126,16 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
 
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
-    *out = (struct plan_host){.n_workers = s->n_workers < s->n_parts ? s->n_workers : s->n_parts};
+    *out = (struct plan_host){.n_workers = s->n_workers < s->goal.n_parts ? s->n_workers : s->goal.n_parts};
     size_inbox(out, model, s);
-    out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->precision);
+    out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->goal.precision);
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
-    out->bytes[LEDGER_DATA] = s->purpose == PLAN_GENERATE ? plan_generate_bytes(s->seq, model->config.vocabulary)
-                                                          : plan_data_bytes(s->batch, s->seq);
+    out->bytes[LEDGER_DATA] = s->goal.purpose == PLAN_GENERATE
+                                  ? plan_generate_bytes(s->goal.seq, model->config.vocabulary)
+                                  : plan_data_bytes(s->goal.batch, s->goal.seq);
     out->bytes[LEDGER_OTHER] = table_bytes(model, s);
-    if (s->purpose == PLAN_TRAIN)
+    if (s->goal.purpose == PLAN_TRAIN)
         add_training(out, model, s);
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
         out->total += out->bytes[c];
@@ -154,7 +155,7 @@ bool plan_host_fits(const struct plan_host *host, const struct plan_room *room)
 
 static uint64_t wanted_slots(const struct model *model, const struct plan_host_setting *s, uint32_t n_workers)
 {
-    const uint64_t parts = (s->n_parts + n_workers - 1) / n_workers;
+    const uint64_t parts = (s->goal.n_parts + n_workers - 1) / n_workers;
     uint64_t n = 0, most = 0;
 
     for (uint32_t visit = 0; visit < model->n_visits; visit++) {
@@ -179,7 +180,7 @@ void plan_host_add_slots(struct plan_host *host, const struct model *model, cons
     const uint64_t a_slot = host->n_workers * host->slot_bytes; /* one in every inbox */
     uint64_t n;
 
-    if (s->purpose != PLAN_TRAIN || !s->beside)
+    if (s->goal.purpose != PLAN_TRAIN || !s->beside)
         return;
     n = wanted_slots(model, s, host->n_workers);
     n = n < PLAN_HOST_MAX_SLOTS ? n : PLAN_HOST_MAX_SLOTS;

@@ -39,16 +39,9 @@ struct plan_host_files {
 void plan_host_files(struct plan_host_files *out, const struct model *model);
 
 struct plan_host_setting {
-    enum plan_purpose purpose;
-    enum number_type precision; /* of the relayed weights */
-    enum number_type moments;
-    enum number_type grad; /* of contributions on their way */
-    bool fenced;
-    bool adamw; /* several parts are summed before they are squared */
-    uint32_t n_parts;
-    uint32_t n_workers; /* attached; no more than n_parts of them get a share */
-    bool beside;        /* some of them compute while the optimizer works */
-    uint32_t batch, seq;
+    struct plan_goal goal;
+    uint32_t n_workers;        /* attached; no more than n_parts of them get a share */
+    bool beside;               /* some of them compute while the optimizer works */
     uint64_t host_stash_bytes; /* of all workers */
     uint64_t config_bytes;     /* of config.json; 0: not known, and small in general */
     uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or not known */

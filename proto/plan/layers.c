@@ -5,7 +5,7 @@
 enum plan_attention plan_attention_way(const struct program_attention_options *attention,
                                        const struct plan_setting *setting)
 {
-    const bool suits = setting->purpose == PLAN_TRAIN && setting->precision == NUMBER_BF16 &&
+    const bool suits = setting->goal.purpose == PLAN_TRAIN && setting->goal.precision == NUMBER_BF16 &&
                        attention->dropout.p == 0 && attention->n_kv_heads == attention->n_heads && !attention->full;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
@@ -27,9 +27,9 @@ static uint64_t scratch_bytes(const struct program *p, const struct program_oper
 
 struct plan_shape plan_shape_of(const struct plan *plan)
 {
-    const bool tiles = plan->setting.purpose == PLAN_GENERATE && plan->setting.seq > PLAN_GENERATE_TILE;
+    const bool tiles = plan->setting.goal.purpose == PLAN_GENERATE && plan->setting.goal.seq > PLAN_GENERATE_TILE;
 
-    return (struct plan_shape){plan->choice.microbatch, tiles ? PLAN_GENERATE_TILE : plan->setting.seq};
+    return (struct plan_shape){plan->choice.microbatch, tiles ? PLAN_GENERATE_TILE : plan->setting.goal.seq};
 }
 
 static uint64_t value_bytes(const struct program_value *value, const struct plan_setting *setting,
@@ -38,7 +38,7 @@ static uint64_t value_bytes(const struct program_value *value, const struct plan
     const uint64_t tokens = (uint64_t)shape.n_rows * shape.n_tokens;
 
     return tokens * value->columns *
-           (value->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->precision));
+           (value->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->goal.precision));
 }
 
 uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
@@ -63,7 +63,7 @@ struct plan_kept plan_keep(const struct plan *plan, const struct model *model, u
     kept.microbatch = plan_kept_bytes(&block->program, values, s, plan_shape_of(plan));
     kept.part = n * kept.microbatch;
     if (rest)
-        kept.part += plan_kept_bytes(&block->program, values, s, (struct plan_shape){rest, s->seq});
+        kept.part += plan_kept_bytes(&block->program, values, s, (struct plan_shape){rest, s->goal.seq});
     kept.bytes = s->share_rows / s->part_rows * kept.part;
     return kept;
 }
@@ -165,7 +165,7 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
     struct plan_places places;
     uint64_t most = 0;
 
-    for (int backward = 0; backward < (setting->purpose == PLAN_TRAIN ? 2 : 1); backward++) {
+    for (int backward = 0; backward < (setting->goal.purpose == PLAN_TRAIN ? 2 : 1); backward++) {
         plan_places(&places, &p->program, backward ? &p->backward[index] : &p->forward[index], setting, shape);
         if (most < places.bytes)
             most = places.bytes;

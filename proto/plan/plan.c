@@ -28,12 +28,12 @@ static uint64_t take(struct layout *l, enum ledger_category category, uint64_t b
 
 static uint64_t value_bytes(const struct plan *plan)
 {
-    return number_bytes(plan->setting.precision);
+    return number_bytes(plan->setting.goal.precision);
 }
 
 static bool is_training(const struct plan *plan)
 {
-    return plan->setting.purpose == PLAN_TRAIN;
+    return plan->setting.goal.purpose == PLAN_TRAIN;
 }
 
 static uint64_t room(const struct plan *plan, const struct model *model, uint32_t unit)
@@ -69,7 +69,7 @@ static void take_weights(struct plan *plan, const struct model *model, struct la
 static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l, uint64_t tokens)
 {
     const uint64_t token = model->config.width * value_bytes(plan);
-    const uint64_t tile = (uint64_t)plan->choice.microbatch * plan->setting.seq * token;
+    const uint64_t tile = (uint64_t)plan->choice.microbatch * plan->setting.goal.seq * token;
 
     plan->n_boundaries = is_training(plan) ? model->n_layers - 1 : 2;
     plan->boundary_bytes = plan_align(tokens * token);
@@ -104,7 +104,7 @@ static void take_contributions(struct plan *plan, const struct model *model, str
     const uint32_t n_apart = plan_count_apart(plan, model);
     uint64_t most = 0;
 
-    plan->rounding_bytes = plan->setting.grad == NUMBER_BF16 ? plan->setting.backend->rounding_bytes : 0;
+    plan->rounding_bytes = plan->setting.goal.grad == NUMBER_BF16 ? plan->setting.backend->rounding_bytes : 0;
     if (n_apart > 0)
         take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
     plan->head = l->offset;
@@ -167,7 +167,7 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
 static void lay_out(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;
-    const uint64_t tokens = (uint64_t)s->share_rows * s->seq;
+    const uint64_t tokens = (uint64_t)s->share_rows * s->goal.seq;
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
@@ -193,7 +193,8 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
 
     take_weights(plan, model, &l);
     plan->cache = l.offset;
-    take_each(&l, LEDGER_CACHE, c->n_layers, s->backend->cache_bytes(s->precision, s->seq, c->n_heads, c->width));
+    take_each(&l, LEDGER_CACHE, c->n_layers,
+              s->backend->cache_bytes(s->goal.precision, s->goal.seq, c->n_heads, c->width));
     plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
     take_boundaries(plan, model, &l, tokens);
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
@@ -212,12 +213,13 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
     out->head_apart = choice->whole_head && !alone;
     out->n_sums = count_sums(out, model);
     out->head_tile = setting->backend->head_tile;
-    out->head_pad = setting->purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
+    out->head_pad = setting->goal.purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
     out->one_pass = is_training(out) && (choice->whole_head || alone);
-    out->head_sums = is_training(out) && setting->backend->head_sums && n_head > 1 && setting->precision == NUMBER_BF16;
+    out->head_sums =
+        is_training(out) && setting->backend->head_sums && n_head > 1 && setting->goal.precision == NUMBER_BF16;
     if (out->head_apart && out->n_resident < n_head)
         out->n_resident = n_head;
-    if (setting->purpose == PLAN_GENERATE)
+    if (setting->goal.purpose == PLAN_GENERATE)
         lay_out_generation(out, model);
     else
         lay_out(out, model);
@@ -259,30 +261,32 @@ uint64_t plan_total(const struct plan *plan)
     return plan->arena_bytes + plan->bytes[LEDGER_LIBRARY];
 }
 
-void plan_share(struct plan_setting *setting, uint32_t batch, uint32_t n_parts, uint32_t n_workers, long n_cores)
+void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores)
 {
-    setting->part_rows = batch / n_parts;
-    setting->share_rows = (n_parts + n_workers - 1) / n_workers * setting->part_rows;
+    const struct plan_goal *goal = &setting->goal;
+
+    setting->part_rows = goal->batch / goal->n_parts;
+    setting->share_rows = (goal->n_parts + n_workers - 1) / n_workers * setting->part_rows;
     setting->n_threads = n_cores > n_workers ? (uint32_t)n_cores / n_workers : 1;
 }
 
 int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)
 {
-    if (s->part_rows == 0 || s->share_rows < s->part_rows || s->seq == 0 || s->n_threads == 0 ||
+    if (s->part_rows == 0 || s->share_rows < s->part_rows || s->goal.seq == 0 || s->n_threads == 0 ||
         s->n_threads > PLAN_MAX_THREADS || s->share_rows / s->part_rows > PLAN_MAX_PARTS)
         return error_set(err, -EINVAL,
                          "a share of %u rows in parts of %u rows of %u tokens on %u threads cannot be planned",
-                         s->share_rows, s->part_rows, s->seq, s->n_threads);
+                         s->share_rows, s->part_rows, s->goal.seq, s->n_threads);
     if (s->attention >= PLAN_ATTENTIONS)
         return error_set(err, -EINVAL, "attention in way %d, which this build knows nothing of", (int)s->attention);
-    if (s->purpose == PLAN_GENERATE && s->share_rows != 1)
+    if (s->goal.purpose == PLAN_GENERATE && s->share_rows != 1)
         return error_set(err, -EINVAL, "generating takes one row at a time, not %u", s->share_rows);
-    if (s->seq > model->config.n_positions)
-        return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->seq,
+    if (s->goal.seq > model->config.n_positions)
+        return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);
-    if ((uint64_t)s->share_rows * s->seq > PLAN_MAX_TOKENS)
+    if ((uint64_t)s->share_rows * s->goal.seq > PLAN_MAX_TOKENS)
         return error_set(err, -EINVAL, "%u rows of %u tokens are too many for one worker: at most %d tokens",
-                         s->share_rows, s->seq, PLAN_MAX_TOKENS);
+                         s->share_rows, s->goal.seq, PLAN_MAX_TOKENS);
     return 0;
 }
 
@@ -308,9 +312,9 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
         (c->kept_below > 0 && c->n_kept == 0))
         return error_set(err, -EINVAL, "%u blocks that keep set %u of their values, the others set %u: no such plan",
                          c->n_kept, c->kept, c->kept_below);
-    if (c->whole_head && s->purpose != PLAN_TRAIN)
+    if (c->whole_head && s->goal.purpose != PLAN_TRAIN)
         return error_set(err, -EINVAL, "a whole head is for training");
-    if (c->host_stash && s->purpose == PLAN_GENERATE)
+    if (c->host_stash && s->goal.purpose == PLAN_GENERATE)
         return error_set(err, -EINVAL, "generating has no stash");
     return 0;
 }

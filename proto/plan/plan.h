@@ -67,11 +67,9 @@ struct plan_goal {
 /* What is given: the goal, for one worker and its device. */
 struct plan_setting {
     const struct plan_backend *backend;
-    enum plan_purpose purpose;
-    enum number_type precision; /* of weights on the device, activations, stash */
-    enum number_type grad;      /* of contributions as they are offered */
-    uint32_t share_rows;        /* rows of the largest share: parts * rows of a part */
-    uint32_t part_rows, seq, n_threads;
+    struct plan_goal goal;
+    uint32_t share_rows; /* rows of the largest share: parts * rows of a part */
+    uint32_t part_rows, n_threads;
     enum plan_attention attention; /* how the device can compute attention's gradient (device_facts) */
     uint64_t library_bytes; /* outside the arena, where the device has said (device_facts); 0: what the backend's table
                              * says of devices in general */
@@ -144,9 +142,9 @@ struct plan {
     uint64_t bytes[LEDGER_CATEGORIES];
 };
 
-/* Fills in what a setting has by a job's batch and parts, shared by n_workers (1 .. n_parts) on a machine of n_cores: the
- * largest share's rows, a part's, and threads. */
-void plan_share(struct plan_setting *setting, uint32_t batch, uint32_t n_parts, uint32_t n_workers, long n_cores);
+/* Fills in what a setting has by its goal's batch and parts, shared by n_workers (1 .. n_parts) on a machine of n_cores:
+ * the largest share's rows, a part's, and threads. */
+void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions, generating more than one row. */
@@ -164,7 +162,7 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
 /* Whether blocks can keep values: only to train, with the stash on the device. */
 static inline bool plan_may_keep(const struct plan_setting *setting, const struct plan_choice *choice)
 {
-    return setting->purpose == PLAN_TRAIN && !choice->host_stash;
+    return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash;
 }
 
 /* What a block of this index keeps. */

@@ -79,7 +79,7 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
  * the last rows that need none count. */
 static int64_t time_of(const struct search *s, const struct plan *plan)
 {
-    const double steps = s->setting->purpose == PLAN_GENERATE ? 1e9 : 1e3, least = 1e-300, most = 1e300;
+    const double steps = s->setting->goal.purpose == PLAN_GENERATE ? 1e9 : 1e3, least = 1e-300, most = 1e300;
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile);
@@ -312,7 +312,7 @@ static void name_terms(char *text, size_t n, const struct plan *plan)
 /* "; its largest unit, h.0, alone has 27.0 MiB of weights": where that settles it. */
 static void name_unit(char *text, size_t n, const struct model *model, const struct plan *plan, uint64_t budget)
 {
-    const uint64_t bytes = model->largest_unit * number_bytes(plan->setting.precision);
+    const uint64_t bytes = model->largest_unit * number_bytes(plan->setting.goal.precision);
     char name[MODEL_NAME_BYTES];
     uint32_t u = 0;
 
@@ -340,8 +340,8 @@ static int refuse(const struct plan *plan, const struct search *s, const struct 
         snprintf(otherwise, sizeof otherwise, ", or %.1f MiB (%" PRIu64 " bytes) with microbatches of 1 row",
                  mib(plan_total(&least)), plan_total(&least));
     }
-    if (s->setting->purpose == PLAN_GENERATE)
-        snprintf(how, sizeof how, "to generate up to %u tokens", s->setting->seq);
+    if (s->setting->goal.purpose == PLAN_GENERATE)
+        snprintf(how, sizeof how, "to generate up to %u tokens", s->setting->goal.seq);
     else
         snprintf(how, sizeof how, "with microbatches of %u row%s", plan->choice.microbatch,
                  plan->choice.microbatch > 1 ? "s" : "");
@@ -386,10 +386,11 @@ static void search_levels(struct search *s, const uint32_t *rows, uint32_t n_row
 int plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
                 const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err)
 {
-    const struct plan_host_setting nominal = {.purpose = setting->purpose,
-                                              .precision = setting->precision,
-                                              .n_parts =
-                                                  setting->part_rows ? setting->share_rows / setting->part_rows : 1,
+    const struct plan_host_setting nominal = {.goal = {.purpose = setting->goal.purpose,
+                                                       .precision = setting->goal.precision,
+                                                       .n_parts = setting->part_rows
+                                                                      ? setting->share_rows / setting->part_rows
+                                                                      : 1},
                                               .n_workers = 1};
     struct search s = {.model = model,
                        .setting = setting,
@@ -408,7 +409,7 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
     for (uint32_t i = 0; i < n_rows; i++)
         look_through(&s, rows[i], wish, visit_plain);
     if (s.found) {
-        if (setting->purpose == PLAN_TRAIN)
+        if (setting->goal.purpose == PLAN_TRAIN)
             search_levels(&s, rows, n_rows, wish);
         *out = s.best;
         return 0;

@@ -109,7 +109,7 @@ static void load_rows(struct timeline_run *r)
     const struct plan_setting *s = &r->plan->setting;
 
     for (uint32_t i = 0; i < r->n_runs; i++) {
-        timeline_copy(r, PLAN_QUEUE_PULL, 2.0 * s->part_rows * s->seq * sizeof(uint32_t));
+        timeline_copy(r, PLAN_QUEUE_PULL, 2.0 * s->part_rows * s->goal.seq * sizeof(uint32_t));
         timeline_finish(r, PLAN_QUEUE_PULL, plan_queues_mark(&r->q, PLAN_QUEUE_PULL));
     }
 }
@@ -146,7 +146,7 @@ static void visit_run(struct timeline_run *r, uint32_t place, uint32_t run)
                                .number = i,
                                .kind = kind_of(r, i),
                                .backward = place >= r->n};
-        m.tokens = (double)r->work.rows[m.kind] * r->plan->setting.seq;
+        m.tokens = (double)r->work.rows[m.kind] * r->plan->setting.goal.seq;
         m.in_one_pass = !m.backward && in_one_pass(r, m.visit);
         enter_tiles(r, &m);
         timeline_give(r, PLAN_QUEUE_COMPUTE, plan_work_visit(&r->work, m.visit, m.backward, m.kind), 0);
@@ -216,7 +216,7 @@ static void play_step(struct timeline_run *r, uint32_t step)
 static int open_run(struct timeline_run *r, const struct plan_timeline_setting *s)
 {
     const struct plan_setting *p = &s->plan->setting;
-    const uint32_t workers = s->host->n_workers < s->host->n_parts ? s->host->n_workers : s->host->n_parts;
+    const uint32_t workers = s->host->n_workers < s->host->goal.n_parts ? s->host->n_workers : s->host->goal.n_parts;
 
     *r = (struct timeline_run){.s = s,
                                .plan = s->plan,
@@ -230,7 +230,7 @@ static int open_run(struct timeline_run *r, const struct plan_timeline_setting *
     plan_work_init(&r->work, s->plan, s->model, s->profile);
     r->work.gathers = true;
     r->n_microbatches = r->work.n[0] + r->work.n[1] + r->work.n[2];
-    r->contributions = (double)s->host->n_parts / r->n_runs;
+    r->contributions = (double)s->host->goal.n_parts / r->n_runs;
     r->units = calloc(s->model->n_units, sizeof *r->units);
     r->stashed = calloc((size_t)r->n_runs * r->n_microbatches, sizeof *r->stashed);
     for (uint32_t u = 0; r->units && u < s->model->n_units; u++)
@@ -265,7 +265,7 @@ int plan_timeline(struct plan_timeline *out, const struct plan_timeline_setting 
     struct plan_queues before = {0};
     int rc = open_run(&r, setting);
 
-    assert(setting->plan->setting.purpose == PLAN_TRAIN && setting->n_slots > 0);
+    assert(setting->plan->setting.goal.purpose == PLAN_TRAIN && setting->n_slots > 0);
     for (uint32_t step = 0; rc == 0 && step < STEPS; step++) {
         before = r.q;
         play_step(&r, step);

@@ -82,7 +82,7 @@ static inline void timeline_follow(struct timeline_run *r, enum plan_queue queue
 
 static inline double timeline_number(const struct timeline_run *r)
 {
-    return (double)number_bytes(r->plan->setting.precision);
+    return (double)number_bytes(r->plan->setting.goal.precision);
 }
 
 static inline uint32_t timeline_visit_at(const struct timeline_run *r, uint32_t place)

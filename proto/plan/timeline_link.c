@@ -86,13 +86,13 @@ static void on_optimized(void *context, const struct plan_task *task)
     }
     r->n_free++;
     if (--r->not_folded == 0) {
-        for (uint32_t u = 0; r->s->host->fenced && u < r->model->n_units; u++)
+        for (uint32_t u = 0; r->s->host->goal.fenced && u < r->model->n_units; u++)
             if (r->model->units[u].n_trained > 0)
                 update(r, u);
         r->not_folded = r->n_slices;
     }
     if (--unit->left == 0) {
-        if (!r->s->host->fenced)
+        if (!r->s->host->goal.fenced)
             update(r, task->unit);
         unit->left = timeline_slices_of(r, task->unit);
     }
@@ -266,7 +266,7 @@ void timeline_tell_losses(struct timeline_run *r)
 
     for (uint32_t i = 0; !r->told && i < r->n_runs; i++) {
         plan_queues_follow(&r->q, PLAN_QUEUE_PUSH, PLAN_QUEUE_COMPUTE, r->forward);
-        timeline_copy(r, PLAN_QUEUE_PUSH, (double)s->part_rows * s->seq * sizeof(double));
+        timeline_copy(r, PLAN_QUEUE_PUSH, (double)s->part_rows * s->goal.seq * sizeof(double));
         timeline_finish(r, PLAN_QUEUE_PUSH, plan_queues_mark(&r->q, PLAN_QUEUE_PUSH));
     }
     r->told = true;
@@ -300,7 +300,7 @@ static bool send_slice(struct timeline_run *r, bool wait)
     plan_queues_follow(&r->q, PLAN_QUEUE_PUSH, PLAN_QUEUE_COMPUTE,
                        apart ? r->forward : r->offers.ready[sum_of(r, contribution)]);
     timeline_copy(r, PLAN_QUEUE_PUSH,
-                  (double)slice_n(unit, r->offers.slice) * (double)number_bytes(r->plan->setting.grad));
+                  (double)slice_n(unit, r->offers.slice) * (double)number_bytes(r->plan->setting.goal.grad));
     const uint64_t arrived = plan_queues_mark(&r->q, PLAN_QUEUE_PUSH);
     assert(r->offers.n_flying < TIMELINE_MOST_FLYING);
     r->offers.flying[r->offers.n_flying++] = (struct timeline_offer){contribution, arrived, r->offers.slice};

@@ -13,7 +13,7 @@ struct batch {
 
 static double value_bytes(const struct batch *b)
 {
-    return (double)number_bytes(b->work->plan->setting.precision);
+    return (double)number_bytes(b->work->plan->setting.goal.precision);
 }
 
 static double moved(const struct batch *b, double bytes)
@@ -31,7 +31,7 @@ static double values(const struct batch *b, double n)
 static double product(const struct batch *b, double rows, double in, double out, double bytes)
 {
     const double computed =
-        2 * rows * in * out / profile_flops(b->work->profile, b->work->plan->setting.precision, rows);
+        2 * rows * in * out / profile_flops(b->work->profile, b->work->plan->setting.goal.precision, rows);
 
     return fmax(computed, moved(b, bytes));
 }
@@ -67,9 +67,9 @@ static double attention(const struct batch *b, const struct program_operation *o
                         enum profile_attention direction, double columns, double times)
 {
     const struct plan_setting *s = &b->work->plan->setting;
-    const double operations = times * (op->attention.full ? 4 : 2) * b->tokens * s->seq * width;
+    const double operations = times * (op->attention.full ? 4 : 2) * b->tokens * s->goal.seq * width;
 
-    return fmax(operations / b->work->profile->attention_flops[direction][s->precision],
+    return fmax(operations / b->work->profile->attention_flops[direction][s->goal.precision],
                 values(b, b->tokens * columns) + moved(b, 4 * b->tokens * op->attention.n_heads));
 }
 
@@ -94,7 +94,7 @@ static double dropped(const struct batch *b, double p)
 /* Whether a product may do it on its way out: the backend's choice (device/cuda/matmul.c). */
 static bool is_slope_fused(const struct batch *b, enum model_activation activation, uint32_t columns)
 {
-    return b->work->plan->setting.precision == NUMBER_BF16 && activation == MODEL_GELU_NEW && columns % 8 == 0;
+    return b->work->plan->setting.goal.precision == NUMBER_BF16 && activation == MODEL_GELU_NEW && columns % 8 == 0;
 }
 
 static double forward_of(const struct batch *b, const struct program *p, const struct schedule_step *step)
@@ -224,7 +224,7 @@ static struct table table_of(const struct batch *b, const struct model_unit *uni
     const struct model *model = b->work->model;
     const struct model_piece *piece = &model->pieces[unit->first_piece];
     const enum model_lookup by = model_table_of(model, piece->tensor)->by;
-    const double first = (double)piece->first_row, n = (double)piece->n_rows, seq = b->work->plan->setting.seq;
+    const double first = (double)piece->first_row, n = (double)piece->n_rows, seq = b->work->plan->setting.goal.seq;
 
     return (struct table){by, by == MODEL_BY_POSITION ? fmin(fmax(seq - first, 0), n) : n};
 }
@@ -387,7 +387,7 @@ static struct batch batch_of(const struct plan_work *work, enum plan_work_kind k
 {
     return (struct batch){.work = work,
                           .rows = work->rows[kind],
-                          .tokens = (double)work->rows[kind] * work->plan->setting.seq,
+                          .tokens = (double)work->rows[kind] * work->plan->setting.goal.seq,
                           .fresh = kind == PLAN_WORK_FIRST};
 }
 
@@ -468,19 +468,19 @@ double plan_work_round(const struct plan_work *work, uint32_t visit)
 {
     const double n = (double)work->model->units[work->model->visits[visit]].n_trained;
 
-    return work->plan->setting.grad == NUMBER_BF16 && !work->plan->setting.backend->takes_turns
+    return work->plan->setting.goal.grad == NUMBER_BF16 && !work->plan->setting.backend->takes_turns
                ? 6 * n / work->profile->memory_bytes_per_s
                : 0;
 }
 
 struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model_unit *unit)
 {
-    const double grad = (double)number_bytes(h->grad), moments = 2.0 * (double)number_bytes(h->moments);
+    const double grad = (double)number_bytes(h->goal.grad), moments = 2.0 * (double)number_bytes(h->goal.moments);
     const double whole = 8 + 2 * moments; /* weights and moments, read and written */
 
-    if (unit->n_visits > 1 || h->fenced || (h->adamw && h->n_parts > 1))
+    if (unit->n_visits > 1 || h->goal.fenced || (h->goal.adamw && h->goal.n_parts > 1))
         return (struct plan_work_update){grad + 8, whole + 4};
-    if (h->n_parts == 1)
+    if (h->goal.n_parts == 1)
         return (struct plan_work_update){grad + whole, 0};
     return (struct plan_work_update){grad + 2 * moments, 8 + moments};
 }

@@ -21,6 +21,19 @@ static void name_fields(struct wire *w, struct contribution_name *name)
     wire_u32(w, &name->attempt);
 }
 
+static void goal_fields(struct wire *w, struct plan_goal *goal)
+{
+    goal->purpose = wire_choice(w, goal->purpose, PLAN_TRAIN, PLAN_GENERATE);
+    goal->precision = number_field(w, goal->precision);
+    goal->moments = number_field(w, goal->moments);
+    goal->grad = number_field(w, goal->grad);
+    wire_flag(w, &goal->fenced);
+    wire_flag(w, &goal->adamw);
+    wire_u32(w, &goal->batch);
+    wire_u32(w, &goal->seq);
+    wire_u32_in(w, &goal->n_parts, 1, MESSAGE_MAX_PARTS);
+}
+
 static void choice_fields(struct wire *w, struct plan_choice *choice)
 {
     wire_u32(w, &choice->microbatch);
@@ -116,8 +129,7 @@ static void pong(struct wire *w, struct message *m)
 
 static void job(struct wire *w, struct message *m)
 {
-    wire_flag(w, &m->job.train);
-    wire_flag(w, &m->job.generate);
+    goal_fields(w, &m->job.goal);
     wire_flag(w, &m->job.fresh);
     wire_flag(w, &m->job.output);
     wire_flag(w, &m->job.side);
@@ -127,19 +139,11 @@ static void job(struct wire *w, struct message *m)
     wire_u64(w, &m->job.step);
     wire_u64(w, &m->job.n_steps);
     wire_u64(w, &m->job.seed);
-    wire_u32(w, &m->job.batch);
-    wire_u32(w, &m->job.seq);
-    wire_u32_in(w, &m->job.n_parts, 1, MESSAGE_MAX_PARTS);
     wire_u32(w, &m->job.microbatch);
-    m->job.optimizer = wire_choice(w, m->job.optimizer, OPTIMIZER_ADAMA, OPTIMIZER_ADAMW);
     wire_f64_finite(w, &m->job.beta1);
     wire_f64_finite(w, &m->job.beta2);
     wire_f64_finite(w, &m->job.epsilon);
     wire_f64_finite(w, &m->job.weight_decay);
-    m->job.precision = number_field(w, m->job.precision);
-    m->job.moments = number_field(w, m->job.moments);
-    m->job.grad = number_field(w, m->job.grad);
-    wire_flag(w, &m->job.fenced);
     wire_flag(w, &m->job.require_pinned);
     wire_f64_from_0(w, &m->job.clip_norm);
     wire_f64_from_0(w, &m->job.clip_update);
@@ -149,6 +153,8 @@ static void job(struct wire *w, struct message *m)
     wire_text(w, m->job.freeze, sizeof m->job.freeze);
     if (m->job.output && m->job.files)
         wire_wrong(w, "an output directory, and files in its place");
+    if (m->job.clip_norm > 0 && !m->job.goal.fenced)
+        wire_wrong(w, "a clipped norm without a fenced commit");
 }
 
 static void job_opened(struct wire *w, struct message *m)
@@ -163,19 +169,13 @@ static void job_opened(struct wire *w, struct message *m)
 static void assign(struct wire *w, struct message *m)
 {
     wire_u32_in(w, &m->assign.config_bytes, 1, MESSAGE_MAX_CONFIG_BYTES);
+    goal_fields(w, &m->assign.goal);
     wire_u64(w, &m->assign.seed);
-    wire_u32(w, &m->assign.batch);
-    wire_u32(w, &m->assign.seq);
-    wire_u32_in(w, &m->assign.n_parts, 1, MESSAGE_MAX_PARTS);
     wire_u32_in(w, &m->assign.max_parts, 0, MESSAGE_MAX_PARTS);
     wire_u32(w, &m->assign.n_slots);
     wire_u32(w, &m->assign.n_threads);
-    wire_flag(w, &m->assign.train);
-    wire_flag(w, &m->assign.generate);
     wire_flag(w, &m->assign.takes_turns);
     wire_flag(w, &m->assign.trace);
-    m->assign.precision = number_field(w, m->assign.precision);
-    m->assign.grad = number_field(w, m->assign.grad);
     choice_fields(w, &m->assign.choice);
     wire_u64(w, &m->assign.host_stash_bytes);
     wire_u32(w, &m->assign.attention);

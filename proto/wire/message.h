@@ -56,7 +56,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 10,
+    MESSAGE_VERSION = 11,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -118,7 +118,6 @@ enum message_kind {
 };
 
 enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
-enum message_optimizer { OPTIMIZER_ADAMA, OPTIMIZER_ADAMW };
 enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_GENERATING, STATE_STOPPING };
 
 /* What a client is asked to do with a checkpoint of its own. OUTPUT_DROP is not answered. */
@@ -165,8 +164,7 @@ struct message {
             uint64_t progress;
         } pong;
         struct {
-            bool train;    /* else: evaluation or generation, no moments */
-            bool generate; /* instead of evaluation: one row of up to seq tokens, with its keys and values kept */
+            struct plan_goal goal;
             bool fresh;    /* weights are drawn from seed, no weight files come */
             bool output;   /* a descriptor of the output directory comes */
             bool files;    /* none comes: the client opens the files of checkpoints itself; not with output */
@@ -178,18 +176,10 @@ struct message {
             uint64_t step;    /* updates done when the job begins */
             uint64_t n_steps; /* of the run, for viewers */
             uint64_t seed;
-            uint32_t batch;      /* rows of a minibatch, a multiple of n_parts */
-            uint32_t seq;        /* tokens of a row */
-            uint32_t n_parts;    /* 1..MESSAGE_MAX_PARTS */
             uint32_t microbatch; /* rows; 0: the daemon chooses */
-            enum message_optimizer optimizer;
             double beta1, beta2, epsilon, weight_decay;
-            enum number_type precision;      /* of weights on the device, activations, stash */
-            enum number_type moments;        /* of m and v in host memory; bf16: v in 8 + 8 bits */
-            enum number_type grad;           /* of contributions as they travel */
-            bool fenced;                     /* commit: updates once all of a step is folded; else eager */
             bool require_pinned;             /* host memory that cannot be page-locked is an error */
-            double clip_norm;                /* the gradient's norm at most; 0: not clipped, else fenced */
+            double clip_norm;                /* the gradient's norm at most, with a fenced commit; 0: not clipped */
             double clip_update;              /* root mean square of a tensor's update at most; 0: not clipped */
             uint64_t host_mem;               /* bytes the job may take of the host; 0: what is free */
             char freeze[MODEL_FREEZE_BYTES]; /* patterns of frozen tensors: model_freeze */
@@ -203,15 +193,13 @@ struct message {
         } job_opened;
         struct {
             uint32_t config_bytes; /* of config.json, in a segment that comes: 1..MESSAGE_MAX_CONFIG_BYTES */
+            struct plan_goal goal; /* as in job */
             uint64_t seed;
-            uint32_t batch, seq, n_parts;
             uint32_t max_parts; /* of this worker's share */
             uint32_t n_slots;   /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
             uint32_t n_threads; /* that it may use */
-            bool train, generate;
-            bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
-            bool trace;       /* as in job */
-            enum number_type precision, grad; /* as in job */
+            bool takes_turns;   /* blocks until its contribution is folded: it shares cores with the optimizer */
+            bool trace;         /* as in job */
             struct plan_choice choice;
             uint32_t attention;              /* how its gradient is computed: enum plan_attention */
             uint64_t host_stash_bytes;       /* of that segment; 0 without */

@@ -81,7 +81,12 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
 {
     struct message m = {
         .kind = MESSAGE_JOB,
-        .job = {.train = !options->only_looks,
+        .job = {.goal = {.purpose = options->only_looks ? PLAN_EVALUATE : PLAN_TRAIN,
+                         .fenced = options->fenced || options->clip_norm > 0,
+                         .adamw = options->adamw,
+                         .batch = DRIVER_BATCH,
+                         .seq = DRIVER_SEQ,
+                         .n_parts = options->n_parts ? options->n_parts : 1},
                 .fresh = !options->resume,
                 .output = options->out != NULL,
                 .files = options->files,
@@ -91,16 +96,11 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                 .step = options->step,
                 .n_steps = 100,
                 .seed = 5,
-                .batch = DRIVER_BATCH,
-                .seq = DRIVER_SEQ,
-                .n_parts = options->n_parts ? options->n_parts : 1,
                 .microbatch = options->microbatch,
-                .optimizer = options->adamw ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMA,
                 .beta1 = 0.9,
                 .beta2 = 0.999,
                 .epsilon = 1e-8,
                 .weight_decay = 0.01,
-                .fenced = options->fenced,
                 .clip_norm = options->clip_norm},
     };
     int fds[5], fd = -1;

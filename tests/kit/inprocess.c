@@ -316,13 +316,13 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
         .ops = backend_get()->ops,
         .setting = {.backend = backend_get()->plan,
                     .attention = backend_get()->attention,
-                    .purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
+                    .goal = {.purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
+                             .seq = o->seq,
+                             .batch = o->batch,
+                             .precision = o->precision},
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,
-                    .seq = o->seq,
-                    .precision = o->precision,
                     .n_threads = o->n_threads},
-        .batch = o->batch,
         .seed = o->seed,
     };
 

@@ -40,10 +40,11 @@ static struct message job_message(void)
 {
     struct message m = {.kind = MESSAGE_JOB};
 
-    m.job.generate = m.job.fresh = true;
+    m.job.goal.purpose = PLAN_GENERATE;
+    m.job.fresh = true;
     m.job.seed = SEED;
-    m.job.batch = m.job.n_parts = 1;
-    m.job.seq = SEQ;
+    m.job.goal.batch = m.job.goal.n_parts = 1;
+    m.job.goal.seq = SEQ;
     return m;
 }
 
@@ -127,16 +128,15 @@ static void open_direct(struct direct *t)
     free(text);
     const struct inprocess_options how = {
         .config = config, .batch = 1, .seq = SEQ, .n_parts = 1, .evaluate_only = true, .seed = SEED};
-    const struct device_worker_options options = {.config = config,
-                                                  .ops = &device_cpu,
-                                                  .setting = {.backend = &plan_cpu,
-                                                              .purpose = PLAN_GENERATE,
-                                                              .share_rows = 1,
-                                                              .part_rows = 1,
-                                                              .seq = SEQ,
-                                                              .n_threads = 1},
-                                                  .choice = {.microbatch = 1, .n_weight_buffers = 2},
-                                                  .batch = 1};
+    const struct device_worker_options options = {
+        .config = config,
+        .ops = &device_cpu,
+        .setting = {.backend = &plan_cpu,
+                    .goal = {.purpose = PLAN_GENERATE, .seq = SEQ, .batch = 1},
+                    .share_rows = 1,
+                    .part_rows = 1,
+                    .n_threads = 1},
+        .choice = {.microbatch = 1, .n_weight_buffers = 2}};
 
     *t = (struct direct){0};
     ck_assert_msg(inprocess_open(&t->ip, &how, &err) == 0, "%s", err.text);
@@ -256,22 +256,21 @@ TEST(a_token_outside_the_vocabulary_ends_the_job_with_a_word)
 TEST(jobs_that_cannot_generate_are_refused)
 {
     struct client c;
-    struct message m[3] = {job_message(), job_message(), job_message()};
+    struct message m[2] = {job_message(), job_message()};
 
     begin(&c);
     ck_assert_int_eq(close_job(&c), 0);
-    m[0].job.train = true;
-    m[1].job.batch = 2;
-    m[2].job.batch = m[2].job.n_parts = 2;
-    for (size_t i = 0; i < 3; i++) {
+    m[0].job.goal.batch = 2;
+    m[1].job.goal.batch = m[1].job.goal.n_parts = 2;
+    for (size_t i = 0; i < 2; i++) {
         ck_assert_int_eq(open_job(&c, &m[i], small()), -EINVAL);
         ck_assert_msg(strstr(c.err.text, "a job that generates"), "%s", c.err.text);
     }
     m[0] = job_message();
-    m[0].job.seq = SEQ + 11;
+    m[0].job.goal.seq = SEQ + 11;
     ck_assert_int_eq(open_job(&c, &m[0], small()), -EINVAL);
     ck_assert_msg(strstr(c.err.text, "positions"), "%s", c.err.text);
-    m[0].job.seq = SEQ; /* a block of 277 MB, where the worker has 256 MiB */
+    m[0].job.goal.seq = SEQ; /* a block of 277 MB, where the worker has 256 MiB */
     ck_assert_int_eq(open_job(&c, &m[0], processes_config("large.json", 2, 2, 2400, 128)), -ENOSPC);
     ck_assert_msg(strstr(c.err.text, "needs at least") && strstr(c.err.text, "to generate"), "%s", c.err.text);
     end(&c);
@@ -287,7 +286,7 @@ TEST_EACH(a_job_closed_in_mid_run_leaves_the_worker_free, 2)
 
     begin(&c);
     ck_assert_int_eq(close_job(&c), 0);
-    m.job.seq = 4096;
+    m.job.goal.seq = 4096;
     ck_assert_msg(open_job(&c, &m, config) == 0, "%s", c.err.text);
     client_link_send(&c.link, &(struct message){.kind = MESSAGE_GENERATE, .generate = {0, 4096}});
     if (_i == 0) {
@@ -297,7 +296,7 @@ TEST_EACH(a_job_closed_in_mid_run_leaves_the_worker_free, 2)
         client_link_free(&c.link);
         attach(&c);
     }
-    m.job.seq = SEQ;
+    m.job.goal.seq = SEQ;
     ck_assert_msg(open_job(&c, &m, small()) == 0, "%s", c.err.text);
     ck_assert_int_eq(generate(&c, 0, SEQ), 0);
     ck_assert_int_eq(close_job(&c), 0);

@@ -49,8 +49,8 @@ static void open_sample(struct sample *t, uint64_t *state)
     t->options = setting_options(&t->s, part_rows, 1 + setting_below(state, part_rows));
     t->options.ops = &device_cpu;
     t->options.setting.backend = &in_turn;
-    t->options.setting.precision = (enum number_type)setting_below(state, 2);
-    t->options.setting.grad = (enum number_type)setting_below(state, 2);
+    t->options.setting.goal.precision = (enum number_type)setting_below(state, 2);
+    t->options.setting.goal.grad = (enum number_type)setting_below(state, 2);
     setting_choose(&t->options.choice, &t->s.model, state);
     cut_head(1 + setting_below(state, 4 * SEQ), setting_below(state, 3));
     t->n_inbox = 1 + setting_below(state, setting_below(state, 3) ? 3 : ARRAY_LINK_SLOTS);
@@ -121,7 +121,7 @@ static double evaluate(const struct sample *t, struct late *late)
     memset(stash, 0xff, worker.plan.host_stash_bytes);
     array_link_init(&link, &t->s.model, t->s.weights);
     link.version = 3;
-    link.precision = options.setting.precision;
+    link.precision = options.setting.goal.precision;
     link.n_buffers = options.choice.n_weight_buffers;
     ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sum, NULL), 0);
     device_worker_free(&worker);
@@ -140,7 +140,7 @@ TEST_EACH(an_evaluation_gives_the_cpus_sum_in_every_order, CASES)
     open_sample(&t, &state);
     t.options.setting.share_rows = t.options.setting.part_rows;
     if (_i % 2) {
-        t.options.setting.purpose = PLAN_EVALUATE;
+        t.options.setting.goal.purpose = PLAN_EVALUATE;
         t.options.choice.n_kept = t.options.choice.kept = t.options.choice.kept_below = t.options.choice.whole_head = 0;
     }
     const double plain = evaluate(&t, NULL);
@@ -191,7 +191,7 @@ TEST_EACH(a_row_is_generated_with_the_cpus_bits_in_every_order, 9)
     struct device_worker_options options = setting_options(&s, 1, 0);
     options.ops = &device_cpu;
     options.setting.backend = &plan_cpu;
-    options.setting.purpose = PLAN_GENERATE;
+    options.setting.goal.purpose = PLAN_GENERATE;
     options.choice.n_weight_buffers = 1 + (uint32_t)_i % 3;
     options.choice.n_resident = (uint32_t)_i / 3 * 2;
     for (int i = 0; i < 2; i++) {
@@ -224,7 +224,7 @@ TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
     t.options = setting_options(&t.s, 4, 1);
     t.options.ops = &device_cpu;
     t.options.setting.backend = &in_turn;
-    t.options.setting.precision = NUMBER_BF16;
+    t.options.setting.goal.precision = NUMBER_BF16;
     cut_head(16, true);
     t.options.choice.host_stash = true;
     step(&plain, &t, NULL);

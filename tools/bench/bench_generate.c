@@ -187,12 +187,10 @@ static void open_direct(struct bench *b)
     struct device_worker_options options = {.config = b->model.config,
                                             .ops = &device_cpu,
                                             .setting = {.backend = &plan_cpu,
-                                                        .purpose = PLAN_GENERATE,
+                                                        .goal = {.purpose = PLAN_GENERATE, .seq = SEQ, .batch = 1},
                                                         .share_rows = 1,
                                                         .part_rows = 1,
-                                                        .seq = SEQ,
-                                                        .n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)},
-                                            .batch = 1};
+                                                        .n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)}};
     const struct plan_wish wish = {0};
     struct plan plan;
     struct error err = {""};

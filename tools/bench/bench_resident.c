@@ -124,7 +124,7 @@ static void draw_weights(struct resident *r)
 
     random_normal(numbers, (struct random_key){{3, 5}}, 0, 0, most);
     for (size_t i = 0; i < n; i++)
-        if (r->setting.precision == NUMBER_BF16)
+        if (r->setting.goal.precision == NUMBER_BF16)
             ((uint16_t *)r->weights)[i] = number_to_bf16(0.02f * numbers[i % most]);
         else
             ((float *)r->weights)[i] = 0.02f * numbers[i % most];
@@ -133,8 +133,7 @@ static void draw_weights(struct resident *r)
 
 static void open_worker(struct resident *r, const struct model_config *config, unsigned index, uint64_t budget)
 {
-    struct device_worker_options options = {
-        .config = *config, .ops = &r->ops, .setting = r->setting, .batch = r->setting.share_rows, .index = index};
+    struct device_worker_options options = {.config = *config, .ops = &r->ops, .setting = r->setting, .index = index};
     const struct plan_wish wish = {.microbatch = 0};
     struct error err = {{0}};
     struct profile profile;
@@ -149,12 +148,12 @@ static void open_worker(struct resident *r, const struct model_config *config, u
     if (device_worker_init(&r->worker, &options, &r->ledger, &err))
         die(err.text);
     printf("%s, microbatches of %u of %u rows of %u, stash on the %s, %u blocks kept, %u units stay, budget %zu MiB\n",
-           number_name(r->setting.precision), plan.choice.microbatch, r->setting.part_rows, r->setting.seq,
+           number_name(r->setting.goal.precision), plan.choice.microbatch, r->setting.part_rows, r->setting.goal.seq,
            plan.choice.host_stash ? "host" : "device", plan.choice.n_kept, plan.choice.n_resident,
            (size_t)(budget >> 20));
     if (r->worker.plan.host_stash_bytes)
         r->worker.stash = lent(r, r->worker.plan.host_stash_bytes, true);
-    r->weights = lent(r, r->worker.model.largest_unit * number_bytes(r->setting.precision), false);
+    r->weights = lent(r, r->worker.model.largest_unit * number_bytes(r->setting.goal.precision), false);
     r->slot = lent(r, model_slot_bytes(&r->worker.model, NUMBER_FP32), true);
     draw_weights(r);
 }
@@ -162,7 +161,7 @@ static void open_worker(struct resident *r, const struct model_config *config, u
 static double step(struct resident *r, uint64_t number)
 {
     const uint32_t part = 0;
-    const uint64_t n = (uint64_t)r->setting.share_rows * r->setting.seq;
+    const uint64_t n = (uint64_t)r->setting.share_rows * r->setting.goal.seq;
     const struct device_share share = {
         .step = number, .n_valid = n, .n_parts = 1, .parts = &part, .ids = r->ids, .labels = r->labels};
     struct error err = {{0}};
@@ -175,7 +174,7 @@ static double step(struct resident *r, uint64_t number)
 
 static void measure(struct resident *r)
 {
-    const size_t n = (size_t)r->setting.share_rows * r->setting.seq;
+    const size_t n = (size_t)r->setting.share_rows * r->setting.goal.seq;
     const uint32_t vocabulary = r->worker.model.config.vocabulary;
     struct samples samples = {.n = 0};
 
@@ -255,7 +254,7 @@ static bool take_options(struct options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct options o = {.device = "cuda", .batch = 16, .seq = 1024};
-    struct resident r = {.setting = {.purpose = PLAN_TRAIN, .n_threads = 1}};
+    struct resident r = {.setting = {.goal.purpose = PLAN_TRAIN, .n_threads = 1}};
     struct device_facts facts;
     struct error err = {{0}};
 
@@ -269,9 +268,9 @@ int main(int argc, char **argv)
         die(err.text);
     r.ops = *real.ops;
     r.ops.upload = upload, r.ops.download = download;
-    r.setting.share_rows = r.setting.part_rows = o.batch, r.setting.seq = o.seq;
+    r.setting.share_rows = r.setting.part_rows = r.setting.goal.batch = o.batch, r.setting.goal.seq = o.seq;
     r.setting.backend = plan_backend_find(real.ops->name);
-    r.setting.precision = cpu ? NUMBER_FP32 : NUMBER_BF16;
+    r.setting.goal.precision = cpu ? NUMBER_FP32 : NUMBER_BF16;
     r.setting.library_bytes = facts.library_bytes;
     r.setting.attention = facts.attention;
     open_worker(&r, &config, index, o.budget ? o.budget : facts.available_bytes / 32 * 31);

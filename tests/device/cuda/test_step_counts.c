@@ -48,7 +48,7 @@ static struct cudasim_counts count_step(const struct model_config *config, enum 
 
     setting_open(&s, config, ROWS, TOKENS);
     struct device_worker_options options = options_of(&s);
-    options.setting.grad = grad;
+    options.setting.goal.grad = grad;
     plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
     setting_step_whole(&link, &s, &options);
     array_link_free(&link);

@@ -310,7 +310,9 @@ struct pace {
 static uint32_t planned_slots(const struct setting *s, bool added)
 {
     const struct plan_host_setting setting = {
-        .purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1, .beside = true, .batch = s->batch, .seq = s->seq};
+        .goal = {.purpose = PLAN_TRAIN, .n_parts = 1, .batch = s->batch, .seq = s->seq},
+        .n_workers = 1,
+        .beside = true};
     const struct plan_room room = {.available = UINT64_MAX, .cap = UINT64_MAX};
     struct plan_host host;
 

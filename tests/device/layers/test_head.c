@@ -71,7 +71,7 @@ static uint64_t step(struct array_link *link, const struct setting *s, const str
     options.ops = &recording;
     options.choice = *choice;
     options.choice.microbatch = choice->microbatch ? choice->microbatch : ROWS;
-    options.setting.precision = precision;
+    options.setting.goal.precision = precision;
     setting_step_whole(link, s, &options);
     plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
     ck_assert_uint_eq(extents.n_outside, 0);
@@ -146,7 +146,7 @@ TEST(a_tile_on_cuda_is_as_large_as_can_be)
 TEST_EACH(units_one_by_one_add_up_the_gradient_in_fp32, 2)
 {
     const struct plan_choice on_device = {.microbatch = 4, .n_weight_buffers = 1 + (uint32_t)_i};
-    const struct plan_host_setting host = {.purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1};
+    const struct plan_host_setting host = {.goal = {.purpose = PLAN_TRAIN, .n_parts = 1}, .n_workers = 1};
     const struct cut cut = {100, PLAN_CUDA_HEAD_PAD, true};
     struct plan_choice on_host = on_device;
     struct array_link device, stashed;

@@ -140,7 +140,7 @@ static void upload(const struct stage *st, uint64_t offset, const void *from, si
 /* n values, rounded to the device's precision. */
 static void upload_values(const struct stage *st, uint64_t offset, const float *from, size_t n)
 {
-    const enum number_type type = st->plan.setting.precision;
+    const enum number_type type = st->plan.setting.goal.precision;
     uint16_t *rounded = malloc(n * sizeof *rounded);
 
     ck_assert_ptr_nonnull(rounded);
@@ -159,7 +159,7 @@ static void download(const struct stage *st, void *to, uint64_t offset, size_t b
 
 static void download_values(const struct stage *st, float *to, uint64_t offset, size_t n)
 {
-    const enum number_type type = st->plan.setting.precision;
+    const enum number_type type = st->plan.setting.goal.precision;
     uint16_t *rounded = malloc(n * sizeof *rounded);
 
     ck_assert_ptr_nonnull(rounded);
@@ -209,7 +209,7 @@ static void enter_visit(struct stage *st, uint32_t i)
 {
     const struct model *m = st->pass.model;
     const uint32_t unit = m->visits[st->pass.layer->first_visit + i];
-    const size_t value = number_bytes(st->plan.setting.precision);
+    const size_t value = number_bytes(st->plan.setting.goal.precision);
 
     st->pass.unit = &m->units[unit];
     backend_get()->ops->zero(st->dev, arena_of(st) + st->plan.weights[0] + st->pass.unit->n * value,

@@ -98,7 +98,7 @@ TEST_EACH(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, roun
         struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
         options.setting.backend = cut_head(backend_of(_i), &state);
         options.setting.n_threads = 1 + (setting_below(&state, 8) == 0);
-        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        options.setting.goal.precision = (enum number_type)setting_below(&state, 2);
         options.choice.n_weight_buffers = 3;
         step_measured(&roomy, &s, options);
         setting_choose(&options.choice, &s.model, &state);
@@ -140,7 +140,7 @@ TEST_EACH(what_is_planned_for_a_budget_is_what_is_used_of_it, rounds())
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 0);
         options.setting.backend = cut_head(backend_of(_i), &state);
-        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        options.setting.goal.precision = (enum number_type)setting_below(&state, 2);
         const struct plan_wish wish = {.microbatch = setting_below(&state, part_rows + 1),
                                        .no_host_stash = setting_below(&state, 4) == 0};
         const uint64_t budget = random_budget(&s, &options.setting, &wish, &state);
@@ -176,7 +176,7 @@ TEST_EACH(tiles_move_as_many_bytes_as_predicted, 2)
     for (int i = 0; i < n_settings(); i++) {
         const struct model_config config = setting_random_config(&state);
         const uint32_t part_rows = 1 + setting_below(&state, 4), parts = 1 + setting_below(&state, 2);
-        const struct plan_host_setting host = {.purpose = PLAN_TRAIN, .n_parts = parts, .n_workers = 1};
+        const struct plan_host_setting host = {.goal = {.purpose = PLAN_TRAIN, .n_parts = parts}, .n_workers = 1};
         struct array_link link;
         struct setting s;
         struct plan plan;
@@ -186,7 +186,7 @@ TEST_EACH(tiles_move_as_many_bytes_as_predicted, 2)
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
         options.setting.backend = cut_head(backend_of(_i), &state);
-        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        options.setting.goal.precision = (enum number_type)setting_below(&state, 2);
         setting_choose(&options.choice, &s.model, &state);
         options.choice.n_kept = options.choice.kept = options.choice.kept_below = 0;
         for (int on_host = 0; on_host < 2; on_host++) {
@@ -292,7 +292,7 @@ TEST_RANGE(an_evaluation_is_the_same_wherever_boundaries_are, first_setting(), S
         struct array_link link;
         struct device_worker_options options = setting_options(&s, 5, 2);
         const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
-        options.setting.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
+        options.setting.goal.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
         options.choice.n_kept = i == 1 ? s.model.config.n_layers : 0;
         options.choice.kept = i == 1 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING;
         options.choice.host_stash = i == 2;
@@ -327,7 +327,7 @@ static uint64_t traced_bytes(int fd)
 
 TEST(tiles_are_traced)
 {
-    const struct plan_host_setting host = {.purpose = PLAN_EVALUATE, .n_parts = 1, .n_workers = 1};
+    const struct plan_host_setting host = {.goal = {.purpose = PLAN_EVALUATE, .n_parts = 1}, .n_workers = 1};
     const int fd = memfd_create("trace", MFD_CLOEXEC);
     struct device_worker worker;
     struct ledger ledger = {0};
@@ -340,7 +340,7 @@ TEST(tiles_are_traced)
     setting_open(&s, &setting_configs[0], 5, 7);
     struct device_worker_options options = setting_options(&s, 5, 2);
     const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
-    options.setting.purpose = PLAN_EVALUATE;
+    options.setting.goal.purpose = PLAN_EVALUATE;
     options.choice.host_stash = true;
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);

@@ -38,7 +38,7 @@ static void set_up(struct speech *t, const struct model_config *config, uint32_t
     *t = (struct speech){0};
     setting_open(&t->s, config, 1, seq);
     t->options = setting_options(&t->s, 1, 0);
-    t->options.setting.purpose = PLAN_GENERATE;
+    t->options.setting.goal.purpose = PLAN_GENERATE;
     t->options.choice.n_resident = plan_count_uploaded(&t->s.model);
     t->logits = calloc(config->vocabulary, sizeof *t->logits);
     ck_assert_ptr_nonnull(t->logits);
@@ -174,7 +174,7 @@ TEST_IF(evaluation_of_the_same_row_says_the_same, !simulated())
     run(&t, 0, 150);
     close_worker(&t);
     memset(t.s.labels, 0xff, 150 * sizeof *t.s.labels);
-    t.options.setting.purpose = PLAN_EVALUATE;
+    t.options.setting.goal.purpose = PLAN_EVALUATE;
     t.options.choice.n_resident = 0;
     for (uint32_t k = 0; k < tall.vocabulary; k++) {
         const struct device_evaluation e = {.ids = t.s.ids, .labels = t.s.labels, .n_rows = 1};
@@ -338,7 +338,7 @@ TEST_IF(a_worker_does_what_it_was_planned_for, !simulated())
     open_worker(&t);
     ck_assert_int_eq(device_worker_evaluate(&t.worker, &e, &array_link, &t.link, &sum, &t.err), -EINVAL);
     close_worker(&t);
-    t.options.setting.purpose = PLAN_EVALUATE;
+    t.options.setting.goal.purpose = PLAN_EVALUATE;
     t.options.choice.n_resident = 0;
     open_worker(&t);
     ck_assert_int_eq(try_run(&t, 0, 1), -EINVAL);

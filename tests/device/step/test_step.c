@@ -91,7 +91,7 @@ TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * NUMBER_TYPES)
     if (_i >= 2 * NUMBER_TYPES)
         tight.head_tile = 4, tight.head_pad = 8;
     setting_step_whole(&wide, &s, &options);
-    options.setting.grad = NUMBER_BF16;
+    options.setting.goal.grad = NUMBER_BF16;
     setting_step_whole(&rounded, &s, &options);
     for (int part = 0; part < 2; part++)
         for (uint64_t i = 0; i < s.model.segment_n; i++)
@@ -234,7 +234,7 @@ TEST_RANGE(evaluation_sums_the_loss_without_dropout, first_setting(), SETTING_CO
         struct array_link link;
         struct device_worker_options options = setting_options(&s, 1 + i % 3, 1);
         options.setting.share_rows = 2 * (1 + i % 3);
-        options.setting.purpose = i < 3 ? PLAN_TRAIN : PLAN_EVALUATE;
+        options.setting.goal.purpose = i < 3 ? PLAN_TRAIN : PLAN_EVALUATE;
         const struct device_evaluation e = {
             .version = 9, .ids = s.ids, .labels = s.labels, .first_row = 1, .n_rows = 5};
         ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);

@@ -72,14 +72,11 @@ static struct message assign(int config, uint32_t config_bytes)
 {
     const struct message m = {.kind = MESSAGE_ASSIGN,
                               .assign = {.config_bytes = config_bytes,
-                                         .batch = BATCH,
-                                         .seq = SEQ,
-                                         .n_parts = 1,
+                                         .goal = {.batch = BATCH, .seq = SEQ, .n_parts = 1},
                                          .max_parts = 1,
                                          .choice = {.microbatch = 1, .n_weight_buffers = 1},
                                          .n_slots = N_SLOTS,
                                          .n_threads = 1,
-                                         .train = true,
                                          .takes_turns = true}};
     const int fds[] = {segment_of(model.segment_n * sizeof(float), NULL, 0),
                        segment_of((1 + N_SLOTS) * model_slot_bytes(&model, NUMBER_FP32), NULL, 0),
@@ -94,8 +91,11 @@ static struct message assign(int config, uint32_t config_bytes)
 
 static void expect_assigned(void)
 {
-    const struct plan_setting setting = {
-        .backend = &plan_cpu, .share_rows = BATCH, .part_rows = BATCH, .seq = SEQ, .n_threads = 1};
+    const struct plan_setting setting = {.backend = &plan_cpu,
+                                         .share_rows = BATCH,
+                                         .part_rows = BATCH,
+                                         .goal = {.batch = BATCH, .seq = SEQ},
+                                         .n_threads = 1};
     const struct plan_choice choice = {.microbatch = 1, .n_weight_buffers = 1};
     const uint32_t n = (uint32_t)strlen(good_config);
     struct plan plan;

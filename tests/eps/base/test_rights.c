@@ -348,7 +348,7 @@ static void bring_config(int i)
 {
     const int flags = i == 0 ? O_PATH : O_WRONLY;
     const int fd = i == 0 ? open_theirs(secret, flags) : open_here("config", flags);
-    const struct message m = {.kind = MESSAGE_JOB, .job = {.train = true, .fresh = true, .n_parts = 1}};
+    const struct message m = {.kind = MESSAGE_JOB, .job = {.goal = {.n_parts = 1}, .fresh = true}};
     struct driver driver;
     struct error err = {""};
     struct message reply;

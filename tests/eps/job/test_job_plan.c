@@ -21,7 +21,7 @@ static uint64_t bytes_of(uint32_t n_workers, uint32_t microbatch)
     const struct plan_setting setting = {.backend = plan_backend_find("cpu"),
                                          .share_rows = DRIVER_BATCH / n_workers,
                                          .part_rows = DRIVER_BATCH / n_workers,
-                                         .seq = DRIVER_SEQ,
+                                         .goal.seq = DRIVER_SEQ,
                                          .n_threads = n_cores > n_workers ? n_cores / n_workers : 1};
     const struct plan_wish wish = {.microbatch = microbatch};
     struct model_config config;

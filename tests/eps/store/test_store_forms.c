@@ -371,15 +371,15 @@ TEST_EACH(the_ledger_is_what_the_plan_says, 32)
     const bool trains = _i & 1, fenced = _i >> 1 & 1 && trains, several = _i >> 4 & 1;
     const enum number_type precision = _i >> 2 & 1, moments = _i >> 3 & 1;
     struct store_options options = {.train = trains, .precision = precision, .moments = moments, .fenced = fenced};
-    const struct plan_host_setting setting = {.purpose = trains ? PLAN_TRAIN : PLAN_EVALUATE,
-                                              .precision = precision,
-                                              .moments = moments,
-                                              .fenced = fenced,
-                                              .adamw = true,
-                                              .n_parts = several ? 2 : 1,
-                                              .n_workers = 1,
-                                              .batch = 2,
-                                              .seq = 2};
+    const struct plan_host_setting setting = {.goal = {.purpose = trains ? PLAN_TRAIN : PLAN_EVALUATE,
+                                                       .precision = precision,
+                                                       .moments = moments,
+                                                       .fenced = fenced,
+                                                       .adamw = true,
+                                                       .n_parts = several ? 2 : 1,
+                                                       .batch = 2,
+                                                       .seq = 2},
+                                              .n_workers = 1};
     const enum ledger_category own[] = {LEDGER_WEIGHTS, LEDGER_MASTER, LEDGER_FIRST_MOMENT, LEDGER_SECOND_MOMENT,
                                         LEDGER_SUM,     LEDGER_TIED,   LEDGER_ACCUMULATORS, LEDGER_OTHER};
     const double bytes =

@@ -57,15 +57,15 @@ TEST_EACH(a_frozen_parameter_costs_its_wire_form_and_nothing_else, COUNT(sets) *
     ck_assert_uint_eq(rows[LEDGER_TIED].current, o->fenced ? 0 : 4 * tied);
     ck_assert_uint_eq(rows[LEDGER_ACCUMULATORS].current, 4 * o->n_accumulators * largest);
 
-    const struct plan_host_setting setting = {.purpose = PLAN_TRAIN,
-                                              .precision = o->precision,
-                                              .moments = o->moments,
-                                              .fenced = o->fenced,
-                                              .adamw = o->n_accumulators > 0,
-                                              .n_parts = o->n_accumulators ? 2 : 1,
-                                              .n_workers = 1,
-                                              .batch = 2,
-                                              .seq = 4};
+    const struct plan_host_setting setting = {.goal = {.purpose = PLAN_TRAIN,
+                                                       .precision = o->precision,
+                                                       .moments = o->moments,
+                                                       .fenced = o->fenced,
+                                                       .adamw = o->n_accumulators > 0,
+                                                       .n_parts = o->n_accumulators ? 2 : 1,
+                                                       .batch = 2,
+                                                       .seq = 4},
+                                              .n_workers = 1};
     struct plan_host host;
     plan_host(&host, &f.model, &setting);
     for (int c = 0; c < LEDGER_CATEGORIES; c++)

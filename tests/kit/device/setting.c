@@ -104,20 +104,17 @@ void setting_choose(struct plan_choice *choice, const struct model *model, uint6
 
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
 {
-    return (struct device_worker_options){.config = s->model.config,
-                                          .ops = backend_get()->ops,
-                                          .setting = {.backend = backend_get()->plan,
-                                                      .attention = backend_get()->attention,
-                                                      .purpose = PLAN_TRAIN,
-                                                      .share_rows = s->batch,
-                                                      .part_rows = part_rows,
-                                                      .seq = s->seq,
-                                                      .precision = s->precision,
-                                                      .n_threads = 1},
-                                          .choice = {.microbatch = microbatch ? microbatch : part_rows,
-                                                     .n_weight_buffers = 2},
-                                          .batch = s->batch,
-                                          .seed = SETTING_SEED};
+    return (struct device_worker_options){
+        .config = s->model.config,
+        .ops = backend_get()->ops,
+        .setting = {.backend = backend_get()->plan,
+                    .attention = backend_get()->attention,
+                    .goal = {.purpose = PLAN_TRAIN, .seq = s->seq, .batch = s->batch, .precision = s->precision},
+                    .share_rows = s->batch,
+                    .part_rows = part_rows,
+                    .n_threads = 1},
+        .choice = {.microbatch = microbatch ? microbatch : part_rows, .n_weight_buffers = 2},
+        .seed = SETTING_SEED};
 }
 
 void setting_step(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
@@ -137,8 +134,8 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
     memset(stash, 0xff, worker.plan.host_stash_bytes); /* NaN: nothing is read before it is written */
     link->version = SETTING_STEP;
-    link->precision = options->setting.precision;
-    link->grad = options->setting.grad;
+    link->precision = options->setting.goal.precision;
+    link->grad = options->setting.goal.grad;
     link->n_buffers = options->choice.n_weight_buffers;
     ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
     device_worker_free(&worker);

@@ -253,8 +253,8 @@ static void begin_step(struct timed_link *link, const struct setting *s, uint64_
 
     array_link_init(&link->array, &s->model, s->weights);
     link->array.version = step;
-    link->array.precision = o->setting.precision;
-    link->array.grad = o->setting.grad;
+    link->array.precision = o->setting.goal.precision;
+    link->array.grad = o->setting.goal.grad;
     link->array.n_buffers = o->choice.n_weight_buffers;
     link->array.n_inbox = link->options->n_slots < ARRAY_LINK_SLOTS ? link->options->n_slots : ARRAY_LINK_SLOTS;
     lend_inbox(link);

@@ -475,7 +475,7 @@ TEST(a_run_whose_trace_is_refused_leaves_nothing)
 TEST(a_daemon_writes_to_no_pipe)
 {
     struct message m = {.kind = MESSAGE_JOB,
-                        .job = {.train = true, .fresh = true, .trace = true, .batch = 4, .seq = 16, .n_parts = 1}};
+                        .job = {.goal = {.batch = 4, .seq = 16, .n_parts = 1}, .fresh = true, .trace = true}};
     struct client_link link;
     struct error err = {""};
     char directory[300];

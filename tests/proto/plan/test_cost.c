@@ -30,10 +30,13 @@ static struct profile profile;
 static void set_up(void)
 {
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
-    setting = (struct plan_setting){
-        .backend = &plan_cpu, .purpose = PLAN_TRAIN, .share_rows = ROWS, .part_rows = ROWS, .seq = SEQ, .n_threads = 1};
+    setting = (struct plan_setting){.backend = &plan_cpu,
+                                    .goal = {.purpose = PLAN_TRAIN, .seq = SEQ},
+                                    .share_rows = ROWS,
+                                    .part_rows = ROWS,
+                                    .n_threads = 1};
     choice = (struct plan_choice){.microbatch = ROWS, .n_weight_buffers = 1};
-    host = (struct plan_host_setting){.n_parts = 1, .n_workers = 1, .batch = ROWS, .seq = SEQ};
+    host = (struct plan_host_setting){.goal = {.n_parts = 1, .batch = ROWS, .seq = SEQ}, .n_workers = 1};
     profile = (struct profile){.link_bytes_per_s = 1e6, .memory_bytes_per_s = 1e30, .update_parameters_per_s = 1e6};
     for (int i = 0; i < PROFILE_ROWS; i++)
         profile.matmul_flops[NUMBER_FP32][i] = 1e9, profile.matmul_flops[NUMBER_BF16][i] = 2e9;
@@ -75,7 +78,7 @@ TEST(products_and_attention_are_counted_by_hand)
 TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
 {
     setting.part_rows = choice.microbatch = ROWS / 2;
-    host.n_parts = 2;
+    host.goal.n_parts = 2;
     const double twice = cost().compute_ms;
     choice.whole_head = true;
     ck_assert_double_eq_tol(twice - cost().compute_ms, TOKENS * 2.0 * 64 * 256 / 1e9 * 1e3, 1e-9);
@@ -95,8 +98,8 @@ TEST(a_step_pulls_all_but_the_turning_unit_twice)
     ck_assert_uint_eq(cost().down_bytes, 4 * (2 * 2 * BLOCK + NORM + TABLE + gathered));
     choice.n_weight_buffers = 1, choice.n_resident = 3; /* head, norm, upper block; the lower one is what turns */
     ck_assert_uint_eq(cost().down_bytes, 4 * (2 * BLOCK + NORM + TABLE + gathered));
-    setting.precision = NUMBER_BF16;
-    host.grad = NUMBER_BF16;
+    setting.goal.precision = NUMBER_BF16;
+    host.goal.grad = NUMBER_BF16;
     ck_assert_uint_eq(cost().down_bytes, 2 * (2 * BLOCK + NORM + TABLE + gathered));
     ck_assert_uint_eq(cost().up_bytes, 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
 }
@@ -106,7 +109,7 @@ TEST(each_part_contributes)
     const uint64_t once = cost().up_bytes;
 
     setting.part_rows = choice.microbatch = 1;
-    host.n_parts = ROWS;
+    host.goal.n_parts = ROWS;
     ck_assert_uint_eq(cost().up_bytes, ROWS * once);
 }
 
@@ -117,9 +120,9 @@ TEST(the_optimizer_takes_what_it_touches)
     const double plain = 2 * BLOCK + NORM + POSITIONS;
 
     ck_assert_double_eq_tol(cost().optimizer_ms, (plain * 28 + TABLE * (24 + 28)) / 28 / 1e6 * 1e3, 1e-9);
-    host.fenced = true; /* each contribution into a sum, then that as a gradient */
+    host.goal.fenced = true; /* each contribution into a sum, then that as a gradient */
     ck_assert_double_eq_tol(cost().optimizer_ms, (plain * (12 + 28) + TABLE * (24 + 28)) / 28 / 1e6 * 1e3, 1e-9);
-    host.fenced = false, host.moments = NUMBER_BF16; /* 4 + 8 + 8 */
+    host.goal.fenced = false, host.goal.moments = NUMBER_BF16; /* 4 + 8 + 8 */
     ck_assert_double_eq_tol(cost().optimizer_ms, (plain * 20 + TABLE * (24 + 20)) / 28 / 1e6 * 1e3, 1e-9);
 }
 
@@ -142,7 +145,7 @@ TEST(a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it)
     ck_assert_double_eq_tol(c.step_ms, c.compute_ms + c.pull_ms + c.push_ms + c.stash_ms + c.optimizer_ms, 1e-9);
     host.n_workers = 2; /* one part: the other worker has nothing to do */
     ck_assert_double_eq(cost().step_ms, c.step_ms);
-    host.n_parts = 2;
+    host.goal.n_parts = 2;
     ck_assert_double_eq_tol(cost().compute_ms, 2 * c.compute_ms, 1e-9);
 }
 
@@ -210,7 +213,7 @@ TEST(the_optimizer_works_on_while_the_next_step_begins)
 TEST(pulls_hide_from_so_many_tokens_on)
 {
     ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
-    setting.precision = NUMBER_BF16;
+    setting.goal.precision = NUMBER_BF16;
     ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
 }
 
@@ -229,11 +232,11 @@ TEST(what_is_left_of_a_part_is_a_microbatch_of_its_own)
 
 TEST(evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token)
 {
-    setting.purpose = PLAN_EVALUATE;
+    setting.goal.purpose = PLAN_EVALUATE;
     ck_assert_uint_eq(cost().down_bytes, 4 * (2 * BLOCK + NORM + TABLE + 2 * TOKENS * 64));
     ck_assert_uint_eq(cost().up_bytes, 0);
     ck_assert_double_eq(cost().push_ms + cost().optimizer_ms, 0);
-    setting.purpose = PLAN_GENERATE;
+    setting.goal.purpose = PLAN_GENERATE;
     setting.share_rows = setting.part_rows = choice.microbatch = 1;
     ck_assert_uint_eq(cost().down_bytes, 4 * (2 * BLOCK + NORM + TABLE + 2 * 64));
     choice.n_resident = 4;

@@ -36,7 +36,8 @@ SUITE_FIXTURE(set_up, tear_down)
 
 static struct plan_host_setting training(void)
 {
-    return (struct plan_host_setting){.purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1, .batch = 8, .seq = 1024};
+    return (struct plan_host_setting){.goal = {.purpose = PLAN_TRAIN, .n_parts = 1, .batch = 8, .seq = 1024},
+                                      .n_workers = 1};
 }
 
 /* Of weights, what completes them, moments and gradient: what grows with the model. */
@@ -71,8 +72,8 @@ TEST(a_parameter_takes_what_its_mode_says)
 
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
         struct plan_host_setting s = training();
-        s.purpose = modes[i].purpose, s.precision = modes[i].precision, s.moments = modes[i].moments;
-        s.fenced = modes[i].fenced;
+        s.goal.purpose = modes[i].purpose, s.goal.precision = modes[i].precision, s.goal.moments = modes[i].moments;
+        s.goal.fenced = modes[i].fenced;
         const double most = 31.0 * model.n_units / (double)model.n_parameters * 16;
         ck_assert_double_ge(bytes_per_parameter(&s), modes[i].bytes);
         ck_assert_double_le(bytes_per_parameter(&s), modes[i].bytes + most);
@@ -96,7 +97,7 @@ TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
     ck_assert_uint_le(host.bytes[LEDGER_TIED], 50257 * 768 * 4 + model.n_units * 31 * 4);
     ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 0);
     ck_assert_uint_eq(host.bytes[LEDGER_STASH], 0);
-    s.grad = NUMBER_BF16;
+    s.goal.grad = NUMBER_BF16;
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 3 * (8 << 20));
 }
@@ -121,12 +122,12 @@ TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
     ck_assert_uint_eq(host.inbox_bytes, 21 * slot);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 21 * slot);
     ck_assert_uint_eq(host.total, least.total + 18 * slot);
-    s.n_parts = 3, s.n_workers = 2; /* two parts for the first: 36 */
+    s.goal.n_parts = 3, s.n_workers = 2; /* two parts for the first: 36 */
     plan_host(&host, &model, &s);
     plan_host_add_slots(&host, &model, &s, &all);
     ck_assert_uint_eq(host.n_slots, 38);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 39 * slot);
-    s.purpose = PLAN_EVALUATE;
+    s.goal.purpose = PLAN_EVALUATE;
     plan_host(&host, &model, &s);
     plan_host_add_slots(&host, &model, &s, &all);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
@@ -166,11 +167,11 @@ TEST(each_worker_with_a_share_has_an_inbox)
     struct plan_host_setting s = training();
     struct plan_host host;
 
-    s.n_workers = 3, s.n_parts = 2;
+    s.n_workers = 3, s.goal.n_parts = 2;
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.n_workers, 2);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 3 * (16 << 20));
-    s.purpose = PLAN_EVALUATE;
+    s.goal.purpose = PLAN_EVALUATE;
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
 }
@@ -180,14 +181,14 @@ TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all)
     struct plan_host_setting s = training();
     struct plan_host host;
 
-    s.adamw = true; /* of one part: nothing to sum */
+    s.goal.adamw = true; /* of one part: nothing to sum */
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.n_accumulators + host.bytes[LEDGER_ACCUMULATORS], 0);
-    s.n_parts = 2;
+    s.goal.n_parts = 2;
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.n_accumulators, 2);
     ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 2 * 7087872 * 4); /* a multiple of 64 bytes as it is */
-    s.fenced = true;
+    s.goal.fenced = true;
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_SUM], model.segment_n * 4);
     ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS] + host.bytes[LEDGER_TIED] + host.n_accumulators, 0);
@@ -240,13 +241,13 @@ TEST(tables_count_from_4_kib_on)
     const uint64_t files = files_bytes(2 + 12 * 12 + 2, n_runs);
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_OTHER], files);
-    s.moments = NUMBER_BF16; /* what is not fp32 is made so, for files, a run at a time */
+    s.goal.moments = NUMBER_BF16; /* what is not fp32 is made so, for files, a run at a time */
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_OTHER], files + (4 << 20));
-    s.moments = NUMBER_FP32, s.precision = NUMBER_BF16;
+    s.goal.moments = NUMBER_FP32, s.goal.precision = NUMBER_BF16;
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_OTHER], files + (4 << 20));
-    s.precision = NUMBER_FP32;
+    s.goal.precision = NUMBER_FP32;
     deep.n_layers = 4096;
     ck_assert_int_eq(model_init(&many, &deep, NULL), 0);
     plan_host(&host, &many, &s);

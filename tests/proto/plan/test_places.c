@@ -28,8 +28,7 @@ static struct drawn draw_shape(int number)
     return (struct drawn){
         .shape = {width, n_heads, n_kv_heads, 1 + draw(&state, 5 * width), draw(&state, 2) ? 0.1f : 0},
         .setting = {.backend = cuda ? &plan_cuda : &plan_cpu,
-                    .purpose = PLAN_TRAIN,
-                    .precision = draw(&state, 2) ? NUMBER_BF16 : NUMBER_FP32,
+                    .goal = {.purpose = PLAN_TRAIN, .precision = draw(&state, 2) ? NUMBER_BF16 : NUMBER_FP32},
                     .attention = PLAN_ATTENTION_OWN,
                     .n_threads = 1 + draw(&state, 4)},
         .tokens = {1 + draw(&state, 3), 1 + draw(&state, 30)},
@@ -57,7 +56,7 @@ static uint64_t bytes_of(const struct memory *m, int buffer)
         return m->d->setting.backend->scratch_bytes(m->d->tokens.n_rows, m->d->tokens.n_tokens, m->d->shape.n_heads,
                                                     m->d->shape.n_kv_heads, m->d->shape.width, m->d->setting.n_threads);
     return tokens * m->p->values[value].columns *
-           (m->p->values[value].type == PROGRAM_STATISTIC ? 4 : number_bytes(m->d->setting.precision));
+           (m->p->values[value].type == PROGRAM_STATISTIC ? 4 : number_bytes(m->d->setting.goal.precision));
 }
 
 static void write_buffer(struct memory *m, int buffer)
@@ -173,7 +172,8 @@ static uint64_t rounded(uint64_t bytes)
  * kept lies elsewhere, and then once the inner width is enough. */
 static uint64_t bytes_by_hand(const struct drawn *d, bool kept)
 {
-    const uint64_t tokens = (uint64_t)d->tokens.n_rows * d->tokens.n_tokens, value = number_bytes(d->setting.precision);
+    const uint64_t tokens = (uint64_t)d->tokens.n_rows * d->tokens.n_tokens,
+                   value = number_bytes(d->setting.goal.precision);
     const uint64_t width = tokens * value * d->shape.width, inner = tokens * value * d->shape.inner;
     const uint64_t scratch = d->setting.backend->scratch_bytes(d->tokens.n_rows, d->tokens.n_tokens, d->shape.n_heads,
                                                                d->shape.n_heads, d->shape.width, d->setting.n_threads);

@@ -75,10 +75,9 @@ static void open_model(uint32_t n_layers, uint32_t width, uint32_t vocabulary, b
 static void ask(uint32_t parts, uint32_t part_rows, uint32_t seq)
 {
     setting = (struct plan_setting){.backend = &sizes_only,
-                                    .purpose = PLAN_TRAIN,
+                                    .goal = {.purpose = PLAN_TRAIN, .seq = seq},
                                     .share_rows = parts * part_rows,
                                     .part_rows = part_rows,
-                                    .seq = seq,
                                     .n_threads = 2};
     choice = (struct plan_choice){.microbatch = part_rows, .n_weight_buffers = 2};
 }
@@ -86,7 +85,7 @@ static void ask(uint32_t parts, uint32_t part_rows, uint32_t seq)
 static void ask_to_generate(uint32_t seq)
 {
     ask(1, 1, seq);
-    setting.purpose = PLAN_GENERATE;
+    setting.goal.purpose = PLAN_GENERATE;
 }
 
 static int check(struct error *err)
@@ -157,7 +156,7 @@ TEST(evaluation_keeps_two_boundaries_and_no_gradients)
 {
     ask(1, 4, 8);
     open_model(6, 8, 11, true);
-    setting.purpose = PLAN_EVALUATE;
+    setting.goal.purpose = PLAN_EVALUATE;
     lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 32 * 8 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 0);
@@ -264,7 +263,7 @@ TEST(a_longer_row_costs_its_cache_alone)
     open_config(&config);
     lay_out();
     const struct plan tile = plan;
-    setting.seq = 1000;
+    setting.goal.seq = 1000;
     lay_out();
     ck_assert_uint_eq(plan.arena_bytes - tile.arena_bytes, 3 * (1000 - PLAN_GENERATE_TILE) * 8 * 8);
     ck_assert_uint_eq(plan.bytes[LEDGER_CACHE] - tile.bytes[LEDGER_CACHE], plan.arena_bytes - tile.arena_bytes);
@@ -285,7 +284,7 @@ TEST(with_the_stash_on_the_host_the_device_has_tiles)
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 10 * 8 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 10 * 8 * 4);
     ck_assert_uint_eq(plan.host_stash_bytes, (4 + 1) * 30 * 8 * 4); /* embedding, two blocks, norm; the gradient */
-    setting.purpose = PLAN_EVALUATE;
+    setting.goal.purpose = PLAN_EVALUATE;
     lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 10 * 8 * 4);
     ck_assert_uint_eq(plan.host_stash_bytes, 2 * 30 * 8 * 4);
@@ -301,14 +300,14 @@ TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
     for (uint32_t buffers = 1; buffers <= 3; buffers++) {
         const uint64_t sets = buffers > 1 ? 2 : 1;
         choice.n_weight_buffers = buffers;
-        setting.purpose = PLAN_TRAIN;
+        setting.goal.purpose = PLAN_TRAIN;
         lay_out();
         ck_assert_uint_eq(plan.n_sets, sets);
         ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], sets * 872 * 4);
         ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
         ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], sets * 10 * 8 * 4);
         ck_assert_uint_eq(plan.host_stash_bytes, (4 + 1) * 30 * 8 * 4);
-        setting.purpose = PLAN_EVALUATE;
+        setting.goal.purpose = PLAN_EVALUATE;
         lay_out();
         ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
         ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
@@ -432,7 +431,7 @@ TEST(a_gradient_in_fp32_is_counted_by_hand)
 
     ask(2, 3, 5);
     rounds.head_sums = false;
-    setting.precision = NUMBER_BF16;
+    setting.goal.precision = NUMBER_BF16;
     open_model(2, 2, 20000, false);
     for (unsigned i = 0; i < 4; i++) {
         const bool host = i & 1, whole = i & 2;
@@ -466,7 +465,7 @@ TEST(sums_that_are_rounded_have_room_before_them)
     open_model(2, 8, 11, false);
     lay_out();
     const struct plan wide = plan;
-    setting.grad = NUMBER_BF16;
+    setting.goal.grad = NUMBER_BF16;
     lay_out();
     ck_assert_uint_eq(wide.rounding_bytes, 0);
     ck_assert_uint_eq(plan.rounding_bytes, 256);
@@ -488,7 +487,7 @@ TEST(values_in_bf16_take_half)
     open_model(2, 32, 11, true); /* every buffer whole cache lines in either type */
     lay_out();
     const struct plan wide = plan;
-    setting.precision = NUMBER_BF16;
+    setting.goal.precision = NUMBER_BF16;
     lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS] * 2, wide.bytes[LEDGER_WEIGHTS]);
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH] * 2, wide.bytes[LEDGER_STASH]);
@@ -521,7 +520,7 @@ TEST(choices_that_no_plan_has_are_refused)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ask(1, 1, 8);
-        setting.purpose = cases[i].purpose;
+        setting.goal.purpose = cases[i].purpose;
         choice = cases[i].choice;
         choice.microbatch = choice.n_weight_buffers = 1;
         expect_refused(cases[i].name);
@@ -570,8 +569,8 @@ static void add_weights(uint64_t value)
 
 static void add_boundaries(uint64_t value, uint64_t tokens)
 {
-    const bool trains = setting.purpose == PLAN_TRAIN;
-    const uint64_t width = model.config.width * value, tile = choice.microbatch * setting.seq * width;
+    const bool trains = setting.goal.purpose == PLAN_TRAIN;
+    const uint64_t width = model.config.width * value, tile = choice.microbatch * setting.goal.seq * width;
 
     for (uint32_t set = 0; choice.host_stash && set < plan.n_sets; set++) {
         add(plan.input[set], tile), add(plan.output[set], tile);
@@ -611,13 +610,13 @@ static void draw(uint64_t *state)
     open_model(1 + setting_below(state, 5), 2 * (1 + setting_below(state, 9)),
                setting_below(state, 3) ? 5 + setting_below(state, 40) : 20000, setting_below(state, 2));
     ask(parts, part_rows, 1 + setting_below(state, 7));
-    setting.purpose = (enum plan_purpose)setting_below(state, 3);
-    setting.precision = (enum number_type)setting_below(state, 2);
+    setting.goal.purpose = (enum plan_purpose)setting_below(state, 3);
+    setting.goal.precision = (enum number_type)setting_below(state, 2);
     setting_choose(&choice, &model, state);
     choice.microbatch = 1 + setting_below(state, part_rows);
-    if (setting.purpose != PLAN_TRAIN)
+    if (setting.goal.purpose != PLAN_TRAIN)
         choice.n_kept = choice.kept = choice.kept_below = choice.whole_head = false;
-    if (setting.purpose == PLAN_GENERATE) {
+    if (setting.goal.purpose == PLAN_GENERATE) {
         setting.share_rows = setting.part_rows = choice.microbatch = 1;
         choice.host_stash = false;
     }
@@ -633,17 +632,18 @@ TEST(buffers_lie_apart_and_fill_the_arena)
         draw(&state);
         setting.backend = i % 2 ? &beside : &sizes_only;
         lay_out();
-        const uint64_t value = number_bytes(setting.precision);
-        const uint64_t tokens = (uint64_t)setting.share_rows * setting.seq;
+        const uint64_t value = number_bytes(setting.goal.precision);
+        const uint64_t tokens = (uint64_t)setting.share_rows * setting.goal.seq;
         n_extents = 0;
         add_weights(value);
         add_boundaries(value, tokens);
         add(plan.ids, tokens * 4), add(plan.workspace, plan.workspace_bytes);
-        if (setting.purpose == PLAN_TRAIN)
+        if (setting.goal.purpose == PLAN_TRAIN)
             add_gradients();
-        if (setting.purpose == PLAN_GENERATE) {
+        if (setting.goal.purpose == PLAN_GENERATE) {
             for (uint32_t b = 0; b < model.config.n_layers; b++)
-                add(plan.cache + b * plan.cache_bytes, cache(setting.precision, setting.seq, 2, model.config.width));
+                add(plan.cache + b * plan.cache_bytes,
+                    cache(setting.goal.precision, setting.goal.seq, 2, model.config.width));
             add(plan.logits, model.config.vocabulary * 4);
         } else {
             add(plan.running, tokens * 12), add(plan.losses, tokens * 8), add(plan.labels, tokens * 4);

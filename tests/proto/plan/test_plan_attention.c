@@ -64,11 +64,9 @@ static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, en
                                         .gpt2.dropout_attention = dropout};
     const struct plan_setting setting = {.backend = &plan_cuda,
                                          .attention = way,
-                                         .purpose = purpose,
-                                         .precision = type,
+                                         .goal = {.purpose = purpose, .precision = type, .seq = 256},
                                          .share_rows = 1,
                                          .part_rows = 1,
-                                         .seq = 256,
                                          .n_threads = 1};
     struct plan_places places;
     struct model model;

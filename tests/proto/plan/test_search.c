@@ -41,13 +41,18 @@ static struct model model_of(uint32_t n_layers, uint32_t width, uint32_t vocabul
 
 static struct plan_setting setting_of(enum plan_purpose purpose, uint32_t rows, uint32_t seq)
 {
-    return (struct plan_setting){
-        .backend = &plan_cpu, .purpose = purpose, .share_rows = rows, .part_rows = rows, .seq = seq, .n_threads = 2};
+    return (struct plan_setting){.backend = &plan_cpu,
+                                 .goal = {.purpose = purpose, .seq = seq},
+                                 .share_rows = rows,
+                                 .part_rows = rows,
+                                 .n_threads = 2};
 }
 
 static double ms_of(const struct plan *plan, const struct model *model)
 {
-    const struct plan_host_setting host = {.purpose = plan->setting.purpose, .n_parts = 1, .n_workers = 1};
+    const struct plan_host_setting host = {.goal.purpose = plan->setting.goal.purpose,
+                                           .goal.n_parts = 1,
+                                           .n_workers = 1};
     struct plan_cost cost;
 
     plan_cost(&cost, plan, model, &host, profile);
@@ -86,7 +91,7 @@ static struct plan_setting setting_case(int i)
 {
     struct plan_setting s = setting_of(cases[i].purpose, cases[i].rows, cases[i].seq);
 
-    s.precision = cases[i].precision;
+    s.goal.precision = cases[i].precision;
     if (cases[i].is_beside)
         s.backend = beside();
     return s;
@@ -252,7 +257,7 @@ TEST(the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little)
         struct model model = model_of(models[i].n_layers, models[i].width, models[i].vocabulary, true);
         struct plan plans[2];
 
-        s.precision = NUMBER_BF16;
+        s.goal.precision = NUMBER_BF16;
         s.backend = &plan_cuda;
         plan_smallest(&plans[0], &model, &s, &free_choice);
         s.backend = &small;
@@ -371,11 +376,9 @@ TEST(more_sums_are_taken_of_what_is_left)
                                         .gpt2.scale_attention = true,
                                         .norm_epsilon = 1e-5f};
     const struct plan_setting s = {.backend = &plan_cuda,
-                                   .purpose = PLAN_TRAIN,
-                                   .precision = NUMBER_BF16,
+                                   .goal = {.purpose = PLAN_TRAIN, .precision = NUMBER_BF16, .seq = 512},
                                    .share_rows = 16,
                                    .part_rows = 16,
-                                   .seq = 512,
                                    .n_threads = 1};
     const struct plan_wish wish = {0};
     struct profile slow = *profile_default("cuda");

@@ -67,7 +67,7 @@ struct drawn {
  * parts each adds to both moments, then weights are updated; what is tied is added up first. */
 static void set_prices(struct drawn *d, uint32_t n_parts)
 {
-    const double grad = (double)number_bytes(d->host.grad);
+    const double grad = (double)number_bytes(d->host.goal.grad);
     const struct timed_price whole = {(grad + 24) / 28, 0}, in_parts = {(grad + 16) / 28, 16.0 / 28};
 
     d->prices[0] = n_parts == 1 ? whole : in_parts;
@@ -82,15 +82,15 @@ static void draw(struct drawn *d, int seed)
     const uint32_t part_rows = 1 + setting_below(&state, 4), n_parts = 1 + setting_below(&state, 2);
     struct plan_choice *choice = &d->options.worker.choice;
 
-    *d = (struct drawn){.host = {.n_parts = n_parts, .n_workers = 1}};
+    *d = (struct drawn){.host = {.goal.n_parts = n_parts, .n_workers = 1}};
     setting_open(&d->s, &config, n_parts * part_rows, 4 + setting_below(&state, 13));
     d->s.precision = setting_below(&state, 4) ? NUMBER_BF16 : NUMBER_FP32;
-    d->host.grad = setting_below(&state, 2) ? NUMBER_BF16 : NUMBER_FP32;
+    d->host.goal.grad = setting_below(&state, 2) ? NUMBER_BF16 : NUMBER_FP32;
     d->options = (struct timed_options){.worker = timed_worker(&d->s, part_rows, 1 + setting_below(&state, part_rows)),
                                         .profile = drawn_profile(&state),
                                         .n_slots = 1 + setting_below(&state, ARRAY_LINK_SLOTS),
                                         .n_steps = 2};
-    d->options.worker.setting.grad = d->host.grad;
+    d->options.worker.setting.goal.grad = d->host.goal.grad;
     setting_choose(choice, &d->s.model, &state);
     choice->n_sums = setting_below(&state, 7);
     set_prices(d, n_parts);
@@ -99,7 +99,7 @@ static void draw(struct drawn *d, int seed)
 /* One part of two rows, on a link on which contributions take longer than all else. */
 static void draw_alone(struct drawn *d, const struct model_config *config)
 {
-    *d = (struct drawn){.host = {.n_parts = 1, .n_workers = 1}};
+    *d = (struct drawn){.host = {.goal.n_parts = 1, .n_workers = 1}};
     setting_open(&d->s, config, 2, 2);
     d->s.precision = NUMBER_BF16;
     d->options = (struct timed_options){.worker = timed_worker(&d->s, 2, 1),
@@ -216,7 +216,7 @@ TEST(fenced_commit_updates_after_the_last_contribution)
 
     draw(&d, 13); /* the optimizer binds */
     const double parameters = (double)d.s.model.n_parameters, rate = d.options.profile.update_parameters_per_s;
-    d.host.fenced = true;
+    d.host.goal.fenced = true;
     const struct plan_timeline line = timeline_of(&d);
     check_sums(&line);
     ck_assert_int_eq(line.binds, PLAN_QUEUE_OPTIMIZER);

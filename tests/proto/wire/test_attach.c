@@ -42,7 +42,7 @@ static void say_ping(struct raw *raw)
 
 static void ask_for_a_job(struct raw *raw)
 {
-    const struct message m = {.kind = MESSAGE_JOB, .job = {.n_parts = 1}};
+    const struct message m = {.kind = MESSAGE_JOB, .job = {.goal = {.n_parts = 1}}};
 
     raw_say(raw, &m);
 }

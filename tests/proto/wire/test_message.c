@@ -67,21 +67,21 @@ static struct message sample(enum message_kind kind)
         m.pong.progress = 99;
         break;
     case MESSAGE_JOB:
-        m.job.train = m.job.output = m.job.trace = m.job.resume = true;
+        m.job.output = m.job.trace = m.job.resume = true;
         m.job.step = 500;
         m.job.n_steps = 1000;
         m.job.seed = 42;
-        m.job.batch = 64;
-        m.job.seq = 256;
-        m.job.n_parts = MESSAGE_MAX_PARTS;
+        m.job.goal.batch = 64;
+        m.job.goal.seq = 256;
+        m.job.goal.n_parts = MESSAGE_MAX_PARTS;
+        m.job.goal.purpose = PLAN_EVALUATE;
+        m.job.goal.adamw = m.job.goal.fenced = true;
         m.job.microbatch = 4;
-        m.job.optimizer = OPTIMIZER_ADAMW;
         m.job.beta1 = 0.9;
         m.job.beta2 = 0.999;
         m.job.epsilon = 1e-8;
         m.job.weight_decay = -0.0; /* keeps its sign */
-        m.job.precision = m.job.grad = NUMBER_BF16;
-        m.job.fenced = true;
+        m.job.goal.precision = m.job.goal.grad = NUMBER_BF16;
         m.job.clip_norm = 1.5;
         m.job.clip_update = 0.25;
         m.job.host_mem = (uint64_t)5 << 40;
@@ -103,16 +103,16 @@ static struct message sample(enum message_kind kind)
     case MESSAGE_ASSIGN:
         m.assign.config_bytes = 0x100;
         m.assign.seed = 42;
-        m.assign.batch = 64;
-        m.assign.seq = 255;
-        m.assign.n_parts = 8;
+        m.assign.goal.batch = 64;
+        m.assign.goal.seq = 255;
+        m.assign.goal.n_parts = 8;
         m.assign.choice.microbatch = 2;
         m.assign.max_parts = 5;
         m.assign.n_slots = 4;
         m.assign.products = some_products();
         m.assign.n_threads = 16;
-        m.assign.train = m.assign.takes_turns = m.assign.trace = true;
-        m.assign.precision = NUMBER_BF16;
+        m.assign.takes_turns = m.assign.trace = true;
+        m.assign.goal.precision = NUMBER_BF16;
         m.assign.choice.host_stash = true;
         m.assign.attention = 2;
         m.assign.choice.n_kept = 11;
@@ -350,17 +350,50 @@ TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 /* Drawn by hand from the layout in message.h. */
 TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 10, MESSAGE_FREE,
-                                    28,   0,    0,  0,
-                                    9,    0,    0,  0,
-                                    0,    0,    0,  0x80, /* header */
-                                    7,    0,    0,  0,
-                                    0,    0,    0,  0x40,
-                                    1,    1,    0,  0,
-                                    2,    0,    0,  0,
-                                    4,    3,    2,  1,
-                                    6,    0,    0,  0,
-                                    5,    0,    0,  0};
+    static const uint8_t drawn[] = {0x51,
+                                    0xE9,
+                                    MESSAGE_VERSION,
+                                    MESSAGE_FREE,
+                                    28,
+                                    0,
+                                    0,
+                                    0,
+                                    9,
+                                    0,
+                                    0,
+                                    0,
+                                    0,
+                                    0,
+                                    0,
+                                    0x80, /* header */
+                                    7,
+                                    0,
+                                    0,
+                                    0,
+                                    0,
+                                    0,
+                                    0,
+                                    0x40,
+                                    1,
+                                    1,
+                                    0,
+                                    0,
+                                    2,
+                                    0,
+                                    0,
+                                    0,
+                                    4,
+                                    3,
+                                    2,
+                                    1,
+                                    6,
+                                    0,
+                                    0,
+                                    0,
+                                    5,
+                                    0,
+                                    0,
+                                    0};
     struct message m = {.kind = MESSAGE_FREE, .sequence = 0x8000000000000009};
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
@@ -459,26 +492,25 @@ static const struct {
     {MESSAGE_HELLO, 13, 0x1B, "a text that is not printable UTF-8"},
     {MESSAGE_HELLO, 13, 0xC3, "a text that is not printable UTF-8"},
     {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
-    {MESSAGE_HELLO, 136, 0xC1, "a number below zero"}, /* the first rate's sign */
-    {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
-    {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */
-    {MESSAGE_JOB, 48, 2, "an enumeration out of range"},
-    {MESSAGE_JOB, 81, 2, "an enumeration out of range"}, /* precision, then moments, then grad */
-    {MESSAGE_JOB, 82, 2, "an enumeration out of range"},
-    {MESSAGE_JOB, 83, 2, "an enumeration out of range"},
-    {MESSAGE_JOB, 84, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 85, 2, "a flag that is neither 0 nor 1"},
-    {MESSAGE_JOB, 93, 0xBF, "a number below zero"},         /* -1.5 as a norm */
-    {MESSAGE_JOB, 93, 0x7F, "a number that is not finite"}, /* NaN as a norm */
-    {MESSAGE_JOB, 101, 0xBF, "a number below zero"},
-    {MESSAGE_ASSIGN, 40, 2, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 41, 2, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 46, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 51, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 55, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 59, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 59, 4, "a count or an index out of range"},
+    {MESSAGE_HELLO, 136, 0xC1, "a number below zero"},  /* the first rate's sign */
+    {MESSAGE_JOB, 0, 3, "an enumeration out of range"}, /* purpose, then precision, moments and grad */
+    {MESSAGE_JOB, 1, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 2, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 3, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 4, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 5, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 14, 0, "a count or an index out of range"},  /* n_parts 0 */
+    {MESSAGE_JOB, 14, 65, "a count or an index out of range"}, /* n_parts 65 */
+    {MESSAGE_JOB, 92, 0xBF, "a number below zero"},            /* -1.5 as a norm */
+    {MESSAGE_JOB, 92, 0x7F, "a number that is not finite"},    /* NaN as a norm */
+    {MESSAGE_JOB, 4, 0, "a clipped norm without a fenced commit"},
+    {MESSAGE_JOB, 100, 0xBF, "a number below zero"},
+    {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
+    {MESSAGE_ASSIGN, 48, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 53, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 57, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 61, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 61, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
@@ -487,7 +519,7 @@ static const struct {
     {MESSAGE_SHARE, 24, 64, "a count or an index out of range"},
     {MESSAGE_STATUS_REPLY, 0, 6, "an enumeration out of range"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-    {MESSAGE_JOB, 110, 1, "an output directory, and files in its place"},
+    {MESSAGE_JOB, 109, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
 };
 
