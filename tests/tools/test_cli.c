@@ -48,6 +48,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 #define GOOD     "eps train --model good.json --data text.txt --out new "
 #define PLAN     "eps plan --model gpt2 "
 #define GENERATE "eps generate --model model "
+#define TIED     TESTS_DIR "/fixtures/tied"
 
 static const struct refusal wrongs[] = {
     {"eps frobnicate", 2, "'frobnicate'", "--help"},
@@ -126,7 +127,18 @@ static const struct refusal wrongs[] = {
     {GENERATE "--prompt-file /", 1, "--prompt-file /", "directory"},
     {GENERATE "--prompt-file /dev/null", 1, "--prompt-file /dev/null", "empty"},
     {GENERATE "--prompt-file /dev/zero", 1, "--prompt-file /dev/zero", "64 MiB"},
-    {GENERATE "--prompt \"$(printf '\\303(')\"", 1, "not UTF-8", "byte 0"},
+    {GENERATE "--prompt \"$(printf 'caf\\303 noir')\"", 1, "not UTF-8", "byte 3 is 0xC3"},
+    {GENERATE "--prompt \"$(printf 'cut \\342\\202')\"", 1, "not UTF-8", "byte 4 is 0xE2"},
+    {GENERATE "--ids 5,256", 2, "--ids: 256 is not a token", "255"},
+    {GENERATE "--prompt x --temperature -1", 2, "--temperature -1", "at least 0"},
+    {GENERATE "--prompt x --top-p 1.5", 2, "--top-p 1.5", "at most 1"},
+    {GENERATE "--prompt x --connect lab --device-mem 1MiB", 2, "--device-mem", "--connect"},
+    {"eps generate --prompt x --model /nonexistent/model", 1, "/nonexistent/model", NULL},
+    {"eps generate --prompt x --model byte-small", 1, "--model byte-small is a preset", "directory"},
+    {"eps generate --prompt x --model bare", 1, "holds no config.json", "latest"},
+    {"eps generate --prompt x --model model/config.json", 1, "config.json has no weights", "directory"},
+    {"eps generate --prompt x --model " TIED, 1, "has no tokenizer", "--ids"},
+    {"eps generate --model " TIED, 2, "--ids is needed", "tokenizer"},
 };
 
 TEST_EACH(a_mistake_is_one_sentence_and_the_right_status, COUNT(wrongs))
