@@ -1,11 +1,13 @@
-/* Token streams and windows, from files written here byte by byte. */
+/* Token streams, from files written here byte by byte: what data comes in (ids, text, compressed, as JSON lines, as
+ * directories, through a pipe) and what is refused by its name. Compressed bytes are written by hand, after RFC 1952 and
+ * RFC 8878, or by the gzip program. Windows: test_windows. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include "client/data/data.h"
 #include "client/text/side.h"
 #include "client/text/tokenizer.h"
-#include "proto/base/random.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,247 +18,238 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Opens files and checks them. */
-static int open_checked(struct client_data *data, const char *const *paths, size_t n, uint32_t vocabulary,
-                        struct error *err)
+SUITE_TIMEOUT(300)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+/* A literal and its length. */
+#define BYTES(literal) literal, sizeof(literal) - 1
+/* A header of 65 bytes in front of so many integers, a digit. */
+#define NPY(descr, count) "\x93NUMPY\x01\0\x37\0{'descr': '" descr "', 'fortran_order': False, 'shape': (" count ",)}"
+/* A member of gzip that stores "hello" as it is; its CRC-32 is 0x3610a686. */
+#define HELLO_GZ "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01\x05\x00\xfa\xffhello\x86\xa6\x10\x36\x05\x00\x00\x00"
+/* A frame of one raw block, with its size in a byte. */
+#define HELLO_ZST "\x28\xb5\x2f\xfd\x20\x05\x29\x00\x00hello"
+
+static const struct client_data_rules of_bytes = {.vocabulary = 256};
+
+static int open_checked(struct client_data *data, const char *const *paths, size_t n,
+                        const struct client_data_rules *rules, struct error *err)
 {
     int rc = client_data_open(data, paths, n, err);
 
-    return rc ? rc : client_data_check(data, &(struct client_data_rules){.vocabulary = vocabulary}, err);
+    return rc ? rc : client_data_check(data, rules, err);
 }
 
-/* Opens one file that has to be refused, with these words in the sentence. */
+/* A file that has to be refused, with these words in the sentence. */
 static void refused(const char *path, uint32_t vocabulary, int code, const char *first, const char *second)
 {
-    const char *paths[] = {path};
+    const struct client_data_rules rules = {.vocabulary = vocabulary};
     struct client_data data;
-    struct error err = {0};
+    struct error err = {""};
 
-    ck_assert_int_eq(open_checked(&data, paths, 1, vocabulary, &err), code);
+    ck_assert_msg(open_checked(&data, &path, 1, &rules, &err) == code, "%s: %s", path, err.text);
     ck_assert_holds(err.text, path, first, second);
     client_data_free(&data);
 }
 
-SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+/* The stream of a path is this text, byte by byte. */
+static void is_text(const char *path, const char *text, size_t n)
+{
+    struct client_data data;
+    struct error err = {""};
+    uint32_t *tokens = malloc((n + 1) * sizeof *tokens);
 
-TEST(text_is_one_token_a_byte_and_files_are_one_stream)
+    ck_assert_msg(open_checked(&data, &path, 1, &of_bytes, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(data.n, n);
+    ck_assert_int_eq(client_data_read(&data, tokens, 0, n, &err), 0);
+    for (size_t i = 0; i < n; i++) {
+        if (tokens[i] != (uint8_t)text[i]) /* an assertion each would take seconds */
+            ck_abort_msg("token %zu of %s is %u", i, path, tokens[i]);
+    }
+    client_data_free(&data);
+    free(tokens);
+}
+
+static const struct {
+    const char *name, *bytes;
+    size_t n;
+    uint32_t vocabulary;
+    const char *ids; /* in decimal */
+} numbers[] = {
+    {"a.bin", BYTES("\x01\x00\x02\x01\xFF\xFF\x00\x00"), 65536, "1 258 65535 0"},
+    {"a.bin", BYTES("\x01\x00\x02\x01\xFF\xFF\x00\x00"), 1 << 25, "16908289 65535"},
+    {"u2.npy", BYTES(NPY("<u2", "3") "\7\0\0\0\x9\0"), 10, "7 0 9"},
+    {"i4.npy", BYTES(NPY("<i4", "3") "\7\0\0\0\0\0\0\0\x9\0\0\0"), 10, "7 0 9"},
+    {"i8.npy", BYTES(NPY("<i8", "2") "\7\0\0\0\0\0\0\0\x9\0\0\0\0\0\0\0"), 10, "7 9"},
+    /* The CRC-32 by Python's zlib.crc32. */
+    {"ids.bin.gz", BYTES("\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x04\0\xfb\xff\7\0\x9\0\xec\x5c\x51\x6d\x04\0\0\0"), 256,
+     "7 9"},
+};
+
+TEST_EACH(ids_have_two_bytes_or_four_or_the_width_that_numpy_says, COUNT(numbers))
+{
+    const char *path = processes_write(numbers[_i].name, numbers[_i].bytes, numbers[_i].n);
+    const struct client_data_rules rules = {.vocabulary = numbers[_i].vocabulary};
+    struct client_data data;
+    struct error err = {""};
+    uint32_t ids[4];
+    char said[80] = "";
+
+    ck_assert_msg(open_checked(&data, &path, 1, &rules, &err) == 0, "%s", err.text);
+    ck_assert(data.n <= 4 && !data.has_text);
+    ck_assert_int_eq(client_data_read(&data, ids, 0, data.n, NULL), 0);
+    for (size_t i = 0; i < data.n; i++)
+        sprintf(said + strlen(said), "%s%u", i ? " " : "", ids[i]);
+    ck_assert_str_eq(said, numbers[_i].ids);
+    client_data_free(&data);
+}
+
+#define JSONL_GZ "\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x0e\0\xf1\xff{\"text\": \"hi\"}\x12\x5a\xaf\xd2\x0e\0\0\0"
+static const struct {
+    const char *name, *bytes;
+    size_t n;
+    const char *text; /* NULL: the bytes themselves */
+} texts[] = {
+    {"a.txt.gz", BYTES(HELLO_GZ), "hello"},
+    {"b.gz", BYTES(HELLO_GZ HELLO_GZ), "hellohello"}, /* two members */
+    {"c.txt.zst", BYTES(HELLO_ZST), "hello"},
+    {"d.zst", BYTES(HELLO_ZST HELLO_ZST), "hellohello"},
+    {"e.txt", BYTES(HELLO_GZ), "hello"}, /* whatever its name */
+    {"text.jsonl", BYTES("{\"text\": \"one\\u00e9\", \"id\": 7}\n\n{\"text\": \"two\\n\"}\n{\"text\": \"\"}"),
+     "one\xC3\xA9\ntwo\n"},
+    {"pairs.jsonl", BYTES("{\"prompt\": \"2+2=\", \"completion\": \"4\"}\r\n"), "2+2=4\n"},
+    {"talk.jsonl",
+     BYTES("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
+           "\"Hello\"}]}"),
+     "user: Hi\nassistant: Hello\n"},
+    {"packed.jsonl.gz", BYTES(JSONL_GZ), "hi\n"},
+    /* Texts that look a little like other formats. */
+    {"braces.c", BYTES("{ int a[] = {1}; }\n"), NULL},
+    {"note.txt", BYTES("[1] A footnote\n"), NULL},
+    {"list.txt", BYTES("[\"Ah\", he said, \"no\n"), NULL},
+    {"page.html", BYTES("<html><p>"), NULL},
+    {"quote.txt", BYTES("{\"Really\"} he said\n"), NULL},
+    {"empty.txt", BYTES(""), NULL},
+    /* UTF-8, which may be cut at both ends. */
+    {"2.txt", BYTES("gr\xC3\xBC\xC3\x9F"), NULL},
+    {"3.txt", BYTES("\xE2\x82\xAC \xF0\x9F\x98\x80 \xEF\xBF\xBF"), NULL},
+    {"4.txt", BYTES("\x82\xAC euro"), NULL},
+    {"5.txt", BYTES("euro \xE2\x82"), NULL},
+};
+
+TEST_EACH(a_text_is_its_bytes_unpacked_and_out_of_json_lines, COUNT(texts))
+{
+    const char *text = texts[_i].text;
+
+    is_text(processes_write(texts[_i].name, texts[_i].bytes, texts[_i].n), text ? text : texts[_i].bytes,
+            text ? strlen(text) : texts[_i].n);
+}
+
+static const struct {
+    const char *name, *bytes;
+    size_t n;
+    const char *first, *second;
+} wrongs[] = {
+    {"not.npy", BYTES("abcdefghijkl"), "not a NumPy file", ""},
+    {"8.txt", BYTES("\x80\x80\x80\x80"), "UTF-8", "iconv"},
+    {"8.txt", BYTES("gr\xFC\xDF"), "UTF-8", "iconv"},  /* Latin-1 */
+    {"8.txt", BYTES("ab \xC0\xAF"), "UTF-8", "iconv"}, /* overlong; what else is none: test_utf8 */
+    {"8.txt", BYTES("ab \xE2\x82x"), "UTF-8", "iconv"},
+    {"bad.gz", BYTES("\x1f\x8b\x08\0\0\0\0\0\0\x03\x01\x05\0\xfa\xffheklo\x86\xa6\x10\x36\x05\0\0\0"),
+     "gzip data is damaged", "check"},
+    {"bad.zst", BYTES(HELLO_ZST "more"), "zstd data is damaged", ""},
+    {"no.gz", BYTES("hello"), "not compressed, though its name says so", ""},
+    {"empty.gz", BYTES(""), "empty", ""},
+    {"wide.zst", BYTES("\x28\xb5\x2f\xfd\x00\xa8\x29\x00\x00hello"), "128 MiB",
+     "--long"}, /* a window of 2 GiB, as --long=31 makes */
+    {"a.jsonl", BYTES("{\"text\": \"one\"}\n{\"content\": \"two\"}\n"), "line 2", "\"text\""},
+    {"b.jsonl", BYTES("{\"text\": \"one\"}\n\nnot json\n"), "line 3", "not JSON"},
+    {"c.jsonl", BYTES("{\"text\": 7}\n"), "line 1", "\"text\""},
+    {"d.jsonl", BYTES("[\"text\"]\n"), "line 1", "no object"},
+    {"e.jsonl", BYTES("{\"messages\": [{\"role\": \"user\"}]}\n"), "line 1", "content"},
+    {"f.jsonl", BYTES("{\"messages\": []}\n"), "line 1", "messages"},
+    {"g.jsonl", BYTES("{\"prompt\": \"a\"}\n"), "line 1", "completion"},
+    /* Other formats, by their names. */
+    {"o.txt", BYTES("PK\x03\x04\x14\0\0\0"), "zip", "unzip"},
+    {"weights.bin", BYTES("PK\x03\x04\x14\0\0\0"), "zip", "unzip"},
+    {"o.txt", BYTES("\xFD\67zXZ\0\0\4"), "xz", "--data -"},
+    {"o.txt", BYTES("BZh91AY&SY"), "bzip2", "--data -"},
+    {"o.txt", BYTES("PAR1\x15\x04"), "parquet", ".jsonl"},
+    {"o.txt", BYTES("%PDF-1.7\n"), "PDF", "pdftotext"},
+    {"o.txt", BYTES("\x89PNG\r\n\x1a\n"), "PNG", "text"},
+    {"o.txt", BYTES("\xFF\xD8\xFF\xE0"), "JPEG", "text"},
+    {"o.txt", BYTES("\177ELF\2\1\1"), "ELF", "text"},
+    {"o.txt", BYTES("\x40\0\0\0\0\0\0\0{\"__metadata__\""), "safetensors", "--model"},
+    {"o.txt", BYTES("\x93NUMPY\1\0"), "NumPy", ".npy"},
+    {"o.txt", BYTES("{\"a\": 1, \"b\": [2]}"), "JSON", ".jsonl"},
+    {"o.txt", BYTES("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), "JSON lines", "name it .jsonl"},
+    {"o.txt", BYTES("[\n  {\"text\": \"a\"},\n  {\"text\": \"b\"}\n]\n"), "JSON", ".jsonl"},
+    {"o.txt", BYTES(" <!doctype HTML><p>"), "HTML", ".html"},
+    {"o.txt", BYTES("<html><p>"), "HTML", ".html"},
+};
+
+TEST_EACH(what_is_no_tokens_is_refused_with_its_place_value_or_format, COUNT(wrongs))
+{
+    refused(processes_write(wrongs[_i].name, wrongs[_i].bytes, wrongs[_i].n), 256, -EINVAL, wrongs[_i].first,
+            wrongs[_i].second);
+}
+
+/* First and last of two, larger than 32 bits, negative in each width; texts and files of no whole number of tokens. */
+TEST(ids_outside_the_vocabulary_or_of_another_width_are_refused)
+{
+    refused(processes_write("n.npy", BYTES(NPY("<i8", "2") "\7\0\0\0\0\0\0\0\xFD\xFF\xFF\xFF\xFF\xFF\xFF\xFF")), 10,
+            -EINVAL, "token 1 is -3", "vocabulary of 10");
+    refused(processes_write("h.npy", BYTES(NPY("<i8", "1") "\0\0\0\0\0\1\0\0")), 10, -EINVAL,
+            "token 0 is 1099511627776", "vocabulary of 10");
+    refused(processes_write("i.npy", BYTES(NPY("<i4", "1") "\xFD\xFF\xFF\xFF")), 10, -EINVAL, "token 0 is -3",
+            "vocabulary of 10");
+    refused(processes_write("t.txt", BYTES("text")), 50257, -EINVAL, "vocabulary of 256", "50257");
+    refused(processes_write("odd.bin", BYTES("abc")), 1000, -EINVAL, "3 bytes", "2 bytes");
+    refused(processes_write("odd4.bin", BYTES("abcdef")), 70000, -EINVAL, "6 bytes", "4 bytes");
+    refused(processes_write("short.npy", BYTES(NPY("<u2", "3") "abcd")), 65536, -EINVAL, "promises 3", "2");
+    refused(processes_write("long.npy", BYTES(NPY("<u2", "1") "abcd")), 65536, -EINVAL, "promises 1", "2");
+}
+
+TEST(what_is_not_there_or_no_file_or_wrong_far_inside_is_refused)
+{
+    static uint16_t late[20000];
+    char text[20000] = "{\n";
+
+    refused("./missing", 256, -ENOENT, "No such file", "");
+    ck_assert_int_eq(mkfifo("fifo", 0600), 0);
+    refused("./fifo", 256, -EINVAL, "not a regular file", "");
+    late[19999] = 10; /* beyond the first chunk that is read */
+    refused(processes_write("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
+    for (size_t n = 2; n < sizeof HELLO_GZ - 1; n++)
+        refused(processes_write("cut.gz", HELLO_GZ, n), 256, -EINVAL, "gzip data ends too early", "truncated");
+    for (size_t n = 4; n < sizeof HELLO_ZST - 1; n++)
+        refused(processes_write("cut.zst", HELLO_ZST, n), 256, -EINVAL, "zstd data ends too early", "truncated");
+    for (int i = 0; i < 500; i++) /* JSON is known by its beginning */
+        sprintf(text + strlen(text), "  \"key%d\": \"gr\xC3\xB6\xC3\x9F\",\n", i);
+    refused(processes_put_text("settings.txt", text), 256, -EINVAL, "this is JSON", ".jsonl");
+}
+
+TEST(files_are_one_stream)
 {
     const char *paths[] = {processes_write("a.txt", "ab\xC3\xA9", 4), processes_write("empty.txt", "", 0),
                            processes_write("b.txt", "xyz", 3)};
     static const uint32_t expected[] = {'a', 'b', 0xC3, 0xA9, 'x', 'y', 'z'};
     struct client_data data;
-    uint32_t tokens[7];
+    struct error err = {""};
+    uint32_t ids[7];
 
-    ck_assert_int_eq(open_checked(&data, paths, 3, 256, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 3, &of_bytes, NULL), 0);
     ck_assert_uint_eq(data.n, 7);
     for (uint64_t first = 0; first < 7; first++) { /* every run, across the seams */
         for (uint64_t n = 0; first + n <= 7; n++) {
-            ck_assert_int_eq(client_data_read(&data, tokens, first, n, NULL), 0);
-            ck_assert_mem_eq(tokens, expected + first, n * sizeof *tokens);
+            ck_assert_int_eq(client_data_read(&data, ids, first, n, NULL), 0);
+            ck_assert_mem_eq(ids, expected + first, n * sizeof *ids);
         }
     }
-    client_data_free(&data);
-}
-
-TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
-{
-    const char *path = processes_write("a.bin", "\x01\x00\x02\x01\xFF\xFF\x00\x00", 8);
-    const char *paths[] = {path};
-    struct client_data data;
-    uint32_t tokens[4];
-
-    ck_assert_int_eq(open_checked(&data, paths, 1, 65536, NULL), 0);
-    ck_assert_uint_eq(data.n, 4);
-    ck_assert_int_eq(client_data_read(&data, tokens, 0, 4, NULL), 0);
-    ck_assert_mem_eq(tokens, ((uint32_t[]){1, 0x102, 0xFFFF, 0}), sizeof tokens);
-    client_data_free(&data);
-    ck_assert_int_eq(open_checked(&data, paths, 1, 1 << 25, NULL), 0);
-    ck_assert_uint_eq(data.n, 2);
-    ck_assert_int_eq(client_data_read(&data, tokens, 0, 2, NULL), 0);
-    ck_assert_mem_eq(tokens, ((uint32_t[]){0x1020001, 0xFFFF}), 2 * sizeof *tokens);
-    client_data_free(&data);
-}
-
-/* A header of 64 bytes in front of n bytes. */
-static const char *put_npy(const char *name, const char *descr, unsigned count, const void *bytes, size_t n)
-{
-    char file[256];
-
-    snprintf(file, sizeof file, "\x93NUMPY\x01%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': (%u,)}", 0, 64, 0,
-             descr, count);
-    /* snprintf has put the zero bytes, but strlen would stop at them: the dictionary starts at 10. */
-    size_t used = 10 + strlen(file + 10);
-    memset(file + used, ' ', 74 - used);
-    memcpy(file + 74, bytes, n);
-    return processes_write(name, file, 74 + n);
-}
-
-TEST(npy_holds_integers_of_any_width)
-{
-    static const int32_t i32[] = {7, 0, 9};
-    static const int64_t i64[] = {7, 0, 9};
-    static const uint16_t u16[] = {7, 0, 9};
-    const char *paths[] = {put_npy("i4.npy", "<i4", 3, i32, sizeof i32), put_npy("i8.npy", "<i8", 3, i64, sizeof i64),
-                           put_npy("u2.npy", "<u2", 3, u16, sizeof u16)};
-    struct client_data data;
-    uint32_t tokens[9];
-
-    ck_assert_int_eq(open_checked(&data, paths, 3, 10, NULL), 0);
-    ck_assert_int_eq(client_data_read(&data, tokens, 0, 9, NULL), 0);
-    ck_assert_mem_eq(tokens, ((uint32_t[]){7, 0, 9, 7, 0, 9, 7, 0, 9}), sizeof tokens);
-    client_data_free(&data);
-}
-
-TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
-{
-    static const int64_t negative[] = {7, -3};
-    static const int64_t huge[] = {7, 1, (int64_t)1 << 40};
-    static uint16_t late[20000];
-
-    refused(put_npy("n.npy", "<i8", 2, negative, sizeof negative), 10, -EINVAL, "token 1 is -3", "vocabulary of 10");
-    refused(put_npy("h.npy", "<i8", 3, huge, sizeof huge), 10, -EINVAL, "token 2 is 1099511627776", "vocabulary");
-    refused(put_npy("i.npy", "<i4", 1, &(int32_t){-3}, 4), 10, -EINVAL, "token 0 is -3", "vocabulary of 10");
-    late[19999] = 10; /* beyond the first chunk that is read */
-    refused(processes_write("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
-}
-
-TEST(files_that_are_not_tokens_are_refused_with_a_sentence)
-{
-    refused(processes_write("t.txt", "text", 4), 50257, -EINVAL, "vocabulary of 256", "50257");
-    refused(processes_write("odd.bin", "abc", 3), 1000, -EINVAL, "3 bytes", "2 bytes");
-    refused(processes_write("odd4.bin", "abcdef", 6), 70000, -EINVAL, "6 bytes", "4 bytes");
-    refused(put_npy("short.npy", "<u2", 3, "abcd", 4), 65536, -EINVAL, "promises 3", "2");
-    refused(put_npy("long.npy", "<u2", 1, "abcd", 4), 65536, -EINVAL, "promises 1", "2");
-    refused(processes_write("not.npy", "abcdefghijkl", 12), 256, -EINVAL, "not a NumPy file", "");
-    refused("./missing", 256, -ENOENT, "No such file", "");
-    ck_assert_int_eq(mkfifo("fifo", 0600), 0);
-    refused("./fifo", 256, -EINVAL, "not a regular file", "");
-}
-
-TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
-{
-    static const struct {
-        const char *bytes;
-        bool accepted;
-    } texts[] = {
-        {"gr\xC3\xBC\xC3\x9F", true},   {"\xE2\x82\xAC \xF0\x9F\x98\x80 \xEF\xBF\xBF", true},
-        {"\x82\xAC euro", true}, /* begins and ends inside a character */
-        {"euro \xE2\x82", true},        {"\x80\x80\x80\x80", false},
-        {"gr\xFC\xDF", false},                                      /* Latin-1 */
-        {"ab \xC0\xAF", false},                                     /* overlong */
-        {"ab \xE0\x80\xAF", false},     {"ab \xED\xA0\x80", false}, /* surrogate */
-        {"ab \xF4\x90\x80\x80", false},                             /* above U+10FFFF */
-        {"ab \xE2\x82x", false},        {"ab \xFF", false},
-    };
-
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        const char *path = processes_write("utf8.txt", texts[i].bytes, strlen(texts[i].bytes));
-        const char *paths[] = {path};
-        struct client_data data;
-        if (texts[i].accepted) {
-            ck_assert_msg(open_checked(&data, paths, 1, 256, NULL) == 0, "text %zu", i);
-            client_data_free(&data);
-        } else {
-            refused(path, 256, -EINVAL, "UTF-8", "iconv");
-        }
-    }
-}
-
-TEST(a_file_that_becomes_shorter_is_noticed)
-{
-    const char *path = processes_write("shrinks.txt", "abcdef", 6);
-    const char *paths[] = {path};
-    struct client_data data;
-    struct error err = {0};
-    uint32_t tokens[6];
-
-    ck_assert_int_eq(open_checked(&data, paths, 1, 256, NULL), 0);
-    ck_assert_int_eq(truncate(path, 3), 0);
-    ck_assert_int_eq(client_data_read(&data, tokens, 0, 6, &err), -EIO);
+    ck_assert_int_eq(truncate(paths[2], 1), 0); /* one that becomes shorter is noticed */
+    ck_assert_int_eq(client_data_read(&data, ids, 0, 7, &err), -EIO);
     ck_assert_holds(err.text, "shorter");
     client_data_free(&data);
-}
-
-/* By hand: 10 tokens and windows of 3: (10-1)/3 = 3 of them; 9 tokens give 2, as the last has no successor. */
-TEST(windows_predict_each_successor)
-{
-    const char *path = processes_write("w.txt", "0123456789", 10);
-    const char *paths[] = {path};
-    struct client_data data;
-    uint32_t ids[3], labels[3];
-
-    ck_assert_int_eq(open_checked(&data, paths, 1, 256, NULL), 0);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3).n, 2);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3).n, 0);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3).n, 0);
-    struct client_windows windows = client_windows_of(&data, 0, 10, 3);
-    ck_assert_uint_eq(windows.n, 3);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
-    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
-    ck_assert_mem_eq(labels, ((uint32_t[]){'7', '8', '9'}), sizeof labels);
-    windows = client_windows_of(&data, 6, 4, 3); /* the held-out end */
-    ck_assert_uint_eq(windows.n, 1);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 0, NULL), 0);
-    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
-    client_data_free(&data);
-}
-
-/* By hand: of ten tokens, nine successors are predicted, in windows of four, four and one. */
-TEST(held_out_windows_take_the_rest_and_are_spread)
-{
-    const char *path = processes_write("h.txt", "0123456789", 10);
-    const char *paths[] = {path};
-    struct client_data data;
-    uint32_t ids[4], labels[4];
-
-    ck_assert_int_eq(open_checked(&data, paths, 1, 256, NULL), 0);
-    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 0).n, 0);
-    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 0);
-    ck_assert_uint_eq(windows.n, 3);
-    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
-    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 2), 8);
-    ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 1);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
-    ck_assert_mem_eq(ids, ((uint32_t[]){'8', 0, 0, 0}), sizeof ids);
-    ck_assert_mem_eq(labels, ((uint32_t[]){'9', UINT32_MAX, UINT32_MAX, UINT32_MAX}), sizeof labels);
-    windows = client_windows_held_out(&data, 0, 10, 2, 7); /* three of five, 0, 1 and 3 */
-    ck_assert_uint_eq(windows.n, 3);
-    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 6);
-    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
-    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids);
-    windows = client_windows_held_out(&data, 0, 10, 4, 1); /* one at least */
-    ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 4);
-    windows = client_windows_held_out(&data, 0, 9, 4, 0); /* no rest */
-    ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 8);
-    client_data_free(&data);
-}
-
-TEST(sequential_order_wraps_around)
-{
-    const struct client_windows windows = {.n = 5};
-
-    for (uint64_t row = 0; row < 23; row++)
-        ck_assert_uint_eq(client_windows_pick(&windows, EPS_SEQUENTIAL, 9, row), row % 5);
-}
-
-TEST(each_shuffled_epoch_is_a_permutation_of_its_own)
-{
-    enum { N = 1000, EPOCHS = 3 };
-    const struct client_windows windows = {.n = N};
-    static uint8_t seen[EPOCHS][N];
-    unsigned same_as_before = 0, same_for_other_seed = 0;
-
-    for (uint64_t row = 0; row < N * EPOCHS; row++) {
-        const uint64_t k = client_windows_pick(&windows, EPS_SHUFFLED, 1, row);
-        ck_assert_uint_lt(k, N);
-        ck_assert_uint_eq(seen[row / N][k]++, 0);
-        same_as_before += row >= N && k == client_windows_pick(&windows, EPS_SHUFFLED, 1, row - N);
-        same_for_other_seed += k == client_windows_pick(&windows, EPS_SHUFFLED, 2, row);
-        ck_assert_uint_eq(k, random_permute(random_site_key(1, row / N, 0, RANDOM_ORDER), row % N, N));
-    }
-    /* Two independent permutations agree in 1 place on average (Poisson): 20 has a chance below 1e-18. */
-    ck_assert_uint_lt(same_as_before, 20 * (EPOCHS - 1));
-    ck_assert_uint_lt(same_for_other_seed, 20 * EPOCHS);
 }
 
 TEST(a_pattern_stands_for_its_files_in_order)
@@ -294,17 +287,18 @@ TEST(a_pattern_stands_for_its_files_in_order)
 TEST(the_hash_is_of_the_stream_alone)
 {
     const char *paths[] = {processes_write("h1.txt", "abc", 3), processes_write("h2.txt", "def", 3),
-                           processes_write("h.txt", "abcdef", 6), put_npy("h.npy", "<u2", 3, "a\0b\0c\0", 6),
+                           processes_write("h.txt", "abcdef", 6),
+                           processes_write("h.npy", BYTES(NPY("<u2", "3") "a\0b\0c\0")),
                            processes_write("h.bin", "a\0b\0c\0", 6)};
     struct client_data data;
     uint64_t hashes[3];
 
-    ck_assert_int_eq(open_checked(&data, paths, 2, 256, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 2, &of_bytes, NULL), 0);
     ck_assert_uint_eq(data.hash, XXH3_64bits("abcdef", 6));
     ck_assert(data.has_text);
     client_data_free(&data);
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(open_checked(&data, paths + 2 + i, 1, 256, NULL), 0);
+        ck_assert_int_eq(open_checked(&data, paths + 2 + i, 1, &of_bytes, NULL), 0);
         hashes[i] = data.hash;
         if (i > 0)
             ck_assert_uint_eq(data.largest, 'c');
@@ -316,27 +310,75 @@ TEST(the_hash_is_of_the_stream_alone)
     ck_assert_uint_ne(hashes[0], hashes[1]);
 }
 
+TEST(a_directory_stands_for_its_files_that_are_recognised)
+{
+    const char *const path = "./corpus";
+    struct client_data data;
+    struct error err = {""};
+
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    refused(path, 256, -ENOENT, "no file in it", ".jsonl");
+    processes_put_text("corpus/b.txt", "bb");
+    processes_put_text("corpus/B.md", "B"); /* before small letters, in every locale */
+    processes_put_text("corpus/c.jsonl", "{\"text\": \"cc\"}");
+    processes_write("corpus/a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1);
+    processes_put_text("corpus/.hidden.txt", "no");
+    processes_put_text("corpus/notes.pdf", "no");
+    is_text(path, "Bhellobbcc\n", 11);
+    ck_assert_int_eq(client_data_open(&data, &path, 1, &err), 0);
+    ck_assert_uint_eq(data.n_files, 4);
+    ck_assert_uint_eq(data.n_passed, 1);
+    client_data_free(&data);
+}
+
+/* What "-" is where standard input is a file, or a pipe that ends. */
+static void from_input(const char *content, size_t n, bool through_a_pipe, const char *text)
+{
+    int ends[2];
+
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(write(ends[1], content, n), (ssize_t)n);
+    close(ends[1]);
+    processes_write("input", content, n);
+    ck_assert_int_eq(dup2(through_a_pipe ? ends[0] : open("input", O_RDONLY), STDIN_FILENO), STDIN_FILENO);
+    is_text("-", text, strlen(text));
+}
+
+TEST_EACH(standard_input_is_text_or_lines_compressed_or_not, 2)
+{
+    from_input("plain\n", 6, _i, "plain\n");
+    from_input(HELLO_GZ, sizeof HELLO_GZ - 1, _i, "hello");
+    from_input("{\"text\": \"a\"}\n{\"text\": \"b\"}\n", 28, _i, "a\nb\n");
+}
+
 static int stop_at_once(void *asked, struct error *err)
 {
     ++*(int *)asked;
     return error_set(err, -EINTR, "interrupted");
 }
 
-TEST(a_long_check_can_be_interrupted)
+/* Standard input is a pipe that nobody writes to and that does not end. */
+TEST(a_long_check_and_a_wait_for_standard_input_can_be_stopped)
 {
     enum { N = 16 << 20 };
-    char *text = malloc(N);
+    char *text = memset(malloc(N), 'a', N);
+    const char *paths[] = {processes_write("long.txt", text, N), "-", "-"};
     struct client_data data;
-    int asked = 0;
+    struct error err = {""};
+    int ends[2];
 
-    memset(text, 'a', N);
-    const char *path = processes_write("long.txt", text, N);
-    const struct client_watch watch = {stop_at_once, &asked};
-    const struct client_data_rules rules = {.vocabulary = 256, .watch = &watch};
-    ck_assert_int_eq(client_data_open(&data, (const char *const[]){path}, 1, NULL), 0);
-    ck_assert_int_eq(client_data_check(&data, &rules, NULL), -EINTR);
-    ck_assert_int_eq(asked, 1);
-    client_data_free(&data);
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+    for (int i = 0; i < 2; i++) {
+        int asked = 0;
+        const struct client_watch watch = {stop_at_once, &asked};
+        const struct client_data_rules rules = {.vocabulary = 256, .watch = &watch};
+        ck_assert_int_eq(open_checked(&data, paths + i, 1, &rules, &err), -EINTR);
+        ck_assert_int_eq(asked, 1);
+        client_data_free(&data);
+    }
+    ck_assert_int_eq(client_data_open(&data, paths + 1, 2, &err), -EINVAL);
+    ck_assert_holds(err.text, "once");
     free(text);
 }
 
@@ -354,13 +396,36 @@ TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
         snprintf(place, sizeof place, "at byte %d (0xFF)", N - 3);
         refused(processes_write("wrong.txt", text, N), 256, -EINVAL, place, "UTF-8");
         text[N - 3] = 'y';
-        const char *path = processes_write("right.txt", text, N);
-        struct client_data data;
-        ck_assert_int_eq(open_checked(&data, (const char *const[]){path}, 1, 256, NULL), 0);
-        ck_assert_uint_eq(data.n, N);
-        client_data_free(&data);
+        is_text(processes_write("right.txt", text, N), text, N);
     }
     free(text);
+}
+
+/* Lines longer than a piece that is read; a long text comes out of gzip as it went in; and what expands without end is
+ * cut short. */
+TEST(long_lines_and_archives_are_read_and_bombs_are_not)
+{
+    enum { N = 5 << 20, BLOCKS = 1024 }; /* of 128 KiB of one byte, each written as four */
+    char *line = malloc(N + 32), *text = malloc(N + 2), bomb[6 + 4 * BLOCKS] = "\x28\xb5\x2f\xfd\x00\x38";
+    const int before = sprintf(line, "{\"text\": \"");
+
+    memset(line + before, 'x', N);
+    memset(text, 'x', N);
+    memcpy(text + N, "\n", 2);
+    strcpy(line + before + N, "\"}\n");
+    is_text(processes_put_text("wide.jsonl", line), text, N + 1);
+    for (size_t i = 0; i < N; i++)
+        text[i] = (char)(i % 61 == 60 ? '\n' : 'a' + (int)(i * i / 7 % 26));
+    processes_write("packed.txt", text, N);
+    expect("gzip packed.txt", 0);
+    is_text("packed.txt.gz", text, N);
+    for (size_t i = 0; i < BLOCKS; i++) {
+        const uint32_t head = (uint32_t)(128 << 10) << 3 | 1 << 1 | (i + 1 == BLOCKS);
+        memcpy(bomb + 6 + 4 * i, &head, 3);
+        bomb[6 + 4 * i + 3] = 'a';
+    }
+    refused(processes_write("bomb.zst", bomb, sizeof bomb), 256, -EINVAL, "more than 250 times", "unpack it yourself");
+    free(line), free(text);
 }
 
 /* The fixture's tokenizer of 600 tokens. */
@@ -469,10 +534,63 @@ TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t};
     struct client_data data;
     struct error err;
-    ck_assert_int_eq(client_data_open(&data, (const char *const[]){path}, 1, NULL), 0);
-    ck_assert_int_eq(client_data_check(&data, &rules, &err), -EINVAL);
-    ck_assert_msg(strstr(err.text, place) != NULL, "%s", err.text);
+    ck_assert_int_eq(open_checked(&data, &path, 1, &rules, &err), -EINVAL);
+    ck_assert_holds(err.text, place);
     client_data_free(&data);
     client_tokenizer_close(t);
     free(text);
+}
+
+/* ids (n) of several files are the bytes' tokens, letter by letter; '|' is the end token. */
+static void has_tokens(struct client_tokenizer *t, enum eps_separator separator, const char *const *paths, size_t n,
+                       const char *letters)
+{
+    const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t, .separator = separator};
+    struct client_data data;
+    struct error err = {""};
+    uint32_t tokens[64];
+    size_t length;
+
+    ck_assert_msg(open_checked(&data, paths, n, &rules, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(data.n, strlen(letters));
+    ck_assert_int_eq(client_data_read(&data, tokens, 0, data.n, &err), 0);
+    for (size_t i = 0; i < data.n; i++) {
+        const char *token = client_tokenizer_decode(t, tokens[i], &length);
+        if (letters[i] == '|')
+            ck_assert_uint_eq(tokens[i], client_tokenizer_end(t));
+        else
+            ck_assert_msg(length == 1 && *token == letters[i], "token %zu is %.*s", i, (int)length, token);
+    }
+    client_data_free(&data);
+}
+
+TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
+{
+    struct client_tokenizer *t = open_tokenizer();
+    const char *paths[] = {processes_put_text("1.txt", "Q"),
+                           processes_put_text("2.jsonl", "{\"text\": \"X\"}\n{\"text\": \"Y\"}\n"),
+                           processes_put_text("3.txt", "Z"), processes_write("4.bin", "\x07\x00", 2)};
+    const char *const *names = paths;
+
+    has_tokens(t, EPS_SEPARATOR_DEFAULT, names, 3, "Q|X|Y|Z");
+    has_tokens(t, EPS_SEPARATOR_EOS, names, 3, "Q|X|Y|Z");
+    has_tokens(t, EPS_SEPARATOR_NONE, names, 3, "QX\nY\nZ");
+    has_tokens(t, EPS_SEPARATOR_DEFAULT, names, 1, "Q"); /* between texts, not behind the last */
+    has_tokens(t, EPS_SEPARATOR_DEFAULT, names + 1, 1, "X|Y");
+    client_tokenizer_close(t);
+}
+
+TEST(an_end_token_that_is_not_there_cannot_separate)
+{
+    const char *path = processes_put_text("alone.txt", "a");
+    struct client_data data;
+    struct error err = {""};
+    struct client_tokenizer *t;
+
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, 256, &err), 0);
+    const struct client_data_rules rules = {.vocabulary = 256, .tokenizer = t, .separator = EPS_SEPARATOR_EOS};
+    ck_assert_int_eq(open_checked(&data, &path, 1, &rules, &err), -EDOM);
+    ck_assert_holds(err.text, "--separator eos");
+    client_data_free(&data);
+    client_tokenizer_close(t);
 }

@@ -1,0 +1,99 @@
+/* Windows over a stream of tokens: which there are, what they hold, and in which order they come. */
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include "client/data/data.h"
+#include "proto/base/random.h"
+
+#include <string.h>
+
+static struct client_data data;
+
+/* A stream of ten bytes. */
+static void setup(void)
+{
+    processes_setup();
+    const char *path = processes_put_text("w.txt", "0123456789");
+    ck_assert_int_eq(client_data_open(&data, &path, 1, NULL), 0);
+    ck_assert_int_eq(client_data_check(&data, &(struct client_data_rules){.vocabulary = 256}, NULL), 0);
+}
+
+static void teardown(void)
+{
+    client_data_free(&data);
+    processes_remove();
+}
+
+SUITE_FIXTURE_ONCE(setup, teardown)
+
+/* By hand: 10 tokens and windows of 3: (10-1)/3 = 3 of them; 9 tokens give 2, as the last has no successor. */
+TEST(windows_predict_each_successor)
+{
+    uint32_t ids[3], labels[3];
+
+    ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3).n, 2);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3).n, 0);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3).n, 0);
+    struct client_windows windows = client_windows_of(&data, 0, 10, 3);
+    ck_assert_uint_eq(windows.n, 3);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
+    ck_assert_mem_eq(labels, ((uint32_t[]){'7', '8', '9'}), sizeof labels);
+    windows = client_windows_of(&data, 6, 4, 3); /* the held-out end */
+    ck_assert_uint_eq(windows.n, 1);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 0, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
+}
+
+/* By hand: of ten tokens, nine successors are predicted, in windows of four, four and one. */
+TEST(held_out_windows_take_the_rest_and_are_spread)
+{
+    uint32_t ids[4], labels[4];
+
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 0).n, 0);
+    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 0);
+    ck_assert_uint_eq(windows.n, 3);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 2), 8);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 1);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'8', 0, 0, 0}), sizeof ids);
+    ck_assert_mem_eq(labels, ((uint32_t[]){'9', UINT32_MAX, UINT32_MAX, UINT32_MAX}), sizeof labels);
+    windows = client_windows_held_out(&data, 0, 10, 2, 7); /* three of five, 0, 1 and 3 */
+    ck_assert_uint_eq(windows.n, 3);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 6);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids);
+    windows = client_windows_held_out(&data, 0, 10, 4, 1); /* one at least */
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 4);
+    windows = client_windows_held_out(&data, 0, 9, 4, 0); /* no rest */
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 8);
+}
+
+TEST(sequential_order_wraps_around)
+{
+    const struct client_windows windows = {.n = 5};
+
+    for (uint64_t row = 0; row < 23; row++)
+        ck_assert_uint_eq(client_windows_pick(&windows, EPS_SEQUENTIAL, 9, row), row % 5);
+}
+
+TEST(each_shuffled_epoch_is_a_permutation_of_its_own)
+{
+    enum { N = 1000, EPOCHS = 3 };
+    const struct client_windows windows = {.n = N};
+    static uint8_t seen[EPOCHS][N];
+    unsigned same_as_before = 0, same_for_other_seed = 0;
+
+    for (uint64_t row = 0; row < N * EPOCHS; row++) {
+        const uint64_t k = client_windows_pick(&windows, EPS_SHUFFLED, 1, row);
+        ck_assert_uint_lt(k, N);
+        ck_assert_uint_eq(seen[row / N][k]++, 0);
+        same_as_before += row >= N && k == client_windows_pick(&windows, EPS_SHUFFLED, 1, row - N);
+        same_for_other_seed += k == client_windows_pick(&windows, EPS_SHUFFLED, 2, row);
+        ck_assert_uint_eq(k, random_permute(random_site_key(1, row / N, 0, RANDOM_ORDER), row % N, N));
+    }
+    /* Two independent permutations agree in 1 place on average (Poisson): 20 has a chance below 1e-18. */
+    ck_assert_uint_lt(same_as_before, 20 * (EPOCHS - 1));
+    ck_assert_uint_lt(same_for_other_seed, 20 * EPOCHS);
+}
