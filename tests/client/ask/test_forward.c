@@ -1,4 +1,5 @@
-/* Models that are asked while others train them, and checkpoints that are not what was written. */
+/* Models that are asked while others train them, and evaluations that say how far they are. Where there is no live model:
+ * test_await. */
 #include "client/ask/forward.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 SUITE_LABELS(slow)
@@ -34,10 +34,10 @@ static void setup(void)
 
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
-static double evaluate(const char *model, const char *connect, uint64_t *tokens)
+static double evaluate(const char *model, uint64_t *tokens)
 {
     const struct eps_eval_options options = {
-        .model = model, .data = files, .n_data = 1, .connect = connect, .programs = BIN_DIR, .device_mem = 128 << 20};
+        .model = model, .data = files, .n_data = 1, .programs = BIN_DIR, .device_mem = 128 << 20};
     struct eps_error error;
     double loss;
 
@@ -72,11 +72,6 @@ static void generate(uint32_t ids[N_TOKENS], const char *model)
     ck_assert_uint_eq(out.n_tokens, N_TOKENS);
 }
 
-static void on_daemon(void *user, const char *address)
-{
-    snprintf(user, 300, "%s", address);
-}
-
 static uint64_t save(void)
 {
     struct eps_error error;
@@ -89,45 +84,32 @@ static uint64_t save(void)
 static bool is_training(void *context)
 {
     (void)context;
-    if (access("watched/metrics.jsonl", R_OK))
-        return false;
-    char *lines = processes_read("watched/metrics.jsonl");
-    const bool begun = strstr(lines, "\"step\": 3,") != NULL;
-    free(lines);
-    return begun;
+    return processes_count("watched/metrics.jsonl", "\n") >= 3;
 }
 
 /* Looks at a run as it goes, and again with its client stopped, so that the model stands still: then what is live is
  * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
 TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
 {
-    char step[40], address[300] = "";
     uint32_t live_ids[N_TOKENS], saved_ids[N_TOKENS];
     uint64_t before, after, n_live, n_saved;
     double live, saved;
-    const pid_t pid = fork();
+    const char *const arguments[] = {"-c", "exec " BIN_DIR "/eps " TRAIN("watched") " >/dev/null", NULL};
+    const pid_t pid = processes_start("/bin/sh", arguments, NULL);
 
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        execl("/bin/sh", "sh", "-c", "exec " BIN_DIR "/eps " TRAIN("watched") " >/dev/null", (char *)NULL);
-        _exit(127);
-    }
     ck_assert(processes_until(is_training, NULL));
     ck_assert_int_eq(kill(pid, SIGSTOP), 0); /* it would be through before the others have begun */
-    ck_assert_int_eq(eps_daemons(on_daemon, address, NULL), 0);
-    evaluate(NULL, address, &n_live); /* named, as among several */
-    do {                              /* until no step that was open ends between the two */
+    do {                                     /* until no step that was open ends between the two */
         before = save();
-        live = evaluate(NULL, NULL, &n_live);
+        live = evaluate(NULL, &n_live);
         generate(live_ids, NULL);
         after = save();
     } while (before != after);
     ck_assert_uint_lt(after, N_STEPS);
-    snprintf(step, sizeof step, "watched/step-%d", (int)after);
-    saved = evaluate(step, NULL, &n_saved);
-    generate(saved_ids, step);
+    saved = evaluate(print("watched/step-%d", (int)after), &n_saved);
+    generate(saved_ids, print("watched/step-%d", (int)after));
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
-    ck_assert_int_eq(waitpid(pid, &(int){0}, 0), pid);
+    ck_assert_int_eq(processes_wait(pid), 0);
 
     ck_assert_double_eq(live, saved);
     ck_assert_uint_eq(n_live, 7999); /* the rest beyond the last whole window too */
@@ -137,38 +119,6 @@ TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
            "watched/latest/model.safetensors && cmp alone/latest/optimizer.safetensors "
            "watched/latest/optimizer.safetensors",
            0);
-}
-
-static void refused(const char *model, const char *connect, int code, const char *first, const char *second)
-{
-    const struct eps_eval_options eval = {
-        .model = model, .data = files, .n_data = 1, .connect = connect, .programs = BIN_DIR};
-    const struct eps_generate_options generating = {
-        .model = model, .connect = connect, .programs = BIN_DIR, .prompt = "x", .prompt_bytes = 1, .top_p = NAN};
-    struct eps_generated out;
-    struct eps_error error;
-    uint64_t tokens;
-    double loss;
-
-    for (int i = 0; i < 2; i++) {
-        int rc = i ? eps_generate(&out, &generating, NULL, NULL, &error)
-                   : eps_eval(&loss, &tokens, &eval, NULL, NULL, &error);
-        ck_assert_msg(rc == code, "%d: %s", rc, error.text);
-        ck_assert_holds(error.text, first, second);
-    }
-}
-
-TEST(without_a_model_a_live_one_is_needed)
-{
-    struct eps_error error;
-
-    refused(NULL, NULL, -EDOM, "--model is needed", "live");
-    refused(NULL, "nowhere", -ENOENT, "nowhere", "");
-    pid_t daemon = processes_daemon("idle", 1, NULL);
-    refused(NULL, "idle", -ENOENT, "trains nothing", "--model");
-    refused(NULL, NULL, -EDOM, "--model is needed", "live");
-    ck_assert_int_eq(eps_stop("idle", &error), 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
 struct hearing {

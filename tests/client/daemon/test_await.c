@@ -72,22 +72,13 @@ static void end(const struct lab *lab)
     processes_await_free("lab");
 }
 
-TEST(a_run_waits_for_its_daemon_and_then_for_a_worker)
+static int train(const char *directory, struct lab *lab, struct eps_error *error)
 {
     static const struct eps_train_events events = {.on_note = on_note};
-    struct lab lab = {.waited = ""};
-    struct eps_train_options options = processes_options(model, (const char *const[]){text}, "waited");
-    struct eps_error error;
+    struct eps_train_options options = processes_options(model, (const char *const[]){text}, directory);
 
     options.connect = "lab", options.device_mem = 0, options.steps = 1;
-    const int rc = eps_train(&options, &events, &lab, &error);
-    ck_assert_msg(rc == 0, "%s", error.text);
-    ck_assert_str_eq(lab.waited, "dw");
-    lab.waited[0] = 0; /* who need not wait hears nothing */
-    options.out = processes_path("again");
-    ck_assert_int_eq(eps_train(&options, &events, &lab, &error), 0);
-    ck_assert_str_eq(lab.waited, "");
-    end(&lab);
+    return eps_train(&options, &events, lab, error);
 }
 
 static int evaluate(const char *directory, struct lab *lab, struct eps_error *error)
@@ -111,44 +102,54 @@ static int generate(const char *directory, struct lab *lab, struct eps_error *er
     return eps_generate(&out, &options, &events, lab, error);
 }
 
-/* Of a directory's model, on the daemon's workers. */
-TEST_EACH(an_evaluation_and_a_text_wait_for_both_too, 2)
+/* A run; a directory's model on the daemon's workers; the model that a daemon trains, which may not have begun. */
+TEST_EACH(whoever_names_a_daemon_waits_for_it_and_for_what_it_needs, 5)
 {
+    static const struct {
+        int (*act)(const char *directory, struct lab *lab, struct eps_error *error);
+        const char *directory, *waited;
+    } cases[] = {
+        {train, "waited", "dw"},
+        {evaluate, "source/latest", "dw"},
+        {generate, "source/latest", "dw"},
+        {evaluate, NULL, "dr"},
+        {generate, NULL, "dr"},
+    };
     struct lab lab = {.waited = ""};
     struct eps_error error;
 
-    const int rc = _i ? generate("source/latest", &lab, &error) : evaluate("source/latest", &lab, &error);
-    ck_assert_msg(rc == 0, "%s", error.text);
-    ck_assert_str_eq(lab.waited, "dw");
+    for (int again = 0; again < 2; again++) { /* who need not wait hears nothing */
+        lab.waited[0] = 0;
+        const int rc = cases[_i].act(_i == 0 && again ? "again" : cases[_i].directory, &lab, &error);
+        ck_assert_msg(rc == 0, "%s", error.text);
+        ck_assert_str_eq(lab.waited, again ? "" : cases[_i].waited);
+    }
+    if (lab.trainer) {
+        kill(lab.trainer, SIGKILL);
+        ck_assert_int_eq(processes_wait(lab.trainer), 128 + SIGKILL);
+        expect("rm -r trained", 0);
+    }
     end(&lab);
 }
 
-/* Of the model that a daemon trains, which may not have begun. */
-TEST_EACH(a_live_model_is_waited_for, 2)
-{
-    struct lab lab = {.waited = ""};
-    struct eps_error error;
-    const int rc = _i ? generate(NULL, &lab, &error) : evaluate(NULL, &lab, &error);
-
-    ck_assert_msg(rc == 0, "%s", error.text);
-    ck_assert_str_eq(lab.waited, "dr");
-    kill(lab.trainer, SIGKILL);
-    ck_assert_int_eq(processes_wait(lab.trainer), 128 + SIGKILL);
-    end(&lab);
-    expect("rm -r trained", 0);
-}
-
-/* Both wait at the same time. */
+/* All wait at the same time. */
 TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
 {
     struct lab lab = {.waited = ""};
 
     start_daemon(&lab);
-    expect("for name in nobody lab; do eps train --model tiny.json --data tiny.txt --connect $name 2>$name.err & done; "
-           "wait",
+    expect("for name in nobody lab; do eps train --model tiny.json --data tiny.txt --connect $name 2>$name.err & "
+           "eps eval --data tiny.txt --connect $name 2>eval-$name.err & eps generate --connect $name 2>gen-$name.err & "
+           "done; wait",
            0);
-    expect_file("nobody.err", "no daemon nobody after 10 s: start one with epsd --listen nobody, or check the address");
+    for (int i = 0; i < 3; i++)
+        expect_file(print("%snobody.err", ((const char *const[]){"", "eval-", "gen-"})[i]),
+                    "no daemon nobody after 10 s: start one with epsd --listen nobody, or check the address");
     expect_file("lab.err", "the daemon lab has no worker after 10 s: attach one with eps-worker --connect lab");
+    expect_file("eval-lab.err", "trains nothing", "--model");
+    expect_file("gen-lab.err", "trains nothing", "--model");
+    expect("eps eval --data tiny.txt", 2, "--model is needed", "live"); /* one that trains nothing is none */
+    expect("eps generate --ids 1", 2, "--model is needed", "live");
     kill(lab.daemon, SIGTERM);
     ck_assert_int_eq(processes_wait(lab.daemon), 0);
 }
