@@ -4,11 +4,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static pid_t daemon_pid;
 
@@ -20,6 +16,16 @@ static void setup(void)
 
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(setup, processes_remove)
+
+/* The daemon goes away, for this reason. Whoever stays is waited for. */
+static void see_the_end(struct client_link *link, const char *reason)
+{
+    struct message m;
+    struct error err = {""};
+
+    ck_assert_int_lt(client_link_next(link, &m, NULL, &err), 0);
+    ck_assert_holds(err.text, reason);
+}
 
 TEST_EACH(a_daemon_that_is_asked_to_stop_lets_its_client_save, 3)
 {
@@ -45,8 +51,9 @@ TEST_EACH(a_daemon_that_is_asked_to_stop_lets_its_client_save, 3)
     driver_await_saves(&driver, 1);
     driver_close(&driver);
     outputs_check_whole("stopping", 2);
-    ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    see_the_end(&viewer, "");
     client_link_free(&viewer);
+    ck_assert_int_eq(processes_wait(daemon_pid), 0);
 }
 
 TEST_EACH(asked_twice_or_without_a_run_a_daemon_stops_at_once, 3)
@@ -54,8 +61,6 @@ TEST_EACH(asked_twice_or_without_a_run_a_daemon_stops_at_once, 3)
     const struct message stop = {.kind = MESSAGE_STOP};
     struct client_link viewer;
     struct driver driver;
-    struct message m = {0};
-    struct error err = {""};
 
     if (_i == 1)
         driver_open(&driver, "lab", &(struct driver_options){0});
@@ -69,10 +74,10 @@ TEST_EACH(asked_twice_or_without_a_run_a_daemon_stops_at_once, 3)
         client_link_send(&viewer, &stop);
     }
     if (_i > 0) {
-        ck_assert_int_lt(client_link_next(&driver.link, &m, NULL, &err), 0);
-        ck_assert_msg(strstr(err.text, "stopped by request") != NULL, "%s", err.text);
+        see_the_end(&driver.link, "stopped by request");
         driver_leave(&driver);
     }
-    ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    see_the_end(&viewer, "");
     client_link_free(&viewer);
+    ck_assert_int_eq(processes_wait(daemon_pid), 0);
 }
