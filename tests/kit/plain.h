@@ -1,8 +1,40 @@
-/* tests/kit/plain.h - the optimizer on fp32 arrays, as most tests have them, and a store's fold of fp32. */
+/* tests/kit/plain.h - the optimizer on fp32 arrays, as most tests have them. */
 #ifndef TESTS_KIT_PLAIN_H
 #define TESTS_KIT_PLAIN_H
 
-#include "eps/store/store.h"
+#include "eps/store/optimizer.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* n zeros of any type, the caller's to free. */
+static inline void *plain_zeros(size_t n, size_t size)
+{
+    void *x = calloc(n, size);
+
+    ck_assert_ptr_nonnull(x);
+    return x;
+}
+
+/* Element i of gradient `seed`: a cheap mix, within -1 and 1. tests/oracle/make_clip.py has the same. */
+static inline float plain_number(uint64_t i, uint64_t seed)
+{
+    return (float)(int32_t)((uint32_t)(i + seed * 1000003) * 2654435761u) * 0x1p-31f;
+}
+
+/* Of the next parallel loops. One without OpenMP. */
+static inline void plain_set_threads(int n)
+{
+#ifdef _OPENMP
+    omp_set_num_threads(n);
+#else
+    (void)n;
+#endif
+}
 
 /* On this instruction set; false if the machine lacks it. The best one unless told otherwise. */
 static const struct optimizer_kernel *plain_kernel;
@@ -56,12 +88,6 @@ static inline void plain_sum(float *sum, const float *g, size_t n, bool first)
 static inline bool plain_is_finite(const float *g, size_t n)
 {
     return optimizer_is_finite(plain_used(), g, NUMBER_FP32, n);
-}
-
-static inline bool plain_store_fold(struct store *store, uint32_t unit, uint32_t slice, const float *g, bool first,
-                                    enum store_fold how, const struct hyper *hp)
-{
-    return store_fold(store, unit, slice, &(struct store_contribution){g, NUMBER_FP32, first, 0}, how, hp) == 0;
 }
 
 #endif

@@ -1,3 +1,4 @@
+#include "tests/kit/plain.h"
 #include "tests/kit/store_fixture.h"
 
 #include <check.h>
@@ -5,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -40,6 +42,12 @@ void store_fixture_open(struct store_fixture *f, struct model_config config, boo
 void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
                            const struct store_options *options)
 {
+    store_fixture_open_frozen(f, config, tied, "", options);
+}
+
+void store_fixture_open_frozen(struct store_fixture *f, struct model_config config, bool tied, const char *freeze,
+                               const struct store_options *options)
+{
     struct error err = {0};
 
     *f = (struct store_fixture){0};
@@ -48,6 +56,7 @@ void store_fixture_open_as(struct store_fixture *f, struct model_config config, 
     config.norm_epsilon = 1e-5f;
     config.initializer_range = 0.02f;
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
+    ck_assert_msg(!*freeze || model_freeze(&f->model, freeze, &err) == 0, "%s", err.text);
     ck_assert_msg(store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
 }
 
@@ -58,16 +67,50 @@ void store_fixture_close(struct store_fixture *f)
     model_free(&f->model);
 }
 
+bool store_fixture_next(const struct store_fixture *f, struct store_piece *at)
+{
+    const struct model_unit *units = f->model.units;
+
+    while (at->unit < f->model.n_units && at->next == units[at->unit].first_piece + units[at->unit].n_pieces)
+        at->unit++;
+    if (at->unit == f->model.n_units)
+        return false;
+    at->piece = &f->model.pieces[at->next++];
+    at->tensor = &f->model.tensors[at->piece->tensor];
+    at->first = at->piece->first_row * at->tensor->shape[1];
+    return true;
+}
+
+void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct store_given *given, enum store_fold how,
+                        const struct hyper *hp)
+{
+    const uint64_t n = f->model.units[unit].n_trained;
+    uint16_t *narrow = plain_zeros(n, sizeof *narrow);
+
+    for (uint64_t i = 0; given->type == NUMBER_BF16 && i < n; i++)
+        narrow[i] = number_to_bf16(given->g[i]);
+    for (uint32_t slice = f->model.units[unit].n_slices; slice-- > 0;) {
+        const uint64_t first = (uint64_t)slice * MODEL_SLICE;
+        const struct store_contribution contribution = {given->type == NUMBER_BF16 ? (const void *)(narrow + first)
+                                                                                   : given->g + first,
+                                                        given->type, given->first, given->part};
+        ck_assert_int_eq(store_fold(&f->store, unit, slice, &contribution, how, hp), 0);
+    }
+    free(narrow);
+}
+
 struct store_values store_fixture_values(const struct store_fixture *f, uint32_t unit)
 {
-    const size_t n = f->model.units[unit].n;
-    const struct parameters p = store_parameters(&f->store, unit, 0, n, 0);
-    struct store_values x = {calloc(n, sizeof *x.w), NULL, NULL};
+    const struct model_unit *u = &f->model.units[unit];
+    const bool train = f->store.options.train;
+    struct store_values x = {plain_zeros(u->n, sizeof *x.w), train ? plain_zeros(u->n, sizeof *x.m) : NULL,
+                             train ? plain_zeros(u->n, sizeof *x.v) : NULL};
 
-    if (f->store.options.train)
-        x.m = calloc(n, sizeof *x.m), x.v = calloc(n, sizeof *x.v);
-    ck_assert(x.w && (!f->store.options.train || (x.m && x.v)));
-    optimizer_read(&p, x.w, x.m, x.v);
+    for (const struct model_piece *p = &f->model.pieces[u->first_piece], *end = p + u->n_pieces; p < end; p++) {
+        const struct parameters parameters = store_parameters(&f->store, unit, p->offset, p->n, 0);
+        const bool moves = train && p->offset < u->n_trained;
+        optimizer_read(&parameters, x.w + p->offset, moves ? x.m + p->offset : NULL, moves ? x.v + p->offset : NULL);
+    }
     return x;
 }
 
@@ -87,6 +130,26 @@ void store_fixture_write(const struct store *store, int weights_fd, int moments_
         ck_assert_msg(store_files_write(&files, u, &err) == 0, "%s", err.text);
     ck_assert_msg(store_files_end(&files, &err) == 0, "%s", err.text);
     store_files_free(&files);
+}
+
+int store_fixture_file(void)
+{
+    const int fd = memfd_create("store_fixture", MFD_CLOEXEC);
+
+    ck_assert_int_ge(fd, 0);
+    return fd;
+}
+
+void store_fixture_reload(struct store_fixture *to, const struct store_fixture *from)
+{
+    const int weights = store_fixture_file(), moments = store_fixture_file();
+    struct error err = {""};
+
+    store_fixture_write(&from->store, weights, moments, NULL);
+    ck_assert_msg(store_load(&to->store, &weights, 1, &err) == 0, "%s", err.text);
+    if (to->store.options.train)
+        ck_assert_msg(store_load_moments(&to->store, moments, &err) == 0, "%s", err.text);
+    close(weights), close(moments);
 }
 
 /* With its checksum, unless checkpoint is NULL. */

@@ -18,10 +18,33 @@ struct store_fixture {
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators);
 void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
                            const struct store_options *options);
+/* Tensors of these patterns are frozen: model_freeze. */
+void store_fixture_open_frozen(struct store_fixture *f, struct model_config config, bool tied, const char *freeze,
+                               const struct store_options *options);
 /* Checks that the ledger is empty afterwards. */
 void store_fixture_close(struct store_fixture *f);
 
-/* A unit's arrays, whatever their form; m and v are NULL in an evaluation. */
+/* Piece after piece, from a zeroed one on: for (struct store_piece at = {0}; store_fixture_next(f, &at);) */
+struct store_piece {
+    uint32_t next, unit;
+    const struct model_piece *piece;
+    const struct model_tensor *tensor;
+    uint64_t first; /* its first element among the tensor's */
+};
+bool store_fixture_next(const struct store_fixture *f, struct store_piece *at);
+
+/* A contribution to a whole unit, its slices from the top one down, whose order does not matter. g (n_trained) travels as
+ * `type`; first, part: as in struct store_contribution. Every slice is taken. */
+struct store_given {
+    const float *g;
+    enum number_type type;
+    bool first;
+    uint32_t part;
+};
+void store_fixture_fold(struct store_fixture *f, uint32_t unit, const struct store_given *given, enum store_fold how,
+                        const struct hyper *hp);
+
+/* A unit's arrays, whatever their form; m and v are NULL in an evaluation, and zero where they are frozen. */
 struct store_values {
     float *w, *m, *v; /* (n) each */
 };
@@ -31,6 +54,10 @@ void store_values_free(struct store_values *values);
 /* Writes the store's weights, and its moments unless moments_fd is -1, units from the last to the first, as
  * eps/store/store_files.h does; checkpoint may be NULL. */
 void store_fixture_write(const struct store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint);
+/* An empty file in memory. */
+int store_fixture_file(void);
+/* Writes weights and moments, and loads `to` from them: in an evaluation the weights alone. */
+void store_fixture_reload(struct store_fixture *to, const struct store_fixture *from);
 
 /* A whole checkpoint: a new directory with the model's config.json, weights and moments, vocab.json and merges.txt as
  * side files, and training.json. */

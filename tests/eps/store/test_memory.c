@@ -30,9 +30,10 @@ static void captured(char *out, size_t cap, const struct memory *memory, unsigne
 
 SUITE_TIMEOUT(60)
 
-TEST(mapped_memory_is_zero_and_can_be_written)
+TEST(mapped_memory_is_zero_can_be_written_and_goes)
 {
     struct memory memory;
+    unsigned char resident;
 
     ck_assert_int_eq(memory_init(&memory), 0);
     unsigned char *base = memory_map(&memory, BYTES);
@@ -41,35 +42,14 @@ TEST(mapped_memory_is_zero_and_can_be_written)
         if (base[i])
             ck_abort_msg("byte %zu is %u", i, base[i]);
     memset(base, 0x5A, BYTES);
-    ck_assert_uint_eq(base[BYTES - 1], 0x5A);
+    ck_assert_int_eq(mincore(base + BYTES - 4096, 4096, &resident), 0);
     memory_unmap(base, BYTES);
+    ck_assert_int_eq(mincore(base + BYTES - 4096, 4096, &resident), -1);
+    ck_assert_int_eq(errno, ENOMEM); /* nothing is mapped there */
     memory_unmap(NULL, BYTES);
+    ck_assert_ptr_null(memory_map(&memory, SIZE_MAX / 4)); /* more than the address space */
     memory_free(&memory);
     memory_free(&memory); /* twice is harmless */
-}
-
-TEST(unmapped_memory_is_gone)
-{
-    struct memory memory;
-    unsigned char resident;
-
-    ck_assert_int_eq(memory_init(&memory), 0);
-    char *base = memory_map(&memory, BYTES);
-    ck_assert_ptr_nonnull(base);
-    ck_assert_int_eq(mincore(base + BYTES / 2, 4096, &resident), 0);
-    memory_unmap(base, BYTES);
-    ck_assert_int_eq(mincore(base + BYTES / 2, 4096, &resident), -1);
-    ck_assert_int_eq(errno, ENOMEM); /* nothing is mapped there */
-    memory_free(&memory);
-}
-
-TEST(more_than_the_address_space_is_refused)
-{
-    struct memory memory;
-
-    ck_assert_int_eq(memory_init(&memory), 0);
-    ck_assert_ptr_null(memory_map(&memory, SIZE_MAX / 4));
-    memory_free(&memory);
 }
 
 /* RLIMIT_MEMLOCK binds everybody but root, who has nothing to report then. */
@@ -95,25 +75,26 @@ TEST(pages_that_may_not_be_locked_are_used_and_reported)
     memory_free(&memory);
 }
 
-TEST(what_was_allowed_is_not_reported)
+static const struct {
+    unsigned denied, said;
+    const char *holds; /* NULL: nothing is reported */
+} reports[] = {
+    {0, 0, NULL},
+    {MEMORY_SHARED_HUGE, 0, "the system does not allow huge shared pages ("},
+    {~0u, 0, "the system does not allow locking pages (ulimit -l), huge pages ("},
+    {~0u, 0, ", binding to nodes; it works without"},
+    {~0u, ~0u, NULL}, /* all of it was said before */
+    {~0u, (unsigned)~MEMORY_LOCK, "the system does not allow locking pages (ulimit -l); it works without"},
+};
+
+TEST_EACH(what_was_denied_and_not_said_yet_is_reported, COUNT(reports))
 {
-    struct memory memory = {0};
+    const struct memory memory = {.denied = reports[_i].denied};
     char text[512];
 
-    captured(text, sizeof text, &memory, 0);
-    ck_assert_str_eq(text, "");
-    memory.denied = MEMORY_SHARED_HUGE;
-    captured(text, sizeof text, &memory, 0);
-    ck_assert_ptr_nonnull(strstr(text, "does not allow huge shared pages ("));
-    ck_assert_ptr_null(strstr(text, "locking"));
-    memory.denied = ~0u;
-    captured(text, sizeof text, &memory, 0);
-    ck_assert_ptr_nonnull(strstr(text, "does not allow locking pages (ulimit -l), huge pages ("));
-    ck_assert_ptr_nonnull(strstr(text, ", binding to nodes; it works without"));
-    captured(text, sizeof text, &memory, ~0u); /* all of it was said before */
-    ck_assert_str_eq(text, "");
-    captured(text, sizeof text, &memory, (unsigned)~MEMORY_LOCK);
-    ck_assert_ptr_nonnull(strstr(text, "does not allow locking pages (ulimit -l); it works without"));
+    captured(text, sizeof text, &memory, reports[_i].said);
+    ck_assert_int_eq(*text == '\0', reports[_i].holds == NULL);
+    ck_assert_msg(!reports[_i].holds || strstr(text, reports[_i].holds), "%s", text);
 }
 
 /* Pages of a memfd, as weights are. */

@@ -9,74 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 SUITE_LABELS(long)
-
-static const struct hyper hyper = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5};
-
-static float *floats(uint64_t n)
-{
-    float *x = calloc(n, sizeof *x);
-
-    ck_assert_ptr_nonnull(x);
-    return x;
-}
-
-static float *gradient(uint64_t n, uint64_t seed)
-{
-    float *g = floats(n);
-
-    for (uint64_t i = 0; i < n; i++) /* a cheap mix, within -1 and 1 */
-        g[i] = (float)(int32_t)((uint32_t)(i + seed * 1000003) * 2654435761u) * 0x1p-31f;
-    return g;
-}
-
-/* Folds a whole unit's contribution, slice by slice, the top one first: their order does not matter. */
-static void fold_unit(struct store *store, uint32_t unit, const float *g, bool first, enum store_fold how)
-{
-    for (uint32_t slice = store->model->units[unit].n_slices; slice-- > 0;)
-        ck_assert(plain_store_fold(store, unit, slice, g + (uint64_t)slice * MODEL_SLICE, first, how, &hyper));
-}
-
-/* The unit's weights and moments after steps as the optimizer makes them, piece by piece. */
-struct expected {
-    float *w, *m, *v;
-};
-
-static struct expected expect(const struct store_fixture *f, uint32_t unit)
-{
-    const uint64_t n = f->model.units[unit].n;
-    struct expected e = {floats(n), floats(n), floats(n)};
-
-    memcpy(e.w, store_weights(&f->store, unit), n * sizeof *e.w);
-    return e;
-}
-
-static void expect_step(struct expected *e, const struct store_fixture *f, uint32_t unit, const float *g, uint64_t t)
-{
-    const struct model_unit *u = &f->model.units[unit];
-
-    for (uint32_t i = 0; i < u->n_pieces; i++) {
-        const struct model_piece *p = &f->model.pieces[u->first_piece + i];
-        const bool is_matrix = f->model.tensors[p->tensor].n_dims == 2; /* those decay */
-        plain_step(e->w + p->offset, e->m + p->offset, e->v + p->offset, g + p->offset, p->n, &hyper, t, is_matrix);
-    }
-}
-
-static void check_and_free(struct expected *e, const struct store_fixture *f, uint32_t unit)
-{
-    const struct model_unit *u = &f->model.units[unit];
-
-    store_fixture_same(store_weights(&f->store, unit), e->w, u->n, "w");
-    store_fixture_same(f->store.m + u->offset, e->m, u->n, "m");
-    store_fixture_same(f->store.v + u->offset, e->v, u->n, "v");
-    free(e->w), free(e->m), free(e->v);
-}
-
 SUITE_TIMEOUT(60)
+
+static const struct hyper hyper = {
+    .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5, .grad_scale = 1};
 
 TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
 {
@@ -84,129 +21,111 @@ TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_cut, false, 0);
-#ifdef _OPENMP
-    omp_set_num_threads(3);
-#endif
+    plain_set_threads(3);
     store_draw(&f.store, 42);
-    for (uint32_t u = 0; u < f.model.n_units; u++)
-        for (uint32_t i = 0; i < f.model.units[u].n_pieces; i++) {
-            const struct model_piece *p = &f.model.pieces[f.model.units[u].first_piece + i];
-            const struct model_tensor *tensor = &f.model.tensors[p->tensor];
-            const float *w = store_weights(&f.store, u) + p->offset;
-            for (uint64_t k = 0; k<p->n; k += p->n> 2000 ? 997 : 1) {
-                float want = tensor->init == MODEL_INIT_ONE;
-                if (tensor->init == MODEL_INIT_NORMAL) {
-                    random_normal(&want, key, p->tensor, p->first_row * tensor->shape[1] + k, 1);
-                    want *= tensor->deviation;
-                }
-                if (w[k] != want)
-                    ck_abort_msg("%s, unit %u, element %ju: %a, not %a", tensor->name, u, (uintmax_t)k, w[k], want);
+    for (struct store_piece at = {0}; store_fixture_next(&f, &at);) {
+        const float *w = store_weights(&f.store, at.unit) + at.piece->offset;
+        for (uint64_t k = 0; k<at.piece->n; k += at.piece->n> 2000 ? 997 : 1) {
+            float want = at.tensor->init == MODEL_INIT_ONE;
+            if (at.tensor->init == MODEL_INIT_NORMAL) {
+                random_normal(&want, key, at.piece->tensor, at.first + k, 1);
+                want *= at.tensor->deviation;
             }
+            if (w[k] != want)
+                ck_abort_msg("%s, unit %u, element %ju: %a, not %a", at.tensor->name, at.unit, (uintmax_t)k, w[k],
+                             want);
         }
-    store_fixture_close(&f);
-}
-
-/* The block of `store_fixture_big` is two slices, the cut between them inside a tensor. */
-TEST(a_direct_fold_is_adamw_tensor_by_tensor)
-{
-    struct store_fixture f;
-
-    store_fixture_open(&f, store_fixture_big, false, 0);
-    store_draw(&f.store, 1);
-    for (uint32_t unit = 0; unit < f.model.n_units; unit++) {
-        struct expected e = expect(&f, unit);
-        for (uint64_t t = 1; t <= 2; t++) {
-            float *g = gradient(f.model.units[unit].n, t);
-            fold_unit(&f.store, unit, g, true, STORE_FOLD_DIRECT);
-            store_update(&f.store, unit, STORE_FOLD_DIRECT, &hyper);
-            expect_step(&e, &f, unit, g, t);
-            ck_assert_uint_eq(f.store.updates[unit], t);
-            free(g);
-        }
-        check_and_free(&e, &f, unit);
     }
-    ck_assert_uint_eq(f.model.largest_unit > MODEL_SLICE, 1);
     store_fixture_close(&f);
 }
 
-/* One part: all three ways are AdamW, bit for bit. */
-TEST_RANGE(with_one_part_every_way_gives_the_same_bits, STORE_FOLD_DIRECT, STORE_FOLD_SUM + 1)
-{
-    const enum store_fold how = (enum store_fold)_i;
-    const uint32_t unit = 2; /* a block */
-    struct store_fixture f;
+/* Every way to fold, of the models' units: of the big one a block of two slices, cut inside a tensor; of the cut one a tied
+ * table in several units, with two visits each. With one part all ways are AdamW. */
+static const struct way {
+    const struct model_config *config;
+    enum store_fold how;
+    uint32_t n_parts;
+    bool tied;
+} ways[] = {
+    {&store_fixture_big, STORE_FOLD_DIRECT, 1, false}, {&store_fixture_big, STORE_FOLD_MOMENTS, 1, false},
+    {&store_fixture_big, STORE_FOLD_SUM, 1, false},    {&store_fixture_big, STORE_FOLD_HOLD, 1, false},
+    {&store_fixture_cut, STORE_FOLD_SUM, 1, true},     {&store_fixture_small, STORE_FOLD_MOMENTS, 3, false},
+    {&store_fixture_small, STORE_FOLD_SUM, 3, false},  {&store_fixture_small, STORE_FOLD_HOLD, 3, true},
+};
 
-    store_fixture_open(&f, store_fixture_small, true, 1);
+/* A contribution to a unit, in the store and in plain arrays. */
+static void fold_both(struct store_fixture *f, uint32_t unit, struct store_values *want, float *sum, uint64_t seed,
+                      const struct store_given *given, enum store_fold how)
+{
+    const uint64_t n = f->model.units[unit].n;
+    float *g = plain_zeros(n, sizeof *g);
+
+    for (uint64_t i = 0; i < n; i++)
+        g[i] = plain_number(i, seed);
+    store_fixture_fold(f, unit, &(struct store_given){.g = g, .first = given->first, .part = given->part}, how, &hyper);
+    if (how == STORE_FOLD_MOMENTS)
+        plain_fold(want->m, want->v, g, n, &hyper, given->first);
+    else
+        plain_sum(sum, g, n, given->first);
+    free(g);
+}
+
+static void update_both(struct store_fixture *f, uint32_t unit, struct store_values *want, const float *sum, uint64_t t,
+                        enum store_fold how)
+{
+    const struct model_unit *u = &f->model.units[unit];
+
+    if (how != STORE_FOLD_DIRECT)
+        store_fixture_same(store_weights(&f->store, unit), want->w, u->n, "w before the update");
+    store_update(&f->store, unit, how, &hyper);
+    if (how != STORE_FOLD_MOMENTS)
+        plain_fold(want->m, want->v, sum, u->n, &hyper, true);
+    for (struct store_piece at = {0}; store_fixture_next(f, &at);)
+        if (at.unit == unit)
+            plain_update(want->w + at.piece->offset, want->m + at.piece->offset, want->v + at.piece->offset,
+                         at.piece->n, &hyper, t, at.tensor->n_dims == 2); /* those decay */
+    ck_assert_uint_eq(f->store.updates[unit], t);
+}
+
+/* All units' contributions come in turn, as far as they go: each unit's sum is its own. */
+TEST_EACH(a_step_is_the_optimizers_tensor_by_tensor, COUNT(ways))
+{
+    enum { MAX_UNITS = 8 };
+    const struct way *way = &ways[_i];
+    const bool sums = way->how == STORE_FOLD_SUM && !way->tied;
+    const struct store_options options = {.train = true,
+                                          .fenced = way->how == STORE_FOLD_HOLD,
+                                          .n_accumulators = sums ? MAX_UNITS : 0};
+    struct store_values want[MAX_UNITS];
+    struct store_fixture f;
+    float *sum[MAX_UNITS];
+
+    store_fixture_open_as(&f, *way->config, way->tied, &options);
     store_draw(&f.store, 1);
-    struct expected e = expect(&f, unit);
+    /* The units whose way this is: of the tied ones' model they alone. */
+    const uint32_t n_units = way->how == STORE_FOLD_SUM && way->tied ? 2 : f.model.n_units;
+    ck_assert_uint_le(n_units, MAX_UNITS);
+    ck_assert(way->config != &store_fixture_big || f.model.largest_unit > MODEL_SLICE);
+    ck_assert(n_units != 2 || f.model.units[1].n_visits == 2);
+    for (uint32_t u = 0; u < n_units; u++) {
+        want[u] = store_fixture_values(&f, u);
+        sum[u] = plain_zeros(f.model.units[u].n, sizeof *sum[u]);
+    }
     for (uint64_t t = 1; t <= 3; t++) {
-        float *g = gradient(f.model.units[unit].n, t);
-        fold_unit(&f.store, unit, g, true, how);
-        store_update(&f.store, unit, how, &hyper);
-        expect_step(&e, &f, unit, g, t);
-        free(g);
+        for (uint32_t i = 0; i < 2 * way->n_parts; i++)
+            for (uint32_t u = 0; u < n_units; u++)
+                if (i < f.model.units[u].n_visits * way->n_parts)
+                    fold_both(&f, u, &want[u], sum[u], t * 100 + u * 10 + i,
+                              &(struct store_given){.first = i == 0, .part = i % way->n_parts}, way->how);
+        for (uint32_t u = 0; u < n_units; u++)
+            update_both(&f, u, &want[u], sum[u], t, way->how);
     }
-    check_and_free(&e, &f, unit);
-    store_fixture_close(&f);
-}
-
-TEST(adama_folds_each_part_into_the_moments)
-{
-    const uint32_t unit = 2;
-    struct store_fixture f;
-
-    store_fixture_open(&f, store_fixture_small, true, 0);
-    store_draw(&f.store, 1);
-    const struct model_unit *u = &f.model.units[unit];
-    struct expected e = expect(&f, unit);
-    for (uint64_t part = 0; part < 3; part++) {
-        float *g = gradient(u->n, part);
-        fold_unit(&f.store, unit, g, part == 0, STORE_FOLD_MOMENTS);
-        plain_fold(e.m, e.v, g, u->n, &hyper, part == 0);
-        free(g);
-    }
-    store_fixture_same(store_weights(&f.store, unit), e.w, u->n, "w before the update");
-    store_update(&f.store, unit, STORE_FOLD_MOMENTS, &hyper);
-    for (uint32_t i = 0; i < u->n_pieces; i++) {
-        const struct model_piece *p = &f.model.pieces[u->first_piece + i];
-        plain_update(e.w + p->offset, e.m + p->offset, e.v + p->offset, p->n, &hyper, 1,
-                     f.model.tensors[p->tensor].n_dims == 2);
-    }
-    check_and_free(&e, &f, unit);
-    store_fixture_close(&f);
-}
-
-/* Two visits of wte, cut into units: each unit's sum is its own. */
-TEST(tied_units_are_summed_over_their_visits)
-{
-    struct store_fixture f;
-
-    store_fixture_open(&f, store_fixture_cut, true, 0);
-    store_draw(&f.store, 1);
-    ck_assert_uint_gt(f.model.units[1].n_visits, 1); /* more than one tied unit */
-    for (uint64_t t = 1; t <= 2; t++) {
-        struct expected e[2];
-        float *g[2][2], *sum[2];
-        for (uint32_t unit = 0; unit < 2; unit++) {
-            const uint64_t n = f.model.units[unit].n;
-            e[unit] = expect(&f, unit);
-            memcpy(e[unit].m, f.store.m + f.model.units[unit].offset, n * sizeof(float));
-            memcpy(e[unit].v, f.store.v + f.model.units[unit].offset, n * sizeof(float));
-            sum[unit] = floats(n);
-            for (uint64_t visit = 0; visit < 2; visit++)
-                g[unit][visit] = gradient(n, t * 10 + unit * 2 + visit);
-            for (uint64_t i = 0; i < n; i++)
-                sum[unit][i] = g[unit][0][i] + g[unit][1][i];
-        }
-        for (int visit = 0; visit < 2; visit++)
-            for (uint32_t unit = 0; unit < 2; unit++)
-                fold_unit(&f.store, unit, g[unit][visit], visit == 0, STORE_FOLD_SUM);
-        for (uint32_t unit = 0; unit < 2; unit++) {
-            store_update(&f.store, unit, STORE_FOLD_SUM, &hyper);
-            expect_step(&e[unit], &f, unit, sum[unit], t);
-            check_and_free(&e[unit], &f, unit);
-            free(g[unit][0]), free(g[unit][1]), free(sum[unit]);
-        }
+    for (uint32_t u = 0; u < n_units; u++) {
+        struct store_values got = store_fixture_values(&f, u);
+        store_fixture_same(got.w, want[u].w, f.model.units[u].n, "w");
+        store_fixture_same(got.m, want[u].m, f.model.units[u].n, "m");
+        store_fixture_same(got.v, want[u].v, f.model.units[u].n, "v");
+        store_values_free(&got), store_values_free(&want[u]), free(sum[u]);
     }
     store_fixture_close(&f);
 }
@@ -216,17 +135,17 @@ TEST(accumulators_go_round)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_small, false, 2);
+    float *g = plain_zeros(f.model.largest_unit, sizeof *g);
     for (uint32_t unit = 0; unit < f.model.n_units; unit++) {
-        float *g = gradient(f.model.units[unit].n, unit);
-        fold_unit(&f.store, unit, g, true, STORE_FOLD_SUM);
+        store_fixture_fold(&f, unit, &(struct store_given){.g = g, .first = true}, STORE_FOLD_SUM, &hyper);
         ck_assert_ptr_nonnull(f.store.sums[unit]);
         if (unit > 0) { /* two at a time; the one before is done */
             ck_assert_ptr_ne(f.store.sums[unit], f.store.sums[unit - 1]);
             store_update(&f.store, unit - 1, STORE_FOLD_SUM, &hyper);
             ck_assert_ptr_null(f.store.sums[unit - 1]);
         }
-        free(g);
     }
+    free(g);
     store_fixture_close(&f);
 }
 
@@ -235,9 +154,8 @@ TEST_EACH(a_slice_that_is_not_finite_changes_nothing, 8)
 {
     const enum store_fold how = (enum store_fold)(_i / 2);
     const enum number_type type = (enum number_type)(_i % 2);
-    const struct store_options options = {.train = true,
-                                          .fenced = how == STORE_FOLD_HOLD,
-                                          .n_accumulators = how != STORE_FOLD_HOLD};
+    const bool holds = how == STORE_FOLD_HOLD;
+    const struct store_options options = {.train = true, .fenced = holds, .n_accumulators = !holds};
     const uint32_t unit = 2;
     struct store_fixture f;
 
@@ -245,9 +163,9 @@ TEST_EACH(a_slice_that_is_not_finite_changes_nothing, 8)
     store_draw(&f.store, 1);
     const struct model_unit *u = &f.model.units[unit];
     const uint64_t n = u->n - MODEL_SLICE, places[] = {0, n - 2, n - 1};
-    void *g = calloc(n, sizeof(float)); /* zeros in either type */
+    void *g = plain_zeros(n, sizeof(float)); /* zeros in either type */
     const struct store_contribution contribution = {g, type, true, 0};
-    struct expected e = expect(&f, unit);
+    struct store_values before = store_fixture_values(&f, unit);
     for (int i = 0; i < COUNT(places); i++) {
         char *at = (char *)g + places[i] * number_bytes(type);
         memcpy(at, type == NUMBER_BF16 ? (const void *)&(uint16_t){i ? 0x7f80 : 0xffc0} : &(float){i ? INFINITY : NAN},
@@ -255,13 +173,15 @@ TEST_EACH(a_slice_that_is_not_finite_changes_nothing, 8)
         ck_assert_int_eq(store_fold(&f.store, unit, 1, &contribution, how, &hyper), -EDOM);
         memset(at, 0, number_bytes(type));
     }
-    ck_assert(how == STORE_FOLD_HOLD || !f.store.sums[unit]);
-    for (uint64_t i = 0; how == STORE_FOLD_HOLD && i < u->n; i++)
-        if (f.store.held[u->offset + i] != 0) /* an assertion is slow */
-            ck_abort_msg("element %ju", (uintmax_t)i);
-    check_and_free(&e, &f, unit);
+    struct store_values after = store_fixture_values(&f, unit);
+    ck_assert(holds || !f.store.sums[unit]);
+    if (holds)
+        store_fixture_same(f.store.held + u->offset, before.m, u->n, "held"); /* zeros */
+    store_fixture_same(after.w, before.w, u->n, "w");
+    store_fixture_same(after.m, before.m, u->n, "m");
+    store_fixture_same(after.v, before.v, u->n, "v");
     ck_assert_int_eq(store_fold(&f.store, unit, 1, &contribution, how, &hyper), 0); /* mended, it counts */
-    free(g);
+    store_values_free(&before), store_values_free(&after), free(g);
     store_fixture_close(&f);
 }
 
@@ -286,7 +206,7 @@ TEST_EACH(finite_slices_that_make_a_weight_that_is_not_are_told, 6)
     store_fixture_open_as(&f, store_fixture_big, false, &options);
     const uint32_t unit = 2;
     const struct model_unit *u = &f.model.units[unit];
-    float *g = floats(u->n);
+    float *g = plain_zeros(u->n, sizeof *g);
     const struct store_contribution first = {g, NUMBER_FP32, true, 0}, second = {g, NUMBER_FP32, false, 1};
     ck_assert_int_eq(store_fold(&f.store, unit, 0, &first, how, &hp), 0);
     ck_assert_int_eq(store_update(&f.store, unit, how, &hp), 0); /* as it should be */

@@ -7,52 +7,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* tests/oracle/make_clip.py has the same. */
-static float number(uint64_t i, uint64_t seed)
-{
-    return (float)(int32_t)((uint32_t)(i + seed * 1000003) * 2654435761u) * 0x1p-31f;
-}
-
-static float *numbers(const struct model_piece *piece, uint64_t seed, float scale)
-{
-    float *x = calloc(piece->n, sizeof *x);
-
-    ck_assert_ptr_nonnull(x);
-    for (uint64_t i = 0; i < piece->n; i++)
-        x[i] = number(i, seed + piece->tensor) * scale;
-    return x;
-}
-
 static void set_weights(struct store_fixture *f)
 {
-    for (uint32_t u = 0; u < f->model.n_units; u++)
-        for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
-            const struct model_piece *piece = &f->model.pieces[f->model.units[u].first_piece + i];
-            const struct parameters p = store_parameters(&f->store, u, piece->offset, piece->n, 0);
-            float *w = numbers(piece, 1000, 1);
-            optimizer_write(&p, w, NULL, NULL);
-            free(w);
-        }
+    for (struct store_piece at = {0}; store_fixture_next(f, &at);) {
+        const struct parameters p = store_parameters(&f->store, at.unit, at.piece->offset, at.piece->n, 0);
+        float *w = plain_zeros(p.n, sizeof *w);
+        for (uint64_t i = 0; i < p.n; i++)
+            w[i] = plain_number(i, 1000 + at.piece->tensor);
+        optimizer_write(&p, w, NULL, NULL);
+        free(w);
+    }
 }
 
 /* All units; a tied one in two visits of half of it each. */
 static void hold(struct store_fixture *f, uint64_t step, float scale, const struct hyper *hp)
 {
-    for (uint32_t u = 0; u < f->model.n_units; u++) {
-        const struct model_unit *unit = &f->model.units[u];
-        float *g = calloc(unit->n, sizeof *g);
-        ck_assert_ptr_nonnull(g);
-        for (uint32_t i = 0; i < unit->n_pieces; i++) {
-            const struct model_piece *piece = &f->model.pieces[unit->first_piece + i];
-            float *x = numbers(piece, 100 * step, scale / (float)unit->n_visits);
-            for (uint64_t k = 0; k < piece->n; k++)
-                g[piece->offset + k] = x[k];
-            free(x);
-        }
-        for (uint32_t visit = 0; visit < unit->n_visits; visit++)
-            ck_assert(plain_store_fold(&f->store, u, 0, g, visit == 0, STORE_FOLD_HOLD, hp));
-        free(g);
+    float *g = plain_zeros(f->model.segment_n, sizeof *g);
+
+    for (struct store_piece at = {0}; store_fixture_next(f, &at);) {
+        const struct model_unit *unit = &f->model.units[at.unit];
+        for (uint64_t i = 0; i < at.piece->n; i++)
+            g[unit->offset + at.piece->offset + i] =
+                plain_number(i, 100 * step + at.piece->tensor) * (scale / (float)unit->n_visits);
     }
+    for (uint32_t u = 0; u < f->model.n_units; u++)
+        for (uint32_t visit = 0; visit < f->model.units[u].n_visits; visit++)
+            store_fixture_fold(f, u, &(struct store_given){.g = g + f->model.units[u].offset, .first = visit == 0},
+                               STORE_FOLD_HOLD, hp);
+    free(g);
 }
 
 static double norm_of(const struct store_fixture *f)
@@ -74,19 +56,17 @@ static void check_weights(const struct store_fixture *f, FILE *file, double lr, 
         ck_assert_int_eq(fscanf(file, " tensor %63s %u", name, &n), 2);
         const struct model_tensor *tensor = model_find(&f->model, name);
         ck_assert(tensor && tensor->n == n);
-        for (uint32_t u = 0; u < f->model.n_units; u++)
-            for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
-                const struct model_piece *piece = &f->model.pieces[f->model.units[u].first_piece + i];
-                struct store_values x = store_fixture_values(f, u);
-                for (uint64_t k = 0; tensor == &f->model.tensors[piece->tensor] && k < n; k++) {
-                    const double got = x.w[piece->offset + k];
-                    double want;
-                    ck_assert_int_eq(fscanf(file, "%lf", &want), 1);
-                    if (!(fabs(got - want) <= n_steps * (0x1p-24 * fmax(1, fabs(want)) + 0x1p-20 * lr)))
-                        ck_abort_msg("%s, element %ju: %.9g, not %.9g", name, (uintmax_t)k, got, want);
-                }
-                store_values_free(&x);
+        for (struct store_piece at = {0}; store_fixture_next(f, &at);) {
+            struct store_values x = store_fixture_values(f, at.unit);
+            for (uint64_t k = 0; tensor == at.tensor && k < n; k++) {
+                const double got = x.w[at.piece->offset + k];
+                double want;
+                ck_assert_int_eq(fscanf(file, "%lf", &want), 1);
+                if (!(fabs(got - want) <= n_steps * (0x1p-24 * fmax(1, fabs(want)) + 0x1p-20 * lr)))
+                    ck_abort_msg("%s, element %ju: %.9g, not %.9g", name, (uintmax_t)k, got, want);
             }
+            store_values_free(&x);
+        }
     }
 }
 

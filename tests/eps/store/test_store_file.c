@@ -92,15 +92,12 @@ static void add_all_but(struct file *file, const struct model *model, const char
 
 static void check_exact(const struct store_fixture *f)
 {
-    for (uint32_t u = 0; u < f->model.n_units; u++)
-        for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
-            const struct model_piece *p = &f->model.pieces[f->model.units[u].first_piece + i];
-            const struct model_tensor *tensor = &f->model.tensors[p->tensor];
-            const float *w = store_weights(&f->store, u) + p->offset;
-            for (uint64_t k = 0; k < p->n; k++)
-                if (w[k] != exact(p->first_row * tensor->shape[1] + k))
-                    ck_abort_msg("%s, unit %u, element %ju: %a", tensor->name, u, (uintmax_t)k, w[k]);
-        }
+    for (struct store_piece at = {0}; store_fixture_next(f, &at);) {
+        const float *w = store_weights(&f->store, at.unit) + at.piece->offset;
+        for (uint64_t k = 0; k < at.piece->n; k++)
+            if (w[k] != exact(at.first + k))
+                ck_abort_msg("%s, unit %u, element %ju: %a", at.tensor->name, at.unit, (uintmax_t)k, w[k]);
+    }
 }
 
 SUITE_TIMEOUT(60)
@@ -148,56 +145,6 @@ TEST(a_tensor_cut_over_units_is_loaded_in_order_of_rows)
     int fd = finish(&file);
     ck_assert_msg(store_load(&f.store, &fd, 1, &err) == 0, "%s", err.text);
     check_exact(&f);
-    close(fd);
-    store_fixture_close(&f);
-}
-
-/* A file as it should be but for one tensor, which says what is wrong. */
-static const struct {
-    const char *left_out, *added, *type;
-    uint64_t rows; /* 0: as it should be */
-    float odd;
-    const char *sentence;
-} bad_files[] = {
-    {"transformer.ln_f.bias", NULL, NULL, 0, 0, "transformer.ln_f.bias is missing"},
-    {"transformer.wpe.weight", "transformer.wpe.weight", "F32", 4, 0,
-     "transformer.wpe.weight is 4 x 8, the model's is 5 x 8"},
-    {NULL, "transformer.h.2.ln_1.bias", "F32", 8, 0, "transformer.h.2.ln_1.bias is no tensor of this model"},
-    {NULL, "attn.bias", "F32", 8, 0, "attn.bias is no tensor of this model"},
-    {NULL, "h.0.ln_1.weight", "F32", 0, 0, "transformer.h.0.ln_1.weight comes twice"},
-    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "F32", 0, NAN,
-     "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
-    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "BF16", 0, INFINITY,
-     "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
-    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "I16", 0, 0,
-     "h.1.mlp.c_fc.bias is of a type that is not read here"},
-    {NULL, "lm_head.weight", "F32", 0, 0.5f, "lm_head.weight differs from wte.weight"},
-    {NULL, "lm_head.weight", "F32", 16, 0, "lm_head.weight is 16 x 8, the model's is 17 x 8"},
-};
-
-TEST_EACH(what_is_wrong_with_a_file_is_said_by_name, COUNT(bad_files))
-{
-    const char *added = bad_files[_i].added;
-    struct file file = {0};
-    struct store_fixture f;
-    struct error err = {0};
-
-    store_fixture_open(&f, store_fixture_small, true, 0);
-    add_all_but(&file, &f.model, bad_files[_i].left_out);
-    if (added) {
-        struct model_tensor tensor = {.n_dims = 2, .shape = {1, 8}};
-        const char *like = strcmp(added, "lm_head.weight") == 0 ? "wte.weight" : added;
-        if (model_find(&f.model, like))
-            tensor = *model_find(&f.model, like);
-        if (bad_files[_i].rows)
-            tensor.shape[0] = bad_files[_i].rows;
-        tensor.n = tensor.shape[0] * tensor.shape[1];
-        add_tensor(&file, added, bad_files[_i].type, &tensor, bad_files[_i].odd);
-    }
-    int fd = finish(&file);
-    ck_assert_int_eq(store_load(&f.store, &fd, 1, &err), -EINVAL);
-    if (strncmp(err.text, bad_files[_i].sentence, strlen(bad_files[_i].sentence)) != 0)
-        ck_abort_msg("'%s', not '%s...'", err.text, bad_files[_i].sentence);
     close(fd);
     store_fixture_close(&f);
 }
@@ -264,30 +211,43 @@ TEST_EACH(moments_and_their_counts_are_loaded, 2)
     add_updates(&file, "I64", f.model.n_tensors, 5);
     int fd = finish(&file);
     ck_assert_msg(store_load_moments(&f.store, fd, &err) == 0, "%s", err.text);
-    for (uint32_t u = 0; u < f.model.n_units; u++) {
-        const struct model_unit *unit = &f.model.units[u];
+    for (uint32_t u = 0; u < f.model.n_units; u++)
         ck_assert_uint_eq(f.store.updates[u], 5);
-        for (uint32_t i = 0; i < unit->n_pieces; i++) {
-            const struct model_piece *p = &f.model.pieces[unit->first_piece + i];
-            const uint64_t first = p->first_row * f.model.tensors[p->tensor].shape[1];
-            for (uint64_t k = 0; k < p->n; k++)
-                if (f.store.m[unit->offset + p->offset + k] != exact(first + k) ||
-                    f.store.v[unit->offset + p->offset + k] != fabsf(exact(first + k)))
-                    ck_abort_msg("%s, unit %u, element %ju", f.model.tensors[p->tensor].name, u, (uintmax_t)k);
-        }
+    for (struct store_piece at = {0}; store_fixture_next(&f, &at);) {
+        const uint64_t i = f.model.units[at.unit].offset + at.piece->offset;
+        for (uint64_t k = 0; k < at.piece->n; k++)
+            if (f.store.m[i + k] != exact(at.first + k) || f.store.v[i + k] != fabsf(exact(at.first + k)))
+                ck_abort_msg("%s, unit %u, element %ju", at.tensor->name, at.unit, (uintmax_t)k);
     }
     close(fd);
     store_fixture_close(&f);
 }
 
-/* Of the small model; like: whose shape the added one has. The third tensor is h.0.ln_1.weight. */
-static const struct {
+/* A file of the small, tied model as it should be, but for one tensor, which says what is wrong: weights, or moments and
+ * their counts. like: the tensor of the model whose shape the added one has, but for its rows if they are named. Of
+ * "updates", rows and updates: how many, and the count of the third tensor, h.0.ln_1.weight. */
+static const struct bad {
     const char *left_out, *added, *like, *type;
-    uint64_t rows;
+    uint64_t rows; /* 0: as it should be */
     float odd;
-    int64_t updates;
+    int64_t updates; /* 0: these are weights */
     const char *sentence;
-} bad_moments[] = {
+} bad_files[] = {
+    {"transformer.ln_f.bias", NULL, NULL, NULL, 0, 0, 0, "transformer.ln_f.bias is missing"},
+    {"transformer.wpe.weight", "transformer.wpe.weight", "wpe.weight", "F32", 4, 0, 0,
+     "transformer.wpe.weight is 4 x 8, the model's is 5 x 8"},
+    {NULL, "transformer.h.2.ln_1.bias", "ln_f.bias", "F32", 0, 0, 0,
+     "transformer.h.2.ln_1.bias is no tensor of this model"},
+    {NULL, "attn.bias", "ln_f.bias", "F32", 0, 0, 0, "attn.bias is no tensor of this model"},
+    {NULL, "h.0.ln_1.weight", "ln_f.bias", "F32", 0, 0, 0, "transformer.h.0.ln_1.weight comes twice"},
+    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "F32", 0, NAN, 0,
+     "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
+    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "BF16", 0, INFINITY, 0,
+     "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
+    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "I16", 0, 0, 0,
+     "h.1.mlp.c_fc.bias is of a type that is not read here"},
+    {NULL, "lm_head.weight", "wte.weight", "F32", 0, 0.5f, 0, "lm_head.weight differs from wte.weight"},
+    {NULL, "lm_head.weight", "wte.weight", "F32", 16, 0, 0, "lm_head.weight is 16 x 8, the model's is 17 x 8"},
     {"v.transformer.ln_f.bias", NULL, NULL, NULL, 0, 0, 5,
      "v.transformer.ln_f.bias is missing; are these another model's moments?"},
     {"m.transformer.wpe.weight", "m.wpe.weight", "wpe.weight", "F32", 4, 0, 5,
@@ -303,37 +263,42 @@ static const struct {
     {"v.transformer.ln_f.bias", "v.ln_f.bias", "ln_f.bias", "F32", 0, -0x1p-149f, 5,
      "v.ln_f.bias has a negative value"},
     {"m.transformer.ln_f.bias", "m.ln_f.bias", "ln_f.bias", "BF16", 0, 0, 5, "m.ln_f.bias is not F32"},
-    {NULL, NULL, NULL, "F64", 0, 0, 5, "updates is 28, not one count (I64) for each of the model's 28 tensors"},
-    {NULL, NULL, NULL, NULL, 27, 0, 5, "updates is 27, not one count (I64) for each of the model's 28 tensors"},
-    {NULL, NULL, NULL, NULL, 0, 0, -1, "updates: -1 for transformer.h.0.ln_1.weight is no count"},
-    {NULL, NULL, NULL, NULL, 0, 0, ((int64_t)1 << 48) + 1, "updates: 281474976710657 for"},
-    {NULL, NULL, NULL, NULL, 0, 0, 6, "updates: 5 for transformer.h.0.ln_1.bias, where its neighbours had 6"},
-    {NULL, "updates", NULL, NULL, 0, 0, 0, "updates is missing; was this file written by eps?"},
+    {NULL, "updates", NULL, "F64", 28, 0, 5, "updates is 28, not one count (I64) for each of the model's 28 tensors"},
+    {NULL, "updates", NULL, "I64", 27, 0, 5, "updates is 27, not one count (I64) for each of the model's 28 tensors"},
+    {NULL, "updates", NULL, "I64", 28, 0, -1, "updates: -1 for transformer.h.0.ln_1.weight is no count"},
+    {NULL, "updates", NULL, "I64", 28, 0, ((int64_t)1 << 48) + 1, "updates: 281474976710657 for"},
+    {NULL, "updates", NULL, "I64", 28, 0, 6, "updates: 5 for transformer.h.0.ln_1.bias, where its neighbours had 6"},
+    {NULL, "updates", NULL, "I64", 0, 0, 5, "updates is missing; was this file written by eps?"},
 };
 
-TEST_EACH(what_is_wrong_with_moments_is_said_by_name, COUNT(bad_moments))
+TEST_EACH(what_is_wrong_with_a_file_is_said_by_name, COUNT(bad_files))
 {
-    const char *added = bad_moments[_i].added, *type = bad_moments[_i].type, *sentence = bad_moments[_i].sentence;
-    const uint64_t rows = bad_moments[_i].rows;
+    const struct bad *bad = &bad_files[_i];
+    const bool odd_updates = bad->added && strcmp(bad->added, "updates") == 0;
     struct file file = {0};
     struct store_fixture f;
     struct error err = {0};
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    add_moments_but(&file, &f.model, bad_moments[_i].left_out);
-    if (bad_moments[_i].like) {
-        struct model_tensor tensor = *model_find(&f.model, bad_moments[_i].like);
-        tensor.shape[0] = rows ? rows : tensor.shape[0];
+    if (bad->updates)
+        add_moments_but(&file, &f.model, bad->left_out);
+    else
+        add_all_but(&file, &f.model, bad->left_out);
+    if (bad->like) {
+        struct model_tensor tensor = *model_find(&f.model, bad->like);
+        tensor.shape[0] = bad->rows ? bad->rows : tensor.shape[0];
         tensor.n = tensor.shape[0] * tensor.shape[1];
-        add_tensor(&file, added, type, &tensor, bad_moments[_i].odd);
+        add_tensor(&file, bad->added, bad->type, &tensor, bad->odd);
     }
-    if (!added || strcmp(added, "updates") != 0)
-        add_updates(&file, !added && type ? type : "I64", !added && rows ? (uint32_t)rows : f.model.n_tensors,
-                    bad_moments[_i].updates);
+    if (odd_updates && bad->rows)
+        add_updates(&file, bad->type, (uint32_t)bad->rows, bad->updates);
+    if (bad->updates && !odd_updates)
+        add_updates(&file, "I64", f.model.n_tensors, 5);
     int fd = finish(&file);
-    ck_assert_int_eq(store_load_moments(&f.store, fd, &err), -EINVAL);
-    if (strncmp(err.text, sentence, strlen(sentence)) != 0)
-        ck_abort_msg("'%s', not '%s...'", err.text, sentence);
+    ck_assert_int_eq(bad->updates ? store_load_moments(&f.store, fd, &err) : store_load(&f.store, &fd, 1, &err),
+                     -EINVAL);
+    if (strncmp(err.text, bad->sentence, strlen(bad->sentence)) != 0)
+        ck_abort_msg("'%s', not '%s...'", err.text, bad->sentence);
     close(fd);
     store_fixture_close(&f);
 }

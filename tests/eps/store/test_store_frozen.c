@@ -1,12 +1,12 @@
 /* A store with frozen tensors: what they cost, that no update touches them, and what of them is in a checkpoint. */
 #include "proto/plan/host.h"
+#include "tests/kit/plain.h"
 #include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* Frozen tensors in the middle of a unit, at its end, all of it, a tied one; and all but biases. */
@@ -14,14 +14,7 @@ static const char *const sets[] = {"h.*.attn.*,ln_f.weight", "h.*.mlp.*", "h.0.*
 
 static void open_frozen(struct store_fixture *f, const char *freeze, const struct store_options *options)
 {
-    struct model_config config = store_fixture_small;
-
-    *f = (struct store_fixture){0};
-    config.tied = true, config.gpt2.scale_attention = true;
-    config.norm_epsilon = 1e-5f, config.initializer_range = 0.02f;
-    ck_assert_int_eq(model_init(&f->model, &config, NULL), 0);
-    ck_assert_int_eq(model_freeze(&f->model, freeze, NULL), 0);
-    ck_assert_int_eq(store_init(&f->store, &f->model, options, &f->ledger, NULL), 0);
+    store_fixture_open_frozen(f, store_fixture_small, true, freeze, options);
     store_draw(&f->store, 3);
 }
 
@@ -30,63 +23,64 @@ static const struct store_options forms[] = {
     {.train = true, .precision = NUMBER_BF16},
     {.train = true, .precision = NUMBER_BF16, .moments = NUMBER_BF16},
     {.train = true, .fenced = true},
+    {.train = true, .fenced = true, .precision = NUMBER_BF16, .moments = NUMBER_BF16},
+    {.train = true, .moments = NUMBER_BF16},
     {.train = true, .n_accumulators = 2},
+    {.train = false},
+    {.train = false, .precision = NUMBER_BF16},
 };
 
-/* To the byte: nothing but their weights, but for the cache lines that each unit's arrays are rounded up to. */
-TEST_EACH(a_frozen_parameter_costs_its_wire_form_and_nothing_else, COUNT(sets) * COUNT(forms))
+/* To the byte: what is trained takes what its form says, what is frozen its wire form, and nothing else but the cache
+ * lines that each unit's arrays are rounded up to; with tables of 600 layers. The plan knows nothing of the store, nor the
+ * store of the plan. */
+TEST_EACH(the_ledger_is_what_the_form_says_and_the_plan, (1 + COUNT(sets)) * COUNT(forms))
 {
-    const struct store_options *o = &forms[_i / COUNT(sets)];
+    const struct store_options *o = &forms[_i % COUNT(forms)];
     const bool is_bf16 = o->precision == NUMBER_BF16;
+    const int set = _i / COUNT(forms) - 1;
+    const uint64_t moment = !o->train ? 0 : o->moments == NUMBER_BF16 ? 2 : 4;
+    struct model_config config = store_fixture_small;
     struct store_fixture f;
     uint64_t n = 0, tied = 0, largest = 0;
 
-    open_frozen(&f, sets[_i % COUNT(sets)], o);
+    config.n_layers = set < 0 ? 600 : config.n_layers;
+    store_fixture_open_frozen(&f, config, true, set < 0 ? "" : sets[set], o);
     for (const struct model_unit *u = f.model.units; u < f.model.units + f.model.n_units; u++) {
         const uint64_t room = (u->n_trained + 31) / 32 * 32;
         n += room, tied += u->n_visits > 1 ? room : 0, largest = largest < room ? room : largest;
     }
-    ck_assert_uint_lt(n, f.model.segment_n);
-    const uint64_t moment = o->moments == NUMBER_BF16 ? 2 : 4;
+    ck_assert_int_eq(n < f.model.segment_n, set >= 0);
     const struct ledger_row *rows = f.ledger.rows;
     ck_assert_uint_eq(rows[LEDGER_WEIGHTS].current, f.model.segment_n * (is_bf16 ? 2 : 4));
-    ck_assert_uint_eq(rows[LEDGER_MASTER].current, is_bf16 ? 2 * n : 0);
+    ck_assert_uint_eq(rows[LEDGER_MASTER].current, is_bf16 && o->train ? 2 * n : 0);
     ck_assert_uint_eq(rows[LEDGER_FIRST_MOMENT].current, moment * n);
     ck_assert_uint_eq(rows[LEDGER_SECOND_MOMENT].current, moment * n);
     ck_assert_uint_eq(rows[LEDGER_SUM].current, o->fenced ? 4 * n : 0);
-    ck_assert_uint_eq(rows[LEDGER_TIED].current, o->fenced ? 0 : 4 * tied);
+    ck_assert_uint_eq(rows[LEDGER_TIED].current, o->fenced || !o->train ? 0 : 4 * tied);
     ck_assert_uint_eq(rows[LEDGER_ACCUMULATORS].current, 4 * o->n_accumulators * largest);
 
-    const struct plan_host_setting setting = {.goal = {.purpose = PLAN_TRAIN,
+    const struct plan_host_setting setting = {.goal = {.purpose = o->train ? PLAN_TRAIN : PLAN_EVALUATE,
                                                        .precision = o->precision,
                                                        .moments = o->moments,
                                                        .fenced = o->fenced,
-                                                       .adamw = o->n_accumulators > 0,
+                                                       .adamw = true,
                                                        .n_parts = o->n_accumulators ? 2 : 1,
                                                        .batch = 2,
                                                        .seq = 4},
                                               .n_workers = 1};
     struct plan_host host;
+    uint64_t total = 0;
     plan_host(&host, &f.model, &setting);
+    ck_assert_uint_eq(host.n_accumulators, o->n_accumulators);
+    if (set < 0) /* tables of the job: squares, and where each save is; those of few layers are not counted */
+        host.bytes[LEDGER_OTHER] -= f.model.n_units * (sizeof(double) + (o->train ? PLAN_HOST_SAVES : 0));
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
-        if (c != LEDGER_INBOX && c != LEDGER_DATA) /* the job's, not the store's */
+        if (c != LEDGER_INBOX && c != LEDGER_DATA) { /* the job's, not the store's */
             ck_assert_msg(rows[c].current == host.bytes[c], "%s", ledger_name((enum ledger_category)c));
-    store_fixture_close(&f);
-}
-
-/* All weights as fp32, unit after unit. */
-static float *read_weights(const struct store_fixture *f)
-{
-    float *all = calloc(f->model.segment_n, sizeof *all);
-
-    ck_assert_ptr_nonnull(all);
-    for (uint32_t u = 0; u < f->model.n_units; u++)
-        for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
-            const struct model_piece *piece = &f->model.pieces[f->model.units[u].first_piece + i];
-            const struct parameters p = store_parameters(&f->store, u, piece->offset, piece->n, 0);
-            optimizer_read(&p, all + f->model.units[u].offset + piece->offset, NULL, NULL);
+            total += rows[c].current;
         }
-    return all;
+    ck_assert_uint_eq(f.ledger.total.current, total);
+    store_fixture_close(&f);
 }
 
 static void step(struct store_fixture *f, enum store_fold how)
@@ -94,18 +88,16 @@ static void step(struct store_fixture *f, enum store_fold how)
     const struct hyper hyper = {
         .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5, .grad_scale = 1};
 
-    for (uint32_t u = 0; u < f->model.n_units; u++) {
-        const uint64_t n = f->model.units[u].n_trained;
-        float *g = calloc(n + 1, sizeof *g);
-        for (uint64_t i = 0; i < n; i++)
-            g[i] = (float)(i % 7) - 3.5f;
-        if (n > 0) {
-            const struct store_contribution contribution = {g, NUMBER_FP32, true, 0};
-            ck_assert_int_eq(store_fold(&f->store, u, 0, &contribution, how, &hyper), 0);
+    float *g = plain_zeros(f->model.largest_unit, sizeof *g);
+
+    for (uint64_t i = 0; i < f->model.largest_unit; i++)
+        g[i] = (float)(i % 7) - 3.5f;
+    for (uint32_t u = 0; u < f->model.n_units; u++)
+        if (f->model.units[u].n_trained > 0) {
+            store_fixture_fold(f, u, &(struct store_given){.g = g, .first = true}, how, &hyper);
             ck_assert_int_eq(store_update(&f->store, u, how, &hyper), 0);
         }
-        free(g);
-    }
+    free(g);
 }
 
 /* A gradient of 3.5 at most and 0.5 at least moves every weight by about lr, and weight decay would move the rest. */
@@ -117,22 +109,20 @@ TEST_EACH(an_update_moves_every_trained_weight_and_no_frozen_one, COUNT(sets) * 
                                           .fenced = how == STORE_FOLD_HOLD,
                                           .n_accumulators = how == STORE_FOLD_SUM ? 2 : 0,
                                           .clip_update = how == STORE_FOLD_MOMENTS ? 0.5 : 0};
-    struct store_fixture f;
+    struct store_fixture still, moved;
 
-    open_frozen(&f, sets[_i / 3], &options);
-    float *before = read_weights(&f);
-    step(&f, how);
-    float *after = read_weights(&f);
-    for (uint32_t u = 0; u < f.model.n_units; u++) {
-        const struct model_unit *unit = &f.model.units[u];
-        for (uint64_t i = 0; i < unit->n; i++) {
-            const bool same = memcmp(&before[unit->offset + i], &after[unit->offset + i], sizeof *before) == 0;
-            ck_assert_msg(same == (i >= unit->n_trained), "unit %u, element %ju", u, (uintmax_t)i);
-        }
-        ck_assert_uint_eq(f.store.updates[u], unit->n_trained > 0);
+    open_frozen(&still, sets[_i / 3], &options), open_frozen(&moved, sets[_i / 3], &options);
+    step(&moved, how);
+    for (uint32_t u = 0; u < moved.model.n_units; u++) {
+        const struct model_unit *unit = &moved.model.units[u];
+        struct store_values x = store_fixture_values(&still, u), y = store_fixture_values(&moved, u);
+        for (uint64_t i = 0; i < unit->n; i++)
+            if ((memcmp(&x.w[i], &y.w[i], sizeof *x.w) == 0) != (i >= unit->n_trained))
+                ck_abort_msg("unit %u, element %ju", u, (uintmax_t)i);
+        ck_assert_uint_eq(moved.store.updates[u], unit->n_trained > 0);
+        store_values_free(&x), store_values_free(&y);
     }
-    free(before), free(after);
-    store_fixture_close(&f);
+    store_fixture_close(&still), store_fixture_close(&moved);
 }
 
 TEST(the_norm_is_that_of_the_trained_elements)
@@ -148,38 +138,15 @@ TEST(the_norm_is_that_of_the_trained_elements)
     store_fixture_close(&f);
 }
 
-static int make_file(const char *name)
-{
-    int fd = memfd_create(name, MFD_CLOEXEC);
-
-    ck_assert_int_ge(fd, 0);
-    return fd;
-}
-
 /* In bf16 the frozen weights are the file's rounded to nearest, and stay so in the next file. */
 TEST_EACH(what_was_written_is_loaded_bit_for_bit, COUNT(sets) * 3)
 {
-    const struct store_options *options = &forms[_i % 3];
-    const char *freeze = sets[_i / 3];
-    const int weights = make_file("weights"), moments = make_file("moments");
     struct store_fixture a, b;
-    struct error err = {""};
 
-    open_frozen(&a, freeze, options);
-    open_frozen(&b, freeze, options);
+    open_frozen(&a, sets[_i / 3], &forms[_i % 3]), open_frozen(&b, sets[_i / 3], &forms[_i % 3]);
     step(&a, STORE_FOLD_MOMENTS);
-    store_fixture_write(&a.store, weights, moments, NULL);
-    ck_assert_msg(store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
-    float *x = read_weights(&a), *y = read_weights(&b);
-    store_fixture_same(x, y, a.model.segment_n, "w");
-    free(x), free(y);
-    const size_t bytes = a.model.trained_n * number_bytes(options->moments);
-    ck_assert_mem_eq(a.store.m ? (void *)a.store.m : a.store.m16, b.store.m ? (void *)b.store.m : b.store.m16, bytes);
-    ck_assert_mem_eq(a.store.v ? (void *)a.store.v : a.store.v16, b.store.v ? (void *)b.store.v : b.store.v16, bytes);
-    for (uint32_t u = 0; u < a.model.n_units; u++)
-        ck_assert_uint_eq(b.store.updates[u], a.store.updates[u]);
-    close(weights), close(moments);
+    store_fixture_reload(&b, &a);
+    store_fixture_same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
@@ -193,7 +160,7 @@ static const struct {
 
 TEST_EACH(moments_of_another_frozen_set_are_refused_by_name, COUNT(others))
 {
-    const int weights = make_file("weights"), moments = make_file("moments");
+    const int weights = store_fixture_file(), moments = store_fixture_file();
     struct store_fixture a, b;
     struct error err = {""};
 

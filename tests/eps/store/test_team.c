@@ -1,3 +1,4 @@
+#include "tests/kit/plain.h"
 #include "tests/kit/test.h"
 
 #include "eps/store/team.h"
@@ -5,10 +6,6 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 struct visits {
     unsigned char *seen; /* (n) how often each element was in a run */
@@ -37,12 +34,9 @@ TEST_RANGE(runs_cover_the_range_once_at_block_limits, 1, 9)
 {
     const int n_threads = _i;
 
-#ifdef _OPENMP
-    omp_set_num_threads(n_threads);
-#endif
-    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
-        struct visits v = {.seen = calloc(sizes[k] + 1, 1), .n = sizes[k]};
-        ck_assert_ptr_nonnull(v.seen);
+    plain_set_threads(n_threads);
+    for (int k = 0; k < COUNT(sizes); k++) {
+        struct visits v = {.seen = plain_zeros(sizes[k] + 1, 1), .n = sizes[k]};
         team_run(v.n, count, &v);
         for (size_t i = 0; i <= v.n; i++)
             if (v.seen[i] != (i < v.n))
@@ -55,9 +49,8 @@ TEST_RANGE(runs_cover_the_range_once_at_block_limits, 1, 9)
 
 TEST(a_small_range_is_the_callers_alone)
 {
-    struct visits v = {.seen = calloc(32 * TEAM_BLOCK, 1), .n = 32 * TEAM_BLOCK - 1};
+    struct visits v = {.seen = plain_zeros(32 * TEAM_BLOCK, 1), .n = 32 * TEAM_BLOCK - 1};
 
-    ck_assert_ptr_nonnull(v.seen);
     team_run(v.n, count, &v);
     ck_assert_int_eq(v.n_runs, 1);
     team_run(0, count, &v);

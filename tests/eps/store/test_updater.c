@@ -39,8 +39,7 @@ static void open_world(struct world *w)
     store_fixture_open(&w->f, store_fixture_small, false, 1);
     ck_assert_uint_ge(w->f.model.n_units, 4);
     store_draw(&w->f.store, 3);
-    w->slice = calloc(MODEL_SLICE, sizeof *w->slice);
-    ck_assert_ptr_nonnull(w->slice);
+    w->slice = plain_zeros(MODEL_SLICE, sizeof *w->slice);
     for (size_t i = 0; i < MODEL_SLICE; i++)
         w->slice[i] = 0.01f * (float)(i % 7) - 0.02f;
     sem_init(&w->done, 0, 0);
@@ -89,25 +88,6 @@ static void make_busy(struct world *w)
     sem_wait(&w->entered);
 }
 
-static struct updater_task fold_of(const struct world *w, uint32_t unit, enum store_fold how, bool first)
-{
-    return (struct updater_task){.kind = UPDATER_FOLD,
-                                 .unit = unit,
-                                 .contribution = {w->slice, NUMBER_FP32, first, 0},
-                                 .how = how,
-                                 .hyper = hyper};
-}
-
-/* The result of this one job. */
-static int do_one(struct world *w, struct updater_task job)
-{
-    job.result = 1;
-    updater_submit(w->updater, &job);
-    sem_wait(&w->done);
-    ck_assert(updater_take(w->updater, &job));
-    return job.result;
-}
-
 TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
 {
     /* Two folds of one unit are told apart by `first`. */
@@ -116,14 +96,18 @@ TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
         bool first;
     } submitted[] = {{3, true}, {1, true}, {2, true}, {1, false}, {0, true}, {3, false}},
       taken[] = {{0, true}, {1, true}, {1, false}, {2, true}, {3, true}, {3, false}};
-    enum { N = sizeof taken / sizeof *taken };
+    enum { N = COUNT(taken) };
     struct world w;
     struct updater_task job;
 
     open_world(&w);
     make_busy(&w);
     for (int i = 0; i < N; i++) {
-        job = fold_of(&w, submitted[i].unit, STORE_FOLD_MOMENTS, submitted[i].first);
+        job = (struct updater_task){.kind = UPDATER_FOLD,
+                                    .unit = submitted[i].unit,
+                                    .contribution = {w.slice, NUMBER_FP32, submitted[i].first, 0},
+                                    .how = STORE_FOLD_MOMENTS,
+                                    .hyper = hyper};
         updater_submit(w.updater, &job);
     }
     submit_call(&w, count);
@@ -158,8 +142,7 @@ TEST(a_held_sum_that_overflows_gives_edom)
 
     store_fixture_open_as(&f, store_fixture_small, false, &options);
     const uint64_t n = f.model.units[1].n;
-    float *g = calloc(n, sizeof *g);
-    ck_assert_ptr_nonnull(g);
+    float *g = plain_zeros(n, sizeof *g);
     g[n / 2] = 3e38f;
     struct updater_task job = {.kind = UPDATER_FOLD,
                                .unit = 1,
@@ -178,34 +161,6 @@ TEST(a_held_sum_that_overflows_gives_edom)
     ck_assert_double_eq(squares, (double)3e38f * (double)3e38f);
     free(g);
     store_fixture_close(&f);
-}
-
-/* Against the store's own functions, called here. */
-TEST(folds_and_updates_are_the_stores)
-{
-    struct world w;
-    struct store_fixture here;
-
-    open_world(&w);
-    store_fixture_open(&here, store_fixture_small, false, 1);
-    store_draw(&here.store, 3);
-    for (uint32_t unit = 0; unit < here.model.n_units; unit++) {
-        ck_assert_int_eq(do_one(&w, fold_of(&w, unit, STORE_FOLD_MOMENTS, true)), 0);
-        ck_assert_int_eq(do_one(&w, (struct updater_task){.kind = UPDATER_UPDATE,
-                                                          .unit = unit,
-                                                          .how = STORE_FOLD_MOMENTS,
-                                                          .hyper = hyper}),
-                         0);
-        ck_assert(plain_store_fold(&here.store, unit, 0, w.slice, true, STORE_FOLD_MOMENTS, &hyper));
-        store_update(&here.store, unit, STORE_FOLD_MOMENTS, &hyper);
-        ck_assert_uint_eq(w.f.store.updates[unit], 1);
-        store_fixture_same(store_weights(&w.f.store, unit), store_weights(&here.store, unit), here.model.units[unit].n,
-                           "weights");
-    }
-    store_fixture_same(w.f.store.m, here.store.m, here.model.segment_n, "m");
-    store_fixture_same(w.f.store.v, here.store.v, here.model.segment_n, "v");
-    store_fixture_close(&here);
-    close_world(&w);
 }
 
 TEST(stop_finishes_what_is_queued)
@@ -241,15 +196,18 @@ static int count_team(void *context)
 /* Between jobs, and as often as it likes. */
 TEST(the_team_is_as_large_as_was_said_last)
 {
-    static const int sizes[] = {3, 1, 2};
+    static const int sizes[] = {1, 3, 1, 2};
+    struct updater_task job;
     struct world w;
 
     open_world(&w);
-    for (int i = -1; i < 3; i++) {
-        if (i >= 0)
+    for (int i = 0; i < COUNT(sizes); i++) {
+        if (i > 0)
             updater_set_threads(w.updater, (unsigned)sizes[i]);
-        ck_assert_int_eq(do_one(&w, (struct updater_task){.kind = UPDATER_CALL, .call = count_team}),
-                         i < 0 ? 1 : sizes[i]);
+        submit_call(&w, count_team);
+        sem_wait(&w.done);
+        ck_assert(updater_take(w.updater, &job));
+        ck_assert_int_eq(job.result, sizes[i]);
     }
     close_world(&w);
 }
