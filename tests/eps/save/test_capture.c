@@ -25,7 +25,6 @@ static const struct {
     bool adamw;
     uint32_t n_parts, n_workers;
 } ways[] = {{false, 1, 1}, {false, 4, 1}, {true, 1, 1}, {true, 4, 1}, {false, 4, 2}, {true, 4, 2}};
-enum { N_WAYS = sizeof ways / sizeof *ways };
 
 struct run {
     struct inprocess *ip;
@@ -119,17 +118,23 @@ static int open_output(const char *name)
 }
 
 /* All units of a run that stands still. */
-static void save(struct run *run, const char *out)
+static int write_whole(struct capture *capture, const struct run *run, const struct capture_options *options,
+                       struct error *err)
 {
-    int output = open_output(out);
+    ck_assert_msg(capture_open(capture, options, err) == 0, "%s", err->text);
+    for (uint32_t u = 0; u < run->ip->model.n_units; u++)
+        ck_assert_msg(capture_write(capture, u, err) == 0, "%s", err->text);
+    return capture_finish(capture, err);
+}
+
+static void save(const struct run *run, const char *out)
+{
+    const int output = open_output(out);
     const struct capture_options options = capture_options(run, output, run->ip->n_done);
     struct capture capture;
     struct error err = {""};
 
-    ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
-    for (uint32_t u = 0; u < run->ip->model.n_units; u++)
-        ck_assert_msg(capture_write(&capture, u, &err) == 0, "%s", err.text);
-    ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
+    ck_assert_msg(write_whole(&capture, run, &options, &err) == 0, "%s", err.text);
     close(output);
 }
 
@@ -152,50 +157,6 @@ static bool workers_wait(void *data)
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(processes_setup, processes_remove)
 
-/* The next step runs while units are written: first until it can go no further, for the unit that backward begins with
- * is the last to be released; then unit by unit. */
-TEST_EACH(what_is_written_during_a_step_is_the_version_before_it, N_WAYS)
-{
-    struct run run, still;
-    struct capture capture;
-    struct error err = {""};
-    pthread_t stepping;
-    int output = open_output("moving");
-
-    begin(&run, _i, 0);
-    train(&run, CUT);
-    inprocess_read(run.ip, READER);
-    ck_assert_uint_eq(run.n_captured, run.ip->model.n_units); /* it rests: all are there */
-    ck_assert_uint_eq(run.version, CUT);
-    ck_assert_int_eq(pthread_create(&stepping, NULL, take_step, &run), 0);
-    ck_assert(processes_until(workers_wait, &run)); /* the inbox is full of what must not be folded */
-    const struct capture_options options = capture_options(&run, output, CUT);
-    ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
-    for (uint32_t u = run.ip->model.n_units; u-- > 0;) { /* the tied unit, 0, is wanted first */
-        ck_assert_msg(capture_write(&capture, u, &err) == 0, "%s", err.text);
-        pthread_mutex_lock(&run.ip->mutex);
-        ck_assert_uint_eq(run.ip->n_done, CUT);
-        pthread_mutex_unlock(&run.ip->mutex);
-        inprocess_release(run.ip, READER, u);
-    }
-    pthread_join(stepping, NULL);
-    ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
-    close(output);
-    train(&run, END);
-    save(&run, "moving");
-    inprocess_close(run.ip);
-
-    begin(&still, _i, 0);
-    train(&still, CUT);
-    save(&still, "still");
-    outputs_check_same_state("moving/step-3", "still/step-3");
-    outputs_check_whole("moving", END);
-    train(&still, END);
-    save(&still, "still");
-    outputs_check_same_state("moving/step-6", "still/step-6"); /* being read changes nothing */
-    inprocess_close(still.ip);
-}
-
 static int open_file(const char *path)
 {
     int fd = open(path, O_RDONLY);
@@ -204,31 +165,68 @@ static int open_file(const char *path)
     return fd;
 }
 
-/* On as many workers as it likes: contributions are folded in one order. */
-TEST_EACH(a_run_goes_on_from_a_checkpoint_bit_for_bit, N_WAYS)
+/* The next step runs while units are written: first until it can go no further, for the unit that backward begins with
+ * is the last to be released; then unit by unit. */
+static void write_while_it_steps(struct run *run, const char *out)
 {
+    struct capture capture;
+    struct error err = {""};
+    pthread_t stepping;
+    int output = open_output(out);
+
+    inprocess_read(run->ip, READER);
+    ck_assert_uint_eq(run->n_captured, run->ip->model.n_units); /* it rests: all are there */
+    ck_assert_uint_eq(run->version, CUT);
+    ck_assert_int_eq(pthread_create(&stepping, NULL, take_step, run), 0);
+    ck_assert(processes_until(workers_wait, run)); /* the inbox is full of what must not be folded */
+    const struct capture_options options = capture_options(run, output, CUT);
+    ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
+    for (uint32_t u = run->ip->model.n_units; u-- > 0;) { /* the tied unit, 0, is wanted first */
+        ck_assert_msg(capture_write(&capture, u, &err) == 0, "%s", err.text);
+        pthread_mutex_lock(&run->ip->mutex);
+        ck_assert_uint_eq(run->ip->n_done, CUT);
+        pthread_mutex_unlock(&run->ip->mutex);
+        inprocess_release(run->ip, READER, u);
+    }
+    pthread_join(stepping, NULL);
+    ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
+    close(output);
+}
+
+/* A run of two workers goes on with one: contributions are folded in one order. */
+TEST_EACH(a_version_written_during_a_step_is_what_a_still_run_saves_and_resumes_bit_for_bit, COUNT(ways))
+{
+    const int other = ways[_i].n_workers == 2 ? _i - (ways[_i].adamw ? 2 : 3) : _i;
     struct run run;
     struct error err = {""};
 
     begin(&run, _i, 0);
     train(&run, CUT);
-    save(&run, "whole");
+    write_while_it_steps(&run, "moving");
     train(&run, END);
-    save(&run, "whole");
+    save(&run, "moving");
     inprocess_close(run.ip);
+    outputs_check_whole("moving", END);
 
-    const int other = ways[_i].n_workers == 2 ? _i - (ways[_i].adamw ? 2 : 3) : _i; /* two workers, then one */
+    begin(&run, _i, 0);
+    train(&run, CUT);
+    save(&run, "still");
+    train(&run, END);
+    save(&run, "still");
+    inprocess_close(run.ip);
+    outputs_check_same_state("moving/step-3", "still/step-3");
+    outputs_check_same_state("moving/step-6", "still/step-6"); /* being read changes nothing */
+
     begin(&run, other, CUT);
-    int weights = open_file("whole/step-3/model.safetensors"),
-        moments = open_file("whole/step-3/optimizer.safetensors");
+    int weights = open_file("moving/step-3/model.safetensors"),
+        moments = open_file("moving/step-3/optimizer.safetensors");
     ck_assert_msg(store_load(&run.ip->store, &weights, 1, &err) == 0, "%s", err.text);
     ck_assert_msg(store_load_moments(&run.ip->store, moments, &err) == 0, "%s", err.text);
-    close(weights);
-    close(moments);
+    close(weights), close(moments);
     train(&run, END);
-    save(&run, "parts");
-    outputs_check_same_state("whole/step-6", "parts/step-6");
+    save(&run, "resumed");
     inprocess_close(run.ip);
+    outputs_check_same_state("moving/step-6", "resumed/step-6");
 }
 
 TEST(what_is_given_up_leaves_nothing)
@@ -269,32 +267,26 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     options.microbatch = 2;
     outputs_make("here");
     outputs_make("here/step-3");
-    for (int round = 0; round < 2; round++) {
-        ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
-        for (uint32_t u = 0; u < run.ip->model.n_units; u++)
-            ck_assert_msg(capture_write(&capture, u, &err) == 0, "%s", err.text);
-        ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
-        options.output = -1;
-        for (unsigned i = 0; round == 0 && i < 6; i++) {
-            char path[100];
-            snprintf(path, sizeof path, "here/step-3/%s", names[i]);
-            options.files[options.n_files++] = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
-            ck_assert_int_eq(pwrite(options.files[i], "more", 4, 1 << 20), 4); /* than there will be */
-        }
+    ck_assert_msg(write_whole(&capture, &run, &options, &err) == 0, "%s", err.text);
+    options.output = -1;
+    for (unsigned i = 0; i < COUNT(names); i++) {
+        char path[100];
+        snprintf(path, sizeof path, "here/step-3/%s", names[i]);
+        options.files[options.n_files++] = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+        ck_assert_int_eq(pwrite(options.files[i], "more", 4, 1 << 20), 4); /* than there will be */
     }
+    ck_assert_msg(write_whole(&capture, &run, &options, &err) == 0, "%s", err.text);
     ck_assert_int_eq(symlink("step-3", "here/latest"), 0);
     outputs_check_whole("here", CUT);
-    for (unsigned i = 0; i < 6; i++)
+    for (unsigned i = 0; i < COUNT(names); i++)
         outputs_check_same("here/step-3", "there/step-3", names[i]);
+    outputs_check_file("here/step-3/a.txt", "words");
     options.n_files--;
-    ck_assert_int_eq(capture_open(&capture, &options, &err), 0);
-    for (uint32_t u = 0; u < run.ip->model.n_units; u++)
-        ck_assert_int_eq(capture_write(&capture, u, &err), 0);
-    ck_assert_int_eq(capture_finish(&capture, &err), -EINVAL);
+    ck_assert_int_eq(write_whole(&capture, &run, &options, &err), -EINVAL);
     ck_assert_str_eq(err.text, "training.json: no open file came for it");
     capture_discard(&capture);
     ck_assert_int_eq(fcntl(options.files[0], F_GETFD), 0); /* they are whoever's they were */
-    for (unsigned i = 0; i < 6; i++)
+    for (unsigned i = 0; i < COUNT(names); i++)
         close(options.files[i]);
     close(output);
     inprocess_close(run.ip);

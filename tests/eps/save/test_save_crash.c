@@ -10,13 +10,13 @@
  * new one. */
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
+#include "tests/kit/plain.h"
 #include "tests/kit/preload/record.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/output.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -28,6 +28,11 @@
 #include <unistd.h>
 
 /* ---- the disk ---------------------------------------------------------------------------------------------------- */
+
+#define OUT      "out"
+#define LEFT     "step-1.partial"
+#define RECORDED "recorded"
+#define CRASHED  "crashed"
 
 enum { MAX_ENTRIES = 32, MAX_STATES = 32, MAX_NODES = 1024, NAME_BYTES = 64 };
 
@@ -62,9 +67,8 @@ struct disk {
 
 static struct node *add_node(struct disk *disk, enum node_kind kind)
 {
-    struct node *node = calloc(1, sizeof *node);
+    struct node *node = plain_zeros(1, sizeof *node);
 
-    ck_assert_ptr_nonnull(node);
     ck_assert_uint_lt(disk->n_nodes, MAX_NODES);
     node->kind = kind;
     return disk->nodes[disk->n_nodes++] = node;
@@ -244,56 +248,15 @@ static size_t disk_play(struct disk *disk, const char *at)
 
 /* ---- to and from the real one ----------------------------------------------------------------------------------- */
 
-static void load_file(struct node *node, const char *path)
+/* What a run left that was killed, all of it flushed. */
+static struct disk *disk_open(void)
 {
-    FILE *file = fopen(path, "r");
-    char block[4096];
-    size_t n;
+    struct disk *disk = plain_zeros(1, sizeof *disk);
 
-    ck_assert_ptr_nonnull(file);
-    while ((n = fread(block, 1, sizeof block, file)) > 0)
-        write_at(&node->now, node->now.n, block, n);
-    fclose(file);
-}
-
-static struct node *load_directory(struct disk *disk, const char *directory)
-{
-    struct node *node = add_node(disk, NODE_DIRECTORY);
-    DIR *dir = opendir(directory);
-    char path[PATH_MAX], target[NAME_BYTES];
-    struct stat st;
-
-    ck_assert_ptr_nonnull(dir);
-    for (const struct dirent *entry; (entry = readdir(dir));) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
-            continue;
-        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
-        ck_assert_int_eq(lstat(path, &st), 0);
-        struct node *child;
-        if (S_ISDIR(st.st_mode)) {
-            child = load_directory(disk, path);
-        } else if (S_ISLNK(st.st_mode)) {
-            const ssize_t n = readlink(path, target, sizeof target - 1);
-            child = add_node(disk, NODE_LINK);
-            target[n] = 0;
-            write_at(&child->now, 0, target, (size_t)n + 1);
-        } else {
-            child = add_node(disk, NODE_FILE);
-            load_file(child, path);
-        }
-        link_node(&node->names, entry->d_name, child);
-    }
-    closedir(dir);
-    return node;
-}
-
-/* The directory as it is, all of it flushed. */
-static struct disk *disk_open(const char *directory)
-{
-    struct disk *disk = calloc(1, sizeof *disk);
-
-    ck_assert_ptr_nonnull(disk);
-    disk->root = load_directory(disk, directory);
+    disk->root = add_node(disk, NODE_DIRECTORY);
+    make(disk, LEFT, NODE_DIRECTORY, NULL);
+    make(disk, LEFT "/model.safetensors", NODE_FILE, NULL);
+    write_at(&find_node(disk, LEFT "/model.safetensors")->now, 0, "half of it", 10);
     for (size_t i = 0; i < disk->n_nodes; i++)
         flush(disk, disk->nodes[i]);
     return disk;
@@ -374,44 +337,27 @@ static void disk_remove(const char *directory)
 
 /* ---- its crashes ------------------------------------------------------------------------------------------------- */
 
-#define OUT      "out"
-#define RECORDED "recorded"
-#define CRASHED  "crashed"
+enum { NONE = -1 };
 
-enum { NONE = -1, MAX_STANDING = 8 };
-
-/* What stood after a crash. */
-struct standing {
-    uint64_t steps[MAX_STANDING];
-    size_t n;
-    char broken[400]; /* the first that was not whole */
-};
-
+/* Keeps the first that was not whole. */
 static void on_checked(void *user, const char *path, uint64_t step, const char *why)
 {
-    struct standing *standing = user;
+    char *broken = user;
 
-    ck_assert_uint_lt(standing->n, MAX_STANDING);
-    standing->steps[standing->n++] = step;
-    if (why && !standing->broken[0])
-        snprintf(standing->broken, sizeof standing->broken, "%s: %s", path, why);
+    (void)step;
+    if (why && !*broken)
+        snprintf(broken, 400, "%s: %s", path, why);
 }
 
 /* The N of the step-N that `latest` names, which must be there; NONE. */
-static int64_t latest_of(const char *directory, const struct standing *standing)
+static int64_t find_latest(void)
 {
-    char path[300], target[64] = "", name[64];
+    struct stat st;
 
-    snprintf(path, sizeof path, "%s/latest", directory);
-    if (readlink(path, target, sizeof target - 1) < 0)
+    if (lstat(CRASHED "/latest", &st))
         return NONE;
-    for (size_t i = 0; i < standing->n; i++) {
-        snprintf(name, sizeof name, "step-%ju", (uintmax_t)standing->steps[i]);
-        if (strcmp(name, target) == 0)
-            return (int64_t)standing->steps[i];
-    }
-    ck_abort_msg("latest names %s, which is not there", target);
-    return NONE;
+    ck_assert_msg(stat(CRASHED "/latest", &st) == 0, "latest names what is not there");
+    return (int64_t)outputs_latest(CRASHED);
 }
 
 /* In this program: thousands of saves, of which none has to outlive the machine. */
@@ -441,13 +387,13 @@ static void check_next_save(uint64_t step)
 
 static void check_crash(const struct disk *disk, const struct disk_loss *loss, int64_t before, int64_t after)
 {
-    struct standing standing = {.n = 0};
+    char broken[400] = "";
     struct eps_error error = {""};
 
     disk_crash(disk, CRASHED, loss);
-    const int rc = eps_verify(CRASHED, on_checked, &standing, &error);
-    ck_assert_msg(rc == 0 || (rc == -ENOENT && before == NONE), "%s (%s)", standing.broken, error.text);
-    const int64_t latest = latest_of(CRASHED, &standing);
+    const int rc = eps_verify(CRASHED, on_checked, broken, &error);
+    ck_assert_msg(rc == 0 || (rc == -ENOENT && before == NONE), "%s (%s)", broken, error.text);
+    const int64_t latest = find_latest();
     ck_assert_msg(latest == before || latest == after, "latest is step %jd, not %jd nor %jd", (intmax_t)latest,
                   (intmax_t)before, (intmax_t)after);
     check_next_save((uint64_t)after);
@@ -470,18 +416,6 @@ static size_t recorded_bytes(void)
     struct stat st;
 
     return stat(RECORDED, &st) == 0 ? (size_t)st.st_size : 0;
-}
-
-/* One save: of this step, by a client whose job is at this step already, or trains until it is. */
-static size_t save(struct driver *driver, uint64_t step)
-{
-    const unsigned n = driver->n_saved;
-
-    driver_train(driver, step);
-    driver_ask_save(driver, step);
-    driver_await_saves(driver, n + 1);
-    ck_assert_uint_eq(driver->n_failed, 0);
-    return recorded_bytes();
 }
 
 static void start_daemon(void)
@@ -520,17 +454,19 @@ TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
     size_t ends[3], at = 0;
     unsigned n_calls = 0, n_crashes = 0;
 
-    ck_assert_int_eq(mkdir(OUT "/step-1.partial", 0700), 0);
-    outputs_write(OUT "/step-1.partial", "model.safetensors", "half of it");
-    struct disk *disk = disk_open(OUT);
+    outputs_make(OUT "/" LEFT);
+    outputs_write(OUT "/" LEFT, "model.safetensors", "half of it");
+    struct disk *disk = disk_open();
     start_daemon();
-    driver_open(&driver, "lab", &options);
-    ends[0] = save(&driver, 1);
-    ends[1] = save(&driver, 2);
-    driver_close(&driver);
-    driver_open(&driver, "lab", &options);
-    ends[2] = save(&driver, 1);
-    driver_close(&driver);
+    for (int i = 0; i < 3; i++) {
+        if (i != 1)
+            driver_open(&driver, "lab", &options);
+        driver_save(&driver, (uint64_t)latest[i + 1]);
+        ck_assert_uint_eq(driver.n_failed, 0);
+        ends[i] = recorded_bytes();
+        if (i != 0)
+            driver_close(&driver);
+    }
 
     char *records = processes_read(RECORDED);
     for (int i = 0; i < 3; i++) {

@@ -4,16 +4,12 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "proto/model/checkpoint.h"
-
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static pid_t daemon_pid;
@@ -64,13 +60,23 @@ TEST(a_checkpoint_that_stands_is_replaced_whole)
     }
 }
 
-/* A save that fails, and how: training goes on, the old checkpoint stands, the next one works if the reason is gone. */
-struct obstacle {
-    const char *name;
-    void (*put)(const char *out);
-    void (*take_away)(const char *out); /* NULL: it cannot be */
+/* A save that fails, and how: training goes on, the old checkpoint stands, the next one works if the reason is gone. In a
+ * directory of this name, made before step 2 is saved, with the daemon's files limited to so many bytes. */
+static const struct {
+    const char *name, *make;
+    rlim_t bytes;
     int code;
     const char *says;
+    const char *next; /* the next save works, and this stands then; NULL: it cannot */
+} obstacles[] = {
+    {"full", "true", 4096, -EFBIG, "model.safetensors", "latest step-1 step-3 "},
+    /* of 28 KiB of weights twice as much moments */
+    {"fuller", "true", 60000, -EFBIG, "optimizer.safetensors", "latest step-1 step-3 "},
+    {"foreign", "mkdir foreign/step-2; printf mine >foreign/step-2/precious", RLIM_INFINITY, -EEXIST, "step-2",
+     "latest step-1 step-2 step-3 "},
+    {"partial", "mkdir partial/step-2.partial; printf mine >partial/step-2.partial/precious", RLIM_INFINITY, -EEXIST,
+     "step-2.partial", "latest step-1 step-2.partial step-3 "},
+    {"removed", "rm -r removed", RLIM_INFINITY, -ENOENT, "nothing more can be saved", NULL},
 };
 
 static void limit_files(rlim_t bytes)
@@ -80,71 +86,10 @@ static void limit_files(rlim_t bytes)
     ck_assert_int_eq(prlimit(daemon_pid, RLIMIT_FSIZE, &limit, NULL), 0);
 }
 
-static void leave_no_room(const char *out)
+TEST_EACH(a_failed_save_leaves_the_old_one_and_the_run_goes_on, COUNT(obstacles))
 {
-    (void)out;
-    limit_files(4096);
-}
-
-static void leave_room_for_weights_alone(const char *out)
-{
-    (void)out;
-    limit_files(60000); /* of 28 KiB of weights twice as much moments */
-}
-
-static void give_room(const char *out)
-{
-    (void)out;
-    limit_files(RLIM_INFINITY);
-}
-
-static void put_a_foreign_directory(const char *out)
-{
-    char path[300];
-
-    snprintf(path, sizeof path, "%s/step-2", out);
-    outputs_make(path);
-    outputs_write(path, "precious", "mine");
-}
-
-static void check_foreign_directory(const char *out)
-{
-    char path[300];
-
-    snprintf(path, sizeof path, "%s/step-2/precious", out);
-    outputs_check_file(path, "mine");
-}
-
-static void put_a_foreign_partial(const char *out)
-{
-    char path[300];
-
-    snprintf(path, sizeof path, "%s/step-2.partial", out);
-    outputs_make(path);
-    outputs_write(path, "precious", "mine");
-}
-
-static void remove_directory(const char *out)
-{
-    char command[400];
-
-    snprintf(command, sizeof command, "rm -r %s", out);
-    ck_assert_int_eq(system(command), 0);
-}
-
-static const struct obstacle obstacles[] = {
-    {"full", leave_no_room, give_room, -EFBIG, "model.safetensors"},
-    {"fuller", leave_room_for_weights_alone, give_room, -EFBIG, "optimizer.safetensors"},
-    {"foreign", put_a_foreign_directory, check_foreign_directory, -EEXIST, "step-2"},
-    {"partial", put_a_foreign_partial, NULL, -EEXIST, "step-2.partial"},
-    {"removed", remove_directory, NULL, -ENOENT, "nothing more can be saved"},
-};
-enum { N_OBSTACLES = sizeof obstacles / sizeof *obstacles };
-
-TEST_EACH(a_failed_save_leaves_the_old_one_and_the_run_goes_on, N_OBSTACLES)
-{
-    const struct obstacle *o = &obstacles[_i];
-    const struct driver_options options = {.out = outputs_make(o->name)};
+    const char *name = obstacles[_i].name, *next = obstacles[_i].next;
+    const struct driver_options options = {.out = outputs_make(name)};
     struct client_link viewer;
     struct driver driver;
     struct message m = {0};
@@ -154,34 +99,34 @@ TEST_EACH(a_failed_save_leaves_the_old_one_and_the_run_goes_on, N_OBSTACLES)
     driver_save(&driver, 1);
     driver_begin(&driver);
     driver_await_covered(&driver, 2);
-    o->put(o->name);
+    ck_assert_int_eq(system(obstacles[_i].make), 0);
+    limit_files(obstacles[_i].bytes);
     driver_ask_save(&driver, 2);
     driver_train(&driver, 3);
     driver_await_saves(&driver, 2);
+    limit_files(RLIM_INFINITY);
     ck_assert_uint_eq(driver.n_failed, 1);
     ck_assert_uint_eq(driver.failed.save_failed.step, 2);
-    ck_assert_int_eq(driver.failed.save_failed.code, o->code);
+    ck_assert_int_eq(driver.failed.save_failed.code, obstacles[_i].code);
     const char *text = driver.failed.save_failed.error.text;
-    ck_assert_msg(strstr(text, o->says) && strstr(text, o->name) && strchr(text, ';'), "%s", text);
+    ck_assert_holds(text, obstacles[_i].says, name, ";");
     driver_status(&viewer, &m);
     ck_assert_int_eq(strncmp(m.status_reply.trouble, text, 200), 0);
     ck_assert_uint_eq(m.status_reply.saved_step, 1);
-    if (_i < 2)
-        ck_assert_str_eq(outputs_names(o->name), "latest step-1 ");
-    if (_i < 4)
-        outputs_check_whole(o->name, 1);
-    if (o->take_away) {
-        o->take_away(o->name);
-        driver_ask_save(&driver, 3);
+    if (next)
+        outputs_check_whole(name, 1);
+    driver_ask(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), next ? "SAVED" : "REFUSED");
+    if (next) {
         driver_await_saves(&driver, 3);
         ck_assert_uint_eq(driver.n_failed, 1);
-        outputs_check_whole(o->name, 3);
+        outputs_check_whole(name, 3);
+        ck_assert_str_eq(outputs_names(name), next);
         driver_status(&viewer, &m);
         ck_assert_str_eq(m.status_reply.trouble, "");
-    } else {
-        driver_ask(&viewer, &m);
-        ck_assert_str_eq(message_name(m.kind), _i == 4 ? "REFUSED" : "SAVED");
     }
+    if (_i == 2 || _i == 3)
+        outputs_check_file(_i == 2 ? "foreign/step-2/precious" : "partial/step-2.partial/precious", "mine");
     client_link_free(&viewer);
     driver_close(&driver);
 }
@@ -201,12 +146,9 @@ TEST_EACH(a_directory_that_takes_nothing_is_said_to, 2)
 }
 
 /* The same by the command, where it has a disk of its own. The last checkpoint waits for room, and gets some, or the
- * user will not wait. */
+ * user will not wait; with --save-every 0 an interrupt ends a run at once, but not one at its end. */
 TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
 {
-    static const char *const acts[] = {"mount -o remount,size=8m disk", "kill -INT $run", "kill -INT $run"};
-    static const char *const every[] = {"2", "2",
-                                        "0"}; /* with 0 an interrupt ends a run at once, but not one at its end */
     const char *model = processes_config("model.json", 1, 2, 16, 32), *text = processes_text("text.txt", 8000);
     char command[2000];
 
@@ -214,10 +156,10 @@ TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
     snprintf(command, sizeof command,
              "mkdir disk && unshare -rm bash -c 'mount -t tmpfs -o size=24k none disk || exit 77; set -m\n"
              "%s/eps train --model %s --data %s --eval-data %s --out disk/run --batch 4 --steps 2 "
-             "--save-every %s --device-mem 256MiB >out 2>said & run=$!\n"
+             "--save-every %d --device-mem 256MiB >out 2>said & run=$!\n"
              "until grep -q \"^note  *no room on disk for step-2: \" out || ! kill -0 $run; do sleep 0.05; done\n"
              "%s; wait $run; echo $? >left; ls disk/run | grep -c step- >>left; true' 2>/dev/null",
-             BIN_DIR, model, text, text, every[_i], acts[_i]);
+             BIN_DIR, model, text, text, _i < 2 ? 2 : 0, _i == 0 ? "mount -o remount,size=8m disk" : "kill -INT $run");
     if (system(command) != 0) { /* the daemon's part of it is tested above */
         fprintf(stderr, "test_save_failures: not on a disk of its own: no user name spaces, or no mounts in them\n");
         return;

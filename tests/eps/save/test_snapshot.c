@@ -43,24 +43,6 @@ TEST(a_viewers_save_is_told_to_both)
     driver_close(&driver);
 }
 
-TEST(a_viewer_is_told_why_nothing_can_be_saved)
-{
-    struct client_link viewer;
-    struct driver driver;
-    struct message m = {0};
-
-    driver_look(&viewer, "lab");
-    driver_ask(&viewer, &m);
-    ck_assert_str_eq(message_name(m.kind), "REFUSED");
-    ck_assert_str_eq(m.refused.error.text, "the daemon trains nothing: there is nothing to save");
-    driver_open(&driver, "lab", &(struct driver_options){0});
-    driver_ask(&viewer, &m);
-    ck_assert_str_eq(message_name(m.kind), "REFUSED");
-    ck_assert_msg(strstr(m.refused.error.text, "no output directory") != NULL, "%s", m.refused.error.text);
-    driver_close(&driver);
-    client_link_free(&viewer);
-}
-
 static void ask_snapshot(struct client_link *viewer, const int *files, unsigned n)
 {
     const struct message m = {.kind = MESSAGE_SNAPSHOT};
@@ -74,6 +56,15 @@ static int make_file(const char *path)
 
     ck_assert_int_ge(fd, 0);
     return fd;
+}
+
+static void expect_refused(struct client_link *viewer, const char *sentence)
+{
+    struct message m = {0};
+
+    driver_next(viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    ck_assert_holds(m.refused.error.text, sentence);
 }
 
 /* Whatever version it is, a checkpoint of that version stands beside it. */
@@ -114,37 +105,35 @@ TEST(a_snapshot_is_the_weights_of_one_version)
         close(files[i]);
 }
 
-TEST(a_snapshot_needs_a_model_in_training_and_three_files)
+static void ask_save(struct client_link *viewer)
+{
+    client_link_send(viewer, &(struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}});
+}
+
+/* A save needs a model in training and somewhere to be put, a snapshot the same and three files of the viewer's. */
+TEST(a_viewer_is_told_why_nothing_can_be_saved)
 {
     const int files[3] = {make_file("a"), make_file("b"), make_file("c")};
-    int pipe_fds[2], wrong[3] = {files[0], files[1], -1};
+    int pipe_fds[2];
     struct client_link viewer;
     struct driver driver;
     struct message m = {0};
 
     driver_look(&viewer, "lab");
-    ask_snapshot(&viewer, files, 3);
-    driver_next(&viewer, &m);
-    ck_assert_str_eq(message_name(m.kind), "REFUSED");
-    ck_assert_str_eq(m.refused.error.text, "the daemon trains nothing; name a --model");
+    ask_save(&viewer), expect_refused(&viewer, "the daemon trains nothing: there is nothing to save");
+    ask_snapshot(&viewer, files, 3), expect_refused(&viewer, "the daemon trains nothing; name a --model");
     driver_open(&driver, "lab", &(struct driver_options){.only_looks = true});
-    ask_snapshot(&viewer, files, 3);
-    driver_next(&viewer, &m);
-    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    ask_snapshot(&viewer, files, 3), expect_refused(&viewer, "the daemon trains nothing");
     driver_close(&driver);
 
     driver_open(&driver, "lab", &(struct driver_options){0});
-    ask_snapshot(&viewer, files, 2);
-    driver_next(&viewer, &m);
-    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    ask_save(&viewer), expect_refused(&viewer, "no output directory");
+    ask_snapshot(&viewer, files, 2), expect_refused(&viewer, "");
     ck_assert_int_eq(pipe(pipe_fds), 0);
     const int kinds[] = {pipe_fds[1], open("a", O_RDONLY), open("a", O_WRONLY | O_APPEND), open(".", O_RDONLY),
                          open("a", O_PATH)};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        wrong[2] = kinds[i];
-        ask_snapshot(&viewer, wrong, 3);
-        driver_next(&viewer, &m);
-        ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    for (int i = 0; i < COUNT(kinds); i++) {
+        ask_snapshot(&viewer, (int[3]){files[0], files[1], kinds[i]}, 3), expect_refused(&viewer, "");
         close(kinds[i]);
     }
     close(pipe_fds[0]);
@@ -165,7 +154,6 @@ TEST(a_job_ends_with_a_snapshot_that_failed_beside_a_save)
 {
     struct client_link viewer;
     struct driver driver;
-    struct message m = {0};
     int files[3];
     const struct driver_options options = {.out = outputs_make("beside"), .vocabulary = 50000};
 
@@ -181,8 +169,7 @@ TEST(a_job_ends_with_a_snapshot_that_failed_beside_a_save)
         ask_snapshot(&viewer, files, 3);
         driver_ask_save(&driver, 1);
         driver_close(&driver);
-        driver_next(&viewer, &m);
-        ck_assert_str_eq(message_name(m.kind), "REFUSED");
+        expect_refused(&viewer, "");
         outputs_check_whole("beside", 1);
     }
     client_link_free(&viewer);
