@@ -27,6 +27,8 @@ struct trace {
     struct relay_config config;
     uint32_t n_slices;
     char readers[READERS][NAME_BYTES]; /* those that are not numbers; each is its place here */
+    FILE *out;                         /* of feed_line, into: */
+    char said[LINE_BYTES];
     uint32_t visits[LIST], slices[LIST], frozen[LIST], owners[LIST];
 };
 
@@ -88,6 +90,8 @@ static uint32_t reader_number(struct trace *trace, const char *word)
 static void trace_free(struct trace *trace)
 {
     relay_close(trace->relay);
+    if (trace->out)
+        fclose(trace->out);
     *trace = (struct trace){0};
 }
 
@@ -96,12 +100,16 @@ static int open_relay(struct trace *trace, char **words, unsigned n_words)
     struct relay_config *c = &trace->config;
     char optimizer[8] = "", commit[8] = "";
     int deterministic = 0, replay = 0, n = 0;
-    trace_free(trace);
+    uintmax_t first = 0;
+    relay_close(trace->relay);
+    *trace = (struct trace){.out = trace->out};
     for (unsigned i = 1; i < n_words; i++)
         n += sscanf(words[i], "parts=%u", &c->n_parts) + sscanf(words[i], "slices=%u", &trace->n_slices) +
              sscanf(words[i], "slots=%u", &c->n_slots) + sscanf(words[i], "accumulators=%u", &c->n_accumulators) +
              sscanf(words[i], "optimizer=%7s", optimizer) + sscanf(words[i], "commit=%7s", commit) +
-             sscanf(words[i], "deterministic=%d", &deterministic) + sscanf(words[i], "replay=%d", &replay);
+             sscanf(words[i], "deterministic=%d", &deterministic) + sscanf(words[i], "replay=%d", &replay) +
+             sscanf(words[i], "first=%ju", &first);
+    c->first_step = first;
     c->adamw = strcmp(optimizer, "adamw") == 0;
     c->fenced = strcmp(commit, "fenced") == 0;
     c->deterministic = deterministic;
@@ -196,7 +204,8 @@ static int trace_feed(struct trace *trace, const char *line, FILE *out)
     unsigned n_words = 0;
     struct relay_event e;
     const struct relay_action *list = NULL;
-    ck_assert_uint_lt(strlen(line), sizeof text);
+    if (strlen(line) >= sizeof text)
+        return -EINVAL;
     strcpy(text, line);
     for (char *w = strtok_r(text, " \n", &rest); w && n_words < MAX_WORDS; w = strtok_r(NULL, " \n", &rest))
         words[n_words++] = w;
@@ -323,260 +332,196 @@ TEST_IF(an_event_that_finds_no_memory_changes_nothing, !SANITIZED)
     ck_assert_uint_gt(n_refusals, 500); /* every trace opens, attaches and begins steps */
 }
 
-static void feed_line(struct trace *trace, FILE *out, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void feed_line(struct trace *trace, FILE *out, const char *format, ...)
+/* The actions after one line. */
+static const char *feed_line(struct trace *trace, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static const char *feed_line(struct trace *trace, const char *format, ...)
 {
     char line[100];
     va_list args;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    if (!trace->out)
+        trace->out = fmemopen(trace->said, sizeof trace->said - 1, "w");
+    FILE *out = trace->out;
+    rewind(out);
     ck_assert_msg(trace_feed(trace, line, out) == 0, "%s", line);
+    fflush(out);
+    trace->said[ftell(out)] = '\0';
+    return trace->said;
 }
 
 /* Steps alike, of two workers and a reader: unit 0 is tied, visited below and above unit 1, and has two slices. */
 TEST_IF(nothing_is_allocated_after_the_second_step, !SANITIZED)
 {
     struct trace trace = {0};
-    FILE *out = fopen("/dev/null", "w");
     unsigned n_before = 0;
 
-    feed_line(&trace, out, "config parts=2 slots=1 accumulators=1 optimizer=adamw deterministic=1 replay=1");
-    feed_line(&trace, out, "attached 0"), feed_line(&trace, out, "attached 1");
+    feed_line(&trace, "config parts=2 slots=1 accumulators=1 optimizer=adamw deterministic=1 replay=1");
+    feed_line(&trace, "attached 0"), feed_line(&trace, "attached 1");
     for (unsigned t = 0; t < 20; t++) {
         if (t == 2)
             n_before = allocator.n_calls;
-        feed_line(&trace, out, "open %u 0,1,0 - 0,1 2,1,2", t);
+        feed_line(&trace, "open %u 0,1,0 - 0,1 2,1,2", t);
         for (unsigned worker = 0; worker < 2; worker++) {
-            feed_line(&trace, out, "pull %u %u 0", worker, t), feed_line(&trace, out, "pull %u %u 1", worker, t + 1);
-            feed_line(&trace, out, "loss %u %u %u 0 ok", worker, t, worker);
+            feed_line(&trace, "pull %u %u 0", worker, t), feed_line(&trace, "pull %u %u 1", worker, t + 1);
+            feed_line(&trace, "loss %u %u %u 0 ok", worker, t, worker);
         }
-        feed_line(&trace, out, "save disk");
-        feed_line(&trace, out, "released disk 0"), feed_line(&trace, out, "released disk 1");
+        feed_line(&trace, "save disk");
+        feed_line(&trace, "released disk 0"), feed_line(&trace, "released disk 1");
         for (unsigned visit = 3; visit-- > 0;)
             for (unsigned i = 0; i < (visit == 1 ? 2 : 4); i++) {
                 const unsigned part = visit == 1 ? i : i / 2, slice = visit == 1 ? 0 : i % 2;
                 for (int twice = 0; twice < 2; twice++)
-                    feed_line(&trace, out, "contribution %u %u %u %u %u 0 1", part, t, visit, part, slice);
-                feed_line(&trace, out, "folded %u %u ok", visit == 1, slice);
+                    feed_line(&trace, "contribution %u %u %u %u %u 0 1", part, t, visit, part, slice);
+                feed_line(&trace, "folded %u %u ok", visit == 1, slice);
                 if (visit < 2 && i == (visit == 1 ? 1 : 3))
-                    feed_line(&trace, out, "updated %u", visit);
+                    feed_line(&trace, "updated %u", visit);
             }
         ck_assert_uint_eq(relay_version(trace.relay, 0) + relay_version(trace.relay, 1), 2 * (t + 1));
     }
     ck_assert_uint_eq(allocator.n_calls, n_before);
-    fclose(out);
     trace_free(&trace);
 }
 
 /* ---- what no trace has ------------------------------------------------------------------------------------------- */
 
-static int feed(struct relay *relay, struct relay_event event, const struct relay_action **list)
-{
-    const int n = relay_feed(relay, &event, list);
-    ck_assert_int_ge(n, 0);
-    return n;
-}
-
-static const uint32_t zero_and_one[] = {0, 1}, ones[] = {1, 1};
-
-static struct relay_event open_of(const uint32_t *owners, uint32_t n_owners)
-{
-    return (struct relay_event){.kind = RELAY_OPEN,
-                                .visits = zero_and_one,
-                                .n_slices = ones,
-                                .n_visits = 2,
-                                .owners = owners,
-                                .n_owners = n_owners};
-}
-
 /* One field at a time is far beyond everything; then the step goes on as if nothing had been said. */
 TEST(numbers_that_index_nothing_are_refused)
 {
-    static const uint32_t far[] = {2, 5, 64, 1u << 20, UINT32_MAX - 1, UINT32_MAX};
-    const struct relay_config config = {.n_parts = 1, .n_slots = 1, .n_accumulators = 1};
-    const struct relay_event good = {.kind = RELAY_CONTRIBUTION, .name.visit = 1, .slot = 1};
-    const struct relay_action *list;
-    struct relay *relay;
+    static const char *const refused[] = {"contribution 0 0 %u 0 0 0 1",
+                                          "contribution 0 0 1 %u 0 0 1",
+                                          "contribution 0 0 1 0 %u 0 1",
+                                          "contribution 0 0 1 0 0 %u 1",
+                                          "contribution 0 0 1 0 0 0 %u",
+                                          "pull 0 0 %u",
+                                          "loss 0 0 %u 0 ok",
+                                          "loss 0 0 0 %u ok"},
+                             *const ignored[] = {"released 0 %u", "released %u 0"};
+    static const unsigned far[] = {2, 5, 64, 1u << 20, UINT32_MAX - 1, UINT32_MAX};
+    struct trace trace = {0};
+    char line[100];
 
-    ck_assert_int_eq(relay_open(&relay, &config), 0);
-    feed(relay, (struct relay_event){.kind = RELAY_ATTACHED}, &list);
-    feed(relay, open_of(zero_and_one, 1), &list);
-    feed(relay, (struct relay_event){.kind = RELAY_LOSS, .ok = true}, &list);
-    for (int i = 0; i < COUNT(far); i++)
-        for (int field = 0; field < 10; field++) {
-            struct relay_event e = good, pull = {.kind = RELAY_PULL}, loss = {.kind = RELAY_LOSS, .ok = true},
-                               released = {.kind = RELAY_RELEASED};
-            uint32_t *const fields[] = {&e.name.visit,  &e.name.part,    &e.name.slice,   &e.name.attempt,
-                                        &e.slot,        &pull.unit,      &loss.name.part, &loss.name.attempt,
-                                        &released.unit, &released.reader};
-            *fields[field] = far[i];
-            const int n = feed(relay, field < 5 ? e : field == 5 ? pull : field < 8 ? loss : released, &list);
-            ck_assert_msg(field < 8 ? n == 1 && list->kind == RELAY_REFUSE : n == 0, "field %d of %u", field, far[i]);
-        }
-    ck_assert_int_eq(feed(relay, good, &list), 1);
-    ck_assert_int_eq(list->kind, RELAY_FOLD);
-    relay_close(relay);
+    feed_line(&trace, "config parts=1 slices=1 slots=1 accumulators=1"), feed_line(&trace, "attached 0");
+    feed_line(&trace, "open 0 0,1 - 0"), feed_line(&trace, "loss 0 0 0 0 ok");
+    for (int i = 0; i < COUNT(far) * (COUNT(refused) + COUNT(ignored)); i++) {
+        const int which = i / COUNT(far);
+        const char *format = which < COUNT(refused) ? refused[which] : ignored[which - COUNT(refused)];
+        snprintf(line, sizeof line, format, far[i % COUNT(far)]);
+        const char *said = feed_line(&trace, "%s", line);
+        ck_assert_msg(which < COUNT(refused) ? !strncmp(said, "  refuse 0 ", 11) && strchr(said, '\n')[1] == '\0'
+                                             : !*said,
+                      "%s: %s", line, said);
+    }
+    ck_assert_str_eq(feed_line(&trace, "contribution 0 0 1 0 0 0 1"), "  fold 1 1 0 0 0 1 first\n");
+    trace_free(&trace);
 }
 
 TEST(more_readers_than_64_are_refused)
 {
     struct trace trace = {0};
-    char said[4096] = "";
-    FILE *out = fmemopen(said, sizeof said, "w");
-    feed_line(&trace, out, "config parts=1 slots=1"), feed_line(&trace, out, "attached 0");
-    feed_line(&trace, out, "open 0 0 - 0 1");
-    for (int i = 0; i < 65; i++)
-        feed_line(&trace, out, "save %d", i);
-    feed_line(&trace, out, "released 63 0");
-    fclose(out);
-    ck_assert_ptr_nonnull(strstr(said, "  capture 63 0 0\n  refuse 64 too_many_readers\n  saved 63 0\n"));
+
+    feed_line(&trace, "config parts=1 slots=1"), feed_line(&trace, "attached 0");
+    feed_line(&trace, "open 0 0 - 0 1");
+    for (int i = 0; i < 64; i++)
+        ck_assert_int_eq(strncmp(feed_line(&trace, "save %d", i), "  capture ", 10), 0);
+    ck_assert_str_eq(feed_line(&trace, "save 64"), "  refuse 64 too_many_readers\n");
+    ck_assert_str_eq(feed_line(&trace, "released 63 0"), "  saved 63 0\n");
     trace_free(&trace);
 }
 
 /* One unit, one part, one slice; steps begin at 0 or where a run is resumed. */
 TEST_EACH(the_cut_is_known_before_a_reader_comes, 2)
 {
-    const struct relay_config config = {.first_step = _i ? 70 : 0, .n_parts = 1, .n_slots = 1, .n_accumulators = 1};
-    const uint32_t unit = 0, one = 1, owner = 0;
-    const uint64_t t = config.first_step;
-    const struct relay_event events[] = {
-        {.kind = RELAY_ATTACHED},
-        {.kind = RELAY_SAVE, .reader = 1}, /* refused: no unit is known */
-        {.kind = RELAY_OPEN,
-         .step = t,
-         .visits = &unit,
-         .n_slices = &one,
-         .n_visits = 1,
-         .owners = &owner,
-         .n_owners = 1},
-        {.kind = RELAY_LOSS, .name.step = t, .ok = true},
-        {.kind = RELAY_CONTRIBUTION, .name.step = t, .slot = 1},
-        {.kind = RELAY_FOLDED, .ok = true},
-        {.kind = RELAY_UPDATED},
-        {.kind = RELAY_SAVE, .reader = 2},
+    static const struct {
+        const char *line;
+        int cut; /* after it, from the first step on; -1: none */
+    } lines[] = {
+        {"attached 0", -1},     {"save 1", -1}, /* refused: no unit is known */
+        {"open %u 0 - 0 1", 0}, {"loss 0 %u 0 0 ok", 0}, {"contribution 0 %u 0 0 0 0 1", 1},
+        {"folded 0 0 ok", 1},   {"updated 0", 1},        {"save 2", 1},
     };
-    const uint64_t cuts[] = {UINT64_MAX, UINT64_MAX, t, t, t + 1, t + 1, t + 1, t + 1};
-    const struct relay_action *actions = NULL;
-    struct relay *relay;
-    int n = 0;
+    const unsigned first = _i ? 70 : 0;
+    struct trace trace = {0};
+    const char *said = "";
+    char line[100];
 
-    ck_assert_int_eq(relay_open(&relay, &config), 0);
-    ck_assert_uint_eq(relay_cut(relay), UINT64_MAX);
-    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
-        n = relay_feed(relay, &events[i], &actions);
-        ck_assert_int_ge(n, 0);
-        ck_assert_msg(relay_cut(relay) == cuts[i], "after event %zu: %ju", i, (uintmax_t)relay_cut(relay));
-        ck_assert(i != 1 || (n == 1 && actions[0].kind == RELAY_REFUSE && actions[0].to_reader));
+    feed_line(&trace, "config parts=1 slots=1 accumulators=1 first=%u", first);
+    ck_assert_uint_eq(relay_cut(trace.relay), UINT64_MAX);
+    for (int i = 0; i < COUNT(lines); i++) {
+        snprintf(line, sizeof line, lines[i].line, first);
+        said = feed_line(&trace, "%s", line);
+        const uint64_t cut = lines[i].cut < 0 ? UINT64_MAX : first + (uint64_t)lines[i].cut;
+        ck_assert_msg(relay_cut(trace.relay) == cut, "after %s: %ju", line, (uintmax_t)relay_cut(trace.relay));
+        ck_assert(i != 1 || !strncmp(said, "  refuse 1 ", 11));
     }
-    ck_assert_int_eq(n, 1);
-    ck_assert_int_eq(actions[0].kind, RELAY_CAPTURE);
-    ck_assert_uint_eq(actions[0].step, t + 1);
-    relay_close(relay);
+    snprintf(line, sizeof line, "  capture 2 0 %u\n", first + 1);
+    ck_assert_str_eq(said, line);
+    trace_free(&trace);
 }
 
 TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
 {
-    static const uint32_t owners[1 << 16]; /* all are worker 0's */
+    static const uint32_t owners[1 << 16], visits[] = {0, 1}; /* all are worker 0's */
     const struct relay_config config = {.n_parts = 1 << 16, .n_slots = 1, .n_accumulators = 1};
-    const uint32_t n_slices[] = {1 << 16, 1};
-    struct relay_event open = open_of(owners, 1 << 16);
+    const uint32_t many[] = {1 << 16, 1}, few[] = {1, 1};
+    struct relay_event open = {
+        .kind = RELAY_OPEN, .visits = visits, .n_slices = many, .n_visits = 2, .owners = owners, .n_owners = 1 << 16};
     const struct relay_action *list = NULL;
     struct relay *relay = NULL;
-    open.n_slices = n_slices;
+
     ck_assert_int_eq(relay_open(&relay, &config), 0);
-    feed(relay, (struct relay_event){.kind = RELAY_ATTACHED}, &list);
+    ck_assert_int_ge(relay_feed(relay, &(struct relay_event){.kind = RELAY_ATTACHED}, &list), 0);
     ck_assert_int_eq(relay_feed(relay, &open, &list), -ENOMEM);
-    open.n_slices = ones;
-    ck_assert_int_eq(feed(relay, open, &list), 1);
+    open.n_slices = few;
+    ck_assert_int_eq(relay_feed(relay, &open, &list), 1);
     ck_assert_int_eq(list[0].kind, RELAY_SHARE);
     relay_close(relay);
 }
 
-/* ---- what observers see: two units of one slice, two parts, folded in order ---------------------------------------- */
+/* What observers see: two units of one slice, two parts, folded in order, each part by part. The step waits, the upper unit
+ * first, for the worker of the next loss or contribution. */
+static const struct {
+    const char *line;
+    enum relay_at lower, upper;
+    uint64_t upper_version;
+    uint32_t owes; /* 0: nobody, or the optimizer thread */
+} viewed[] = {
+    {"attached 8", RELAY_AT_REST, RELAY_AT_REST, 0, 0}, /* no step yet: no units either */
+    {"open 0 0,1 - 7,8", RELAY_AT_REST, RELAY_AT_REST, 0, 7},
+    {"loss 7 0 0 0 ok", RELAY_AT_REST, RELAY_AT_REST, 0, 8},
+    {"loss 8 0 1 0 ok", RELAY_AT_REST, RELAY_AT_REST, 0, 7},
+    {"contribution 8 0 1 1 0 0 1", RELAY_AT_REST, RELAY_AT_INBOX, 0, 7}, /* its turn is after part 0 */
+    {"contribution 7 0 0 0 0 0 1", RELAY_AT_FOLD, RELAY_AT_INBOX, 0,
+     7}, /* the lower unit's first: another is to come */
+    {"contribution 7 0 1 0 0 0 2", RELAY_AT_FOLD, RELAY_AT_FOLD, 0, 0},
+    {"folded 1 0 ok", RELAY_AT_FOLD, RELAY_AT_FOLD, 0, 0},
+    {"folded 1 0 ok", RELAY_AT_FOLD, RELAY_AT_UPDATE, 0, 0},
+    {"updated 1", RELAY_AT_FOLD, RELAY_AT_REST, 1, 0},
+    {"folded 0 0 ok", RELAY_AT_REST, RELAY_AT_REST, 1, 8},
+};
 
-static const uint32_t sevens[] = {7, 7};
-
-static void feed_one(struct relay *relay, struct relay_event event)
+TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
 {
-    const struct relay_action *list;
+    struct relay_view views[2], one, beyond[2] = {{9, RELAY_AT_FOLD}, {9, RELAY_AT_FOLD}};
+    struct trace trace = {0};
 
-    event.worker = event.worker ? event.worker : 7;
-    feed(relay, event, &list);
-}
-
-static struct relay *open_viewed(void)
-{
-    const struct relay_config config = {.n_parts = 2, .n_slots = 2, .n_accumulators = 1, .deterministic = true};
-    struct relay *relay;
-
-    ck_assert_int_eq(relay_open(&relay, &config), 0);
-    feed_one(relay, (struct relay_event){.kind = RELAY_ATTACHED});
-    return relay;
-}
-
-static void check_views(struct relay *relay, enum relay_at lower, enum relay_at upper, uint64_t upper_version)
-{
-    struct relay_view views[2], one;
-
-    relay_look(relay, 0, 2, views);
-    relay_look(relay, 1, 1, &one); /* a page that begins later says the same */
-    ck_assert(views[0].at == lower && views[0].version == 0);
-    ck_assert(views[1].at == upper && views[1].version == upper_version);
-    ck_assert(one.at == upper && one.version == upper_version);
-}
-
-static struct relay_event contribution(uint32_t visit, uint32_t part, uint32_t slot)
-{
-    return (struct relay_event){.kind = RELAY_CONTRIBUTION, .name = {.visit = visit, .part = part}, .slot = slot};
-}
-
-TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated)
-{
-    struct relay *relay = open_viewed();
-    struct relay_view beyond[2] = {{9, RELAY_AT_FOLD}, {9, RELAY_AT_FOLD}};
-
-    check_views(relay, RELAY_AT_REST, RELAY_AT_REST, 0); /* no step yet: no units either */
-    feed_one(relay, open_of(sevens, 2));
-    for (uint32_t part = 0; part < 2; part++)
-        feed_one(relay, (struct relay_event){.kind = RELAY_LOSS, .name.part = part, .ok = true});
-    check_views(relay, RELAY_AT_REST, RELAY_AT_REST, 0);
-    feed_one(relay, contribution(1, 1, 1)); /* its turn is after part 0 */
-    check_views(relay, RELAY_AT_REST, RELAY_AT_INBOX, 0);
-    feed_one(relay, contribution(1, 0, 2));
-    check_views(relay, RELAY_AT_REST, RELAY_AT_FOLD, 0);
-    for (uint32_t i = 0; i < 2; i++)
-        feed_one(relay, (struct relay_event){.kind = RELAY_FOLDED, .unit = 1, .ok = true});
-    check_views(relay, RELAY_AT_REST, RELAY_AT_UPDATE, 0);
-    feed_one(relay, (struct relay_event){.kind = RELAY_UPDATED, .unit = 1});
-    check_views(relay, RELAY_AT_REST, RELAY_AT_REST, 1);
-    relay_look(relay, 4000, 2, beyond);
+    feed_line(&trace, "config parts=2 slices=1 slots=2 accumulators=1 deterministic=1"),
+        feed_line(&trace, "attached 7");
+    for (int i = 0; i < COUNT(viewed); i++) {
+        feed_line(&trace, "%s", viewed[i].line);
+        relay_look(trace.relay, 0, 2, views);
+        relay_look(trace.relay, 1, 1, &one); /* a page that begins later says the same */
+        ck_assert_msg(views[0].at == viewed[i].lower && views[0].version == 0, "%s: %d", viewed[i].line, views[0].at);
+        ck_assert_msg(views[1].at == viewed[i].upper && views[1].version == viewed[i].upper_version, "%s: %d",
+                      viewed[i].line, views[1].at);
+        ck_assert(one.at == views[1].at && one.version == views[1].version);
+        ck_assert_uint_eq(relay_owes(trace.relay), viewed[i].owes ? viewed[i].owes : UINT32_MAX);
+    }
+    relay_look(trace.relay, 4000, 2, beyond);
     for (int i = 0; i < 2; i++)
         ck_assert(beyond[i].at == RELAY_AT_REST && beyond[i].version == 0);
-    relay_close(relay);
-}
-
-/* In fold order: the upper unit first, part by part. */
-TEST(a_step_waits_for_the_worker_of_the_next_loss_or_contribution)
-{
-    static const uint32_t two[] = {7, 8};
-    struct relay *relay = open_viewed();
-
-    ck_assert_uint_eq(relay_owes(relay), UINT32_MAX); /* no step */
-    feed_one(relay, (struct relay_event){.kind = RELAY_ATTACHED, .worker = 8});
-    feed_one(relay, open_of(two, 2));
-    ck_assert_uint_eq(relay_owes(relay), 7);
-    feed_one(relay, (struct relay_event){.kind = RELAY_LOSS, .name.part = 0, .ok = true});
-    ck_assert_uint_eq(relay_owes(relay), 8);
-    feed_one(relay, (struct relay_event){.kind = RELAY_LOSS, .worker = 8, .name.part = 1, .ok = true});
-    ck_assert_uint_eq(relay_owes(relay), 7);
-    feed_one(relay, contribution(0, 0, 1)); /* not its turn: it stands there, and the other one is still to come */
-    ck_assert_uint_eq(relay_owes(relay), 7);
-    feed_one(relay, contribution(1, 0, 2));
-    ck_assert_uint_eq(relay_owes(relay), UINT32_MAX); /* with the optimizer thread */
-    feed_one(relay, (struct relay_event){.kind = RELAY_FOLDED, .unit = 1, .ok = true});
-    ck_assert_uint_eq(relay_owes(relay), 8);
-    relay_close(relay);
+    trace_free(&trace);
 }
 
 /* test_relay --trace FILE...: echoes each event and puts its actions under it, like the specification's own --trace. */
