@@ -5,6 +5,7 @@
 #include "tests/kit/driver.h"
 
 #include <check.h>
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -158,11 +159,28 @@ static void take_assignment(struct puppet *p, const struct message *m, const int
     session_send(p->session, &reply);
 }
 
+/* Where a puppet that falls silent does so: true, and this message is not to be answered otherwise. */
+static bool falls_silent(const struct puppet *p, const struct message *m)
+{
+    const struct message ahead = {.kind = MESSAGE_PULL, .pull = {.version = m->share.step + 1}},
+                         failed = {.kind = MESSAGE_FAILED, .failed = {.code = -EDOM, .error.text = "no mood"}};
+
+    if (p->fault == PUPPET_PULLS_AHEAD && m->kind == MESSAGE_SHARE)
+        session_send(p->session, &ahead);
+    if (p->fault == PUPPET_NEVER_RELEASES && m->kind == MESSAGE_SHARE)
+        session_send(p->session, &failed);
+    return (p->fault == PUPPET_NEVER_ASSIGNED && m->kind == MESSAGE_ASSIGN) ||
+           (p->fault > PUPPET_NEVER_ASSIGNED && m->kind == MESSAGE_SHARE) ||
+           (p->fault == PUPPET_NEVER_RELEASES && m->kind == MESSAGE_RELEASE);
+}
+
 static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct puppet *p = session_data(s);
 
     (void)n_fds;
+    if (falls_silent(p, m))
+        return;
     if (m->kind == MESSAGE_ASSIGN) {
         take_assignment(p, m, fds);
     } else if (m->kind == MESSAGE_SHARE && p->busy && p->fault == PUPPET_BESIDE) {

@@ -1,7 +1,7 @@
 /* tests/kit/puppet.h - a worker of a real daemon that contributes what the test wants.
  *
  * It has no device: it asks for weights visit by visit, upwards, then again downwards, and contributes a pattern, to the
- * end of each step, whatever becomes of it. What it does amiss it does in step 1, the second. */
+ * end of each step, whatever becomes of it. What it does amiss it does in step 1, the second, unless it is said below. */
 #ifndef TESTS_KIT_PUPPET_H
 #define TESTS_KIT_PUPPET_H
 
@@ -26,6 +26,12 @@ enum puppet_fault {
     PUPPET_ENDS_TWICE,
     /* None, and its device is one that computes beside the optimizer. */
     PUPPET_BESIDE,
+    /* What it never does, though its session is in order and answers each PING: answer ASSIGN; contribute; answer RELEASE,
+     * after it failed in step 0; wait its turn: all that it asks for is what only it could bring about. */
+    PUPPET_NEVER_ASSIGNED,
+    PUPPET_NEVER_CONTRIBUTES,
+    PUPPET_NEVER_RELEASES,
+    PUPPET_PULLS_AHEAD,
 };
 
 /* A process that plays one, attached to the daemon of this name. Before any session of the caller's. */

@@ -5,6 +5,7 @@
 #include "proto/wire/session.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
 #include <dirent.h>
@@ -12,7 +13,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +24,51 @@
 
 SUITE_LABELS(slow)
 
-enum { LIMIT = 8, REFUSED = 42 };
+enum { LIMIT = 8 };
 
-/* A process that ends with this one; its stderr is a file of this name. */
-static pid_t begin(const char *log)
+/* All scenes are played at a time, each with a daemon of its own, which has the scene's name. */
+struct scene {
+    const char *name, *client; /* what its client is told */
+    /* A worker that falls silent, and what the daemon says of it; or: */
+    enum puppet_fault fault;
+    const char *why;
+    const char *thread; /* of the worker or the daemon, stopped in the middle of a step */
+    pid_t daemon, puppet, worker, training, held;
+};
+
+static struct scene scenes[] = {
+    {.name = "assign",
+     .fault = PUPPET_NEVER_ASSIGNED,
+     .why = "and the job waits for it to claim its memory",
+     .client = " (cpu) was lost after 0 steps: it hangs: nothing"},
+    {.name = "contribute",
+     .fault = PUPPET_NEVER_CONTRIBUTES,
+     .why = "and the job waits for its part of the step",
+     .client = " (cpu) was lost in step 1: it hangs: nothing done"},
+    {.name = "release",
+     .fault = PUPPET_NEVER_RELEASES,
+     .why = "and the last job's memory waits for it to let go",
+     .client = " (cpu): no mood"},
+    {.name = "ahead",
+     .fault = PUPPET_PULLS_AHEAD,
+     .why = "a pull for a step that is not open",
+     .client = " (cpu) was lost in step 1: a pull for a step"},
+    {.name = "worker", .thread = "compute", .client = "was lost in step "},
+    {.name = "daemon", .thread = "optimizer", .client = "the daemon's optimizer thread hangs: nothing done for "},
+};
+
+/* A file of the scene's. */
+static const char *file_of(const struct scene *scene, const char *of)
 {
+    return print("%s.%s", scene->name, of);
+}
+
+/* A process that ends with this one. */
+static pid_t start_daemon(const struct scene *scene)
+{
+    struct daemon_options options = {.most_quiet = LIMIT};
+    char directory[300];
+    struct error err = {""};
     const pid_t parent = getpid(), pid = fork();
 
     ck_assert_int_ge(pid, 0);
@@ -37,103 +77,23 @@ static pid_t begin(const char *log)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(0);
-    dup2(open(processes_path(log), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-    return 0;
-}
-
-static pid_t start_daemon(void)
-{
-    struct daemon_options options = {.most_quiet = LIMIT};
-    char directory[300];
-    struct error err = {""};
-    const pid_t pid = begin("epsd.log");
-
-    if (pid > 0)
-        return pid;
+    dup2(open(processes_path(file_of(scene, "epsd")), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
     log_name("epsd");
     signal(SIGPIPE, SIG_IGN);
     options.directory = directory;
-    if (session_directory(directory, sizeof directory, "lab", &err) || daemon_run(&options, &err))
+    if (session_directory(directory, sizeof directory, scene->name, &err) || daemon_run(&options, &err))
         _exit(1);
     _exit(0);
 }
 
-/* What a worker of the tests never does; the last asks for what only it could bring about. */
-enum never { ANSWER_ASSIGN, CONTRIBUTE, RELEASE, WAIT_ITS_TURN };
-
-static void on_open(struct session *s, const struct message *welcome)
+static pid_t start_training(const struct scene *scene, const char *out, const char *steps)
 {
-    (void)s, (void)welcome;
-}
+    const char *command = print("exec %s/eps train --connect %s --model tiny.json --data tiny.txt --batch 4 --steps %s "
+                                "--out %s >said",
+                                BIN_DIR, scene->name, steps, out);
 
-static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
-{
-    const enum never never = *(const enum never *)session_data(s);
-    const struct message assigned = {.kind = MESSAGE_ASSIGNED, .assigned = {.arena_bytes = 1}};
-    struct message failed = {.kind = MESSAGE_FAILED, .failed = {.code = -EDOM}};
-
-    for (unsigned i = 0; i < n_fds; i++)
-        close(fds[i]);
-    snprintf(failed.failed.error.text, sizeof failed.failed.error.text, "no mood");
-    if (m->kind == MESSAGE_ASSIGN && never != ANSWER_ASSIGN)
-        session_send(s, &assigned);
-    if (m->kind == MESSAGE_SHARE && never == RELEASE)
-        session_send(s, &failed);
-    if (m->kind == MESSAGE_SHARE && never == WAIT_ITS_TURN)
-        session_send(s, &(struct message){.kind = MESSAGE_PULL, .pull = {.version = m->share.step + 1}});
-}
-
-static void on_closed(struct session *s, const char *reason)
-{
-    (void)s;
-    _exit(reason && strncmp(reason, "refused: ", 9) == 0 ? REFUSED : 1);
-}
-
-/* Its session is in order, and answers each PING. */
-static pid_t start_idler(enum never never)
-{
-    static const struct session_events events = {on_open, on_message, on_closed};
-    struct message hello = {.kind = MESSAGE_HELLO, .hello = {.role = ROLE_WORKER, .device = "cpu", .budget = 1 << 28}};
-    struct session *session;
-    struct error err;
-    char directory[300];
-    uv_loop_t loop;
-    const pid_t pid = begin("idler.log");
-
-    if (pid > 0)
-        return pid;
-    uv_loop_init(&loop);
-    session_directory(directory, sizeof directory, "lab", &err);
-    while (session_connect(&session, &loop, directory, &hello, &events, &never, &err))
-        poll(NULL, 0, 5);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    _exit(1);
-}
-
-static pid_t start_worker(void)
-{
-    const char *const argv[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
-
-    return processes_start("eps-worker", argv, processes_path("worker.log"));
-}
-
-static pid_t start_training(const char *out, const char *steps)
-{
-    char command[600];
-    const char *const argv[] = {"-c", command, NULL};
-
-    snprintf(command, sizeof command,
-             "exec %s/eps train --connect lab --model tiny.json --data tiny.txt --batch 4 --steps %s --out %s >said",
-             BIN_DIR, steps, out);
-    return processes_start("/bin/bash", argv, processes_path("client.log"));
-}
-
-static void stop(pid_t daemon)
-{
-    struct eps_error error = {""};
-
-    ck_assert_msg(eps_stop("lab", &error) == 0, "%s", error.text);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    return processes_start("/bin/bash", (const char *const[]){"-c", command, NULL},
+                           processes_path(file_of(scene, "client")));
 }
 
 static void setup(void)
@@ -145,32 +105,6 @@ static void setup(void)
 
 SUITE_TIMEOUT(120)
 SUITE_FIXTURE(setup, processes_remove)
-
-static const struct {
-    const char *why, *client;
-} idlers[] = {
-    [ANSWER_ASSIGN] = {"and the job waits for it to claim its memory",
-                       " (cpu) was lost after 0 steps: it hangs: nothing"},
-    [CONTRIBUTE] = {"and the job waits for its part of the step", " (cpu) was lost in step 1: it hangs: nothing done"},
-    [RELEASE] = {"and the last job's memory waits for it to let go", " (cpu): no mood"},
-    [WAIT_ITS_TURN] = {"a pull for a step that is not open", " (cpu) was lost in step 1: a pull for a step"},
-};
-
-TEST_EACH(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on, WAIT_ITS_TURN + 1)
-{
-    const pid_t daemon = start_daemon(), idler = start_idler((enum never)_i);
-
-    processes_await_workers("lab", 1);
-    const pid_t worker = start_worker();
-    processes_await_workers("lab", 2);
-    ck_assert_int_eq(processes_wait(start_training("one", "2")), 1);
-    expect_file("client.log", idlers[_i].client);
-    ck_assert_int_eq(processes_wait(start_training("two", "2")), 0); /* waits for what the first has not given back */
-    ck_assert_int_eq(processes_wait(idler), REFUSED);
-    expect_file("epsd.log", " refused: ", idlers[_i].why);
-    stop(daemon);
-    ck_assert_int_eq(processes_wait(worker), 0);
-}
 
 /* The thread of this name that made the others of it, its team; 0: there is none. */
 static pid_t find(pid_t pid, const char *name)
@@ -243,41 +177,66 @@ static bool has_steps(void *path)
     return yes;
 }
 
-static const struct {
-    const char *thread, *client;
-} threads_that_hang[] = {
-    {"compute", "was lost in step "},
-    {"optimizer", "the daemon's optimizer thread hangs: nothing done for "},
-};
-
-TEST_EACH(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word, 2)
+static void begin(struct scene *scene)
 {
-    const bool is_worker = _i == 0;
-    const pid_t daemon = start_daemon(), worker = start_worker();
-    char path[300];
+    const char *const worker[] = {"--connect", scene->name, "--device-mem", "256MiB", NULL};
 
-    processes_await_workers("lab", 1);
-    const pid_t client = start_training("one", "1000000");
-    snprintf(path, sizeof path, "%s", processes_path("one/metrics.jsonl"));
-    ck_assert(processes_until(has_steps, path));
-    const pid_t pid = is_worker ? worker : daemon, thread = find(pid, threads_that_hang[_i].thread);
-    ck_assert_int_gt(thread, 0);
-    if (!hold(pid, thread)) {
-        fprintf(stderr, "test_watch: no thread is held: %s\n", strerror(errno));
+    scene->daemon = start_daemon(scene);
+    processes_await_workers(scene->name, 0);
+    if (!scene->thread)
+        scene->puppet = puppet_start(scene->name, scene->fault);
+    processes_await_workers(scene->name, !scene->thread);
+    scene->worker = processes_start("eps-worker", worker, processes_path(file_of(scene, "worker")));
+    processes_await_workers(scene->name, 1 + !scene->thread);
+    scene->training = start_training(scene, file_of(scene, "one"), scene->thread ? "1000000" : "2");
+    if (!scene->thread)
         return;
-    }
-    ck_assert_int_eq(processes_wait(client), 1);
-    expect_file("client.log", threads_that_hang[_i].client);
-    see_off(thread);
-    ck_assert_int_eq(processes_wait(worker), 1);
-    if (is_worker) {
-        expect_file("client.log", "it hangs: nothing done for ");
-        expect_file("worker.log", "refused: it hangs: nothing done for ");
-        stop(daemon);
+    char path[300];
+    snprintf(path, sizeof path, "%s", processes_path(print("%s.one/metrics.jsonl", scene->name)));
+    ck_assert(processes_until(has_steps, path));
+    const pid_t pid = strcmp(scene->name, "worker") == 0 ? scene->worker : scene->daemon,
+                thread = find(pid, scene->thread);
+    ck_assert_int_gt(thread, 0);
+    if (hold(pid, thread))
+        scene->held = thread;
+    else
+        fprintf(stderr, "test_watch: no thread is held: %s\n", strerror(errno));
+}
+
+/* The next job goes on, when it has waited for what the first has not given back. */
+static void end(const struct scene *scene)
+{
+    struct eps_error error = {""};
+    const bool lives = strcmp(scene->name, "daemon") != 0;
+
+    if (scene->thread && !scene->held)
+        return;
+    ck_assert_msg(processes_wait(scene->training) == 1, "%s", scene->name);
+    expect_file(file_of(scene, "client"), scene->client);
+    if (scene->thread) {
+        see_off(scene->held);
+        ck_assert_msg(processes_wait(scene->worker) == 1, "%s", scene->name);
+        expect_file(file_of(scene, lives ? "worker" : "epsd"),
+                    lives ? "refused: it hangs: nothing done for " : "the optimizer thread hangs: nothing done for ");
+        expect_file(file_of(scene, "client"), "hangs: nothing done for ");
     } else {
-        ck_assert_int_eq(processes_wait(daemon), 1);
-        expect_file("epsd.log", "the optimizer thread hangs: nothing done for ");
+        ck_assert_msg(processes_wait(start_training(scene, file_of(scene, "two"), "2")) == 0, "%s", scene->name);
+        ck_assert_msg(processes_wait(scene->puppet) == PUPPET_REFUSED, "%s", scene->name);
+        expect_file(file_of(scene, "epsd"), " refused: ", scene->why);
     }
+    if (lives)
+        ck_assert_msg(eps_stop(scene->name, &error) == 0, "%s: %s", scene->name, error.text);
+    ck_assert_msg(processes_wait(scene->daemon) == !lives, "%s", scene->name);
+    if (!scene->thread)
+        ck_assert_msg(processes_wait(scene->worker) == 0, "%s", scene->name);
+}
+
+TEST(whoever_owes_something_and_does_nothing_is_named_and_lost)
+{
+    for (int i = 0; i < COUNT(scenes); i++)
+        begin(&scenes[i]);
+    for (int i = 0; i < COUNT(scenes); i++)
+        end(&scenes[i]);
 }
 
 /* The ticks that pass until it is said to hang; 0: more than 1,000. */
