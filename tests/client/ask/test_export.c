@@ -40,19 +40,22 @@ static void make_checkpoint(struct store_fixture *f, bool tied)
     store_fixture_save(f, "step-7", 7);
 }
 
-static int export(const char *model, const char *out, bool bf16, uint64_t shard_bytes, struct error *err)
+static int export(const char *model, const char *out, bool bf16, struct error *err)
 {
     const struct eps_export_options options = {.model = model, .out = out, .bf16 = bf16};
 
     err->text[0] = 0;
-    return client_export(&options, shard_bytes, err);
+    return client_export(&options, CLIENT_EXPORT_SHARD_BYTES, err);
 }
 
-static void check_export(const char *model, const char *out, bool bf16, uint64_t shard_bytes)
+/* Nothing of a half export is left. */
+static void check_export(const char *model, const char *out, bool bf16)
 {
     struct error err;
 
-    ck_assert_msg(export(model, out, bf16, shard_bytes, &err) == 0, "%s", err.text);
+    ck_assert_msg(export(model, out, bf16, &err) == 0, "%s: %s", out, err.text);
+    ck_assert_str_eq(names_in(out), EXPORTED);
+    ck_assert_str_eq(names_in(print("%.*s.partial", (int)strcspn(out, "/"), out)), "none");
 }
 
 /* Loads what was exported as the daemon would. */
@@ -81,9 +84,7 @@ TEST_EACH(an_export_is_the_model_alone, 2)
     struct store_fixture f, back;
 
     make_checkpoint(&f, _i);
-    check_export("step-7", "out", false, CLIENT_EXPORT_SHARD_BYTES);
-    ck_assert_str_eq(names_in("out"), EXPORTED);
-    ck_assert_str_eq(names_in("out.partial"), "none");
+    check_export("step-7", "out", false);
     outputs_check_file("out/merges.txt", "#version: 0.2\na b\n");
     outputs_check_file("out/vocab.json", "{\"a\": 0}");
     json_t *before = json_load_file("step-7/config.json", 0, NULL), *after = json_load_file("out/config.json", 0, NULL);
@@ -141,7 +142,7 @@ TEST_EACH(an_export_in_bf16_has_every_weight_rounded, 2)
 
     make_checkpoint(&f, _i);
     store_weights(&f.store, 0)[0] = 0; /* for the disk has another value there: what is exported is the file's */
-    check_export("step-7", "out", true, CLIENT_EXPORT_SHARD_BYTES);
+    check_export("step-7", "out", true);
     json_t *config = json_load_file("out/config.json", 0, NULL);
     ck_assert_str_eq(json_string_value(json_object_get(config, "torch_dtype")), "bfloat16");
     json_decref(config);
@@ -167,7 +168,7 @@ TEST_EACH(a_large_model_goes_to_several_files_of_whole_tensors, 2)
     struct error err;
 
     make_checkpoint(&f, true);
-    check_export("step-7", "out", false, limit);
+    ck_assert_int_eq(client_export(&(struct eps_export_options){.model = "step-7", .out = "out"}, limit, &err), 0);
     json_t *index = json_load_file("out/model.safetensors.index.json", 0, NULL);
     json_t *map = json_object_get(index, "weight_map");
     ck_assert_uint_eq(json_object_size(map), f.model.n_tensors);
@@ -226,75 +227,47 @@ static void put_model(const struct safetensors_plan *more, const void *data, siz
     store_fixture_close(&f);
 }
 
-static float huge[8] = {1, 2, 3, 3.4e38f};
-static uint16_t narrow[8] = {0x3f80, 0x4000};
-static int64_t counts[8];
-
 static const struct {
-    const char *left_out;
-    struct safetensors_plan more;
-    const void *data;
-    size_t bytes;
+    const char *left_out, *name; /* name: of the tensor that is there in its place, of n numbers */
+    uint64_t n;
+    enum safetensors_type type;
     int rc;
-    const char *sentence; /* after "out.partial: model.safetensors: ", or its end */
+    const char *sentence;
 } models[] = {
 #define NORM_BIAS "transformer.ln_f.bias"
-    {NULL, {"h.0.attn.bias", 1, {8, 1}, SAFETENSORS_F32}, huge, 32, 0, NULL},
-    {NORM_BIAS, {"ln_f.bias", 1, {8, 1}, SAFETENSORS_BF16}, narrow, 16, 0, NULL},
-    {NORM_BIAS,
-     {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
-     huge,
-     32,
-     -ERANGE,
-     "transformer.ln_f.bias: element 3 is 3.4e+38, too large for bf16: export it in fp32"},
-    {NORM_BIAS,
-     {"ln_f.b", 1, {8, 1}, SAFETENSORS_F32},
-     huge,
-     32,
-     -EINVAL,
-     "ln_f.b is not a tensor of this model: check that config.json belongs to these weights"},
-    {NORM_BIAS,
-     {"ln_f.bias", 1, {4, 1}, SAFETENSORS_F32},
-     huge,
-     16,
-     -EINVAL,
-     "ln_f.bias has another shape than in config.json: check that config.json belongs to these weights"},
-    {NORM_BIAS,
-     {"ln_f.bias", 1, {8, 1}, SAFETENSORS_I64},
-     counts,
-     64,
-     -EINVAL,
+#define CHECK     ": check that config.json belongs to these weights"
+    {NULL, "h.0.attn.bias", 8, SAFETENSORS_F32, 0, ""},
+    {NORM_BIAS, "ln_f.bias", 8, SAFETENSORS_BF16, 0, ""},
+    {NORM_BIAS, "ln_f.bias", 8, SAFETENSORS_F32, -ERANGE,
+     NORM_BIAS ": element 3 is 3.4e+38, too large for bf16: export it in fp32"},
+    {NORM_BIAS, "ln_f.b", 8, SAFETENSORS_F32, -EINVAL, "ln_f.b is not a tensor of this model" CHECK},
+    {NORM_BIAS, "ln_f.bias", 4, SAFETENSORS_F32, -EINVAL, "ln_f.bias has another shape than in config.json" CHECK},
+    {NORM_BIAS, "ln_f.bias", 8, SAFETENSORS_I64, -EINVAL,
      "ln_f.bias has an unsupported type: save it as F32, F16 or BF16"},
-    {NULL,
-     {NORM_BIAS, 1, {8, 1}, SAFETENSORS_F32},
-     huge,
-     32,
-     -EINVAL,
-     "transformer.ln_f.bias is there twice: remove one of the two"},
-    {NORM_BIAS,
-     {"h.9.attn.bias", 1, {8, 1}, SAFETENSORS_F32},
-     huge,
-     32,
-     -EINVAL,
-     "transformer.ln_f.bias is missing: check that all files of these weights are there"},
+    {NULL, NORM_BIAS, 8, SAFETENSORS_F32, -EINVAL, NORM_BIAS " is there twice: remove one of the two"},
+    {NORM_BIAS, "h.9.attn.bias", 8, SAFETENSORS_F32, -EINVAL,
+     NORM_BIAS " is missing: check that all files of these weights are there"},
 };
 
 TEST_EACH(a_model_of_others_is_exported_or_refused_by_name, COUNT(models))
 {
+    static const float numbers[16] = {1, 2, 3, 3.4e38f};
+    static const size_t bytes[] = {[SAFETENSORS_F32] = 4, [SAFETENSORS_BF16] = 2, [SAFETENSORS_I64] = 8};
+    const struct safetensors_plan plan = {models[_i].name, 1, {models[_i].n, 1}, models[_i].type};
     struct error err;
 
-    put_model(&models[_i].more, models[_i].data, models[_i].bytes, models[_i].left_out);
-    ck_assert_msg(export("model", "out", true, CLIENT_EXPORT_SHARD_BYTES, &err) == models[_i].rc, "%s", err.text);
+    put_model(&plan, numbers, models[_i].n * bytes[models[_i].type], models[_i].left_out);
     if (models[_i].rc == 0) {
-        ck_assert_str_eq(names_in("out"), EXPORTED);
+        check_export("model", "out", true);
         return;
     }
-    ck_assert_msg(strstr(err.text, models[_i].sentence) != NULL, "%s", err.text);
+    ck_assert_msg(export("model", "out", true, &err) == models[_i].rc, "%s", err.text);
+    ck_assert_holds(err.text, models[_i].sentence);
     ck_assert_msg(strncmp(err.text, "model: ", 7) == 0, "%s", err.text);
     ck_assert_str_eq(names_in("out"), "none");
     ck_assert_str_eq(names_in("out.partial"), "none");
     if (models[_i].rc == -ERANGE) /* there is room for it in fp32 */
-        check_export("model", "out", false, CLIENT_EXPORT_SHARD_BYTES);
+        check_export("model", "out", false);
 }
 
 /* A head that is tied may stand in the file, if it says the same as wte. */
@@ -311,93 +284,66 @@ TEST_EACH(a_tied_head_that_differs_is_refused, 2)
     store_fixture_close(&f);
     head[100] += _i ? 1 : 0;
     put_model(&plan, head, sizeof head, NULL);
-    ck_assert_int_eq(export("model", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), _i ? -EINVAL : 0);
+    ck_assert_int_eq(export("model", "out", false, &err), _i ? -EINVAL : 0);
     if (_i)
         ck_assert_holds(err.text, "lm_head.weight differs from wte.weight");
     ck_assert_str_eq(names_in("out"), _i ? "none" : EXPORTED);
 }
 
-TEST(a_damaged_checkpoint_is_not_exported)
+#define DAMAGE(file) "printf '?' | dd conv=notrunc bs=1 seek=3000 of=" file
+
+TEST(only_a_whole_model_is_exported_and_only_to_a_new_or_empty_directory)
 {
+    static const struct {
+        const char *command, *model, *out; /* command: of the shell, before */
+        int code;
+        const char *sentence;
+    } cases[] = {
+        {"mkdir empty", "step-7", "empty/", 0, NULL},
+        {"true", "step-7", "empty", -EEXIST, "--out empty is not empty: choose a new directory"},
+        {"mkdir -p full/dir", "step-7", "full", -EEXIST, ""},
+        {"touch file", "step-7", "file", -ENOTDIR, ""},
+        {"true", "step-7", "none/out", -ENOENT, "--out none/out: No such file or directory"},
+        {"true", "step-7", NULL, -EDOM, ""},
+        {"true", "none", "new", -ENOENT, ""},
+        {"true", "step-7/config.json", "new", -EINVAL,
+         "--model step-7/config.json: no weights to export; name the directory that holds them"},
+        /* What a killed export left is no hindrance; what it did not write is. */
+        {"mkdir left.partial; touch left.partial/model-00001-of-00002.safetensors left.partial/config.json", "step-7",
+         "left", 0, NULL},
+        {"mkdir mine.partial; touch mine.partial/notes mine.partial/config.json", "step-7", "mine", -EEXIST,
+         "mine.partial holds files that no export wrote: move it, or choose another --out"},
+        /* Moments are not exported. */
+        {"mkdir run; cp -r step-7 run; ln -s step-7 run/latest; " DAMAGE("run/step-7/optimizer.safetensors"), "run",
+         "good", 0, NULL},
+        {DAMAGE("run/step-7/model.safetensors"), "run/step-7", "new", -EINVAL,
+         "/run/step-7: model.safetensors is not what was written"},
+        {"true", "run", "new", -EINVAL, "/run/step-7: model.safetensors is not what was written"},
+    };
+    const struct eps_export_options both = {.model = "step-7", .connect = "lab", .out = "new"};
     struct store_fixture f;
     struct error err;
 
     make_checkpoint(&f, true);
-    processes_flip("step-7/optimizer.safetensors", -1); /* which is not exported */
-    mkdir("run", 0777);
-    ck_assert(rename("step-7", "run/step-7") == 0 && symlink("step-7", "run/latest") == 0);
-    check_export("run", "good", false, CLIENT_EXPORT_SHARD_BYTES);
-    processes_flip("run/step-7/model.safetensors", -1);
-    ck_assert_int_eq(export("run/step-7", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
-    ck_assert_holds(err.text, "/run/step-7: model.safetensors is not what was written");
-    ck_assert_int_eq(export("run", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
-    ck_assert_holds(err.text, "/run/step-7: model.safetensors is not what was written");
-    ck_assert_str_eq(names_in("out"), "none");
-    store_fixture_close(&f);
-}
-
-TEST(only_a_new_or_empty_directory_is_written_to)
-{
-    struct store_fixture f;
-    struct error err;
-
-    make_checkpoint(&f, true);
-    mkdir("empty", 0777), mkdir("full", 0777);
-    mkdir("full/dir", 0777);
-    processes_put_text("file", "");
-    check_export("step-7", "empty/", false, CLIENT_EXPORT_SHARD_BYTES);
-    ck_assert_str_eq(names_in("empty"), EXPORTED);
-    ck_assert_int_eq(export("step-7", "empty", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
-    ck_assert_str_eq(err.text, "--out empty is not empty: choose a new directory");
-    ck_assert_int_eq(export("step-7", "full", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
-    ck_assert_int_eq(export("step-7", "file", false, CLIENT_EXPORT_SHARD_BYTES, &err), -ENOTDIR);
-    ck_assert_int_eq(export("step-7", "none/out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -ENOENT);
-    ck_assert_str_eq(err.text, "--out none/out: No such file or directory");
-    ck_assert_int_eq(export("step-7", NULL, false, CLIENT_EXPORT_SHARD_BYTES, &err), -EDOM);
-    ck_assert_str_eq(names_in("full"), "dir ");
-    store_fixture_close(&f);
-}
-
-TEST(what_a_killed_export_left_is_no_hindrance)
-{
-    struct store_fixture f;
-    struct error err;
-
-    make_checkpoint(&f, true);
-    mkdir("left.partial", 0777), mkdir("mine.partial", 0777), mkdir("busy.partial", 0777);
-    processes_put_text("left.partial/model-00001-of-00002.safetensors", "");
-    processes_put_text("left.partial/config.json", "");
-    check_export("step-7", "left", false, CLIENT_EXPORT_SHARD_BYTES);
-    ck_assert_str_eq(names_in("left"), EXPORTED);
-    ck_assert_str_eq(names_in("left.partial"), "none");
-
-    processes_put_text("mine.partial/notes", "");
-    processes_put_text("mine.partial/config.json", "");
-    ck_assert_int_eq(export("step-7", "mine", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
-    ck_assert_str_eq(err.text, "mine.partial holds files that no export wrote: move it, or choose another --out");
-    ck_assert_str_eq(names_in("mine.partial"), "config.json notes ");
-
-    int fd = open("busy.partial", O_RDONLY | O_DIRECTORY);
-    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
-    ck_assert_int_eq(export("step-7", "busy", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EBUSY);
-    ck_assert_str_eq(err.text, "--out busy: another export is writing it");
-    close(fd);
-    ck_assert_str_eq(names_in("busy.partial"), "");
-    store_fixture_close(&f);
-}
-
-TEST(what_is_no_model_is_refused)
-{
-    const struct eps_export_options both = {.model = "step-7", .connect = "lab", .out = "out"};
-    struct store_fixture f;
-    struct error err;
-
-    make_checkpoint(&f, true);
-    ck_assert_int_eq(export("none", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -ENOENT);
-    ck_assert_int_eq(export("step-7/config.json", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
-    ck_assert_str_eq(err.text, "--model step-7/config.json: no weights to export; name the directory that holds them");
+    for (int i = 0; i < COUNT(cases); i++) {
+        expect(cases[i].command, 0);
+        if (cases[i].code == 0) {
+            check_export(cases[i].model, cases[i].out, false);
+            continue;
+        }
+        ck_assert_msg(export(cases[i].model, cases[i].out, false, &err) == cases[i].code, "%d: %s", i, err.text);
+        ck_assert_holds(err.text, cases[i].sentence);
+    }
     ck_assert_int_eq(client_export(&both, CLIENT_EXPORT_SHARD_BYTES, &err), -EDOM);
-    ck_assert_str_eq(names_in("out"), "none");
+    ck_assert_str_eq(names_in("new"), "none");
+    ck_assert_str_eq(names_in("full"), "dir ");
+    ck_assert_str_eq(names_in("mine.partial"), "config.json notes ");
+    const int fd = open(outputs_make("busy.partial"), O_RDONLY | O_DIRECTORY);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    ck_assert_int_eq(export("step-7", "busy", false, &err), -EBUSY);
+    ck_assert_str_eq(err.text, "--out busy: another export is writing it");
+    ck_assert_str_eq(names_in("busy.partial"), "");
+    close(fd);
     store_fixture_close(&f);
 }
 
@@ -431,7 +377,7 @@ TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
     driver_await_saves(&driver, 1);
     driver_train(&driver, 3);
     driver_close(&driver);
-    check_export("trained", "saved", _i, CLIENT_EXPORT_SHARD_BYTES);
+    ck_assert_int_eq(export("trained", "saved", _i, &err), 0);
     expect("diff -r live saved", 0);
 }
 
