@@ -121,42 +121,6 @@ TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
     ck_assert_int_eq(out.commit, EPS_EAGER);
 }
 
-TEST(defaults_follow_the_model_the_workers_and_the_data)
-{
-    struct eps_train_options in = given(), out;
-    struct client_facts other = facts;
-
-    other.fresh = false, other.n_positions = 4096;
-    in.workers = 3, in.epochs = 2.5;
-    resolve(&out, &in, &other);
-    ck_assert_double_eq(out.lr, 2e-5);
-    ck_assert_uint_eq(out.seq, 1024);
-    ck_assert_uint_eq(out.parts, 3);
-    ck_assert_uint_eq(out.batch, 15); /* 16 rows, a multiple of 3 */
-    /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; ceil(2.5 * 96 / 15) */
-    ck_assert_uint_eq(out.steps, 16);
-    in = given(), in.connect = "d", other.n_workers = 2;
-    resolve(&out, &in, &other);
-    ck_assert_uint_eq(out.parts, 2);
-    ck_assert_uint_eq(out.workers, 0);
-    other = facts, other.n_tokens = 2050; /* 7 windows beside the one held out: fewer than a batch */
-    in = given(), in.parts = 2;
-    resolve(&out, &in, &other);
-    ck_assert_uint_eq(out.batch, 6);
-}
-
-TEST(warm_up_is_three_percent_and_a_constant_rate_stays)
-{
-    struct eps_train_options in = given(), out;
-
-    in.steps = 1000;
-    resolve(&out, &in, &facts);
-    ck_assert_uint_eq(out.warmup, 30);
-    in.schedule = EPS_SCHEDULE_CONSTANT, in.lr = 0.5;
-    resolve(&out, &in, &facts);
-    ck_assert_double_eq(out.min_lr, 0.5); /* what is printed is what it ends at */
-}
-
 /* What a run of 1000 steps stored stands where it now ends after 20: the warm-up is never left. */
 TEST(a_resumed_run_may_end_before_its_warm_up)
 {
@@ -256,30 +220,47 @@ TEST_EACH(a_preset_is_trained_as_its_data_allow, COUNT(chosen))
     ck_assert_mem_eq(&out, &twice, sizeof out);
 }
 
-TEST(what_is_given_stands_for_a_preset)
-{
-    const struct client_facts known = facts_of(&byte_small, 1000000);
-    struct eps_train_options in = given(), out;
+/* What is given of the options, what is known, and what then holds of those that are resolved. */
+#define RULES(X)                                                                                                       \
+    /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; 16 rows, a multiple of 3; ceil(2.5 * 96 / 15) */          \
+    X((o->workers = 3, o->epochs = 2.5), (f->fresh = false, f->n_positions = 4096),                                    \
+      out.lr == 2e-5 && out.seq == 1024 && out.parts == 3 && out.batch == 15 && out.steps == 16)                       \
+    X((o->connect = "d"), (f->n_workers = 2), out.parts == 2 && out.workers == 0)                                      \
+    /* 7 windows beside the one held out: fewer than a batch */                                                        \
+    X((o->parts = 2), (f->n_tokens = 2050), out.batch == 6)                                                            \
+    X((o->steps = 1000), (void)0, out.warmup == 30) /* 3 % */                                                          \
+    /* what is printed is what it ends at */                                                                           \
+    X((o->schedule = EPS_SCHEDULE_CONSTANT, o->lr = 0.5), (void)0, out.min_lr == 0.5)                                  \
+    /* What is given stands for a preset: 9899 windows, twice, are 309.3 batches. */                                   \
+    X((o->batch = 64, o->epochs = 2, o->lr = 5e-4, o->beta1 = 0.8, o->beta2 = 0.9, o->seq = 100),                      \
+      (*f = facts_of(&byte_small, 1000000)),                                                                           \
+      out.batch == 64 && out.seq == 100 && out.steps == 310 && out.lr == 5e-4 && out.beta1 == 0.8 && out.beta2 == 0.9) \
+    X((o->parts = o->workers = 3), (*f = facts_of(&byte_small, 1000000)), out.batch == 6) /* of 8 */                   \
+    X((o->eval_data = "e.txt"), (*f = facts_of(&byte_small, 1000), f->n_eval_tokens = 50), out.seq == 49)              \
+    X((o->eval_data = "e.txt"), (*f = facts_of(&byte_small, 40), f->n_eval_tokens = 50), out.seq == 39)                \
+    /* A short run of a preset warms up as slowly as a long one: 30 % of 100, of 10, of 1; 45 steps; 3 % of 18,000. */ \
+    X((o->steps = 1), (*f = facts_of(&byte_small, 1000000)), out.warmup == 0)                                          \
+    X((o->steps = 10), (*f = facts_of(&byte_small, 1000000)), out.warmup == 3)                                         \
+    X((o->steps = 100), (*f = facts_of(&byte_small, 1000000)), out.warmup == 30)                                       \
+    X((o->steps = 150), (*f = facts_of(&byte_small, 1000000)), out.warmup == 45)                                       \
+    X((o->steps = 1500), (*f = facts_of(&byte_small, 1000000)), out.warmup == 45)                                      \
+    X((o->steps = 18000), (*f = facts_of(&byte_small, 1000000)), out.warmup == 540)
 
-    in.batch = 64, in.epochs = 2, in.lr = 5e-4, in.beta1 = 0.8, in.beta2 = 0.9, in.seq = 100;
-    resolve(&out, &in, &known);
-    ck_assert_uint_eq(out.batch, 64);
-    ck_assert_uint_eq(out.seq, 100);
-    ck_assert_uint_eq(out.steps, 310); /* 9899 windows, twice: 309.3 */
-    ck_assert_double_eq(out.lr, 5e-4);
-    ck_assert_double_eq(out.beta2, 0.9);
-    in = given(), in.parts = in.workers = 3;
-    resolve(&out, &in, &known);
-    ck_assert_uint_eq(out.batch, 6); /* of 8, a multiple of 3 */
-    in = given(), in.seq = 128;
-    struct client_facts few = facts_of(&byte_small, 257); /* what is given is not lowered */
-    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), -EINVAL);
-    in = given(), in.eval_data = "e.txt", few.n_tokens = 1000, few.n_eval_tokens = 50;
-    resolve(&out, &in, &few);
-    ck_assert_uint_eq(out.seq, 49);
-    few.n_tokens = 40;
-    resolve(&out, &in, &few);
-    ck_assert_uint_eq(out.seq, 39);
+TEST(defaults_follow_what_is_given_and_the_model_the_workers_and_the_data)
+{
+    struct eps_train_options given_options, out, *const o = &given_options;
+    struct client_facts known, *const f = &known;
+
+#define X(set, know, holds)                                                                                            \
+    *o = given(), *f = facts;                                                                                          \
+    set, know;                                                                                                         \
+    resolve(&out, o, f);                                                                                               \
+    ck_assert_msg(holds, "with %s and %s: not %s", #set, #know, #holds);
+    RULES(X)
+#undef X
+    *o = given(), o->seq = 128; /* what is given is not lowered */
+    *f = facts_of(&byte_small, 257);
+    ck_assert_int_eq(client_options_resolve(&out, o, f, NULL), -EINVAL);
 }
 
 TEST(the_recipe_of_a_preset_is_said)
@@ -301,22 +282,6 @@ TEST(the_recipe_of_a_preset_is_said)
     resolve(&out, &in, &few);
     ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
     ck_assert_holds(sentence.text, "--steps 193 --lr 0.002 --warmup 45 --betas 0.9,0.99; a longer text");
-}
-
-/* By hand: 3 % of 1500 is 45, of 18,000 is 540; 30 % of 100 is 30, of 10 is 3, of 1 rounds to none. */
-TEST(a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one)
-{
-    static const struct {
-        uint64_t steps, warmup;
-    } runs[] = {{1, 0}, {10, 3}, {100, 30}, {150, 45}, {1500, 45}, {18000, 540}};
-    const struct client_facts known = facts_of(&byte_small, 1000000);
-
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        struct eps_train_options in = given(), out;
-        in.steps = runs[i].steps;
-        resolve(&out, &in, &known);
-        ck_assert_uint_eq(out.warmup, runs[i].warmup);
-    }
 }
 
 TEST(a_text_of_hardly_any_bytes_is_refused)
