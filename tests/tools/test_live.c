@@ -14,7 +14,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 SUITE_FIXTURE(processes_setup, processes_remove)
@@ -36,53 +35,23 @@ static void stop_daemon(const char *name, pid_t pid)
 /* Runs a command of eps that goes on; what it prints goes to the file. */
 static pid_t start_into(const char *file, const char *command)
 {
-    const pid_t pid = fork();
+    const char *const arguments[] = {"-c", print("exec %s/eps %s >%s", BIN_DIR, command, file), NULL};
 
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        signal(SIGINT, SIG_DFL);
-        execl("/bin/sh", "sh", "-c", print("exec %s/eps %s >%s", BIN_DIR, command, file), (char *)NULL);
-        _exit(127);
-    }
-    return pid;
+    return processes_start("/bin/sh", arguments, NULL);
 }
 
-static int status_of(pid_t pid)
-{
-    int status;
-
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static size_t wanted_lines;
-
-static size_t count_lines(const char *file)
-{
-    char *said = access(file, R_OK) == 0 ? processes_read(file) : NULL;
-    size_t n = 0;
-
-    for (const char *at = said; at && (at = strchr(at, '\n')); at++)
-        n++;
-    free(said);
-    return n;
-}
+static unsigned wanted_lines;
 
 static bool has_lines(void *file)
 {
-    return count_lines(file) >= wanted_lines;
+    return processes_count(file, "\n") >= wanted_lines;
 }
 
-/* Until the file has n lines more than it had, or n in all. */
-static void await_lines(char *file, size_t n)
+/* Until the file has n lines more than it had. */
+static void await_more(char *file, unsigned n)
 {
-    wanted_lines = n;
+    wanted_lines = processes_count(file, "\n") + n;
     ck_assert(processes_until(has_lines, file));
-}
-
-static void await_more(char *file, size_t n)
-{
-    await_lines(file, count_lines(file) + n);
 }
 
 TEST(without_a_name_one_daemon_is_the_one)
@@ -103,7 +72,8 @@ TEST(without_a_name_one_daemon_is_the_one)
     ck_assert_str_eq(strrchr(text_at(status, "address"), '/'), "/lab");
     json_decref(status);
     expect("eps mem", 0, "host", "total");
-    stop_daemon("", lab);
+    expect("eps stop --json", 0, "\"stopped\": true");
+    ck_assert_int_eq(processes_wait(lab), 0);
     expect_refusal(&(struct refusal){"eps status", 1, "no daemon of yours is running", "run/eps"});
 }
 
@@ -192,7 +162,7 @@ TEST(a_watch_without_a_name_follows_all_until_the_end)
     char before[100], after[100];
     pid_t lab = processes_daemon("lab", 0, NULL), watcher = start_into("watch", "status --watch 0.1"), home;
 
-    await_lines("watch", 1);
+    await_more("watch", 1);
     ck_assert_uint_eq(n_sockets(watcher, before), 1);
     await_more("watch", 5);
     ck_assert_uint_eq(n_sockets(watcher, after), 1);
@@ -203,7 +173,7 @@ TEST(a_watch_without_a_name_follows_all_until_the_end)
     stop_daemon("lab", lab);
     await_more("watch", 3);
     stop_daemon("home", home);
-    ck_assert_int_eq(status_of(watcher), 0);
+    ck_assert_int_eq(processes_wait(watcher), 0);
     char *said = processes_read("watch");
     ck_assert_str_eq(said + strlen(said) - 7, "\nended\n");
     for (char *line = strtok(said, "\n"); line; line = strtok(NULL, "\n"))
@@ -216,9 +186,9 @@ TEST_EACH(a_watch_for_programs_is_an_object_a_line_until_a_signal, 2)
     const int number = _i ? SIGTERM : SIGINT;
     pid_t lab = processes_daemon("lab", 0, NULL), watcher = start_into("watch", "mem --watch 0.1 --json");
 
-    await_lines("watch", 3);
+    await_more("watch", 3);
     ck_assert_int_eq(kill(watcher, number), 0);
-    ck_assert_int_eq(status_of(watcher), 128 + number);
+    ck_assert_int_eq(processes_wait(watcher), 128 + number);
     char *said = processes_read("watch");
     for (char *line = strtok(said, "\n"); line; line = strtok(NULL, "\n")) {
         json_t *object = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
@@ -289,7 +259,7 @@ TEST(on_a_terminal_a_watch_redraws_in_place)
     ck_assert_int_eq(ioctl(tty.fd, TIOCSWINSZ, &size), 0);
     read_until("\033[Hstate        idle, 0 workers, pid ", 1);
     ck_assert_int_eq((int)write(tty.fd, "\003", 1), 1); /* Ctrl-C */
-    ck_assert_int_eq(status_of(watcher), 130);
+    ck_assert_int_eq(processes_wait(watcher), 130);
     stop_daemon("lab", lab);
 }
 
@@ -300,7 +270,7 @@ TEST(a_dumb_terminal_gets_plain_lines)
     read_until("total", 2);
     ck_assert_ptr_null(strchr(tty.said, '\033'));
     stop_daemon("lab", lab);
-    ck_assert_int_eq(status_of(watcher), 0);
+    ck_assert_int_eq(processes_wait(watcher), 0);
 }
 
 TEST(two_stops_at_once_both_succeed)
@@ -326,13 +296,14 @@ static pid_t begin_run(void)
     processes_text("tiny.txt", 8000);
     pid_t client = start_into("train", "train --model tiny.json --data tiny.txt --out book --steps 1000000 --batch 4 "
                                        "--save-every 900000 --device-mem 256MiB");
-    await_lines("book/metrics.jsonl", 3);
+    await_more("book/metrics.jsonl", 3);
     return client;
 }
 
-/* Named after itself, found without a name or by its output directory, gone with its client. */
-TEST(a_private_run_is_found_and_stopped)
+/* Named after itself, found without a name or by its output directory, saved while it goes on, gone with its client. */
+TEST(a_private_run_is_found_saved_and_stopped)
 {
+    const char *const save[] = {"save", "--json", NULL};
     pid_t client = begin_run(), watcher = start_into("watch", "status --watch 0.1");
 
     json_t *status = expect_json("eps status --json", 0);
@@ -347,19 +318,6 @@ TEST(a_private_run_is_found_and_stopped)
     expect("eps status ./book/../book/ --json", 0);
     expect(print("eps status %s", processes_path("book")), 0);
     expect("eps status .", 1);
-    expect("eps stop book", 0, "saving, then stopping; again to stop at once\n");
-    ck_assert_int_gt(processes_wait(client), 0);
-    ck_assert_int_eq(status_of(watcher), 0);
-    expect_file("watch", "/1000000", "\nended\n");
-    expect("eps verify book", 0); /* what it promised */
-    expect("eps status", 1);
-    ck_assert_int_eq(rmdir("run/eps"), 0); /* empty */
-}
-
-TEST(a_save_prints_what_stands_and_training_goes_on)
-{
-    const char *const save[] = {"save", "--json", NULL};
-    pid_t client = begin_run();
 
     expect("eps save", 0, "/book/step-");
     const double first = atof(strstr(command_out(), "/step-") + 6);
@@ -372,12 +330,18 @@ TEST(a_save_prints_what_stands_and_training_goes_on)
     pid_t one = processes_start("eps", save, NULL), two = processes_start("eps", save, NULL);
     ck_assert_int_eq(processes_wait(one), 0);
     ck_assert_int_eq(processes_wait(two), 0);
-    json_t *status = expect_json("eps status --json", 0);
+    status = expect_json("eps status --json", 0);
     ck_assert_double_ge(json_number_value(json_object_get(status, "saved_step")), first);
     ck_assert(json_is_null(json_object_get(status, "trouble")));
     json_decref(status);
-    expect("eps stop --json", 0, "\"stopped\": true");
+
+    expect("eps stop book", 0, "saving, then stopping; again to stop at once\n");
     ck_assert_int_gt(processes_wait(client), 0);
+    ck_assert_int_eq(processes_wait(watcher), 0);
+    expect_file("watch", "/1000000", "\nended\n");
+    expect("eps verify book", 0); /* what it promised */
+    expect("eps status", 1);
+    ck_assert_int_eq(rmdir("run/eps"), 0); /* empty */
 }
 
 /* The client hangs, so that what it promised is never saved: one stop waits for it, until Ctrl-C; the next does not. */
@@ -387,10 +351,10 @@ TEST(ctrl_c_leaves_a_stop_to_the_daemon)
 
     ck_assert_int_eq(kill(client, SIGSTOP), 0);
     pid_t first = start_into("stop.log", "stop");
-    await_lines("stop.log", 1);
+    await_more("stop.log", 1);
     expect_file("stop.log", "saving, then stopping");
     ck_assert_int_eq(kill(first, SIGINT), 0);
-    ck_assert_int_eq(status_of(first), 130);
+    ck_assert_int_eq(processes_wait(first), 130);
     expect("eps status", 0, "stopping", "/book\n");
     expect("eps stop", 0, "stopping at once\n");
     ck_assert_int_eq(kill(client, SIGCONT), 0);
