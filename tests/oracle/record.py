@@ -6,18 +6,15 @@
     record.py runs BIN OUT                          ten short training runs on the CPU, and what they generate
     record.py compare BEFORE AFTER                  exit status 1 where AFTER is worse, or trains other bits
 
-BIN is the folder of eps, epsd and eps-worker. Settings name every budget, so no line depends on the machine's free
-memory. Each is planned at a drawn budget, and near the least that it needs: near that of BEFORE, where it is given. Of a run is recorded: metrics.jsonl without times and bytes, and a checksum of every file of its checkpoint.
-
-`compare` holds a plan to: the same choice, the same bytes or fewer at it, no larger --minimum, no longer predicted time (what differs by
-a thousandth is a tie to the planner).
-A different choice is reported, and is worse where it is predicted to take longer.
+BIN is the folder of eps, epsd and eps-worker. Settings name every budget, so no line depends on the machine's free memory.
+Each is planned at a drawn budget, and near the least that it needs (BEFORE's, where it is given). Of a run: metrics.jsonl
+without times and bytes, and a checksum of every file of its checkpoint. `compare` reports another choice, and calls worse:
+more bytes at the same choice, a larger --minimum, a longer predicted time (a thousandth is a tie to the planner).
 """
 import argparse, hashlib, json, os, random, subprocess, sys, tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 MIB = 1 << 20
-FASTER = []  # predicted times before / after, where blocks keep a part of their activations
 TIMES = {"tokens_per_s", "step_ms", "host_bytes", "memory", "device_peak_bytes"}
 
 
@@ -150,28 +147,19 @@ def record_runs(args):
             out.write(json.dumps(run_one(args.bin, number)) + "\n")
 
 
-def with_kept(choice):
-    """Before a block could keep a part of its activations, it kept all or nothing."""
-    return {"kept_activations": "all" if choice["kept"] else "nothing", "kept_activations_below": "nothing", **choice}
-
-
 def worse_plan(before, after, notes):
     if "error" in before:
         return [] if before == after else ["another error"]
     wrong = []
-    old, new, new_kept = before["workers"][0], after["workers"][0], with_kept(after["choice"])
-    if with_kept(before["choice"]) == with_kept(after["choice"]):
-        if new["peak"] > old["peak"]:
-            wrong.append(f"bytes {old['peak']} -> {new['peak']}")
-        if new["peak"] < old["peak"]:
-            notes["fewer bytes"] = notes.get("fewer bytes", 0) + 1
-        if after["ms"] != before["ms"]:
-            notes["other times"] = notes.get("other times", 0) + 1
-    else:
+    old, new = before["workers"][0], after["workers"][0]
+    if before["choice"] != after["choice"]:
         notes["other choice"] = notes.get("other choice", 0) + 1
-    if {"all", "nothing"} < {"all", "nothing", new_kept["kept_activations"], new_kept["kept_activations_below"]}:
-        notes["part kept"] = notes.get("part kept", 0) + 1
-        FASTER.append(before["ms"]["step"] / after["ms"]["step"] if before["fits"] else 1)
+    elif new["peak"] > old["peak"]:
+        wrong.append(f"bytes {old['peak']} -> {new['peak']}")
+    elif new["peak"] < old["peak"]:
+        notes["fewer bytes"] = notes.get("fewer bytes", 0) + 1
+    if after["ms"] != before["ms"]:
+        notes["other times"] = notes.get("other times", 0) + 1
     if before["fits"] and not after["fits"]:
         wrong.append("no longer fits")
     if before["fits"] and after["ms"]["step"] > before["ms"]["step"] * 1.001:
@@ -202,9 +190,6 @@ def compare(args):
         if wrong and n_wrong <= 20:
             print(a.get("number", a.get("run")), "; ".join(wrong))
     print(f"{len(before)} compared, {n_same} the same to the last digit, {n_wrong} worse; {notes}")
-    if FASTER:
-        FASTER.sort()
-        print(f"part kept: predicted {FASTER[len(FASTER) // 2]:.3f} times as fast in the median, {FASTER[-1]:.3f} at best")
     sys.exit(n_wrong > 0)
 
 
