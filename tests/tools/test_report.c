@@ -76,29 +76,23 @@ TEST_IF(areas_have_the_colours_of_their_legend, has_gnuplot())
     free(svg);
 }
 
-TEST_IF(the_budget_is_a_line_or_a_word, has_gnuplot())
-{
-    const char *line = "{\"step\": 1, \"loss\": 3, \"memory\": {\"host\": {\"weights\": 5}, \"device\": "
-                       "{\"stash\": 2000000}, \"device_budget\": ";
-    char *near = drawn("near", print("%s3145728}}\n", line)), *far = drawn("far", print("%s34359738368}}\n", line));
-
-    ck_assert_holds(near, "<title>budget 3.0 MiB"); /* and, of the title's group, a line of two points */
-    ck_assert_holds(strstr(near, "<title>budget 3.0 MiB"), "stroke-width=\"2");
-    ck_assert_holds(far, "(budget 32.0 GiB)");
-    free(near), free(far);
-}
-
-/* A point of each curve, beside that of the legend. */
-TEST_IF(a_single_step_is_seen, has_gnuplot())
+/* And a point of each curve of a single step, beside that of the legend. */
+TEST_IF(the_budget_is_a_line_or_a_word_and_what_stands_alone_a_point, has_gnuplot())
 {
     static char gaps[8192]; /* every second loss is none: a line would show nothing */
-    char *svg = drawn("single", "{\"step\": 1, \"loss\": 3, \"tokens_per_s\": 5, \"eval_loss\": 2}\n");
+    const char *line = "{\"step\": 1, \"loss\": 3, \"memory\": {\"host\": {\"weights\": 5}, \"device\": "
+                       "{\"stash\": 2000000}, \"device_budget\": ";
+    char *svg = drawn("near", print("%s3145728}}\n", line));
 
+    ck_assert_holds(svg, "<title>budget 3.0 MiB"); /* and, of the title's group, a line of two points */
+    ck_assert_holds(strstr(svg, "<title>budget 3.0 MiB"), "stroke-width=\"2");
+    free(svg), svg = drawn("far", print("%s34359738368}}\n", line));
+    ck_assert_holds(svg, "(budget 32.0 GiB)");
+    free(svg), svg = drawn("single", "{\"step\": 1, \"loss\": 3, \"tokens_per_s\": 5, \"eval_loss\": 2}\n");
     ck_assert_uint_eq(count(svg, "<use xlink:href='#gpPt6' transform"), 5);
-    free(svg);
     for (int i = 1; i <= 101; i++)
         strcat(gaps, print("{\"step\": %d, \"loss\": %s}\n", i, i % 2 ? "3" : "null"));
-    svg = drawn("gaps", gaps);
+    free(svg), svg = drawn("gaps", gaps);
     ck_assert_uint_ge(count(svg, "<use xlink:href='#gpPt6' transform"), 51);
     free(svg);
 }
