@@ -1,4 +1,5 @@
 /* Defaults and limits of a run, and the learning rate of each step. */
+#include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
 #include "client/run/options.h"
@@ -33,106 +34,18 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     struct eps_train_options out;
 
     resolve(&out, &in, &facts);
-    ck_assert_double_eq(out.lr, 3e-4);
-    ck_assert_double_eq_tol(out.min_lr, 3e-5, 1e-20);
-    ck_assert_double_eq(out.weight_decay, 0.01);
-    ck_assert_double_eq(out.beta1, 0.9);
-    ck_assert_double_eq(out.beta2, 0.999);
-    ck_assert_double_eq(out.epsilon, 1e-8);
-    ck_assert_int_eq(out.schedule, EPS_SCHEDULE_COSINE);
-    ck_assert_uint_eq(out.workers, 1);
-    ck_assert_uint_eq(out.parts, 1);
-    ck_assert_uint_eq(out.seq, 256);
-    ck_assert_uint_eq(out.batch, 64);     /* 16,384 / 256 */
-    ck_assert_uint_eq(out.steps, 7);      /* ceil(386 / 64) */
-    ck_assert_uint_eq(out.warmup, 0);     /* round(0.21) */
-    ck_assert_uint_eq(out.device_mem, 0); /* the worker chooses */
+    ck_assert_str_eq(print("lr %.9g to %.9g, decay %g, betas %g,%g, epsilon %g", out.lr, out.min_lr, out.weight_decay,
+                           out.beta1, out.beta2, out.epsilon),
+                     "lr 0.0003 to 3e-05, decay 0.01, betas 0.9,0.999, epsilon 1e-08");
+    /* 16,384 / 256; ceil(386 / 64); round(0.21); ceil(0.7); the worker chooses its memory */
+    ck_assert_str_eq(print("seq %u, batch %u, steps %ju, warmup %ju, save %ju, keep %u, eval %ju, seed %ju, memory %ju",
+                           out.seq, out.batch, (uintmax_t)out.steps, (uintmax_t)out.warmup, (uintmax_t)out.save_every,
+                           out.keep, (uintmax_t)out.eval_tokens, (uintmax_t)out.seed, (uintmax_t)out.device_mem),
+                     "seq 256, batch 64, steps 7, warmup 0, save 1, keep 2, eval 65536, seed 0, memory 0");
+    ck_assert(out.workers == 1 && out.parts == 1 && out.optimizer == EPS_ADAMA && out.order == EPS_SHUFFLED);
+    ck_assert(out.schedule == EPS_SCHEDULE_COSINE && out.separator == EPS_SEPARATOR_NONE && out.commit == EPS_EAGER);
+    ck_assert(out.moments == EPS_FP32 && out.grad_dtype == EPS_FP32 && isnan(out.clip_norm) && isnan(out.clip_update));
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
-    ck_assert_int_eq(out.optimizer, EPS_ADAMA);
-    ck_assert_int_eq(out.order, EPS_SHUFFLED);
-    ck_assert_uint_eq(out.seed, 0);
-    ck_assert_uint_eq(out.save_every, 1); /* ceil(0.7) */
-    ck_assert_uint_eq(out.keep, 2);
-    ck_assert_uint_eq(out.eval_tokens, 65536);
-    ck_assert_int_eq(out.separator, EPS_SEPARATOR_NONE);
-    ck_assert_int_eq(out.moments, EPS_FP32);
-    ck_assert_int_eq(out.grad_dtype, EPS_FP32);
-    ck_assert_int_eq(out.commit, EPS_EAGER);
-    ck_assert(isnan(out.clip_norm) && isnan(out.clip_update));
-}
-
-/* Adding a worker, and so a part, must not change the result unless the user says so. */
-TEST(several_parts_are_summed_unless_adama_is_named)
-{
-    static const struct model_config config = {.family = &family_gpt2,
-                                               .n_layers = 1,
-                                               .n_heads = 2,
-                                               .width = 16,
-                                               .inner_width = 64,
-                                               .n_positions = 32,
-                                               .vocabulary = 256,
-                                               .norm_epsilon = 1e-5f,
-                                               .gpt2.scale_attention = true,
-                                               .tied = true};
-    struct eps_train_options in = given(), out;
-    struct error sentence;
-    struct model model;
-
-    ck_assert_int_eq(model_init(&model, &config, &sentence), 0);
-    resolve(&out, &in, &facts);
-    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
-    in.workers = 2;
-    resolve(&out, &in, &facts);
-    ck_assert_uint_eq(out.parts, 2);
-    ck_assert_int_eq(out.optimizer, EPS_ADAMW);
-    ck_assert(client_options_say_summed(&sentence, &in, &out, &model));
-    ck_assert_holds(sentence.text, "--optimizer adama squares each, and would save 32.0 KiB");
-    in.commit = EPS_FENCED; /* whose sums are there anyway */
-    resolve(&out, &in, &facts);
-    ck_assert_int_eq(out.optimizer, EPS_ADAMW);
-    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
-    in = given(), in.parts = 4, in.optimizer = EPS_ADAMA; /* who asks for it knows */
-    resolve(&out, &in, &facts);
-    ck_assert_int_eq(out.optimizer, EPS_ADAMA);
-    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
-    model_free(&model);
-}
-
-TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
-{
-    struct eps_train_options in = given(), out;
-    struct error sentence;
-
-    resolve(&out, &in, &facts);
-    ck_assert(!client_options_say_fenced(&sentence, &in, &out, 1000));
-    in.clip_norm = 0.5;
-    resolve(&out, &in, &facts);
-    ck_assert_int_eq(out.commit, EPS_FENCED);
-    ck_assert(client_options_say_fenced(&sentence, &in, &out, (uint64_t)3 << 28)); /* 768 Mi parameters */
-    ck_assert_holds(sentence.text, "--clip-norm turns --commit fenced on");
-    ck_assert_holds(sentence.text, "3.0 GiB of host memory");
-    in.commit = EPS_FENCED; /* who asks for it knows */
-    resolve(&out, &in, &facts);
-    ck_assert(!client_options_say_fenced(&sentence, &in, &out, 1000));
-    in.optimizer = EPS_ADAMW, in.parts = 2;
-    resolve(&out, &in, &facts);
-    in = given(), in.clip_update = 1, in.parts = 2; /* each tensor by itself needs neither */
-    resolve(&out, &in, &facts);
-    ck_assert_int_eq(out.commit, EPS_EAGER);
-}
-
-/* What a run of 1000 steps stored stands where it now ends after 20: the warm-up is never left. */
-TEST(a_resumed_run_may_end_before_its_warm_up)
-{
-    struct eps_train_options in = given(), out;
-    struct client_facts resumed = facts;
-
-    in.steps = 20, in.warmup = 30, in.eval_every = 100, in.save_every = 100;
-    resumed.resumed = true;
-    resolve(&out, &in, &resumed);
-    ck_assert_uint_eq(out.warmup, 30);
-    ck_assert_double_eq_tol(client_options_lr(&out, 19), out.lr * 20 / 31, 1e-18);
-    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), -EDOM);
 }
 
 TEST(resolved_options_resolve_to_themselves)
@@ -210,16 +123,24 @@ TEST_EACH(a_preset_is_trained_as_its_data_allow, COUNT(chosen))
     struct eps_train_options out, twice;
 
     resolve(&out, &in, &known);
-    ck_assert_uint_eq(out.seq, chosen[_i].seq);
-    ck_assert_uint_eq(out.batch, chosen[_i].batch);
-    ck_assert_uint_eq(out.steps, chosen[_i].steps);
-    ck_assert_double_eq(out.lr, chosen[_i].lr);
-    ck_assert_double_eq(out.beta1, 0.9);
-    ck_assert_double_eq(out.beta2, 0.99);
+    ck_assert(out.seq == chosen[_i].seq && out.batch == chosen[_i].batch && out.steps == chosen[_i].steps);
+    ck_assert(out.lr == chosen[_i].lr && out.beta1 == 0.9 && out.beta2 == 0.99);
     ck_assert_int_eq(client_options_resolve(&twice, &out, &known, NULL), 0);
     ck_assert_mem_eq(&out, &twice, sizeof out);
 }
 
+static const struct model_config config = {.family = &family_gpt2,
+                                           .n_layers = 1,
+                                           .n_heads = 2,
+                                           .width = 16,
+                                           .inner_width = 64,
+                                           .n_positions = 32,
+                                           .vocabulary = 256,
+                                           .norm_epsilon = 1e-5f,
+                                           .gpt2.scale_attention = true,
+                                           .tied = true};
+
+#define RECIPE "the preset's recipe: "
 /* What is given of the options, what is known, and what then holds of those that are resolved. */
 #define RULES(X)                                                                                                       \
     /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; 16 rows, a multiple of 3; ceil(2.5 * 96 / 15) */          \
@@ -243,45 +164,61 @@ TEST_EACH(a_preset_is_trained_as_its_data_allow, COUNT(chosen))
     X((o->steps = 10), (*f = facts_of(&byte_small, 1000000)), out.warmup == 3)                                         \
     X((o->steps = 100), (*f = facts_of(&byte_small, 1000000)), out.warmup == 30)                                       \
     X((o->steps = 150), (*f = facts_of(&byte_small, 1000000)), out.warmup == 45)                                       \
-    X((o->steps = 1500), (*f = facts_of(&byte_small, 1000000)), out.warmup == 45)                                      \
-    X((o->steps = 18000), (*f = facts_of(&byte_small, 1000000)), out.warmup == 540)
+    X((o->steps = 18000), (*f = facts_of(&byte_small, 1000000)), out.warmup == 540)                                    \
+    /* What a run of 1000 steps stored stands where it now ends after 20: the warm-up is never left. */                \
+    X((o->steps = 20, o->warmup = 30, o->eval_every = o->save_every = 100), (f->resumed = true),                       \
+      out.warmup == 30 && fabs(client_options_lr(&out, 19) - out.lr * 20 / 31) < 1e-18)                                \
+    /* Adding a worker, and so a part, must not change the result unless the user says so, who then knows. */          \
+    X((void)0, (void)0, !client_options_say_summed(&said, o, &out, &model))                                            \
+    X((o->workers = 2), (void)0,                                                                                       \
+      out.parts == 2 && out.optimizer == EPS_ADAMW && client_options_say_summed(&said, o, &out, &model) &&             \
+          strstr(said.text, "--optimizer adama squares each, and would save 32.0 KiB"))                                \
+    X((o->workers = 2, o->commit = EPS_FENCED), (void)0,                                                               \
+      out.optimizer == EPS_ADAMW && !client_options_say_summed(&said, o, &out, &model))                                \
+    X((o->parts = 4, o->optimizer = EPS_ADAMA), (void)0,                                                               \
+      out.optimizer == EPS_ADAMA && !client_options_say_summed(&said, o, &out, &model))                                \
+    /* A clipped norm turns the fenced commit on and says what it costs, here of 768 Mi parameters. */                 \
+    X((void)0, (void)0, !client_options_say_fenced(&said, o, &out, 1000))                                              \
+    X((o->clip_norm = 0.5), (void)0,                                                                                   \
+      out.commit == EPS_FENCED && client_options_say_fenced(&said, o, &out, (uint64_t)3 << 28) &&                      \
+          strstr(said.text, "--clip-norm turns --commit fenced on") && strstr(said.text, "3.0 GiB of host memory"))    \
+    X((o->clip_norm = 0.5, o->commit = EPS_FENCED), (void)0, !client_options_say_fenced(&said, o, &out, 1000))         \
+    X((o->clip_norm = 0.5, o->commit = EPS_FENCED, o->optimizer = EPS_ADAMW, o->parts = 2), (void)0, true)             \
+    X((o->clip_update = 1, o->parts = 2), (void)0, out.commit == EPS_EAGER)                                            \
+    /* The recipe of a preset is said, without what is given. */                                                       \
+    X((void)0, (*f = facts_of(&byte_small, 1000000)),                                                                  \
+      client_options_say_recipe(&said, &byte_small, o, &out) &&                                                        \
+          !strcmp(said.text, RECIPE "--seq 128 --batch 8 --steps 1500 --lr 0.002 --warmup 45 --betas 0.9,0.99") &&     \
+          !client_options_say_recipe(&said, &byte_small, &out, &out))                                                  \
+    X((o->epochs = 1, o->lr = 0.5, o->seq = 64), (*f = facts_of(&byte_small, 1000000)),                                \
+      client_options_say_recipe(&said, &byte_small, o, &out) &&                                                        \
+          !strncmp(said.text, RECIPE "--batch 16 --warmup 45 --betas 0.9,0.99", 66))                                   \
+    X((void)0, (*f = facts_of(&byte_small, 20000)),                                                                    \
+      client_options_say_recipe(&said, &byte_small, o, &out) &&                                                        \
+          strstr(said.text, "--steps 193 --lr 0.002 --warmup 45 --betas 0.9,0.99; a longer text"))                     \
+    /* Two windows at least, or one and one to evaluate. */                                                            \
+    X((void)0, (f->n_tokens = 2 * 257), out.batch == 1)                                                                \
+    X((o->eval_data = "e.txt"), (f->n_tokens = f->n_eval_tokens = 257), out.batch == 1)
 
 TEST(defaults_follow_what_is_given_and_the_model_the_workers_and_the_data)
 {
     struct eps_train_options given_options, out, *const o = &given_options;
     struct client_facts known, *const f = &known;
+    struct error said = {""};
+    struct model model;
 
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
 #define X(set, know, holds)                                                                                            \
     *o = given(), *f = facts;                                                                                          \
     set, know;                                                                                                         \
     resolve(&out, o, f);                                                                                               \
-    ck_assert_msg(holds, "with %s and %s: not %s", #set, #know, #holds);
+    ck_assert_msg(holds, "with %s and %s: not %s: %s", #set, #know, #holds, said.text);
     RULES(X)
 #undef X
     *o = given(), o->seq = 128; /* what is given is not lowered */
     *f = facts_of(&byte_small, 257);
     ck_assert_int_eq(client_options_resolve(&out, o, f, NULL), -EINVAL);
-}
-
-TEST(the_recipe_of_a_preset_is_said)
-{
-    const struct client_facts known = facts_of(&byte_small, 1000000);
-    struct eps_train_options in = given(), out;
-    struct error sentence;
-
-    resolve(&out, &in, &known);
-    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
-    ck_assert_str_eq(sentence.text,
-                     "the preset's recipe: --seq 128 --batch 8 --steps 1500 --lr 0.002 --warmup 45 --betas 0.9,0.99");
-    in.epochs = 1, in.lr = 0.5, in.seq = 64;
-    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
-    ck_assert_str_eq(sentence.text, "the preset's recipe: --batch 8 --warmup 45 --betas 0.9,0.99");
-    ck_assert(!client_options_say_recipe(&sentence, &byte_small, &out, &out));
-    const struct client_facts few = facts_of(&byte_small, 20000);
-    in = given();
-    resolve(&out, &in, &few);
-    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
-    ck_assert_holds(sentence.text, "--steps 193 --lr 0.002 --warmup 45 --betas 0.9,0.99; a longer text");
+    model_free(&model);
 }
 
 TEST(a_text_of_hardly_any_bytes_is_refused)
@@ -342,6 +279,11 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
       "--optimizer adamw")                                                                                             \
     X((o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA), -EDOM, "--commit fenced with --parts 4",       \
       "--optimizer adamw")                                                                                             \
+    X((o->steps = 20, o->warmup = 30), -EDOM, "--warmup 30", "20 steps")                                               \
+    X((f->n_tokens = 2 * 257 - 1), -EINVAL, "some.txt: 513 tokens are too few for two windows", "")                    \
+    X((o->eval_data = "e.txt", f->n_tokens = 257, f->n_eval_tokens = 256), -EINVAL, "--eval-data e.txt: 256 tokens",   \
+      "")                                                                                                              \
+    X((o->eval_data = "e.txt", f->n_tokens = 256, f->n_eval_tokens = 257), -EINVAL, "too few for a window", "")        \
     X((o->connect = "x"), -EAGAIN, "no worker", "eps-worker")
 
 static const struct wrong {
@@ -353,7 +295,7 @@ static const struct wrong {
 #undef X
 };
 
-static void set_wrong(struct eps_train_options *o, int i)
+static void set_wrong(struct eps_train_options *o, struct client_facts *f, int i)
 {
     int k = 0;
 
@@ -368,33 +310,12 @@ TEST_EACH(a_wrong_option_is_refused_by_name_value_and_remedy, COUNT(wrongs))
 {
     const struct wrong *wrong = &wrongs[_i];
     struct eps_train_options in = given(), out;
+    struct client_facts known = facts;
     struct error err = {0};
 
-    set_wrong(&in, _i);
-    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, &err), wrong->code);
+    set_wrong(&in, &known, _i);
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, &err), wrong->code);
     ck_assert_holds(err.text, wrong->first, wrong->second);
-}
-
-TEST(data_shorter_than_its_windows_is_refused)
-{
-    struct eps_train_options in = given(), out;
-    struct client_facts few = facts;
-    struct error err = {0};
-
-    few.n_tokens = 2 * 257 - 1;
-    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
-    ck_assert_holds(err.text, "some.txt: 513 tokens are too few for two windows");
-    few.n_tokens = 2 * 257;
-    resolve(&out, &in, &few);
-    ck_assert_uint_eq(out.batch, 1);
-    in.eval_data = "e.txt", few.n_tokens = 257, few.n_eval_tokens = 256;
-    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
-    ck_assert_holds(err.text, "--eval-data e.txt: 256 tokens");
-    few.n_eval_tokens = 257;
-    resolve(&out, &in, &few);
-    few.n_tokens = 256;
-    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
-    ck_assert_holds(err.text, "too few for a window");
 }
 
 /* By hand, warmup 3 of 11 steps: 1/4, 2/4, 3/4, then the top, and eight steps of the way down. */
