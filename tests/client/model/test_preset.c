@@ -1,4 +1,5 @@
 /* Presets against the published figures, the choice among them, and sentences that lead to published models. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -11,30 +12,12 @@
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
-/* Parameters of the four sizes as in transformers' GPT2LMHeadModel, tied ones once. */
-TEST(gpt2_has_its_published_sizes)
+/* GPT-2's as in transformers' GPT2LMHeadModel, tied tensors once; the number in the table is what the model described by
+ * its config really has. */
+TEST(every_preset_opens_as_the_model_that_it_names_and_gpt2_has_its_published_sizes)
 {
-    static const struct {
-        const char *name;
-        uint32_t n_layers, n_heads, width;
-        uint64_t n_parameters;
-    } published[] = {{"gpt2", 12, 12, 768, 124439808},
-                     {"gpt2-medium", 24, 16, 1024, 354823168},
-                     {"gpt2-large", 36, 20, 1280, 774030080},
-                     {"gpt2-xl", 48, 25, 1600, 1557611200}};
-
-    for (int i = 0; i < COUNT(published); i++) {
-        const struct eps_preset *preset = client_preset_find(published[i].name);
-        ck_assert_ptr_nonnull(preset);
-        ck_assert(preset->n_layers == published[i].n_layers && preset->n_heads == published[i].n_heads);
-        ck_assert(preset->width == published[i].width && preset->n_parameters == published[i].n_parameters);
-        ck_assert(preset->n_positions == 1024 && preset->vocabulary == 50257);
-    }
-}
-
-/* The number in the table is what the model described by its config really has. */
-TEST(every_preset_opens_as_the_model_that_it_names)
-{
+    static const char *const published[] = {"gpt2 12 12 768 124439808", "gpt2-medium 24 16 1024 354823168",
+                                            "gpt2-large 36 20 1280 774030080", "gpt2-xl 48 25 1600 1557611200"};
     size_t n = 0;
 
     for (const struct eps_preset *preset; (preset = eps_preset(n)) != NULL; n++) {
@@ -51,13 +34,18 @@ TEST(every_preset_opens_as_the_model_that_it_names)
         client_model_close(&opened);
     }
     ck_assert_uint_eq(n, 10);
+    for (int i = 0; i < 4; i++) {
+        const struct eps_preset *p = eps_preset(6 + (size_t)i);
+        ck_assert_str_eq(print("%s %u %u %u %ju", p->name, p->n_layers, p->n_heads, p->width,
+                               (uintmax_t)p->n_parameters),
+                         published[i]);
+        ck_assert(p->n_positions == 1024 && p->vocabulary == 50257);
+    }
 }
 
-TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
+/* A preset for text has no tokenizer yet, but its end token's id is known. */
+TEST(presets_have_no_dropout_but_gpt2_keeps_its_own)
 {
-    struct client_model model;
-
-    ck_assert_int_eq(client_preset_open(&model, client_preset_find("byte-small"), 256, NULL), 0);
     const struct model_config expected = {.family = &family_gpt2,
                                           .n_layers = 4,
                                           .n_heads = 4,
@@ -70,6 +58,10 @@ TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
                                           .gpt2.scale_attention = true,
                                           .norm_epsilon = 1e-5f,
                                           .initializer_range = 0.049f};
+    struct client_model model;
+    char config[800] = "";
+
+    ck_assert_int_eq(client_preset_open(&model, client_preset_find("byte-small"), 256, NULL), 0);
     ck_assert_mem_eq(&model.config, &expected, sizeof expected);
     client_model_close(&model);
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("gpt2"), 256, NULL), 0);
@@ -78,14 +70,6 @@ TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
     ck_assert_float_eq(model.config.gpt2.dropout_embedding, 0.1f);
     ck_assert_float_eq(model.config.gpt2.dropout_residual, 0.1f);
     client_model_close(&model);
-}
-
-/* Its tokenizer is not there yet, but the end token's id is known. */
-TEST(a_text_preset_names_its_end_token)
-{
-    struct client_model model;
-    char config[800] = "";
-
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("text-small"), 2048, NULL), 0);
     ck_assert_int_gt(pread(model.config_fd, config, sizeof config - 1, 0), 0);
     ck_assert_holds(config, "\"bos_token_id\": 256,", "\"eos_token_id\": 256,");

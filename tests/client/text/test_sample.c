@@ -97,62 +97,58 @@ static void skewed(float *logits, uint32_t n)
         logits[i] = (float)(i * 2654435761u >> 8 & 0xffff) / 8192.f - 3;
 }
 
-TEST(temperature_0_takes_the_likeliest_and_of_equals_the_lowest)
-{
-    const float logits[] = {-1, 3, 2.5f, 3, -7};
-    const struct client_sample_options options = by(0, 0, 1, 9);
-    uint32_t counts[5];
-
-    count(counts, &options, logits, 5, 100);
-    ck_assert_uint_eq(counts[1], 100);
-    for (int k = 0; k < 2; k++) { /* nothing else matters then */
-        const struct client_sample_options other = by(0, k ? 3 : 0, k ? 0.5 : 1, (uint64_t)k);
-        count(counts, &other, logits, 5, 100);
-        ck_assert_uint_eq(counts[1], 100);
-    }
-}
-
 /* ln 1, ln 2, ln 3, ln 4: probabilities 0.1, 0.2, 0.3, 0.4. */
 static const float tenths[] = {0, 0.69314718f, 1.0986123f, 1.3862944f};
+static const float falling[] = {-1, 3, 2.5f, 3, -7}, equal[] = {1, 2, 1, 2, 2, 1, 1};
+static const float ends[] = {-3.4e38f, 3.4e38f, 0, 3.4e38f}; /* of float's range: differences that no float holds */
 
-TEST(small_distributions_come_out_as_by_hand)
+static const struct {
+    const float *logits;
+    uint32_t n;
+    double temperature;
+    uint32_t top_k;
+    double top_p, p[7];
+} cases[] = {
+    /* Temperature 0 takes the likeliest, and of equals the lowest; nothing else matters then. */
+    {falling, 5, 0, 0, 1, {0, 1}},
+    {falling, 5, 0, 3, 1, {0, 1}},
+    {falling, 5, 0, 0, 0.5, {0, 1}},
+    {tenths, 4, 1, 0, 1, {0.1, 0.2, 0.3, 0.4}},
+    {tenths, 4, 1, 4, 1, {0.1, 0.2, 0.3, 0.4}},
+    {tenths, 4, 1, 400, 1, {0.1, 0.2, 0.3, 0.4}},
+    {tenths, 4, 0.5, 0, 1, {1 / 30., 4 / 30., 9 / 30., 16 / 30.}}, /* squares */
+    {tenths, 4, 1, 2, 1, {0, 0, 3 / 7., 4 / 7.}},
+    {tenths, 4, 1, 1, 1, {0, 0, 0, 1}},
+    {tenths, 4, 1e30, 1, 1, {0, 0, 0, 1}}, /* flattened, the likeliest is still known */
+    {tenths, 4, 1, 0, 0.4 - 1e-6, {0, 0, 0, 1}},
+    {tenths, 4, 1, 0, 0.4 + 1e-6, {0, 0, 3 / 7., 4 / 7.}},
+    {tenths, 4, 1, 0, 0.9 + 1e-6, {0.1, 0.2, 0.3, 0.4}},
+    {tenths, 4, 1, 0, 1e-300, {0, 0, 0, 1}},
+    /* Among the three likeliest the first has 4/9: the nucleus is taken of what top-k leaves. */
+    {tenths, 4, 1, 3, 4 / 9. - 1e-6, {0, 0, 0, 1}},
+    {tenths, 4, 1, 3, 4 / 9. + 1e-6, {0, 0, 3 / 7., 4 / 7.}},
+    {tenths, 4, 0.5, 0, 0.5, {0, 0, 0, 1}}, /* squares first: 16/30 suffices */
+    {tenths, 4, 1e-300, 0, 1, {0, 0, 0, 1}},
+    /* Which of several equal ones are among the k: the lowest ids. */
+    {equal, 7, 1, 2, 1, {0, 0.5, 0, 0.5}},
+    {equal, 7, 1, 0, 0.01, {0, 1}},
+    {ends, 4, 1, 0, 1, {0, 0.5, 0, 0.5}},
+    {ends, 4, 1e-308, 3, 0.99, {0, 0.5, 0, 0.5}},
+};
+
+TEST_EACH(small_distributions_come_out_as_by_hand, COUNT(cases))
 {
-    static const struct {
-        double temperature;
-        uint32_t top_k;
-        double top_p, p[4];
-    } cases[] = {
-        {1, 0, 1, {0.1, 0.2, 0.3, 0.4}},
-        {1, 4, 1, {0.1, 0.2, 0.3, 0.4}},
-        {1, 400, 1, {0.1, 0.2, 0.3, 0.4}},
-        {0.5, 0, 1, {1 / 30., 4 / 30., 9 / 30., 16 / 30.}}, /* squares */
-        {1, 2, 1, {0, 0, 3 / 7., 4 / 7.}},
-        {1, 1, 1, {0, 0, 0, 1}},
-        {1e30, 1, 1, {0, 0, 0, 1}}, /* flattened, the likeliest is still known */
-        {1, 0, 0.4 - 1e-6, {0, 0, 0, 1}},
-        {1, 0, 0.4 + 1e-6, {0, 0, 3 / 7., 4 / 7.}},
-        {1, 0, 0.7 + 1e-6, {0, 2 / 9., 3 / 9., 4 / 9.}},
-        {1, 0, 0.9 + 1e-6, {0.1, 0.2, 0.3, 0.4}},
-        {1, 0, 1e-300, {0, 0, 0, 1}},
-        /* Among the three likeliest the first has 4/9: the nucleus is taken of what top-k leaves. */
-        {1, 3, 4 / 9. - 1e-6, {0, 0, 0, 1}},
-        {1, 3, 4 / 9. + 1e-6, {0, 0, 3 / 7., 4 / 7.}},
-        /* Squares first: 16/30 suffices. */
-        {0.5, 0, 0.5, {0, 0, 0, 1}},
-        {1e-300, 0, 1, {0, 0, 0, 1}},
-    };
+    const struct client_sample_options options =
+        by(cases[_i].temperature, cases[_i].top_k, cases[_i].top_p, (uint64_t)_i);
+    uint32_t counts[7];
 
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct client_sample_options options = by(cases[i].temperature, cases[i].top_k, cases[i].top_p, i);
-        uint32_t counts[4];
-        count(counts, &options, tenths, 4, 20000);
-        check_frequencies(counts, cases[i].p, 4, 20000);
-    }
+    count(counts, &options, cases[_i].logits, cases[_i].n, 20000);
+    check_frequencies(counts, cases[_i].p, cases[_i].n, 20000);
 }
 
 TEST(frequencies_are_those_of_the_plain_rules)
 {
-    static const struct client_sample_options cases[] = {
+    static const struct client_sample_options drawn[] = {
         {1, 0, 1, 1},      {0.7, 0, 1, 2},  {2, 0, 1, 3},       {1, 1, 1, 4},     {1, 40, 1, 5},
         {1, 299, 1, 6},    {1, 0, 0.9, 7},  {1, 0, 0.5, 8},     {1, 0, 0.999, 9}, {0.8, 50, 0.95, 10},
         {1.3, 7, 0.3, 11}, {0.2, 0, 1, 12}, {1, 300, 0.99, 13}, {3, 0, 0.2, 14},  {1, 2, 1, UINT64_MAX},
@@ -160,30 +156,16 @@ TEST(frequencies_are_those_of_the_plain_rules)
     static const uint32_t sizes[] = {300, 17, 1};
     float logits[MAX];
 
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++) {
         for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
             const uint32_t n = sizes[j], n_draws = 4000;
             uint32_t counts[MAX];
             double p[MAX];
             skewed(logits, n);
-            reference(p, &cases[i], logits, n);
-            count(counts, &cases[i], logits, n, n_draws);
+            reference(p, &drawn[i], logits, n);
+            count(counts, &drawn[i], logits, n, n_draws);
             check_frequencies(counts, p, n, n_draws);
         }
-    }
-}
-
-/* Which of several equal ones are among the k: the lowest ids. */
-TEST(equal_logits_are_counted_from_the_lowest_id)
-{
-    const float logits[] = {1, 2, 1, 2, 2, 1, 1};
-    static const double p[][7] = {{0, 0.5, 0, 0.5, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0}};
-    uint32_t counts[7];
-
-    for (int i = 0; i < 2; i++) {
-        const struct client_sample_options options = by(1, i ? 0 : 2, i ? 0.01 : 1, 3);
-        count(counts, &options, logits, 7, 2000);
-        check_frequencies(counts, p[i], 7, 2000);
     }
 }
 
@@ -235,26 +217,12 @@ TEST(logits_that_are_no_numbers_are_refused)
     }
 }
 
-/* The ends of float's range: differences that no float holds. */
-TEST(the_largest_logits_are_numbers_too)
-{
-    const float logits[] = {-3.4e38f, 3.4e38f, 0, 3.4e38f};
-    static const double p[] = {0, 0.5, 0, 0.5};
-    const struct client_sample_options options = by(1, 0, 1, 5), cold = by(1e-308, 3, 0.99, 5);
-    uint32_t counts[4];
-
-    count(counts, &options, logits, 4, 2000);
-    check_frequencies(counts, p, 4, 2000);
-    count(counts, &cold, logits, 4, 2000);
-    check_frequencies(counts, p, 4, 2000);
-}
-
 TEST(options_out_of_range_are_named)
 {
     static const struct {
         struct client_sample_options options;
         const char *says;
-    } cases[] = {
+    } wrongs[] = {
         {{-0.5, 0, 1, 0}, "--temperature -0.5: "},
         {{INFINITY, 0, 1, 0}, "--temperature inf: "},
         {{NAN, 0, 1, 0}, "--temperature "},
@@ -265,10 +233,10 @@ TEST(options_out_of_range_are_named)
     };
     const struct client_sample_options fine = by(0, 0, 1e-9, 0);
 
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         struct error err = {""};
-        ck_assert_int_eq(client_sample_check(&cases[i].options, &err), -EDOM);
-        ck_assert_msg(strncmp(err.text, cases[i].says, strlen(cases[i].says)) == 0, "%s", err.text);
+        ck_assert_int_eq(client_sample_check(&wrongs[i].options, &err), -EDOM);
+        ck_assert_msg(strncmp(err.text, wrongs[i].says, strlen(wrongs[i].says)) == 0, "%s", err.text);
     }
     ck_assert_int_eq(client_sample_check(&fine, NULL), 0);
 }
