@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 SUITE_LABELS(single)
@@ -138,40 +137,32 @@ static bool nobody_is_left(void *context)
 
 TEST_EACH(an_interrupt_keeps_what_was_said, 2)
 {
+    const char *const generate[] = {"-c",
+                                    "exec " BIN_DIR "/eps generate --model long --prompt '" PROMPT
+                                    "' --tokens 60000 >said 2>why",
+                                    NULL};
     const int number = _i ? SIGTERM : SIGINT;
 
-    unlink("out");
-    const pid_t pid = fork();
-    ck_assert_int_ge(pid, 0);
-    if (pid == 0) {
-        if (freopen("out", "w", stdout) && freopen("err", "w", stderr))
-            execl(BIN_DIR "/eps", "eps", "generate", "--model", "long", "--prompt", PROMPT, "--tokens", "60000",
-                  (char *)NULL);
-        _exit(127);
-    }
-    ck_assert(processes_until(has_text, "out"));
+    unlink("said");
+    const pid_t pid = processes_start("/bin/sh", generate, NULL);
+    ck_assert(processes_until(has_text, "said"));
     ck_assert_int_eq(kill(pid, number), 0);
     ck_assert_int_eq(processes_wait(pid), 128 + number);
     ck_assert(nobody_is_left(NULL));
-    expect_file("err", "eps generate: interrupted");
-    char *said = processes_read("err"), *text = processes_read("out");
-    ck_assert_msg(strchr(said, '\n') == said + strlen(said) - 1, "%s", said);
+    expect_file("why", "eps generate: interrupted");
+    ck_assert_uint_eq(processes_count("why", "\n"), 1);
+    char *text = processes_read("said");
     ck_assert_int_eq(strncmp(text, PROMPT, strlen(PROMPT)), 0);
-    free(said), free(text);
+    free(text);
 }
 
-TEST(a_reader_that_has_seen_enough_ends_it_without_a_word)
+TEST(a_reader_that_has_seen_enough_ends_it_without_a_word_and_a_full_disk_is_told)
 {
+    expect(GENERATE "--prompt x --tokens 4 >/dev/full", 1, "eps generate: standard output", "No space left");
     expect("(eps generate --model long --tokens 60000 --prompt x; echo $? >status) | head -c 20", 0);
     ck_assert(processes_until(nobody_is_left, NULL));
     ck_assert_str_eq(command_err(), "");
     expect_file("status", "141\n");
-}
-
-TEST(a_full_disk_is_told)
-{
-    if (access("/dev/full", W_OK) == 0)
-        expect(GENERATE "--prompt x --tokens 4 >/dev/full", 1, "eps generate: standard output", "No space left");
 }
 
 /* The fixture's texts hold control characters; a terminal sees none but new lines and tabs. */

@@ -1,7 +1,6 @@
 #include "client/eps.h"
 
 #include "tests/kit/command.h"
-#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
@@ -73,42 +72,35 @@ TEST(one_that_is_not_whole_is_named_and_the_newest_that_is)
     check("run", -EINVAL, "run/step-1 1 config.json", "run: no checkpoint is whole: nothing can be resumed from here");
 }
 
-/* By a command of the shell on step-5. */
-TEST_EACH(what_is_wrong_with_a_checkpoint_is_said, 6)
-{
-    static const char *const damages[][2] = {
-        {"rm step-5/model.safetensors", "step-5 5 model.safetensors is missing;"},
-        {"truncate -s 4000 step-5/optimizer.safetensors", "step-5 5 optimizer.safetensors has 4000 bytes, "},
-        {"rm step-5/training.json", "step-5 0 training.json is missing: this is not a complete checkpoint;"},
-        {"printf '{' >step-5/training.json", "step-5 0 training.json"},
-        {"echo '{\"format\": 2, \"parts\": []}' >step-5/training.json",
-         "step-5 0 training.json: format 2; this eps reads 1: take the eps that wrote it;"},
-        {"mv step-5 step-4; ln -s step-4 step-5", "step-5 5 whole;"},
-    };
-    const bool whole = _i == 5;
+#define NO_WHOLE ": no checkpoint is whole: nothing can be resumed from here"
 
+/* After a command of the shell beside a checkpoint named step-5, what is said of a path. */
+static const struct {
+    const char *command, *path;
+    int code;
+    const char *collected, *sentence;
+} cases[] = {
+    {"rm step-5/model.safetensors", "step-5", -EINVAL, "step-5 5 model.safetensors is missing;", "step-5" NO_WHOLE},
+    {"truncate -s 4000 step-5/optimizer.safetensors", "step-5", -EINVAL,
+     "step-5 5 optimizer.safetensors has 4000 bytes, ", "step-5" NO_WHOLE},
+    {"rm step-5/training.json", "step-5", -EINVAL,
+     "step-5 0 training.json is missing: this is not a complete checkpoint;", "step-5" NO_WHOLE},
+    {"printf '{' >step-5/training.json", "step-5", -EINVAL, "step-5 0 training.json", "step-5" NO_WHOLE},
+    {"echo '{\"format\": 2, \"parts\": []}' >step-5/training.json", "step-5", -EINVAL,
+     "step-5 0 training.json: format 2; this eps reads 1: take the eps that wrote it;", "step-5" NO_WHOLE},
+    {"mv step-5 step-4", "step-4", -EINVAL, "step-4 5 holds step 5: was the directory renamed?;", "step-4" NO_WHOLE},
+    {"mv step-5 step-4; ln -s step-4 step-5", "step-5", 0, "step-5 5 whole;", ""},
+    {"mv step-5 best", "best", 0, "best 5 whole;", ""}, /* a name that says nothing */
+    {"true", "none", -ENOENT, "", "none: No such file or directory"},
+    {"mkdir empty", "empty", -ENOENT, "", "empty holds no checkpoint: name a step-N, or the directory of a run"},
+    {"touch file", "file", -ENOTDIR, "", "file: not a directory; name a step-N, or the directory of a run"},
+};
+
+TEST_EACH(what_is_wrong_with_a_checkpoint_is_said, COUNT(cases))
+{
     save("step-5", 5);
-    expect(damages[_i][0], 0);
-    check("step-5", whole ? 0 : -EINVAL, damages[_i][1],
-          whole ? "" : "step-5: no checkpoint is whole: nothing can be resumed from here");
-}
-
-TEST(a_checkpoint_under_another_s_name_is_not_it)
-{
-    save("step-4", 5);
-    check("step-4", -EINVAL, "step-4 5 holds step 5: was the directory renamed?;",
-          "step-4: no checkpoint is whole: nothing can be resumed from here");
-    rename("step-4", "best"); /* a name that says nothing */
-    check("best", 0, "best 5 whole;", "");
-}
-
-TEST(where_no_checkpoint_is_that_is_said)
-{
-    outputs_make("empty");
-    processes_put_text("file", "");
-    check("none", -ENOENT, "", "none: No such file or directory");
-    check("empty", -ENOENT, "", "empty holds no checkpoint: name a step-N, or the directory of a run");
-    check("file", -ENOTDIR, "", "file: not a directory; name a step-N, or the directory of a run");
+    expect(cases[_i].command, 0);
+    check(cases[_i].path, cases[_i].code, cases[_i].collected, cases[_i].sentence);
 }
 
 static void remove_the_next(void *user, const char *path, uint64_t step, const char *why)
