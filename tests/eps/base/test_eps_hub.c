@@ -37,11 +37,17 @@ static void post(uint32_t reader)
 }
 
 /* More than fit at once, so that the ring goes round. */
-TEST(events_are_taken_in_the_order_in_which_they_were_posted)
+TEST(a_post_wakes_the_loop_and_events_are_taken_in_their_order)
 {
     uint32_t posted = 0, taken = 0;
     struct event event;
 
+    uv_run(&loop, UV_RUN_NOWAIT);
+    ck_assert_uint_eq(n_woken, 0);
+    post(posted++);
+    uv_run(&loop, UV_RUN_ONCE);
+    ck_assert_uint_eq(n_woken, 1);
+    ck_assert(hub_take(&hub, &event) && event.reader == taken++);
     for (uint32_t round = 1; round <= HUB_MAX_EVENTS; round++) {
         for (uint32_t i = 0; i < round; i++)
             post(posted++);
@@ -54,15 +60,6 @@ TEST(events_are_taken_in_the_order_in_which_they_were_posted)
     }
 }
 
-TEST(a_post_wakes_the_loop)
-{
-    uv_run(&loop, UV_RUN_NOWAIT);
-    ck_assert_uint_eq(n_woken, 0);
-    post(1);
-    uv_run(&loop, UV_RUN_ONCE);
-    ck_assert_uint_eq(n_woken, 1);
-}
-
 TEST_SIGNAL(more_events_than_there_are_parts_to_post_them_is_a_mistake, SIGABRT)
 {
     for (uint32_t i = 0; i <= HUB_MAX_EVENTS; i++)
@@ -71,11 +68,10 @@ TEST_SIGNAL(more_events_than_there_are_parts_to_post_them_is_a_mistake, SIGABRT)
 
 TEST(workers_are_counted_until_they_are_refused)
 {
-    struct peer client = {.role = ROLE_CLIENT, .id = 4}, bad = {.role = ROLE_WORKER, .id = 3, .refused = true};
-    struct peer good = {.role = ROLE_WORKER, .id = 1};
+    struct peer client = {.role = ROLE_CLIENT, .id = 4},
+                bad = {.role = ROLE_WORKER, .id = 3, .refused = true, .next = &client},
+                good = {.role = ROLE_WORKER, .id = 1, .next = &bad};
 
-    good.next = &bad;
-    bad.next = &client;
     ck_assert_uint_eq(peer_count_workers(NULL), 0);
     ck_assert_uint_eq(peer_count_workers(&good), 1);
     ck_assert_ptr_eq(peer_find(&good, 4), &client);

@@ -1,5 +1,6 @@
 /* Where a worker is, told from its messages alone. */
 #include "eps/base/progress.h"
+#include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
 
 /* Visits bottom to top: wte, wpe, h.0, h.1, ln_f, and wte again in the head: units 0 1 2 3 4 0. */
@@ -8,18 +9,9 @@ static struct progress progress;
 
 static void setup(void)
 {
-    const struct model_config config = {.family = &family_gpt2,
-                                        .n_layers = 2,
-                                        .n_heads = 1,
-                                        .width = 8,
-                                        .inner_width = 32,
-                                        .n_positions = 8,
-                                        .vocabulary = 256,
-                                        .tied = true,
-                                        .gpt2.scale_attention = true,
-                                        .norm_epsilon = 1e-5f,
-                                        .initializer_range = 0.02f};
+    struct model_config config = store_fixture_small;
 
+    config.tied = true, config.norm_epsilon = 1e-5f, config.initializer_range = 0.02f;
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
     ck_assert_uint_eq(model.n_visits, 6);
     ck_assert_uint_eq(model.visits[5], model.visits[0]);
@@ -33,13 +25,10 @@ static void teardown(void)
 
 SUITE_FIXTURE(setup, teardown)
 
-static void pull_visit(uint32_t visit)
+/* Pulls the weights of a visit; where it stands then. */
+static void pull(uint32_t visit, enum message_phase phase)
 {
     progress_pull(&progress, &model, model.visits[visit], 10);
-}
-
-static void check(enum message_phase phase, uint32_t visit)
-{
     ck_assert_uint_eq(progress.phase, phase);
     ck_assert_uint_eq(progress.visit, visit);
 }
@@ -48,41 +37,55 @@ TEST(a_step_goes_up_and_down_again)
 {
     progress_begin(&progress, PHASE_FORWARD, 4, 2);
     ck_assert_uint_eq(progress.part, 4);
-    for (uint32_t v = 0; v < 6; v++) {
-        pull_visit(v);
-        check(PHASE_FORWARD, v);
-    }
+    for (uint32_t v = 0; v < 6; v++)
+        pull(v, PHASE_FORWARD);
     progress_loss(&progress, &model, 5);
-    check(PHASE_BACKWARD, 5);
-    ck_assert_uint_eq(progress.part, 5);
+    ck_assert(progress.phase == PHASE_BACKWARD && progress.visit == 5 && progress.part == 5);
     for (uint32_t v = 5; v-- > 0;) {
-        pull_visit(v);
-        check(PHASE_BACKWARD, v);
+        pull(v, PHASE_BACKWARD);
         progress_contribution(&progress, v, 4, 3);
-        check(PHASE_BACKWARD, v);
+        ck_assert(progress.phase == PHASE_BACKWARD && progress.visit == v);
     }
+    progress_begin(&progress, PHASE_FORWARD, 0, 1);
+    ck_assert(progress.phase == PHASE_FORWARD && progress.visit == 0);
     ck_assert_uint_eq(progress.down_bytes, 110);
     ck_assert_uint_eq(progress.up_bytes, 15);
-    progress_begin(&progress, PHASE_FORWARD, 0, 1);
-    check(PHASE_FORWARD, 0);
-    ck_assert_uint_eq(progress.down_bytes, 110);
 }
 
-/* A head that does not fit at once visits its units twice, before the loss is known. */
-TEST(what_lies_below_is_not_forward)
+/* A head that does not fit at once visits its units twice, before the loss is known. An evaluation begins again at the
+ * bottom: the next microbatch. */
+TEST(what_lies_below_is_not_forward_but_in_an_evaluation)
 {
     progress_begin(&progress, PHASE_FORWARD, 0, 1);
-    pull_visit(4);
-    pull_visit(3);
-    check(PHASE_BACKWARD, 3);
-}
-
-/* The next microbatch. */
-TEST(evaluation_begins_again_at_the_bottom)
-{
+    pull(4, PHASE_FORWARD);
+    pull(3, PHASE_BACKWARD);
     progress_begin(&progress, PHASE_EVALUATING, 0, 0);
-    pull_visit(3);
-    check(PHASE_EVALUATING, 3);
-    pull_visit(1);
-    check(PHASE_EVALUATING, 1);
+    pull(3, PHASE_EVALUATING);
+    pull(1, PHASE_EVALUATING);
+}
+
+/* The ticks that pass until it is said to hang; 0: more than 1,000. */
+static unsigned ticks_left(struct silence w, bool owes, uint64_t count, double allowance)
+{
+    for (unsigned n = 1; n <= 1000; n++)
+        if (silence_tick(&w, owes, count, 3, allowance))
+            return n;
+    return 0;
+}
+
+TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
+{
+    struct silence w = {0};
+
+    ck_assert_uint_eq(ticks_left(w, true, 0, 0), 4);
+    ck_assert_uint_eq(ticks_left(w, true, 0, 2.5), 6);
+    ck_assert_uint_eq(ticks_left(w, false, 0, 0), 0); /* waiting is no silence */
+    for (int i = 0; i < 3; i++)
+        ck_assert(!silence_tick(&w, true, 0, 3, 0));
+    ck_assert(!silence_tick(&w, true, 1, 3, 0)); /* it has come back after 3 */
+    ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
+    for (int i = 0; i < 20; i++)
+        ck_assert(!silence_tick(&w, true, 1, 3, 0));
+    ck_assert(!silence_tick(&w, false, 1, 3, 0)); /* nothing is owed any more */
+    ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
 }

@@ -1,7 +1,6 @@
 /* Whoever owes something and does nothing is named and lost: real daemons and clients, workers that fall silent, threads
  * that are stopped. The limit is LIMIT seconds here, in which whoever is honest has done something. */
 #include "eps/daemon.h"
-#include "eps/base/progress.h"
 #include "proto/wire/session.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
@@ -237,30 +236,4 @@ TEST(whoever_owes_something_and_does_nothing_is_named_and_lost)
         begin(&scenes[i]);
     for (int i = 0; i < COUNT(scenes); i++)
         end(&scenes[i]);
-}
-
-/* The ticks that pass until it is said to hang; 0: more than 1,000. */
-static unsigned ticks_left(struct silence w, bool owes, uint64_t progress, double allowance)
-{
-    for (unsigned n = 1; n <= 1000; n++)
-        if (silence_tick(&w, owes, progress, 3, allowance))
-            return n;
-    return 0;
-}
-
-TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
-{
-    struct silence w = {0};
-
-    ck_assert_uint_eq(ticks_left(w, true, 0, 0), 4);
-    ck_assert_uint_eq(ticks_left(w, true, 0, 2.5), 6);
-    ck_assert_uint_eq(ticks_left(w, false, 0, 0), 0); /* waiting is no silence */
-    for (int i = 0; i < 3; i++)
-        ck_assert(!silence_tick(&w, true, 0, 3, 0));
-    ck_assert(!silence_tick(&w, true, 1, 3, 0)); /* it has come back after 3 */
-    ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
-    for (int i = 0; i < 20; i++)
-        ck_assert(!silence_tick(&w, true, 1, 3, 0));
-    ck_assert(!silence_tick(&w, false, 1, 3, 0)); /* nothing is owed any more */
-    ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
 }

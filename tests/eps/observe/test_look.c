@@ -22,7 +22,7 @@ static void on_worker(void *user, const struct eps_worker *worker)
     struct seen *seen = user;
     bool is_known = false;
 
-    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+    for (int i = 0; i < COUNT(phases); i++)
         is_known |= strcmp(worker->phase, phases[i]) == 0;
     ck_assert_msg(is_known, "%s", worker->phase);
     ck_assert_str_eq(worker->device, "cpu");
@@ -137,26 +137,19 @@ TEST(a_daemon_that_does_nothing_shows_no_units)
     eps_look_close(look);
 }
 
-static void ask_memory(struct client_link *viewer, unsigned n)
-{
-    const struct message m = {.kind = MESSAGE_MEMORY, .memory = {.pages = true}};
-
-    for (unsigned i = 0; i < n; i++)
-        client_link_send(viewer, &m);
-}
-
 /* Others read meanwhile, and one of them leaves before it is answered. */
 TEST(who_asks_for_pages_many_times_is_answered_as_often)
 {
     enum { N_ASKED = 100 };
+    const struct message ask = {.kind = MESSAGE_MEMORY, .memory = {.pages = true}};
     struct client_link viewer, hasty;
     struct message m;
 
     processes_daemon("lab", 1, NULL);
     driver_look(&viewer, "lab");
     driver_look(&hasty, "lab");
-    ask_memory(&hasty, N_ASKED);
-    ask_memory(&viewer, N_ASKED);
+    for (int i = 0; i < 2 * N_ASKED; i++)
+        client_link_send(i < N_ASKED ? &hasty : &viewer, &ask);
     client_link_send(&hasty, &(struct message){.kind = MESSAGE_STATUS});
     do /* until all of its questions have been heard */
         driver_next(&hasty, &m);

@@ -114,21 +114,6 @@ TEST_EACH(what_must_not_change_a_bit_changes_none, CHANGES *MODES)
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
-TEST(what_is_held_and_not_updated_leaves_no_trace)
-{
-    const struct store_options options = options_of(&modes[4], NUMBER_BF16, NUMBER_BF16);
-    struct store_fixture a, b;
-
-    store_fixture_open_as(&a, store_fixture_small, true, &options);
-    store_fixture_open_as(&b, store_fixture_small, true, &options);
-    fold(&a, 2, &(struct given){.seed = 5, .first = true}, STORE_FOLD_HOLD, &hyper);
-    store_fixture_same_stores(&a, &b);
-    train(&a, 2, 1, true, NUMBER_FP32, NUMBER_FP32); /* the next step overwrites it */
-    train(&b, 2, 1, true, NUMBER_FP32, NUMBER_FP32);
-    store_fixture_same_stores(&a, &b);
-    store_fixture_close(&a), store_fixture_close(&b);
-}
-
 /* Each term is a positive number rounded once and then at most 1024 / 16 + 4 + (blocks) + (slices) times: 4e-13 of the
  * sum for a unit of two slices. */
 TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
