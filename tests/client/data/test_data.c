@@ -52,22 +52,34 @@ static void refused(const char *path, uint32_t vocabulary, int code, const char 
     client_data_free(&data);
 }
 
-/* The stream of a path is this text, byte by byte. */
-static void is_text(const char *path, const char *text, size_t n)
+/* The stream is this text: its bytes, or tokens put together, of which '|' is the end. */
+static void is_stream(const char *const *paths, size_t n_paths, const struct client_data_rules *rules, const char *text,
+                      size_t n)
 {
     struct client_data data;
     struct error err = {""};
-    uint32_t *tokens = malloc((n + 1) * sizeof *tokens);
+    size_t at = 0, length = 1;
 
-    ck_assert_msg(open_checked(&data, &path, 1, &of_bytes, &err) == 0, "%s", err.text);
-    ck_assert_uint_eq(data.n, n);
-    ck_assert_int_eq(client_data_read(&data, tokens, 0, n, &err), 0);
-    for (size_t i = 0; i < n; i++) {
-        if (tokens[i] != (uint8_t)text[i]) /* an assertion each would take seconds */
-            ck_abort_msg("token %zu of %s is %u", i, path, tokens[i]);
+    ck_assert_msg(open_checked(&data, paths, n_paths, rules, &err) == 0, "%s", err.text);
+    uint32_t *ids = malloc((data.n + 1) * sizeof *ids);
+    ck_assert_int_eq(client_data_read(&data, ids, 0, data.n, &err), 0);
+    for (size_t i = 0; i < data.n; i++, at += length) {
+        const char byte = (char)ids[i], *bytes = &byte;
+        if (rules->tokenizer)
+            bytes = client_tokenizer_decode(rules->tokenizer, ids[i], &length);
+        if (rules->tokenizer && ids[i] == client_tokenizer_end(rules->tokenizer))
+            bytes = "|", length = 1;
+        if (at + length > n || memcmp(bytes, text + at, length) != 0) /* an assertion each would take seconds */
+            ck_abort_msg("token %zu of %s is %u", i, paths[0], ids[i]);
     }
+    ck_assert_uint_eq(at, n);
     client_data_free(&data);
-    free(tokens);
+    free(ids);
+}
+
+static void is_text(const char *path, const char *text, size_t n)
+{
+    is_stream(&path, 1, &of_bytes, text, n);
 }
 
 static const struct {
@@ -440,38 +452,31 @@ static struct client_tokenizer *open_tokenizer(void)
     return t;
 }
 
+/* Behind a file of ids. */
 static void check_tokenised(const char *text, size_t n, uint32_t vocabulary)
 {
     struct client_tokenizer *t = open_tokenizer();
+    const struct client_data_rules rules = {.vocabulary = vocabulary, .tokenizer = t};
+    const char *paths[] = {processes_write("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8),
+                           processes_write("tokens.txt", text, n)};
     struct client_tokens expected = {0};
     struct client_data data;
     size_t used, cut = 0;
-    const char *paths[] = {processes_write("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8),
-                           processes_write("tokens.txt", text, n)};
 
+    is_stream(paths + 1, 1, &rules, text, n);
     while (cut < n && ((uint8_t)text[cut] & 0xC0) == 0x80)
         cut++;
     ck_assert_int_eq(client_tokenizer_encode_word(&expected, t, text, cut, NULL), 0);
     ck_assert_int_eq(client_tokenizer_encode(&expected, &used, t, text + cut, n - cut, false, NULL), 0);
     const size_t sure = expected.n; /* the last words could go on */
-    ck_assert_int_eq(client_data_open(&data, paths, 2, NULL), 0);
-    const struct client_data_rules rules = {.vocabulary = vocabulary, .tokenizer = t};
-    ck_assert_int_eq(client_data_check(&data, &rules, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 2, &rules, NULL), 0);
     const uint64_t before = vocabulary > 65536 ? 2 : 4;
     ck_assert_uint_eq(data.files[1].first, before);
     ck_assert_uint_ge(data.n, before + sure);
     uint32_t *tokens = calloc(data.n, sizeof *tokens);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, data.n, NULL), 0);
     ck_assert(sure == 0 || memcmp(tokens + before, expected.ids, sure * sizeof *tokens) == 0);
-    size_t at = 0, length;
-    for (uint64_t i = before; i < data.n; i++, at += length) { /* they are the text's bytes again */
-        const char *bytes = client_tokenizer_decode(t, tokens[i], &length);
-        if (at + length > n || memcmp(bytes, text + at, length) != 0)
-            ck_abort_msg("token %llu", (unsigned long long)i);
-    }
-    ck_assert_uint_eq(at, n);
-    free(tokens);
-    free(expected.ids);
+    free(tokens), free(expected.ids);
     client_data_free(&data);
     client_tokenizer_close(t);
 }
@@ -541,55 +546,34 @@ TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     free(text);
 }
 
-/* ids (n) of several files are the bytes' tokens, letter by letter; '|' is the end token. */
-static void has_tokens(struct client_tokenizer *t, enum eps_separator separator, const char *const *paths, size_t n,
-                       const char *letters)
-{
-    const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t, .separator = separator};
-    struct client_data data;
-    struct error err = {""};
-    uint32_t tokens[64];
-    size_t length;
-
-    ck_assert_msg(open_checked(&data, paths, n, &rules, &err) == 0, "%s", err.text);
-    ck_assert_uint_eq(data.n, strlen(letters));
-    ck_assert_int_eq(client_data_read(&data, tokens, 0, data.n, &err), 0);
-    for (size_t i = 0; i < data.n; i++) {
-        const char *token = client_tokenizer_decode(t, tokens[i], &length);
-        if (letters[i] == '|')
-            ck_assert_uint_eq(tokens[i], client_tokenizer_end(t));
-        else
-            ck_assert_msg(length == 1 && *token == letters[i], "token %zu is %.*s", i, (int)length, token);
-    }
-    client_data_free(&data);
-}
-
+/* The end token stands between texts, not behind the last. */
 TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
 {
-    struct client_tokenizer *t = open_tokenizer();
     const char *paths[] = {processes_put_text("1.txt", "Q"),
                            processes_put_text("2.jsonl", "{\"text\": \"X\"}\n{\"text\": \"Y\"}\n"),
-                           processes_put_text("3.txt", "Z"), processes_write("4.bin", "\x07\x00", 2)};
-    const char *const *names = paths;
-
-    has_tokens(t, EPS_SEPARATOR_DEFAULT, names, 3, "Q|X|Y|Z");
-    has_tokens(t, EPS_SEPARATOR_EOS, names, 3, "Q|X|Y|Z");
-    has_tokens(t, EPS_SEPARATOR_NONE, names, 3, "QX\nY\nZ");
-    has_tokens(t, EPS_SEPARATOR_DEFAULT, names, 1, "Q"); /* between texts, not behind the last */
-    has_tokens(t, EPS_SEPARATOR_DEFAULT, names + 1, 1, "X|Y");
-    client_tokenizer_close(t);
-}
-
-TEST(an_end_token_that_is_not_there_cannot_separate)
-{
-    const char *path = processes_put_text("alone.txt", "a");
+                           processes_put_text("3.txt", "Z")};
+    const struct {
+        enum eps_separator separator;
+        size_t first, n;
+        const char *text;
+    } cases[] = {
+        {EPS_SEPARATOR_DEFAULT, 0, 3, "Q|X|Y|Z"}, {EPS_SEPARATOR_EOS, 0, 3, "Q|X|Y|Z"},
+        {EPS_SEPARATOR_NONE, 0, 3, "QX\nY\nZ"},   {EPS_SEPARATOR_DEFAULT, 0, 1, "Q"},
+        {EPS_SEPARATOR_DEFAULT, 1, 1, "X|Y"},
+    };
+    struct client_tokenizer *t = open_tokenizer();
     struct client_data data;
     struct error err = {""};
-    struct client_tokenizer *t;
 
+    for (int i = 0; i < COUNT(cases); i++) {
+        const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t, .separator = cases[i].separator};
+        is_stream(paths + cases[i].first, cases[i].n, &rules, cases[i].text, strlen(cases[i].text));
+    }
+    client_tokenizer_close(t);
+    /* One that is not there cannot separate. */
     ck_assert_int_eq(client_tokenizer_open(&t, NULL, 256, &err), 0);
     const struct client_data_rules rules = {.vocabulary = 256, .tokenizer = t, .separator = EPS_SEPARATOR_EOS};
-    ck_assert_int_eq(open_checked(&data, &path, 1, &rules, &err), -EDOM);
+    ck_assert_int_eq(open_checked(&data, paths, 1, &rules, &err), -EDOM);
     ck_assert_holds(err.text, "--separator eos");
     client_data_free(&data);
     client_tokenizer_close(t);
