@@ -118,32 +118,21 @@ static int fetch(struct client_model *model, uint64_t *step, struct error *err)
 
 SUITE_TIMEOUT(60)
 
+/* Its weights: test_export. */
 TEST_EACH(a_snapshot_is_a_model_like_any_other, 2)
 {
     struct client_model model;
-    struct store_fixture got, drawn;
     struct error err = {""};
     uint64_t step = 0;
     size_t n;
 
     plan = _i ? NO_SIDE : GOOD;
     ck_assert_msg(fetch(&model, &step, &err) == 0, "%s", err.text);
-    ck_assert_uint_eq(step, 7);
     ck_assert_str_eq(model.name, "gpt2 2x8");
-    ck_assert_uint_eq(model.config.width, 8);
-    ck_assert_uint_eq(model.n_weights, 1);
+    ck_assert(step == 7 && model.config.width == 8 && model.n_weights == 1);
     ck_assert_int_eq(lseek(model.config_fd, 0, SEEK_CUR), 0);
-    if (plan == GOOD)
-        ck_assert_str_eq(client_side_find(model.side, "merges.txt", &n), "a b\n");
-    else
-        ck_assert_ptr_null(model.side);
-    ck_assert_int_eq(model.precision, plan == GOOD ? NUMBER_BF16 : NUMBER_FP32);
-    store_fixture_open(&got, store_fixture_small, true, 0);
-    store_fixture_open(&drawn, store_fixture_small, true, 0);
-    store_draw(&drawn.store, 3);
-    ck_assert_msg(store_load(&got.store, model.weight_fds, 1, &err) == 0, "%s", err.text);
-    store_fixture_same(got.store.weights.base, drawn.store.weights.base, got.model.segment_n, "w");
-    store_fixture_close(&got), store_fixture_close(&drawn);
+    ck_assert_pstr_eq(model.side ? client_side_find(model.side, "merges.txt", &n) : NULL, _i ? NULL : "a b\n");
+    ck_assert_int_eq(model.precision, _i ? NUMBER_FP32 : NUMBER_BF16);
     client_model_close(&model);
 }
 

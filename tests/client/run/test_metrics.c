@@ -45,17 +45,11 @@ static void open_metrics(void)
 
 static struct eps_step at(uint64_t step)
 {
-    return (struct eps_step){.step = step,
-                             .loss = 5.5451774444795623,
-                             .lr = 3e-4,
-                             .tokens = 16384 * step,
-                             .tokens_per_s = 1e5,
-                             .step_ms = 163.84,
-                             .device_peak_bytes = (uint64_t)1 << 33,
-                             .host_bytes = 12345,
-                             .eval_loss = NAN,
-                             .eval_before = NAN,
-                             .grad_norm = NAN};
+    struct eps_step at = {.step = step, .loss = 5.5451774444795623, .lr = 3e-4, .tokens = 16384 * step};
+
+    at.tokens_per_s = 1e5, at.step_ms = 163.84, at.device_peak_bytes = (uint64_t)1 << 33, at.host_bytes = 12345;
+    at.eval_loss = at.eval_before = at.grad_norm = NAN;
+    return at;
 }
 
 static void write_step(struct eps_step step)
@@ -108,14 +102,10 @@ TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
     write_step(at(1)), write_step(step), write_step(third);
     json_t *lines = read_lines(3), *first = json_array_get(lines, 0), *second = json_array_get(lines, 1),
            *last = json_array_get(lines, 2);
-    ck_assert_double_eq_tol(real_of(lines, 0, "loss"), at(1).loss, 1e-10);
-    ck_assert_double_eq(real_of(lines, 0, "lr"), 3e-4);
-    ck_assert_double_eq(real_of(lines, 0, "tokens_per_s"), 1e5);
-    ck_assert_double_eq(real_of(lines, 0, "step_ms"), 163.84);
-    ck_assert_int_eq(json_integer_value(json_object_get(first, "tokens")), 16384);
-    ck_assert_int_eq(json_integer_value(json_object_get(first, "device_peak_bytes")), (json_int_t)1 << 33);
-    ck_assert_int_eq(json_integer_value(json_object_get(first, "host_bytes")), 12345);
-    ck_assert_uint_eq(json_object_size(first), 8); /* no eval_loss, norm, skip or memory */
+    json_t *whole = json_pack("{s:i, s:f, s:f, s:i, s:f, s:f, s:I, s:i}", "step", 1, "loss", 5.54517744448, "lr", 3e-4,
+                              "tokens", 16384, "tokens_per_s", 1e5, "step_ms", 163.84, "device_peak_bytes",
+                              (json_int_t)1 << 33, "host_bytes", 12345); /* no eval_loss, norm, skip or memory */
+    ck_assert(json_equal(first, whole));
     ck_assert(json_is_null(json_object_get(second, "loss")));
     ck_assert_double_eq(real_of(lines, 1, "eval_loss"), 4.25);
     ck_assert(!json_object_get(second, "grad_norm") && json_is_true(json_object_get(second, "skipped")));
@@ -123,7 +113,7 @@ TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
                                "device_budget", 64); /* what is held now, not what was */
     ck_assert(json_equal(json_object_get(last, "memory"), memory));
     ck_assert_double_eq(real_of(lines, 2, "grad_norm"), 0.25);
-    json_decref(memory), json_decref(lines);
+    json_decref(memory), json_decref(lines), json_decref(whole);
 }
 
 TEST(a_line_can_be_written_again_with_more_in_it)
