@@ -81,6 +81,26 @@ json_t *expect_json(const char *command, int status)
     return value;
 }
 
+json_t *json_at(json_t *value, const char *path)
+{
+    json_t *at = value;
+
+    for (const char *key = path; *key; key += strcspn(key, "."), key += *key == '.') {
+        const char *name = print("%.*s", (int)strcspn(key, "."), key);
+        at = json_is_array(at) ? json_array_get(at, strtoul(name, NULL, 10)) : json_object_get(at, name);
+        ck_assert_msg(at != NULL, "no %s in %s", name, path);
+    }
+    return at;
+}
+
+double json_number_at(json_t *value, const char *path)
+{
+    const json_t *number = json_at(value, path);
+
+    ck_assert_msg(json_is_number(number), "no number %s", path);
+    return json_number_value(number);
+}
+
 const char *command_out(void)
 {
     return said[0];

@@ -18,6 +18,10 @@ void expect_texts(const char *command, int status, const char *const *texts);
 void expect_sentence_texts(const char *command, int status, const char *const *texts);
 /* As expect, of a command that prints one JSON value, which the caller drops. */
 json_t *expect_json(const char *command, int status);
+/* What is at a path of members and indices, "workers.0.budget"; borrowed. json_at asserts that it is there, json_number_at that it
+ * is a number. */
+json_t *json_at(json_t *value, const char *path);
+double json_number_at(json_t *value, const char *path);
 
 /* Runs a line of the shell, which exits with this status, on a terminal of so many columns, an xterm with colours; what it
  * showed, until the next one. */

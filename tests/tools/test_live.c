@@ -18,11 +18,11 @@
 
 SUITE_FIXTURE(processes_setup, processes_remove)
 
-static const char *text_at(json_t *object, const char *key)
+static const char *text_at(json_t *object, const char *path)
 {
-    const char *text = json_string_value(json_object_get(object, key));
+    const char *text = json_string_value(json_at(object, path));
 
-    ck_assert_msg(text != NULL, "no text %s", key);
+    ck_assert_msg(text != NULL, "no text %s", path);
     return text;
 }
 
@@ -64,11 +64,11 @@ TEST(without_a_name_one_daemon_is_the_one)
     expect("eps status", 0, "state        idle, 0 workers, pid ", "run/eps/lab\n");
     json_t *status = expect_json("eps status --json", 0);
     for (int i = 0; i < COUNT(keys); i++)
-        ck_assert_msg(json_object_get(status, keys[i]) != NULL, "no %s", keys[i]);
+        json_at(status, keys[i]);
     ck_assert_uint_eq(json_object_size(status), COUNT(keys));
     ck_assert_str_eq(text_at(status, "state"), "idle");
-    ck_assert_int_eq(json_integer_value(json_object_get(status, "pid")), lab);
-    ck_assert(json_is_null(json_object_get(status, "loss")));
+    ck_assert_int_eq((int)json_number_at(status, "pid"), lab);
+    ck_assert(json_is_null(json_at(status, "loss")));
     ck_assert_str_eq(strrchr(text_at(status, "address"), '/'), "/lab");
     json_decref(status);
     expect("eps mem", 0, "host", "total");
@@ -84,12 +84,11 @@ TEST(several_are_listed_and_not_chosen_from)
     for (int mem = 0; mem < 2; mem++) {
         expect(print("eps %s", mem ? "mem" : "status"), 0, "home  ", "\nlab  ");
         ck_assert_uint_eq(command_out_lines(), 2);
-        json_t *all = expect_json(print("eps %s --json", mem ? "mem" : "status"), 0),
-               *daemons = json_object_get(all, "daemons");
-        ck_assert_uint_eq(json_array_size(daemons), 2);
-        for (size_t i = 0; i < 2; i++)
-            ck_assert_str_eq(strrchr(text_at(json_array_get(daemons, i), "address"), '/'), i ? "/lab" : "/home");
-        ck_assert_ptr_nonnull(json_object_get(json_array_get(daemons, 1), mem ? "host" : "state"));
+        json_t *all = expect_json(print("eps %s --json", mem ? "mem" : "status"), 0);
+        ck_assert_uint_eq(json_array_size(json_at(all, "daemons")), 2);
+        ck_assert_str_eq(strrchr(text_at(all, "daemons.0.address"), '/'), "/home");
+        ck_assert_str_eq(strrchr(text_at(all, "daemons.1.address"), '/'), "/lab");
+        json_at(all, mem ? "daemons.1.host" : "daemons.1.state");
         json_decref(all);
         expect_refusal(&(struct refusal){print("eps %s", mem ? "stop" : "save"), 1, "2 daemons are running",
                                          "name one of home, lab"});
@@ -119,12 +118,10 @@ TEST(memory_is_told_with_its_pages_and_as_metrics)
                                        "resident", "locked", "huge",    "numa"};
     pid_t worker, lab = processes_daemon("lab", 1, &worker);
 
-    json_t *all = expect_json("eps mem --json", 0), *host = json_object_get(all, "host"),
-           *one = json_array_get(json_object_get(all, "workers"), 0);
+    json_t *all = expect_json("eps mem --json", 0);
     for (int i = 0; i < COUNT(keys); i++)
-        ck_assert_msg(json_object_get(host, keys[i]) && json_object_get(one, keys[i]), "no %s", keys[i]);
-    ck_assert_int_gt(json_integer_value(json_object_get(host, "resident")), 0);
-    ck_assert_int_gt(json_integer_value(json_object_get(one, "resident")), 0);
+        json_at(all, print("host.%s", keys[i])), json_at(all, print("workers.0.%s", keys[i]));
+    ck_assert(json_number_at(all, "host.resident") > 0 && json_number_at(all, "workers.0.resident") > 0);
     json_decref(all);
     expect("eps mem lab --prometheus lab.prom", 0);
     expect("eps mem --prometheus", 0, "# TYPE eps_memory_bytes gauge\n", "{daemon=\"lab\",side=\"worker\",worker=\"");
@@ -310,8 +307,8 @@ TEST(a_private_run_is_found_saved_and_stopped)
     ck_assert_str_eq(text_at(status, "state"), "training");
     ck_assert_holds(text_at(status, "address"), "/run/eps/run-");
     ck_assert_holds(text_at(status, "out"), "/book");
-    ck_assert_int_eq(json_integer_value(json_object_get(status, "n_steps")), 1000000);
-    ck_assert(json_is_null(json_object_get(status, "saved_step")));
+    ck_assert_int_eq((int)json_number_at(status, "n_steps"), 1000000);
+    ck_assert(json_is_null(json_at(status, "saved_step")));
     json_decref(status);
     expect("eps mem", 0, "first_moment", "worker ");
     expect("eps status book", 0, "/book\n", "training");
@@ -324,15 +321,15 @@ TEST(a_private_run_is_found_saved_and_stopped)
     expect(print("eps verify %s", command_out()), 0);
     await_more("book/metrics.jsonl", 2);
     json_t *saved = expect_json("eps save book --json", 0);
-    ck_assert_double_ge(json_number_value(json_object_get(saved, "step")), first);
+    ck_assert_double_ge(json_number_at(saved, "step"), first);
     ck_assert_holds(text_at(saved, "path"), "/book/step-");
     json_decref(saved);
     pid_t one = processes_start("eps", save, NULL), two = processes_start("eps", save, NULL);
     ck_assert_int_eq(processes_wait(one), 0);
     ck_assert_int_eq(processes_wait(two), 0);
     status = expect_json("eps status --json", 0);
-    ck_assert_double_ge(json_number_value(json_object_get(status, "saved_step")), first);
-    ck_assert(json_is_null(json_object_get(status, "trouble")));
+    ck_assert_double_ge(json_number_at(status, "saved_step"), first);
+    ck_assert(json_is_null(json_at(status, "trouble")));
     json_decref(status);
 
     expect("eps stop book", 0, "saving, then stopping; again to stop at once\n");
