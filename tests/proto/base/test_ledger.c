@@ -3,48 +3,32 @@
 #include "proto/base/ledger.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
-TEST(the_total_is_the_sum_and_peaks_remember)
+static void check(const struct ledger_row *row, uint64_t current, uint64_t peak)
 {
+    ck_assert_uint_eq(row->current, current);
+    ck_assert_uint_eq(row->peak, peak);
+}
+
+TEST(the_total_is_the_sum_and_peaks_remember_until_they_are_to_forget)
+{
+    const uint64_t more_than_32_bits = (uint64_t)3 << 40;
     struct ledger ledger = {0};
 
     ledger_add(&ledger, LEDGER_WEIGHTS, 100);
     ledger_add(&ledger, LEDGER_STASH, 30);
     ledger_sub(&ledger, LEDGER_WEIGHTS, 60);
     ledger_add(&ledger, LEDGER_STASH, 20);
-    ck_assert_uint_eq(ledger.rows[LEDGER_WEIGHTS].current, 40);
-    ck_assert_uint_eq(ledger.rows[LEDGER_WEIGHTS].peak, 100);
-    ck_assert_uint_eq(ledger.rows[LEDGER_STASH].current, 50);
-    ck_assert_uint_eq(ledger.rows[LEDGER_STASH].peak, 50);
-    ck_assert_uint_eq(ledger.total.current, 90);
-    ck_assert_uint_eq(ledger.total.peak, 130); /* of the sum at one time, not the sum of the peaks */
-    ck_assert_uint_eq(ledger.rows[LEDGER_DATA].peak, 0);
-}
-
-TEST(the_peaks_of_one_job_are_not_those_of_the_next)
-{
-    struct ledger ledger = {0};
-
-    ledger_add(&ledger, LEDGER_WEIGHTS, 100);
-    ledger_add(&ledger, LEDGER_OTHER, 7);
-    ledger_sub(&ledger, LEDGER_WEIGHTS, 100);
-    ledger_forget_peaks(&ledger);
-    ck_assert_uint_eq(ledger.rows[LEDGER_WEIGHTS].peak, 0);
-    ck_assert_uint_eq(ledger.rows[LEDGER_OTHER].peak, 7);
-    ck_assert_uint_eq(ledger.total.peak, 7);
-    ledger_add(&ledger, LEDGER_STASH, 5);
-    ck_assert_uint_eq(ledger.total.peak, 12);
-}
-
-TEST(more_than_32_bits_are_counted)
-{
-    struct ledger ledger = {0};
-
-    ledger_add(&ledger, LEDGER_OTHER, (uint64_t)3 << 40);
+    check(&ledger.rows[LEDGER_WEIGHTS], 40, 100);
+    check(&ledger.rows[LEDGER_STASH], 50, 50);
+    check(&ledger.rows[LEDGER_DATA], 0, 0);
+    check(&ledger.total, 90, 130); /* of the sum at one time, not the sum of the peaks */
+    ledger_forget_peaks(&ledger);  /* the next job's are not this one's */
+    check(&ledger.rows[LEDGER_WEIGHTS], 40, 40);
+    check(&ledger.total, 90, 90);
+    ledger_add(&ledger, LEDGER_OTHER, more_than_32_bits);
     ledger_sub(&ledger, LEDGER_OTHER, 1);
-    ck_assert_uint_eq(ledger.total.current, ((uint64_t)3 << 40) - 1);
+    check(&ledger.total, 90 + more_than_32_bits - 1, 90 + more_than_32_bits);
 }
 
 TEST_SIGNAL(taking_away_more_than_is_there_is_our_mistake, SIGABRT)

@@ -43,6 +43,7 @@ static struct pages parse(const char *first, const char *second, bool shared)
     return pages;
 }
 
+/* "Locked:" of memory that two processes map is halved; it is locked as a whole. */
 TEST(programs_are_left_out_and_memfds_are_counted_where_they_are_given_out)
 {
     const struct pages all = parse(smaps, numa, true), own = parse(smaps, numa, false);
@@ -52,27 +53,16 @@ TEST(programs_are_left_out_and_memfds_are_counted_where_they_are_given_out)
     ck_assert_uint_eq(own.resident, (12 + 4096) << 10);
     ck_assert_uint_eq(all.huge, (2048 + 64) << 10);
     ck_assert_uint_eq(own.huge, 2048 << 10);
-}
-
-/* "Locked:" of memory that two processes map is halved; it is locked as a whole. */
-TEST(a_locked_mapping_counts_as_a_whole)
-{
-    ck_assert_uint_eq(parse(smaps, NULL, true).locked, (4096 + 100) << 10);
-}
-
-TEST(nodes_past_the_last_are_counted_with_it)
-{
-    const struct pages all = parse(smaps, numa, true), own = parse(smaps, numa, false);
-
-    ck_assert_uint_eq(all.n_nodes, PAGES_MAX_NODES);
+    ck_assert_uint_eq(all.locked, (4096 + 100) << 10);
     ck_assert_uint_eq(own.n_nodes, 2);
     ck_assert_uint_eq(own.nodes[0], 1000 * 4096);
     ck_assert_uint_eq(own.nodes[1], 27 * 4096);
-    ck_assert_uint_eq(all.nodes[PAGES_MAX_NODES - 1], 25 * 4096);
+    ck_assert_uint_eq(all.n_nodes, PAGES_MAX_NODES);
+    ck_assert_uint_eq(all.nodes[PAGES_MAX_NODES - 1], 25 * 4096); /* further nodes are counted with the last */
     ck_assert_uint_eq(parse(smaps, NULL, true).n_nodes, 0);
 }
 
-TEST(what_is_touched_becomes_resident)
+TEST(what_is_touched_becomes_resident_and_of_no_process_nothing_is_known)
 {
     enum { BYTES = 8 << 20 };
     struct pages before, after;
@@ -85,13 +75,7 @@ TEST(what_is_touched_becomes_resident)
     ck_assert(before.known && after.known);
     ck_assert_uint_ge(after.resident, before.resident + BYTES);
     munmap(base, BYTES);
-}
-
-TEST(of_a_process_that_is_not_there_nothing_is_known)
-{
-    struct pages pages = {.known = true, .resident = 1};
-
-    pages_read(&pages, -1, true);
-    ck_assert(!pages.known);
-    ck_assert_uint_eq(pages.resident, 0);
+    pages_read(&after, -1, true);
+    ck_assert(!after.known);
+    ck_assert_uint_eq(after.resident, 0);
 }

@@ -19,26 +19,23 @@ TEST(sizes_are_read_in_bytes_and_binary_units)
         uint64_t bytes;
     } sizes[] = {
         {"1", 1},
-        {"1000", 1000},
         {"12B", 12},
+        {"12b", 12},
+        {"1K", 1024},
         {"64KiB", 65536},
-        {"512MiB", 536870912},
-        {"2GiB", 2147483648},
-        {"1TiB", 1099511627776},
         {"1.5KiB", 1536},
-        {"0.5GiB", 536870912},
+        {"1.5k", 1536},
         {"256M", 268435456},
         {"256mib", 268435456},
         {"2g", 2147483648},
-        {"1K", 1024},
-        {"1.5k", 1536},
-        {"12b", 12},
+        {"2GiB", 2147483648},
+        {"0.5GiB", 536870912},
         {"1t", 1099511627776},
-        {"4611686018427386880", 4611686018427386880}, /* 2^62 - 1024 */
         {"4194303TiB", 4611684918915760128},
+        {"4611686018427386880", 4611686018427386880} /* 2^62 - 1024 */
     };
 
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    for (int i = 0; i < COUNT(sizes); i++) {
         uint64_t bytes = 0;
         ck_assert_msg(process_parse_bytes(&bytes, "--device-mem", sizes[i].text, NULL) == 0, "%s", sizes[i].text);
         ck_assert_msg(bytes == sizes[i].bytes, "%s: %ju", sizes[i].text, (uintmax_t)bytes);
@@ -57,7 +54,7 @@ TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
                                  digits};
 
     memset(digits, '9', sizeof digits - 1);
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    for (int i = 0; i < COUNT(texts); i++) {
         uint64_t bytes = 77;
         struct error err = {""};
         ck_assert_msg(process_parse_bytes(&bytes, "--device-mem", texts[i], &err) == -EINVAL, "%.60s", texts[i]);
@@ -70,50 +67,32 @@ TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
     ck_assert_int_eq(process_parse_bytes(&(uint64_t){0}, "--device-mem", "x", NULL), -EINVAL);
 }
 
-TEST(sizes_are_written_with_one_decimal)
+TEST(a_size_is_written_in_its_own_unit_or_that_of_another)
 {
     static const struct {
-        uint64_t bytes;
+        uint64_t bytes, like; /* 0: itself */
         const char *text;
-    } sizes[] = {
-        {0, "0 B"},
-        {812, "812 B"},
-        {1023, "1023 B"},
-        {1024, "1.0 KiB"},
-        {12800, "12.5 KiB"},
-        {38797312, "37.0 MiB"},
-        {1503238554, "1.4 GiB"},
-        {1099511627776, "1.0 TiB"},
-        {UINT64_MAX, "16777216.0 TiB"},
-    };
+    } sizes[] = {{0, 0, "0 B"},
+                 {1023, 0, "1023 B"},
+                 {1024, 0, "1.0 KiB"},
+                 {12800, 0, "12.5 KiB"},
+                 {38797312, 0, "37.0 MiB"},
+                 {1503238554, 0, "1.4 GiB"},
+                 {1099511627776, 0, "1.0 TiB"},
+                 {UINT64_MAX, 0, "16777216.0 TiB"},
+                 {125829120, 2147483648, "0.12 GiB"}, /* 120 of 2048 MiB: 0.117 */
+                 {163840, 268435456, "0.16 MiB"},
+                 {52429, 1099511627776, "0.000000048 TiB"}, /* 5 in 10^8: 4.77e-8 */
+                 {0, 1048576, "0.0 MiB"},
+                 {5368709120, 1048576, "5120.0 MiB"},
+                 {512, 2048, "0.50 KiB"},
+                 {812, 900, "812 B"}};
+    char text[PROCESS_BYTES_TEXT];
 
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        char text[PROCESS_BYTES_TEXT];
-        ck_assert_ptr_eq(process_format_bytes(text, sizes[i].bytes), text);
-        ck_assert_str_eq(text, sizes[i].text);
-    }
-}
-
-TEST(a_size_is_written_in_the_unit_of_another)
-{
-    static const struct {
-        uint64_t bytes, like;
-        const char *text;
-    } sizes[] = {
-        {125829120, 2147483648, "0.12 GiB"}, /* 120 of 2048 MiB: 0.117 */
-        {2147483648, 2147483648, "2.0 GiB"},
-        {163840, 268435456, "0.16 MiB"},
-        {52429, 1099511627776, "0.000000048 TiB"}, /* 5 in 10^8: 4.77e-8 */
-        {0, 1048576, "0.0 MiB"},
-        {5368709120, 1048576, "5120.0 MiB"},
-        {512, 2048, "0.50 KiB"},
-        {812, 900, "812 B"},
-    };
-
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        char text[PROCESS_BYTES_TEXT];
-        ck_assert_str_eq(process_format_bytes_like(text, sizes[i].bytes, sizes[i].like), sizes[i].text);
-    }
+    for (int i = 0; i < COUNT(sizes); i++)
+        ck_assert_str_eq(sizes[i].like ? process_format_bytes_like(text, sizes[i].bytes, sizes[i].like)
+                                       : process_format_bytes(text, sizes[i].bytes),
+                         sizes[i].text);
 }
 
 TEST(available_memory_is_some_and_at_most_all)
@@ -127,81 +106,60 @@ TEST(available_memory_is_some_and_at_most_all)
         ck_assert_uint_le(available, (uint64_t)info.totalram * info.mem_unit);
 }
 
-/* What this program says when it is started anew with --child (see child): a line for each time that main began. */
-struct said {
-    char text[512];
-    int pid;
-};
-
-static struct said run_child(const char *variable, const char *value)
-{
-    struct said said = {.text = ""};
-    int ends[2];
-
-    ck_assert_int_eq(pipe(ends), 0);
-    said.pid = fork();
-    ck_assert_int_ge(said.pid, 0);
-    if (said.pid == 0) {
-        dup2(ends[1], STDOUT_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        unsetenv("GOMP_SPINCOUNT");
-        unsetenv("OMP_WAIT_POLICY");
-        if (variable)
-            setenv(variable, value, 1);
-        execl("/proc/self/exe", "a name of its own", "--child", "two words", (char *)NULL);
-        _exit(127);
-    }
-    close(ends[1]);
-    size_t n = 0;
-    for (ssize_t got; (got = read(ends[0], said.text + n, sizeof said.text - 1 - n)) > 0;)
-        n += (size_t)got;
-    close(ends[0]);
-    int status;
-    ck_assert_int_eq(waitpid(said.pid, &status, 0), said.pid);
-    ck_assert_int_eq(status, 0);
-    return said;
-}
-
 static int child(int argc, char **argv)
 {
     char comm[32] = "";
 
-    dprintf(STDOUT_FILENO, "began\n");
+    printf("began\n");
+    fflush(stdout);
     process_bound_spinning(argv);
     FILE *file = fopen("/proc/self/comm", "r");
     if (!file || !fgets(comm, sizeof comm, file))
         return 1;
     fclose(file);
     const char *spins = getenv("GOMP_SPINCOUNT");
-    dprintf(STDOUT_FILENO, "%d, %s, %s, %s, spins %s, comm %s", (int)getpid(), argv[0], argv[argc - 1],
-            argc == 3 ? "3" : "?", spins ? spins : "-", comm);
+    printf("%d, %s, %s, %d, spins %s, comm %s", (int)getpid(), argv[0], argv[argc - 1], argc, spins ? spins : "-",
+           comm);
     return 0;
 }
 
 SUITE_COMMAND(child)
 
-TEST(a_program_without_a_limit_starts_anew_once_with_one_under_its_name)
+/* What this program says when it is started anew (see child): a line for each time that main began. The name in comm is
+ * that of /proc/self/exe where it was not started anew. */
+TEST_EACH(a_program_without_a_limit_starts_anew_once_with_one_under_its_name, 3)
 {
-    const struct said said = run_child(NULL, NULL);
-    char wanted[256];
+    static const struct {
+        const char *variable, *value, *said;
+    } rows[] = {
+        {"NONE", "", "began\nbegan\n%d, a name of its own, two words, 3, spins 2000, comm test_process\n"},
+        {"GOMP_SPINCOUNT", "5", "began\n%d, a name of its own, two words, 3, spins 5, comm exe\n"},
+        {"OMP_WAIT_POLICY", "passive", "began\n%d, a name of its own, two words, 3, spins -, comm exe\n"},
+    };
+    char said[512] = "", wanted[256];
+    int ends[2], status;
+    size_t n = 0;
 
-    snprintf(wanted, sizeof wanted,
-             "began\nbegan\n%d, a name of its own, two words, 3, spins 2000, comm test_process\n", said.pid);
-    ck_assert_str_eq(said.text, wanted);
-}
-
-TEST(what_the_environment_says_already_stands)
-{
-    struct said said = run_child("GOMP_SPINCOUNT", "5");
-    char wanted[256];
-
-    /* comm is that of /proc/self/exe here: the program was not started anew. */
-    snprintf(wanted, sizeof wanted, "began\n%d, a name of its own, two words, 3, spins 5, comm exe\n", said.pid);
-    ck_assert_str_eq(said.text, wanted);
-    said = run_child("OMP_WAIT_POLICY", "passive");
-    snprintf(wanted, sizeof wanted, "began\n%d, a name of its own, two words, 3, spins -, comm exe\n", said.pid);
-    ck_assert_str_eq(said.text, wanted);
+    ck_assert_int_eq(pipe(ends), 0);
+    const pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        unsetenv("GOMP_SPINCOUNT");
+        unsetenv("OMP_WAIT_POLICY");
+        setenv(rows[_i].variable, rows[_i].value, 1);
+        execl("/proc/self/exe", "a name of its own", "--child", "two words", (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], said + n, sizeof said - 1 - n)) > 0;)
+        n += (size_t)got;
+    close(ends[0]);
+    ck_assert(waitpid(pid, &status, 0) == pid && status == 0);
+    snprintf(wanted, sizeof wanted, rows[_i].said, (int)pid);
+    ck_assert_str_eq(said, wanted);
 }
 
 /* A grandchild, which comes to this process when its parent has died. */
