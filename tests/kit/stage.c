@@ -248,7 +248,7 @@ void raw_say(struct raw *raw, const struct message *m)
 
 void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds)
 {
-    _Alignas(struct cmsghdr) char control[CMSG_SPACE(DOOR_MAX_FDS * sizeof(int))] = {0};
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(253 * sizeof(int))] = {0}; /* the most that Linux takes */
     struct message numbered = *m;
     uint8_t bytes[MESSAGE_MAX_BYTES];
     struct iovec vector = {.iov_base = bytes};
@@ -264,7 +264,8 @@ void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds)
     ck_assert_int_gt(sendmsg(raw->fd, &header, MSG_NOSIGNAL), 0);
 }
 
-uint64_t *raw_sent(struct raw *raw)
+/* The number of the last message by the channel, or through the door. */
+static uint64_t *raw_sent(struct raw *raw)
 {
     return raw->channel < 0 ? &raw->sent_by_door : &raw->sent_by_channel;
 }
@@ -286,6 +287,21 @@ void raw_say_channel(struct raw *raw, const struct message *m)
 
     numbered.sequence = *raw_sent(raw) + 1;
     raw_send_channel(raw, bytes, message_encode(bytes, sizeof bytes, &numbered));
+}
+
+void raw_utter(struct raw *raw, const struct raw_word *word)
+{
+    uint64_t *sent = word->through_door ? &raw->sent_by_door : raw_sent(raw);
+
+    *sent += (uint64_t)word->skip;
+    if (word->bytes && word->through_door)
+        raw_send(raw, word->bytes, word->n);
+    else if (word->bytes)
+        raw_send_channel(raw, word->bytes, word->n);
+    else if (word->through_door)
+        raw_say(raw, word->message);
+    else
+        raw_say_channel(raw, word->message);
 }
 
 size_t raw_receive(struct raw *raw, struct stage *st, uint8_t *bytes, size_t cap)

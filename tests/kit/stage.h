@@ -69,6 +69,28 @@ void raw_connect_at(struct raw *raw, struct stage *st, const char *door); /* by 
 int raw_try_at(struct raw *raw, struct stage *st, const char *door);      /* 0 or -errno */
 void raw_send(struct raw *raw, const void *bytes, size_t n);
 void raw_say(struct raw *raw, const struct message *m); /* numbered rightly */
+
+/* What a hostile one says: bytes as they are, or a message whose number is off by `skip`. By the channel if there is one, or
+ * through the door. */
+struct raw_word {
+    const void *bytes; /* (n) */
+    size_t n;
+    const struct message *message; /* if bytes is NULL */
+    int skip;
+    bool through_door;
+};
+#define RAW_BYTES(bytes_, n_)                                                                                          \
+    {                                                                                                                  \
+        .bytes = (bytes_), .n = (n_)                                                                                   \
+    }
+#define RAW_MESSAGE(...)                                                                                               \
+    {                                                                                                                  \
+        .message = &(const struct message)                                                                             \
+        {                                                                                                              \
+            __VA_ARGS__                                                                                                \
+        }                                                                                                              \
+    }
+void raw_utter(struct raw *raw, const struct raw_word *word);
 void raw_send_channel(struct raw *raw, const void *bytes, size_t n);
 void raw_say_channel(struct raw *raw, const struct message *m);
 /* The next packet from the door, the loop turning meanwhile; 0 at its end. */
@@ -80,7 +102,6 @@ void raw_open(struct raw *raw, struct stage *st, const struct side *daemon); /* 
 /* DISMISSED for this reason, and it closes. */
 void raw_expect_dismissed(struct raw *raw, struct stage *st, const char *reason);
 void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds); /* copies of its own descriptor */
-uint64_t *raw_sent(struct raw *raw); /* the number of the last message by the channel, or through the door */
 void raw_close(struct raw *raw);
 
 unsigned stage_count_fds(void); /* open ones of this process */

@@ -13,16 +13,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct end {
+static struct end {
     struct channel channel;
+    bool open;
     uint64_t n_packets;
     size_t last;
     unsigned n_closed;
-};
+} daemon_end, peer_end;
 
+static struct end *const ends[] = {&daemon_end, &peer_end};
 static uv_loop_t loop;
 static char directory[64], address[128];
-static struct end daemon_end, peer_end;
 
 /* Packets are their own number, repeated to their length. */
 static void on_packet(struct channel *channel, const uint8_t *bytes, size_t n)
@@ -54,36 +55,40 @@ static const struct channel_events events = {on_packet, on_fault, on_closed};
 
 static void start(void)
 {
+    daemon_end = peer_end = (struct end){0};
     snprintf(directory, sizeof directory, "/tmp/eps-channel-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(directory));
     snprintf(address, sizeof address, "ipc://%s/s-1", directory);
     uv_loop_init(&loop);
 }
 
-static void open_end(struct end *end, bool bind)
+static void finish(void)
 {
-    ck_assert_int_eq(channel_open(&end->channel, &loop, address, bind, &events, end), 0);
+    struct stat info;
+
+    for (int i = 0; i < 2; i++)
+        if (ends[i]->open)
+            channel_close(&ends[i]->channel);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    for (int i = 0; i < 2; i++)
+        ck_assert_uint_eq(ends[i]->n_closed, ends[i]->open);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    ck_assert_int_eq(stat(address + 6, &info), -1); /* nanomsg removes the socket's file */
+    ck_assert_int_eq(rmdir(directory), 0);
+}
+
+SUITE_FIXTURE(start, finish)
+
+static void open_end(struct end *end)
+{
+    ck_assert_int_eq(channel_open(&end->channel, &loop, address, end == &daemon_end, &events, end), 0);
+    end->open = true;
 }
 
 static void run_until(const uint64_t *count, uint64_t n)
 {
     while (*count < n)
         uv_run(&loop, UV_RUN_ONCE);
-}
-
-static void finish(void)
-{
-    struct stat info;
-
-    channel_close(&daemon_end.channel);
-    if (peer_end.channel.events)
-        channel_close(&peer_end.channel);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    ck_assert_uint_eq(daemon_end.n_closed, 1);
-    ck_assert_uint_eq(peer_end.n_closed, peer_end.channel.events ? 1 : 0);
-    ck_assert_int_eq(uv_loop_close(&loop), 0);
-    ck_assert_int_eq(stat(address + 6, &info), -1); /* nanomsg removes the socket's file */
-    ck_assert_int_eq(rmdir(directory), 0);
 }
 
 static int send_number(struct end *end, uint64_t number, size_t n)
@@ -94,15 +99,18 @@ static int send_number(struct end *end, uint64_t number, size_t n)
     return channel_send(&end->channel, bytes, n);
 }
 
+/* The first before a peer has come, all others before either reads any: they fill nanomsg and wait in the queues. */
 TEST(ten_thousand_packets_each_way_arrive_in_order)
 {
     const uint64_t n = 10000;
 
-    start();
-    open_end(&daemon_end, true);
-    open_end(&peer_end, false);
-    for (uint64_t i = 0; i < n; i++) { /* before either reads any: they fill nanomsg and wait in the queues */
+    open_end(&daemon_end);
+    for (uint64_t i = 0; i < n; i++) {
         ck_assert_int_eq(send_number(&daemon_end, i, 8 + i % (MESSAGE_MAX_BYTES - 7)), 0);
+        if (i == 0) {
+            ck_assert_uint_gt(channel_queued(&daemon_end.channel), 0);
+            open_end(&peer_end);
+        }
         ck_assert_int_eq(send_number(&peer_end, i, 8), 0);
     }
     ck_assert_uint_gt(channel_queued(&daemon_end.channel), 0);
@@ -111,19 +119,6 @@ TEST(ten_thousand_packets_each_way_arrive_in_order)
     run_until(&daemon_end.n_packets, n);
     ck_assert_uint_eq(channel_queued(&daemon_end.channel), 0);
     ck_assert_uint_eq(peer_end.last, 8 + (n - 1) % (MESSAGE_MAX_BYTES - 7));
-    finish();
-}
-
-TEST(what_is_sent_before_a_peer_comes_waits_for_it)
-{
-    start();
-    open_end(&daemon_end, true);
-    ck_assert_int_eq(send_number(&daemon_end, 0, 100), 0);
-    ck_assert_uint_gt(channel_queued(&daemon_end.channel), 0);
-    open_end(&peer_end, false);
-    run_until(&peer_end.n_packets, 1);
-    ck_assert_uint_eq(peer_end.last, 100);
-    finish();
 }
 
 static void on_timer(uv_timer_t *timer)
@@ -134,12 +129,11 @@ static void on_timer(uv_timer_t *timer)
 /* Both of nanomsg's descriptors are level-triggered: watched wrongly, the loop would turn without end. */
 TEST(an_idle_channel_lets_the_loop_sleep)
 {
-    uv_timer_t timer;
+    static uv_timer_t timer; /* closed by finish */
     unsigned n_turns = 0;
 
-    start();
-    open_end(&daemon_end, true);
-    open_end(&peer_end, false);
+    open_end(&daemon_end);
+    open_end(&peer_end);
     ck_assert_int_eq(send_number(&daemon_end, 0, 8), 0);
     run_until(&peer_end.n_packets, 1);
     uv_timer_init(&loop, &timer);
@@ -149,7 +143,6 @@ TEST(an_idle_channel_lets_the_loop_sleep)
         n_turns++;
     }
     ck_assert_uint_le(n_turns, 10); /* in 20 ms; it spins some ten thousand times in that */
-    finish();
 }
 
 TEST(the_queue_has_an_end)
@@ -157,46 +150,39 @@ TEST(the_queue_has_an_end)
     uint64_t n = 0;
     int rc;
 
-    start();
-    open_end(&daemon_end, true); /* nobody will ever read */
+    open_end(&daemon_end); /* nobody will ever read */
     while ((rc = send_number(&daemon_end, n, MESSAGE_MAX_BYTES)) == 0)
         n++;
     ck_assert_int_eq(rc, -ENOBUFS);
     ck_assert_uint_eq(n, CHANNEL_MAX_QUEUED / (MESSAGE_MAX_BYTES + 2));
-    finish();
 }
 
 TEST(an_overlong_packet_shows_its_length)
 {
     static uint8_t bytes[100000];
 
-    start();
-    open_end(&daemon_end, true);
+    open_end(&daemon_end);
     int raw = nn_socket(AF_SP, NN_PAIR);
     ck_assert_int_ge(nn_connect(raw, address), 0);
     ck_assert_int_eq(nn_send(raw, bytes, sizeof bytes, 0), sizeof bytes);
     run_until(&daemon_end.n_packets, 1);
     ck_assert_uint_eq(daemon_end.last, sizeof bytes);
     nn_close(raw);
-    finish();
 }
 
 TEST(addresses_that_would_abort_nanomsg_do_not_fit)
 {
-    char text[200];
+    char text[109];
 
-    ck_assert(channel_address_fits("ipc:///run/user/0/eps/a/s-1-1234abcd"));
     ck_assert(!channel_address_fits("ipc://relative/s-1"));
     ck_assert(!channel_address_fits("tcp://127.0.0.1:80"));
-    ck_assert(!channel_address_fits("inproc:///a"));
     ck_assert(!channel_address_fits(""));
     memset(text, 'x', sizeof text);
     memcpy(text, "ipc:///", 7);
-    text[107] = '\0';
-    ck_assert(channel_address_fits(text));
-    text[107] = 'x';
     text[108] = '\0';
     ck_assert(!channel_address_fits(text));
+    text[107] = '\0';
+    ck_assert(channel_address_fits(text));
 }
 
 /* nanomsg forgets 736 bytes each time a bind fails. */
@@ -208,9 +194,6 @@ const char *__lsan_default_suppressions(void)
 
 TEST(an_address_that_cannot_be_bound_is_an_error)
 {
-    start();
     snprintf(address, sizeof address, "ipc://%s/none/s-1", directory);
     ck_assert_int_eq(channel_open(&daemon_end.channel, &loop, address, true, &events, &daemon_end), -ENOENT);
-    ck_assert_int_eq(uv_loop_close(&loop), 0);
-    rmdir(directory);
 }

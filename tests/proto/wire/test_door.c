@@ -1,18 +1,13 @@
+#include "tests/kit/stage.h"
 #include "tests/kit/test.h"
-
-#include "proto/wire/door.h"
-
-#include "proto/wire/message.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* One end under test, on a loop; the other is a plain socket that a test writes what it likes to. */
@@ -26,7 +21,6 @@ static struct {
     int fds[DOOR_MAX_FDS];
     unsigned n_fds;
     char fault[128];
-    uint32_t next; /* of numbered packets */
 } seen;
 
 static void on_packet(struct door *d, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
@@ -58,6 +52,7 @@ static void open_pair(void)
 {
     int fds[2];
 
+    memset(&seen, 0, sizeof seen);
     uv_loop_init(&loop);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
     other = fds[1];
@@ -80,24 +75,34 @@ static void end_pair(void)
     close(other);
 }
 
+SUITE_FIXTURE(open_pair, end_pair)
+
 static int send_say(const char *text)
 {
     return door_send(&door, (const uint8_t *)text, strlen(text), NULL, 0);
 }
 
+/* By the other side. */
+static void say(const char *text)
+{
+    ck_assert_int_eq(send(other, text, strlen(text), 0), (ssize_t)strlen(text));
+}
+
+/* The n-th packet, and the last so far. */
+static void expect_packet(unsigned n, const char *text)
+{
+    run_until(&seen.n_packets, n);
+    ck_assert_uint_eq(seen.n, strlen(text));
+    ck_assert_mem_eq(seen.bytes, text, strlen(text));
+}
+
 TEST(a_packet_stays_one_packet)
 {
-    open_pair();
-    ck_assert_int_eq(send(other, "one", 3, 0), 3);
-    ck_assert_int_eq(send(other, "three", 5, 0), 5);
-    run_until(&seen.n_packets, 1);
-    if (seen.n_packets == 1)
-        ck_assert_mem_eq(seen.bytes, "one", 3);
-    run_until(&seen.n_packets, 2);
-    ck_assert_uint_eq(seen.n, 5);
-    ck_assert_mem_eq(seen.bytes, "three", 5);
+    say("one");
+    expect_packet(1, "one");
+    say("three");
+    expect_packet(2, "three");
     ck_assert_uint_eq(seen.n_fds, 0);
-    end_pair();
 }
 
 /* More than the socket holds: the rest waits in the door, and goes out in order as the other side reads. */
@@ -108,7 +113,6 @@ TEST(packets_wait_their_turn_and_their_descriptors_with_them)
     uint32_t n_sent = 0, n_read = 0;
     int pipes[2], rc = 0;
 
-    open_pair();
     ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
     setsockopt(door.fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     for (; door.n_queued < DOOR_MAX_QUEUED; n_sent++) {
@@ -141,66 +145,31 @@ TEST(packets_wait_their_turn_and_their_descriptors_with_them)
         n_read++;
     }
     ck_assert_uint_eq(door.n_queued, 0);
-    end_pair();
 }
 
-TEST(the_other_side_closing_is_the_end)
+/* A reset, if it closes with our packet unread. Linux tells that first; the packet that it sent lies behind. */
+TEST_EACH(what_was_sent_before_the_other_side_closed_is_delivered, 2)
 {
-    open_pair();
-    ck_assert_int_eq(send(other, "last", 4, 0), 4);
+    if (_i)
+        ck_assert_int_eq(send_say("unread"), 0);
+    say("last");
     close(other);
     run_until(&seen.n_ends, 1);
-    ck_assert_uint_eq(seen.n_packets, 1); /* before it */
+    expect_packet(1, "last");
     ck_assert_str_eq(seen.fault, "");
-    end_pair();
-}
-
-/* A reset: it closes with our packet unread. Linux tells that first; the packet that it sent lies behind. */
-TEST(what_was_sent_before_a_reset_is_delivered)
-{
-    open_pair();
-    ck_assert_int_eq(send_say("unread"), 0);
-    ck_assert_int_eq(send(other, "last", 4, 0), 4);
-    close(other);
-    run_until(&seen.n_ends, 1);
-    ck_assert_uint_eq(seen.n_packets, 1);
-    ck_assert_mem_eq(seen.bytes, "last", 4);
-    end_pair();
 }
 
 TEST(sending_to_who_is_gone_neither_fails_nor_kills)
 {
-    open_pair();
     close(other);
     ck_assert_int_eq(send_say("anyone?"), 0); /* SIGPIPE has its default: death */
     run_until(&seen.n_ends, 1);
-    end_pair();
-}
-
-TEST(a_killed_process_is_noticed)
-{
-    int fds[2], status;
-
-    uv_loop_init(&loop);
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        close(fds[0]);
-        kill(getpid(), SIGKILL);
-    }
-    close(fds[1]);
-    ck_assert_int_eq(door_open(&door, &loop, fds[0], &events, NULL), 0);
-    run_until(&seen.n_ends, 1);
-    ck_assert_str_eq(seen.fault, "");
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    end_pair();
 }
 
 TEST_EACH(a_paused_door_delivers_at_its_end, 2)
 {
-    open_pair();
     door_pause(&door);
-    ck_assert_int_eq(send(other, "early", 5, 0), 5);
+    say("early");
     for (int i = 0; i < 10; i++)
         uv_run(&loop, UV_RUN_NOWAIT);
     ck_assert_uint_eq(seen.n_packets, 0);
@@ -208,83 +177,52 @@ TEST_EACH(a_paused_door_delivers_at_its_end, 2)
         door_resume(&door);
     else
         shutdown(other, SHUT_WR);
-    run_until(&seen.n_packets, 1);
+    expect_packet(1, "early");
     ck_assert_uint_eq(seen.n_ends, _i == 0 ? 0 : 1);
-    end_pair();
 }
 
 TEST(after_shutdown_packets_still_come_in)
 {
-    char byte;
+    char bytes[8];
 
-    open_pair();
     ck_assert_int_eq(send_say("bye"), 0);
     door_shutdown(&door);
-    ck_assert_int_eq(recv(other, seen.bytes, sizeof seen.bytes, 0), 3);
-    ck_assert_int_eq(recv(other, &byte, 1, 0), 0);
-    ck_assert_int_eq(send(other, "answer", 6, 0), 6);
-    run_until(&seen.n_packets, 1);
-    ck_assert_mem_eq(seen.bytes, "answer", 6);
-    end_pair();
-}
-
-TEST(a_packet_too_long_is_a_fault)
-{
-    static const char bytes[MESSAGE_MAX_BYTES + 1];
-
-    open_pair();
-    ck_assert_int_eq(send(other, bytes, sizeof bytes, 0), sizeof bytes);
-    run_until(&seen.n_ends, 1);
-    ck_assert_str_eq(seen.fault, "sent more through the door than one message holds");
-    ck_assert_uint_eq(seen.n_packets, 0);
-    end_pair();
-}
-
-static void send_fds(unsigned n)
-{
-    char control[CMSG_SPACE(253 * sizeof(int))] = {0};
-    struct iovec vector = {(void *)(uintptr_t) "x", 1};
-    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control};
-    struct cmsghdr *c = (struct cmsghdr *)(void *)control;
-
-    header.msg_controllen = CMSG_SPACE(n * sizeof(int));
-    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n * sizeof(int))};
-    for (unsigned i = 0; i < n; i++)
-        memcpy(CMSG_DATA(c) + i * sizeof(int), &other, sizeof(int));
-    ck_assert_int_eq(sendmsg(other, &header, 0), 1);
-}
-
-static unsigned n_open_fds(void)
-{
-    unsigned n = 0;
-
-    for (int fd = 0; fd < 1024; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
+    ck_assert_int_eq(recv(other, bytes, sizeof bytes, 0), 3);
+    ck_assert_int_eq(recv(other, bytes, 1, 0), 0);
+    say("answer");
+    expect_packet(1, "answer");
 }
 
 TEST(as_many_descriptors_come_as_fit)
 {
-    open_pair();
-    send_fds(DOOR_MAX_FDS);
+    const struct message m = {.kind = MESSAGE_SNAPSHOT};
+    struct raw raw = {.fd = other};
+
+    raw_send_fds(&raw, &m, DOOR_MAX_FDS);
     run_until(&seen.n_packets, 1);
     ck_assert_uint_eq(seen.n_fds, DOOR_MAX_FDS);
     for (unsigned i = 0; i < seen.n_fds; i++) {
         ck_assert_int_eq(fcntl(seen.fds[i], F_GETFD), FD_CLOEXEC);
         close(seen.fds[i]);
     }
-    end_pair();
 }
 
-TEST_EACH(more_descriptors_are_a_fault_and_none_stays, 2)
+/* One descriptor, or two, or a byte too many: a fault, and none stays. */
+TEST_EACH(a_packet_too_long_is_a_fault, 3)
 {
-    open_pair();
-    unsigned before = n_open_fds();
-    send_fds(DOOR_MAX_FDS + 1 + (unsigned)_i);
+    static const char bytes[MESSAGE_MAX_BYTES + 1];
+    const struct message m = {.kind = MESSAGE_SNAPSHOT};
+    struct raw raw = {.fd = other};
+    const unsigned before = stage_count_fds();
+
+    if (_i == 2)
+        ck_assert_int_eq(send(other, bytes, sizeof bytes, 0), sizeof bytes);
+    else
+        raw_send_fds(&raw, &m, DOOR_MAX_FDS + 1 + (unsigned)_i);
     run_until(&seen.n_ends, 1);
     ck_assert_str_eq(seen.fault, "sent more through the door than one message holds");
-    ck_assert_uint_eq(n_open_fds(), before - 1); /* the door's own */
-    end_pair();
+    ck_assert_uint_eq(seen.n_packets, 0);
+    ck_assert_uint_eq(stage_count_fds(), before - 1); /* the door's own */
 }
 
 TEST(the_right_errno_says_what_is_behind_a_path)
@@ -298,7 +236,7 @@ TEST(the_right_errno_says_what_is_behind_a_path)
     ck_assert_ptr_nonnull(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/door", directory);
     ck_assert_int_eq(door_connect(&fd, path, &err), -ENOENT);
-    ck_assert_ptr_nonnull(strstr(err.text, "no daemon at"));
+    ck_assert_holds(err.text, "no daemon at");
     memset(long_path, 'x', sizeof long_path);
     long_path[sizeof long_path - 1] = 0;
     ck_assert_int_eq(door_connect(&fd, long_path, &err), -ENAMETOOLONG);
@@ -317,7 +255,7 @@ TEST(the_right_errno_says_what_is_behind_a_path)
     close(fd);
     close(listening);
     ck_assert_int_eq(door_connect(&fd, path, &err), -ECONNREFUSED); /* stale */
-    ck_assert_ptr_nonnull(strstr(err.text, "nobody listens at"));
+    ck_assert_holds(err.text, "nobody listens at");
     unlink(path);
     rmdir(directory);
 }
