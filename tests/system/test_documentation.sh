@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# What --help says, the manual pages and the shell's completion: three accounts of the same options, which must not drift
+# apart. --help is the one that the programs themselves keep true.
+#
+# usage: tests/system/test_documentation.sh BUILD_DIRECTORY
+set -o pipefail
+
+bin=$(realpath "$1")/bin failed=0
+cd "$(dirname "$0")/../.." || exit 1
+. tools/completion/eps.bash
+wrong() {
+    echo "test_documentation: $*" >&2
+    failed=1
+}
+# same WHAT LIST NAME OTHER NAME: lists of lines, in any order
+same() {
+    local difference
+    [ -n "$2" ] || wrong "$1: $3 lists nothing"
+    difference=$(diff <(sort -u <<<"$2") <(sort -u <<<"$4")) || wrong "$1: $3 (<) is not $5 (>): $difference"
+}
+
+# Of --help: "--name" or "--name VALUE" of every line that begins with one.
+help_options() { "$bin/$1" "${@:2}" --help | sed -nE 's/^  (--[^ ]+( [^ ]+)?).*/\1/p'; }
+# The same of ".It Fl -name Ar VALUE".
+page_options() { sed -nE 's/^\.It Fl (-[^ ]+) Op Ar ([^ ]+).*/-\1 [\2]/p; t; s/^\.It Fl (-[^ ]+)( Ar( [^ ]+))?.*/-\1\3/p'; }
+# What the completion offers after these words, a line each.
+offered() {
+    COMP_WORDS=("$@" "") COMP_CWORD=$#
+    _eps 2>/dev/null
+    printf '%s\n' "${COMPREPLY[@]}"
+}
+# Where an option takes one of a few words, those are offered; a placeholder, like FILE, is none.
+check_choices() {
+    local option values value
+    while read -r option values; do
+        [[ $values == *"|"* ]] || continue
+        for value in ${values//|/ }; do
+            [[ ! $value =~ ^[a-z0-9]+$ ]] || offered "${@:2}" "$option" | grep -qx -- "$value" ||
+                wrong "${*:2} $option: '$value' is not offered"
+        done
+    done <<<"$1"
+}
+
+page=$(cat tools/man/eps.1)
+commands=$("$bin/eps" --help | sed -nE 's/^  ([a-z]+) .*/\1/p')
+same eps "$commands" --help "$(sed -n 's/^\.Ss eps //p' <<<"$page")" tools/man/eps.1
+same eps "$commands" --help "$(tr ' ' '\n' <<<"$_eps_commands")" tools/completion/eps.bash
+for command in $commands; do
+    said=$(help_options eps "$command")
+    written=$(awk -v heading=".Ss eps $command" '/^\.S/ { on = $0 == heading } on' <<<"$page" | page_options)
+    same "eps $command" "$said" --help "$written"$'\n--help' tools/man/eps.1 # --help is said once, for all of them
+    same "eps $command" "$(cut -d' ' -f1 <<<"$said")" --help "$(_eps_options "$command" | tr ' ' '\n')" tools/completion/eps.bash
+    check_choices "$said" eps "$command"
+done
+for program in epsd eps-worker; do
+    said=$(help_options $program)
+    same $program "$said" --help "$(page_options <tools/man/$program.1)" tools/man/$program.1
+    same $program "$(cut -d' ' -f1 <<<"$said")" --help "$(_eps_options $program | tr ' ' '\n')" tools/completion/eps.bash
+    check_choices "$said" $program
+done
+
+presets=$("$bin/eps" plan --model no-such-model 2>&1 | sed 's/.* presets: //; s/, /\n/g')
+same presets "$presets" eps "$(tr ' ' '\n' <<<"$_eps_presets")" tools/completion/eps.bash
+for preset in $presets; do
+    offered eps train --model | grep -qx "$preset" || wrong "eps train --model: '$preset' is not offered"
+    grep -q "^\.It $preset Ta " <<<"$page" || wrong "tools/man/eps.1 does not list $preset"
+done
+
+# In groups, a blank line before each and before --help.
+help=$("$bin/eps" train --help)
+[[ $help == *$'\n\nModel and data:\n  --model '*$'\n\nMachine:\n  --'*$'\n\n  --help '* && $help != *$'\n\n\n'* ]] ||
+    wrong "eps train --help is not in groups"
+
+# groff's own complaints: a macro that is not there, a list that does not end.
+if command -v groff >/dev/null; then
+    for name in eps epsd eps-worker; do
+        said=$(groff -mdoc -Tutf8 -ww -z "tools/man/$name.1" 2>&1)
+        [ -z "$said" ] || wrong "$said"
+    done
+fi
+exit $failed
