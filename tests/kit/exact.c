@@ -1,23 +1,11 @@
 #include "tests/kit/exact.h"
 
+#include "tests/kit/processes.h"
+
 #include <check.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void parse_config(struct model_config *config, const char *path)
-{
-    char text[16384];
-    struct error err = {""};
-    FILE *file = fopen(path, "rb");
-    size_t n;
-
-    ck_assert_msg(file != NULL, "%s: cannot be opened", path);
-    n = fread(text, 1, sizeof text, file);
-    fclose(file);
-    ck_assert_msg(model_config_parse(config, text, n, &err) == 0, "%s: %s", path, err.text);
-}
 
 static uint64_t largest_tensor(const struct model *model)
 {
@@ -36,9 +24,12 @@ void exact_open(struct exact *exact, const char *fixture, const struct inprocess
 
     *exact = (struct exact){0};
     fixture_open(&exact->fixture, fixture);
-    parse_config(&options.config, exact->fixture.config);
+    char *config = processes_read(exact->fixture.config);
+    ck_assert_msg(model_config_parse(&options.config, config, strlen(config), &err) == 0, "%s", err.text);
+    free(config);
     options.batch = exact->fixture.batch;
     options.seq = exact->fixture.seq;
+    options.clip_norm = json_number_value(json_object_get(exact->fixture.reference, "clip_norm"));
     ck_assert_msg(inprocess_open(&exact->ip, &options, &err) == 0, "%s", err.text);
 
     const struct model *model = &exact->ip->model;
@@ -70,26 +61,41 @@ void exact_close(struct exact *exact)
     free(exact->labels);
     free(exact->tensor);
     free(exact->masters);
+    free(exact->gradient);
     *exact = (struct exact){0};
 }
 
-struct hyper exact_hyper(const struct exact *exact)
+void exact_train(struct exact *exact, const char *fixture, const struct inprocess_options *how, uint32_t n_steps)
 {
-    const struct fixture *f = &exact->fixture;
-
-    return (struct hyper){
-        .lr = f->lr, .beta1 = f->beta1, .beta2 = f->beta2, .epsilon = f->epsilon, .weight_decay = f->weight_decay};
+    exact_open(exact, fixture, how);
+    for (uint32_t step = 0; step < n_steps; step++)
+        exact_step(exact, step);
 }
 
-double exact_step(struct exact *exact, uint32_t step, const struct hyper *hyper)
+double exact_step(struct exact *exact, uint32_t step)
 {
-    const uint64_t n_valid = fixture_minibatch(exact->ids, exact->labels, &exact->fixture, step);
+    const struct fixture *f = &exact->fixture;
+    const uint64_t n_valid = fixture_minibatch(exact->ids, exact->labels, f, step);
+    const struct hyper hyper = {.lr = f->lr,
+                                .beta1 = f->beta1,
+                                .beta2 = f->beta2,
+                                .epsilon = f->n_steps > 1 ? f->epsilon : 1, /* of a gradient alone there is none */
+                                .weight_decay = f->weight_decay};
     struct error err = {""};
     double loss;
-    int rc = inprocess_step(exact->ip, exact->ids, exact->labels, n_valid, hyper, &loss, &err);
+    const int rc = inprocess_step(exact->ip, exact->ids, exact->labels, n_valid, &hyper, &loss, &err);
 
     ck_assert_msg(rc == 0, "step %u: %s", step, err.text);
     return loss;
+}
+
+double exact_gradient(struct exact *exact)
+{
+    exact->gradient = calloc(exact->ip->model.segment_n, sizeof *exact->gradient);
+    ck_assert_ptr_nonnull(exact->gradient);
+    exact->ip->gradient = exact->gradient;
+    exact->segment = exact->gradient;
+    return exact_step(exact, 0);
 }
 
 float *exact_weights(const struct exact *exact)
@@ -128,48 +134,59 @@ uint64_t exact_digest(const struct exact *exact, const float *segment)
     return h;
 }
 
+uint64_t exact_state(const struct exact *exact)
+{
+    const struct store *store = &exact->ip->store;
+
+    return exact_digest(exact, exact_weights(exact)) ^ 3 * exact_digest(exact, store->m) ^
+           7 * exact_digest(exact, store->v);
+}
+
 /* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32. The gradient of a key bias is
  * rounding alone, 1e-8 in PyTorch with gradients of order 1; ten times that is the bound. */
 void exact_check_gradient(const char *fixture, const struct inprocess_options *how)
 {
     const struct fixture_limits limits = {.relative = 1e-5, .singles = 2, .keys = 1e-7};
     struct exact exact;
-    struct fixture_set set;
-    float *gradient;
 
     exact_open(&exact, fixture, how);
-    gradient = calloc(exact.ip->model.segment_n, sizeof *gradient);
-    ck_assert_ptr_nonnull(gradient);
-    exact.ip->gradient = gradient;
-    set = fixture_gradient(&exact.fixture);
-
-    const struct hyper hyper = exact_hyper(&exact);
-    const double loss = exact_step(&exact, 0, &hyper);
+    const struct fixture_set set = fixture_gradient(&exact.fixture);
+    const double loss = exact_gradient(&exact);
     ck_assert_double_eq_tol(loss, fixture_loss(&set, 0), 1e-6 * fixture_loss(&set, 0)); /* fp32 rounding of a mean */
-    exact.segment = gradient;
     ck_assert_uint_eq(fixture_compare(&set, &limits, exact_find, &exact), 0);
     exact_close(&exact);
-    free(gradient);
 }
 
-/* Nothing but rounding moves a key bias, and Adam makes steps of up to lr of it: it can go no farther than this. */
-static double farthest(const struct exact *exact)
+double exact_farthest_key(const struct exact *exact)
 {
     return exact->fixture.lr * exact->fixture.n_steps * sqrt(exact->ip->model.config.width);
+}
+
+/* The norm before it is clipped: the same as a sum in double of fp32 contributions, whose own rounding is 1e-6 of it. Of
+ * twenty, some are clipped and some are not. */
+static void check_norm(const struct exact *exact, const json_t *norms, uint32_t step, unsigned *n_clipped)
+{
+    const double norm = json_number_value(json_array_get(norms, step));
+
+    ck_assert_double_eq_tol(exact->ip->norm, norm, 1e-5 * norm);
+    *n_clipped += norm > exact->ip->options.clip_norm;
 }
 
 void exact_check_training(const char *fixture, const struct inprocess_options *how)
 {
     struct exact exact;
-    struct fixture_set set;
+    unsigned n_clipped = 0;
 
     exact_open(&exact, fixture, how);
-    set = fixture_run(&exact.fixture, how->adamw ? "adamw" : "adama", how->n_parts);
-    const struct hyper hyper = exact_hyper(&exact);
-    for (uint32_t step = 0; step < exact.fixture.n_steps; step++)
-        ck_assert_double_eq_tol(exact_step(&exact, step, &hyper), fixture_loss(&set, step), 1e-5);
-
-    const struct fixture_limits limits = {.singles = 2, .keys = farthest(&exact)};
+    const struct fixture_set set = fixture_run(&exact.fixture, how->adamw ? "adamw" : "adama", how->n_parts);
+    const json_t *norms = json_object_get(exact.fixture.reference, "norms");
+    for (uint32_t step = 0; step < exact.fixture.n_steps; step++) {
+        ck_assert_double_eq_tol(exact_step(&exact, step), fixture_loss(&set, step), 1e-5);
+        if (norms)
+            check_norm(&exact, norms, step, &n_clipped);
+    }
+    ck_assert(!norms || (n_clipped > 3 && n_clipped < exact.fixture.n_steps - 3));
+    const struct fixture_limits limits = {.singles = 2, .keys = exact_farthest_key(&exact)};
     ck_assert_uint_eq(fixture_compare(&set, &limits, exact_find, &exact), 0);
     exact_close(&exact);
 }

@@ -9,19 +9,11 @@ SUITE_LABELS(single, on_cuda_release)
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;
-    bool adamw;
-} cuts[] = {
-    {"a", 1, 8, true}, {"b", 1, 5, false}, {"a", 8, 1, false}, {"a", 1, 1, true},  {"a", 1, 3, false},
-    {"a", 2, 4, true}, {"a", 2, 2, false}, {"a", 8, 1, true},  {"b", 1, 16, true}, {"b", 2, 8, false},
-    {"b", 2, 1, true}, {"b", 8, 2, true},  {"b", 8, 1, false},
-};
+} cuts[] = {{"a", 1, 8}, {"b", 1, 5}, {"a", 8, 1}, {"a", 2, 2}, {"b", 2, 8}, {"b", 8, 1}};
 
 TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 2 : SANITIZED ? 3 : COUNT(cuts))
 {
-    const struct inprocess_options how = {.n_parts = cuts[_i].n_parts,
-                                          .microbatch = cuts[_i].microbatch,
-                                          .adamw = cuts[_i].adamw,
-                                          .n_threads = 2};
-
-    exact_check_gradient(cuts[_i].fixture, &how);
+    exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
+                                                                       .microbatch = cuts[_i].microbatch,
+                                                                       .n_threads = 2});
 }

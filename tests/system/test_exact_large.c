@@ -8,11 +8,11 @@ SUITE_LABELS(release, slow)
 /* Of 8 rows; half a minute in all. test_exact_training has more cuts. */
 TEST(a_large_gradient_is_pytorchs)
 {
-    exact_check_gradient("c", &(struct inprocess_options){.n_parts = 8, .microbatch = 1, .n_threads = 2});
+    exact_check_gradient("c", &(struct inprocess_options){.n_parts = 8, .microbatch = 1});
 }
 
 TEST(twenty_large_steps_are_pytorchs)
 {
     exact_check_training("c",
-                         &(struct inprocess_options){.n_parts = 1, .microbatch = 8, .adamw = true, .n_threads = 2});
+                         &(struct inprocess_options){.n_parts = 1, .microbatch = 8, .adamw = true});
 }
