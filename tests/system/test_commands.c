@@ -4,109 +4,100 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 SUITE_LABELS(long, slow)
 
+#define TRAIN "eps train --model tiny.json --data tiny.txt --eval-data tiny.txt --batch 4 --device-mem 256MiB "
+#define EVAL  "eps eval --json --device-mem 256MiB --model piped "
+
 static void setup(void)
 {
     processes_setup();
     processes_config("tiny.json", 1, 2, 16, 32);
-    processes_text("tiny.txt", 8000);
+    char *text = processes_read(processes_text("tiny.txt", 8000));
+    processes_write("whole.txt", text, 7969); /* of windows of 32 tokens, and what is left */
+    processes_write("rest.txt", text + 7968, 32);
+    free(text);
+    expect(TRAIN "--out piped --steps 5 --lr 0.01 --eval-every 2", 0);
 }
 
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
-/* A run of the tiny model that has to succeed. */
-static void train(const char *out, const char *more)
-{
-    expect(
-        print("eps train --model tiny.json --data tiny.txt --eval-data tiny.txt --out %s --batch 4 --device-mem 256MiB "
-              "%s",
-              out, more),
-        0);
-    ck_assert_str_eq(command_err(), "");
-}
-
-static double number_at(json_t *object, const char *key)
-{
-    ck_assert_msg(json_is_number(json_object_get(object, key)), "no number %s", key);
-    return json_number_value(json_object_get(object, key));
-}
-
 TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
 {
-    train("piped", "--steps 5 --eval-every 2");
+    static const struct {
+        const char *file, *text;
+        unsigned n;
+    } counts[] = {
+        {"out", "held-out loss after ", 4}, /* 0, 2, 4 and 5 steps */
+        {"out", "the lowest held-out loss: weights in piped/best", 1},
+        {"piped/metrics.jsonl", "\n", 5},
+        {"piped/metrics.jsonl", "\"eval_loss\"", 3},
+        {"piped/metrics.jsonl", "\"eval_loss_before\"", 1},
+    };
+
+    ck_assert_str_eq(command_err(), "");
     expect_absent("out", "\r", "\033");
-    ck_assert_uint_eq(processes_count("out", "\nstep 1/5  loss "), 1);
-    ck_assert_uint_eq(processes_count("out", "\nstep 5/5  loss "), 1);
-    ck_assert_uint_eq(processes_count("out", "held-out loss after "), 4); /* 0, 2, 4 and 5 steps */
-    expect_file("out", "\nloss         ", " at step 5; held out ", " tokens/s over 5 steps\n",
-                " of 256.0 MiB at most (as planned)\n             host ", "weights in piped/step-5,",
-                "eps generate --model piped/latest");
-    ck_assert_uint_eq(processes_count("piped/metrics.jsonl", "\n"), 5);
-    ck_assert_uint_eq(processes_count("piped/metrics.jsonl", "\"eval_loss\""), 3);
-    ck_assert_uint_eq(processes_count("piped/metrics.jsonl", "\"eval_loss_before\""), 1);
-    ck_assert_uint_eq(processes_count("out", "the lowest held-out loss: weights in piped/best"), 1);
+    for (int i = 0; i < COUNT(counts); i++)
+        ck_assert_msg(processes_count(counts[i].file, counts[i].text) == counts[i].n, "%s", counts[i].text);
+    expect_file("out", "\nstep 1/5  loss ", "\nstep 5/5  loss ", "\nloss         ", " at step 5; held out ",
+                " tokens/s over 5 steps\n", " of 256.0 MiB at most (as planned)\n             host ",
+                "weights in piped/step-5,", "eps generate --model piped/latest");
     ck_assert_int_eq(access("piped/latest/model.safetensors", R_OK), 0);
-    ck_assert_int_eq(access("piped/step-5/config.json", R_OK), 0);
+    /* What transformers needs beside the weights, which came with nothing. */
+    expect_file("piped/latest/tokenizer.json", "ByteLevel");
+    expect_file("piped/step-5/config.json", "\"eos_token_id\": null", "\"bos_token_id\": null");
 }
 
-/* The last line of metrics.jsonl; to be released. */
-static json_t *last_step(const char *path)
-{
-    char *metrics = processes_read(path);
+/* The last held-out loss of a run, and the lowest and its step. */
+struct losses {
+    double last, least;
+    json_int_t step;
+};
 
-    metrics[strlen(metrics) - 1] = 0;
-    const char *line = strrchr(metrics, '\n');
-    json_t *step = json_loads(line ? line + 1 : metrics, 0, NULL);
-    ck_assert_ptr_nonnull(step);
+static struct losses losses_of(const char *run)
+{
+    char *metrics = processes_read(print("%s/metrics.jsonl", run));
+    struct losses out = {.least = INFINITY};
+
+    for (char *line = strtok(metrics, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *object = json_loads(line, 0, NULL);
+        json_int_t step = 0;
+        if (json_unpack(object, "{s:I, s:F}", "step", &step, "eval_loss", &out.last) == 0 && out.last < out.least)
+            out.least = out.last, out.step = step;
+        json_decref(object);
+    }
     free(metrics);
-    return step;
+    return out;
 }
 
-static bool somebody_works(void *context)
+static double evaluate(const char *arguments, json_int_t n_tokens)
 {
-    (void)context;
-    return processes_find("eps-worker");
+    json_t *result = expect_json(print(EVAL "%s", arguments), 0);
+    json_int_t tokens;
+    double loss;
+
+    ck_assert_int_eq(json_unpack(result, "{s:F, s:I}", "loss", &loss, "tokens", &tokens), 0);
+    ck_assert_int_eq(tokens, n_tokens);
+    json_decref(result);
+    return loss;
 }
 
-/* A text that takes long, for it is read a row at a time. */
-TEST(an_interrupted_eval_leaves_nothing)
-{
-    static const char *const arguments[] = {"eval", "--model", "evaluated", "--data", "long.txt", "--batch", "1", NULL};
-
-    processes_text("long.txt", 2000000);
-    train("evaluated", "--steps 1");
-    unlink("err");
-    pid_t pid = processes_start("eps", arguments, "err");
-    ck_assert(processes_until(somebody_works, NULL));
-    ck_assert_int_eq(kill(pid, SIGINT), 0);
-    ck_assert_int_eq(processes_wait(pid), 130);
-    ck_assert(processes_nobody()); /* at once: they were waited for */
-    outputs_check_file("err", "eps eval: interrupted\n");
-    ck_assert_int_eq(system("rm -r evaluated"), 0);
-}
-
-/* The same weights over the same text, in other batches: the order of double sums differs, fp32 rows do not. */
+/* The same weights over the same text, in other batches: the order of double sums differs, fp32 rows do not. The loss over
+ * a text is that of its whole windows, and that of the rest as a text of its own. */
 TEST(eval_finds_the_loss_that_the_run_ended_with)
 {
-    train("evaluated", "--steps 3");
-    json_t *step = last_step("evaluated/metrics.jsonl");
+    const double all = evaluate("--data tiny.txt --batch 7", 7999);
+    const double whole = evaluate("--data whole.txt", 7968), rest = evaluate("--data rest.txt --seq 31", 31);
 
-    json_t *result =
-        expect_json("eps eval --model evaluated/latest --data tiny.txt --json --batch 7 --device-mem 256MiB", 0);
-    ck_assert_double_eq_tol(number_at(result, "loss"), number_at(step, "eval_loss"), 1e-6);
-    ck_assert_double_eq(number_at(result, "tokens"), 7999); /* the 31 beyond the last whole window too */
-    json_decref(result);
-    expect("eps eval --model evaluated/latest --data tiny.txt --connect nobody", 1);
-    json_decref(step);
+    ck_assert_double_eq_tol(all, losses_of("piped").last, 1e-6);
+    ck_assert_double_eq_tol(all * 7999 - whole * 7968, rest * 31, 1e-2);
+    evaluate("--data tiny.txt --eval-tokens 100", 96);
 }
 
 /* The shape of gpt2 is too large for a test; that the first line says it is enough, as memory is refused after it. */
@@ -114,114 +105,46 @@ TEST(fresh_weights_of_gpt2_are_the_first_thing_said)
 {
     expect_sentence("eps train --model gpt2 --data tiny.txt --out fresh --steps 1 --device-mem 1KiB", 1,
                     "--device-mem");
-    ck_assert_msg(strncmp(command_out(), "note         gpt2 begins with fresh random weights; ", 51) == 0, "%s",
-                  command_out());
-    ck_assert_ptr_nonnull(strstr(command_out(), "hf download openai-community/gpt2"));
+    ck_assert_int_eq(strncmp(command_out(), "note         gpt2 begins with fresh random weights; ", 51), 0);
     ck_assert_int_ne(access("fresh", F_OK), 0);
 }
 
 TEST(training_goes_on_from_saved_weights)
 {
-    train("begun", "--steps 20 --lr 0.01");
-    json_t *step = last_step("begun/metrics.jsonl");
-    expect("eps train --model begun/latest --data tiny.txt --eval-data tiny.txt --out on --batch 4 --steps 1 "
+    expect("eps train --model piped/latest --data tiny.txt --eval-data tiny.txt --out on --batch 4 --steps 1 "
            "--eval-every 1",
-           0, print("held-out loss after 0 steps: %.4f", number_at(step, "eval_loss")),
+           0, print("held-out loss after 0 steps: %.4f", losses_of("piped").last),
            "rate         2e-05" /* the default for weights that come from a file */);
-    json_decref(step);
-}
-
-/* The loss over a text is that of its whole windows, and that of the rest as a text of its own. */
-TEST(eval_counts_the_rest_of_a_window)
-{
-    char *content = processes_read("tiny.txt");
-    double loss[3], tokens[3];
-    json_t *result;
-
-    train("rested", "--steps 1");
-    processes_write("whole.txt", content, 7969);
-    processes_write("rest.txt", content + 7968, 32);
-    static const char *const arguments[] = {"tiny.txt", "whole.txt", "rest.txt --seq 31"};
-    for (int i = 0; i < 3; i++) {
-        result = expect_json(print("eps eval --model rested --data %s --json --device-mem 256MiB", arguments[i]), 0);
-        loss[i] = number_at(result, "loss"), tokens[i] = number_at(result, "tokens");
-        json_decref(result);
-    }
-    ck_assert_double_eq(tokens[1], 7968);
-    ck_assert_double_eq(tokens[2], 31);
-    ck_assert_double_eq_tol(loss[0] * tokens[0], loss[1] * tokens[1] + loss[2] * tokens[2], 1e-4 * tokens[0]);
-    ck_assert_double_eq_tol(loss[0] * tokens[0] - loss[1] * tokens[1], loss[2] * tokens[2], 1e-2);
-    result = expect_json("eps eval --model rested --data tiny.txt --json --eval-tokens 100", 0);
-    ck_assert_double_eq(number_at(result, "tokens"), 96);
-    json_decref(result);
-    free(content);
 }
 
 /* A rate of 1 makes of fresh weights something worse than they were, at once. */
 TEST(patience_ends_a_run_that_gets_no_better)
 {
-    train("patient", "--steps 9 --lr 1 --warmup 0 --eval-every 1 --patience 2");
+    expect(TRAIN "--out patient --steps 9 --lr 1 --warmup 0 --eval-every 1 --patience 2", 0,
+           "stopped early after step 2 of 9: none of the last 2 evaluations", "eps generate --model patient/latest");
     ck_assert_uint_eq(processes_count("patient/metrics.jsonl", "\n"), 2);
-    expect_file("out", "stopped early after step 2 of 9: none of the last 2 evaluations",
-                "eps generate --model patient/latest");
     ck_assert_int_eq(access("patient/step-2/training.json", R_OK), 0);
     ck_assert_int_ne(access("patient/best", F_OK), 0); /* the best were the weights that it began with */
 }
 
-/* The step of the lowest eval_loss in a run's metrics.jsonl. */
-static json_int_t lowest(const char *path)
+static void best_is_lowest(const char *run, bool is_last)
 {
-    char *metrics = processes_read(path);
-    double least = INFINITY;
-    json_int_t step = 0;
+    const struct losses losses = losses_of(run);
+    char target[64] = "";
 
-    for (char *line = strtok(metrics, "\n"); line; line = strtok(NULL, "\n")) {
-        json_t *object = json_loads(line, 0, NULL);
-        const json_t *loss = json_object_get(object, "eval_loss");
-        if (loss && json_number_value(loss) < least) {
-            least = json_number_value(loss);
-            step = json_integer_value(json_object_get(object, "step"));
-        }
-        json_decref(object);
-    }
-    free(metrics);
-    return step;
-}
-
-static void names_lowest(const char *run)
-{
-    char path[64], target[64] = "", wanted[64];
-
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
-    snprintf(wanted, sizeof wanted, "step-%lld", (long long)lowest(path));
-    snprintf(path, sizeof path, "%s/best", run);
-    ck_assert_int_gt(readlink(path, target, sizeof target - 1), 0);
-    ck_assert_str_eq(target, wanted);
-    snprintf(path, sizeof path, "%s/best/model.safetensors", run);
-    ck_assert_int_eq(access(path, R_OK), 0);
+    ck_assert(readlink(print("%s/best", run), target, sizeof target - 1) > 0);
+    ck_assert_str_eq(target, print("step-%lld", (long long)losses.step));
+    ck_assert_int_eq(access(print("%s/best/model.safetensors", run), R_OK), 0);
+    ck_assert(is_last == (losses.last <= losses.least));
 }
 
 /* Down at first, then with a rate that ruins it: the best is neither the newest nor kept by number. */
 TEST(the_best_checkpoint_is_marked_and_kept)
 {
-    train("good", "--steps 6 --lr 0.01 --warmup 0 --eval-every 2 --save-every 6 --keep 1");
-    names_lowest("good");
-    json_t *before = last_step("good/metrics.jsonl");
-    expect("eps train --model good/best --data tiny.txt --eval-data tiny.txt --out worse --batch 4 --steps 5 --lr 1e-9 "
-           "--eval-every 1 --keep 1 --device-mem 256MiB",
-           0);
-    names_lowest("worse");
-    expect("eps train --resume worse --steps 7", 0); /* goes on counting from there */
-    names_lowest("worse");
-    json_decref(before);
-}
-
-/* What transformers needs beside the weights, which came with nothing. */
-TEST(what_was_trained_on_bytes_says_so_to_others)
-{
-    train("bytes", "--steps 1");
-    expect_file("bytes/latest/tokenizer.json", "ByteLevel");
-    expect_file("bytes/latest/config.json", "\"eos_token_id\": null", "\"bos_token_id\": null");
+    expect(TRAIN "--out good --steps 4 --lr 0.01 --warmup 0 --eval-every 2 --save-every 6 --keep 1", 0);
+    best_is_lowest("good", true);
+    expect("eps train --resume good --steps 8 --change lr,min-lr --lr 1 --min-lr 1", 0);
+    best_is_lowest("good", false);
 }
 
 TEST(data_that_was_piped_in_is_asked_for_again)
@@ -233,99 +156,97 @@ TEST(data_that_was_piped_in_is_asked_for_again)
     expect("eps train --resume piped_in --steps 3 --data tiny.txt", 0); /* the same content */
 }
 
-static bool has_steps(void *metrics)
+/* Of a run two steps are done; or there is a worker. */
+static bool works(void *metrics)
 {
-    return processes_count(metrics, "\n") >= 2;
+    return metrics ? processes_count(metrics, "\n") >= 2 : processes_find("eps-worker") != 0;
 }
 
-TEST_EACH(an_interrupt_takes_everything_down_in_order, 2)
+/* An evaluation takes long where the text is read a row at a time. All are waited for. */
+TEST_EACH(an_interrupt_takes_everything_down_in_order, 3)
 {
-    const int number = _i ? SIGTERM : SIGINT;
-    static const char *const arguments[] = {"train", "--model",      "tiny.json", "--data",  "tiny.txt",
-                                            "--out", "begin",        "--steps",   "1000000", "--batch",
-                                            "4",     "--device-mem", "256MiB",    NULL};
+    static const char *const eval[] = {"eval", "--model", "piped", "--data", "long.txt", "--batch", "1", NULL};
+    static const char *const train[] = {"train",   "--model", "tiny.json", "--data", "tiny.txt",     "--out",  "begin",
+                                        "--steps", "1000000", "--batch",   "4",      "--device-mem", "256MiB", NULL};
+    const int number = _i == 2 ? SIGTERM : SIGINT;
 
+    processes_text("long.txt", 2000000);
     unlink("err");
-    pid_t pid = processes_start("eps", arguments, "err");
-    ck_assert(processes_until(has_steps, "begin/metrics.jsonl"));
+    const pid_t pid = processes_start("eps", _i ? train : eval, "err");
+    ck_assert(processes_until(works, _i ? "begin/metrics.jsonl" : NULL));
     ck_assert_int_eq(kill(pid, number), 0);
     ck_assert_int_eq(processes_wait(pid), 128 + number);
-    ck_assert(processes_nobody()); /* at once: they were waited for */
-    expect_file("err", "eps train: interrupted after ");
-    ck_assert_int_ne(system("ls run/eps | grep ."), 0);
-    ck_assert_int_eq(system("rm -r begin"), 0);
+    ck_assert(processes_nobody()); /* at once */
+    expect_file("err", _i ? "eps train: interrupted after " : "eps eval: interrupted\n");
+    expect("ls run/eps | grep .; rm -rf begin", 0);
+    ck_assert_str_eq(command_out(), "");
 }
 
-static void check_sizes(json_t *side)
+static void check_sizes(const json_t *side)
 {
+    const json_t *category;
     const char *name;
-    json_t *category;
-    double current = 0;
+    double current = 0, total, peak, most;
 
     json_object_foreach(json_object_get(side, "categories"), name, category)
     {
-        current += number_at(category, "current");
-        ck_assert_double_ge(number_at(category, "peak"), number_at(category, "current"));
+        ck_assert_int_eq(json_unpack((json_t *)(uintptr_t)category, "{s:F, s:F}", "current", &total, "peak", &peak), 0);
+        ck_assert_double_ge(peak, total);
+        current += total;
     }
-    ck_assert_double_eq(current, number_at(side, "current"));
-    ck_assert_double_ge(number_at(side, "peak"), current);
+    ck_assert_int_eq(json_unpack((json_t *)(uintptr_t)side, "{s:F, s:F}", "current", &total, "peak", &most), 0);
+    ck_assert_double_eq(current, total);
+    ck_assert_double_ge(most, current);
 }
 
-/* The shapes that programs rely on, from a daemon with a job under way. */
+/* The shapes that programs rely on, from a daemon with a job under way; and what does not go with its workers. */
 TEST(a_live_daemon_answers_in_stable_json)
 {
     static const char *const arguments[] = {"train",   "--model", "tiny.json", "--data", "tiny.txt", "--out", "live",
                                             "--steps", "100000",  "--connect", "lab",    "--batch",  "4",     NULL};
-    pid_t daemon = processes_daemon("lab", 2, NULL);
-    pid_t client = processes_start("eps", arguments, "live.err");
+    const pid_t daemon = processes_daemon("lab", 2, NULL), client = processes_start("eps", arguments, "live.err");
+    json_t *memory, *worker;
+    const char *state, *name;
+    int step, parameters, workers;
+    size_t i;
 
-    ck_assert(processes_until(has_steps, "live/metrics.jsonl"));
+    ck_assert(processes_until(works, "live/metrics.jsonl"));
     json_t *status = expect_json("eps status --json", 0);
-    ck_assert_str_eq(json_string_value(json_object_get(status, "state")), "training");
-    ck_assert_double_ge(number_at(status, "step"), 2);
-    ck_assert_ptr_nonnull(json_string_value(json_object_get(status, "model")));
+    ck_assert_int_eq(json_unpack(status, "{s:s, s:s, s:i, s:i, s:i}", "state", &state, "model", &name, "step", &step,
+                                 "parameters", &parameters, "workers", &workers),
+                     0);
+    ck_assert_str_eq(state, "training");
+    ck_assert(step >= 2 && workers == 2);
     /* wte 256x16, wpe 32x16, a block of 12*16*16 + 13*16, a norm of 2*16 */
-    ck_assert_double_eq(number_at(status, "parameters"), 256 * 16 + 32 * 16 + 12 * 256 + 13 * 16 + 32);
-    ck_assert_double_eq(number_at(status, "workers"), 2);
+    ck_assert_int_eq(parameters, 256 * 16 + 32 * 16 + 12 * 256 + 13 * 16 + 32);
     json_decref(status);
 
-    json_t *memory = expect_json("eps mem lab --json", 0), *worker;
-    size_t i;
+    memory = expect_json("eps mem lab --json", 0);
     check_sizes(json_object_get(memory, "host"));
     ck_assert_uint_eq(json_array_size(json_object_get(memory, "workers")), 2);
     json_array_foreach(json_object_get(memory, "workers"), i, worker)
     {
+        int id, budget, peak;
         check_sizes(worker);
-        ck_assert_double_ge(number_at(worker, "id"), 1);
-        ck_assert_double_eq(number_at(worker, "budget"), 256 << 20);
-        ck_assert_double_le(number_at(worker, "peak"), 256 << 20);
-        ck_assert_str_eq(json_string_value(json_object_get(worker, "device")), "cpu");
+        ck_assert_int_eq(json_unpack(worker, "{s:i, s:i, s:i, s:s}", "id", &id, "budget", &budget, "peak", &peak,
+                                     "device", &name),
+                         0);
+        ck_assert(id >= 1 && budget == 256 << 20 && peak <= budget);
+        ck_assert_str_eq(name, "cpu");
     }
     json_decref(memory);
 
+    expect_sentence("eps eval --model piped --data tiny.txt --connect lab --device-mem 1GiB", 2, "--device-mem",
+                    "--connect");
+    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab --workers 2", 2, "--workers 2",
+                    "--connect");
+    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab --device-mem 1GiB", 2,
+                    "--device-mem", "--connect");
+    ck_assert_int_ne(access("no", F_OK), 0);
     expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(client), 1);
     ck_assert_int_eq(processes_wait(daemon), 0);
     expect_file("live.err", "eps train: the daemon was stopped: the run ended after ", "; saved in live/step-",
                 "; resume with: eps train --resume live\n");
     processes_await_nobody();
-}
-
-TEST(options_of_private_workers_do_not_go_with_a_daemon)
-{
-    pid_t daemon = processes_daemon("lab", 0, NULL);
-
-    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab", 1, "no worker", "eps-worker");
-    expect_sentence("eps eval --model whole/latest --data tiny.txt --connect lab --device-mem 1GiB", 2, "--device-mem",
-                    "--connect");
-    ck_assert_int_eq(kill(daemon, SIGTERM), 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
-    daemon = processes_daemon("lab", 1, NULL);
-    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab --workers 2", 2, "--workers 2",
-                    "--connect");
-    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab --device-mem 1GiB", 2,
-                    "--device-mem", "--connect");
-    ck_assert_int_ne(access("no", F_OK), 0);
-    expect("eps stop", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
 }
