@@ -57,17 +57,11 @@ static void on_token(void *user, uint32_t id, const char *text_, size_t n)
 static void generate(uint32_t ids[N_TOKENS], const char *model)
 {
     static const struct eps_generate_events events = {.on_token = on_token};
-    const struct eps_generate_options options = {.model = model,
-                                                 .programs = BIN_DIR,
-                                                 .prompt = "The",
-                                                 .prompt_bytes = 3,
-                                                 .n_tokens = N_TOKENS,
-                                                 .temperature = NAN,
-                                                 .top_p = NAN,
-                                                 .device_mem = 128 << 20};
+    struct eps_generate_options options = {.model = model, .programs = BIN_DIR, .prompt = "The", .prompt_bytes = 3};
     struct eps_generated out;
     struct eps_error error;
 
+    options.n_tokens = N_TOKENS, options.temperature = options.top_p = NAN, options.device_mem = 128 << 20;
     ck_assert_msg(eps_generate(&out, &options, &events, &ids, &error) == 0, "%s", error.text);
     ck_assert_uint_eq(out.n_tokens, N_TOKENS);
 }
