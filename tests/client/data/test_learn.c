@@ -1,6 +1,7 @@
 /* Tokens that are learned from a text, against those that Hugging Face's tokenizers learn: tests/fixtures/learned. */
 #include "client/data/learn.h"
 #include "client/text/tokenizer.h"
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -36,14 +37,9 @@ static json_t *learned(const char *const *names, size_t n_names, uint32_t vocabu
     return root;
 }
 
-static json_t *model_of(const json_t *root)
+static json_t *merges_of(json_t *root)
 {
-    return json_object_get(root, "model");
-}
-
-static json_t *merges_of(const json_t *root)
-{
-    return json_object_get(model_of(root), "merges");
+    return json_at(root, "model.merges");
 }
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
@@ -58,9 +54,9 @@ TEST(tokens_are_those_that_tokenizers_learns)
 
     ck_assert_uint_gt(json_array_size(json_object_get(expected, "merges")), 200);
     ck_assert(json_equal(merges_of(all), json_object_get(expected, "merges")));
-    ck_assert(json_equal(json_object_get(model_of(all), "vocab"), json_object_get(expected, "vocab")));
+    ck_assert(json_equal(json_at(all, "model.vocab"), json_at(expected, "vocab")));
     ck_assert_uint_eq(json_array_size(merges_of(some)), 100);
-    ck_assert_uint_eq(json_object_size(json_object_get(model_of(some), "vocab")), 357);
+    ck_assert_uint_eq(json_object_size(json_at(some, "model.vocab")), 357);
     for (size_t i = 0; i < 100; i++)
         ck_assert(json_equal(json_array_get(merges_of(some), i), json_array_get(merges_of(all), i)));
     json_decref(expected);
@@ -119,31 +115,28 @@ TEST(documents_are_texts_of_their_own)
     ck_assert(merges_a_new_line(learned(&name, 1, 1000, EPS_SEPARATOR_NONE)));
 }
 
-static json_t *merges_in(const char *name, size_t n_files)
-{
-    const char *const names[] = {name, name};
-    json_t *root = learned(names, n_files, 300, EPS_SEPARATOR_DEFAULT);
-    json_t *merges = json_incref(merges_of(root));
-
-    json_decref(root);
-    return merges;
-}
-
-/* Of a long text each file gives a share from its beginning: here the first 8 of 10 MiB, twice. */
-TEST(a_long_text_is_learned_from_in_part)
+/* Of a long text each file gives a share from its beginning: here the first 8 of 10 MiB, twice. Of one without a pair the
+ * bytes are the tokens. */
+TEST(a_long_text_is_learned_from_in_part_and_a_short_one_has_its_bytes)
 {
     const size_t mi = 1 << 20, n = 10 * mi;
+    const char *const names[] = {"long.txt", "long.txt", "short.txt"};
     char *text = malloc(n);
 
     for (size_t i = 0; i < n; i++)
         text[i] = i % 1024 == 1023 ? ' ' : i < 8 * mi ? 'a' : 'b';
     processes_write("long.txt", text, n);
-    json_t *merges = merges_in("long.txt", 2);
-    ck_assert_uint_gt(json_array_size(merges), 8);
-    for (size_t i = 0; i < json_array_size(merges); i++)
-        ck_assert_ptr_null(strchr(json_string_value(json_array_get(merges, i)), 'b'));
-    json_decref(merges);
     free(text);
+    json_t *root = learned(names, 2, 300, EPS_SEPARATOR_DEFAULT);
+    ck_assert_uint_gt(json_array_size(merges_of(root)), 8);
+    for (size_t i = 0; i < json_array_size(merges_of(root)); i++)
+        ck_assert_ptr_null(strchr(json_string_value(json_array_get(merges_of(root), i)), 'b'));
+    json_decref(root);
+    processes_put_text("short.txt", "abc");
+    root = learned(names + 2, 1, 1000, EPS_SEPARATOR_DEFAULT);
+    ck_assert_uint_eq(json_array_size(merges_of(root)), 0);
+    ck_assert_uint_eq(json_object_size(json_at(root, "model.vocab")), 257);
+    json_decref(root);
 }
 
 static int stop(void *data, struct error *err)
@@ -167,15 +160,4 @@ TEST(it_can_be_stopped_and_bad_text_is_refused)
     ck_assert_msg(strstr(err.text, "bad.txt: not UTF-8 text at byte 5 (0xC3)"), "%s", err.text);
     ck_assert_uint_eq(json_object_size(side), 0);
     json_decref(side);
-}
-
-TEST(a_text_without_a_pair_has_its_bytes_for_tokens)
-{
-    const char *const name = "short.txt";
-
-    processes_write(name, "abc", 3);
-    json_t *root = learned(&name, 1, 1000, EPS_SEPARATOR_DEFAULT);
-    ck_assert_uint_eq(json_array_size(merges_of(root)), 0);
-    ck_assert_uint_eq(json_object_size(json_object_get(model_of(root), "vocab")), 257);
-    json_decref(root);
 }
