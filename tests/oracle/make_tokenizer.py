@@ -2,7 +2,10 @@
 texts to tests/fixtures/bpe: tokenizer.json, vocab.json and merges.txt (GPT-2's pattern, 600 tokens), split.json (a
 pattern as Llama 3's, 500 tokens, words taken whole), added.json (the first, with added tokens of every kind), blanks.json
 (the first, with runs of blanks as added tokens, as CodeGen has them; of a token that takes blanks along and one that is
-blanks, tokenizers counts some blanks twice, which nobody wants), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}. And tests/fixtures/bytes/tokenizer.json, of a model of bytes.
+blanks, tokenizers counts some blanks twice, which nobody wants), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}.
+And tests/fixtures/bytes/tokenizer.json, of a model of bytes. And tests/fixtures/learned: a text with long runs, rare words
+and awkward characters, and model.json, {"vocab": {token: id}, "merges": [...]}, that is learned from it down to the last
+pair that occurs twice; the end token has been moved behind the bytes, to 256.
 
 usage: python tests/oracle/make_tokenizer.py      (pip install tokenizers; made with 0.23.3)
 """
@@ -66,13 +69,14 @@ def noise(count):
         yield "".join(chr(draw.randint(*draw.choice(ranges))) for _ in range(draw.randint(1, 120)))
 
 
-def train(pre_tokenizer, size, **options):
+def train(pre_tokenizer, size, corpus, min_frequency=0, **options):
     tokenizer = Tokenizer(models.BPE(**options))
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<|endoftext|>"], show_progress=False,
+                                  min_frequency=min_frequency,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    tokenizer.train_from_iterator(CORPUS * 3, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     return tokenizer
 
 
@@ -103,13 +107,35 @@ def bytes_alone():
     return tokenizer
 
 
+STEMS = ["learn", "token", "merge", "pair", "größe", "naïve", "байт", "слово", "人工智能", "👍🏽", "aaaaaaaaa", "ababababab",
+         "----------------", "____", "x", "0", "1984", "3.14159", "it's", "we've", "they'll", "\u0301", "\u200b"]
+ENDS = ["", "", "", "s", "ing", "er", "ed", "able", "'s", ".", ",", "!!", "\n", "\n\n    ", "\r\n", "\t", "  ", " "]
+
+
+def text_to_learn():
+    draw = random.Random(20260301)
+    words = [draw.choice(STEMS) + draw.choice(ENDS) for _ in range(300)]
+    return "".join(words[min(int(draw.expovariate(0.02)), 299)] + draw.choice([" ", " ", " ", "", "  "])
+                   for _ in range(4000))
+
+
+def learned():
+    text, folder = text_to_learn(), OUT.parent / "learned"
+    tokenizer = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 100000, [text], min_frequency=2)
+    model = json.loads(tokenizer.to_str())["model"]
+    vocab = {token: 256 if id == 0 else id - 1 if id <= 256 else id for token, id in model["vocab"].items()}
+    merges = [" ".join(merge) for merge in model["merges"]]
+    (folder / "text.txt").write_text(text, newline="")
+    (folder / "model.json").write_text(json.dumps({"vocab": vocab, "merges": merges}, ensure_ascii=True) + "\n")
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
-    gpt2 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 600)
+    gpt2 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 600, CORPUS * 3)
     llama = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     split = train(pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(llama), "isolated"),
                                            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
-                  500, ignore_merges=True)
+                  500, CORPUS * 3, ignore_merges=True)
     shorter = json.loads(split.to_str())  # so that some tokens can only be taken whole
     shorter["model"]["merges"] = shorter["model"]["merges"][:-80]
     split = Tokenizer.from_str(json.dumps(shorter))
@@ -133,6 +159,7 @@ def main():
                "added": expected(added, AWKWARD + list(mixed(300))),
                "blanks": expected(blanks, AWKWARD + list(mixed(100)))}
     (OUT / "expected.json").write_text(json.dumps(answers, ensure_ascii=True) + "\n")
+    learned()
 
 
 main()
