@@ -1,6 +1,5 @@
-/* Models that are asked while others train them, and evaluations that say how far they are. Where there is no live model:
- * test_await. */
-#include "client/ask/forward.h"
+/* Models that are asked while others train them; and whoever names a daemon that is started a moment later, and workers a
+ * moment after that, is told and waits: here the note itself is what starts them. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -9,9 +8,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 SUITE_LABELS(slow)
 
@@ -32,38 +29,151 @@ static void setup(void)
     expect("eps " TRAIN("alone"), 0);
 }
 
+SUITE_TIMEOUT(120)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
-static double evaluate(const char *model, uint64_t *tokens)
-{
-    const struct eps_eval_options options = {
-        .model = model, .data = files, .n_data = 1, .programs = BIN_DIR, .device_mem = 128 << 20};
-    struct eps_error error;
-    double loss;
+/* What there is by now, and what was waited for, one letter each: d a daemon, w a worker, r a run. */
+struct lab {
+    pid_t daemon, worker, trainer;
+    char waited[8];
+};
 
-    ck_assert_msg(eps_eval(&loss, tokens, &options, NULL, NULL, &error) == 0, "%s", error.text);
-    return loss;
+static void start_daemon(struct lab *lab)
+{
+    lab->daemon = processes_start("epsd", (const char *const[]){"--listen", "lab", NULL}, NULL);
 }
 
-static void on_token(void *user, uint32_t id, const char *text_, size_t n)
+static void start_worker(struct lab *lab)
 {
-    uint32_t **next = user;
+    const char *const worker[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
 
-    (void)text_;
+    lab->worker = processes_start("eps-worker", worker, NULL);
+}
+
+static void start_trainer(struct lab *lab)
+{
+    const char *const trainer[] = {"train", "--connect", "lab",     "--model", "tiny.json", "--data", "tiny.txt",
+                                   "--out", "trained",   "--steps", "100000",  "--batch",   "4",      NULL};
+
+    lab->trainer = processes_start("eps", trainer, NULL);
+}
+
+static void on_note(void *user, const char *sentence)
+{
+    struct lab *lab = user;
+
+    if (strcmp(sentence, "waiting for the daemon lab") == 0) {
+        strcat(lab->waited, "d");
+        start_daemon(lab);
+    } else if (strcmp(sentence, "waiting for a worker to attach to the daemon lab") == 0) {
+        strcat(lab->waited, "w");
+        start_worker(lab);
+    } else {
+        ck_assert_str_eq(sentence, "waiting for a run of the daemon lab to begin");
+        strcat(lab->waited, "r");
+        start_worker(lab);
+        start_trainer(lab);
+    }
+}
+
+static void end(const struct lab *lab)
+{
+    kill(lab->daemon, SIGTERM);
+    ck_assert_int_eq(processes_wait(lab->daemon), 0);
+    ck_assert_int_eq(processes_wait(lab->worker), 0);
+    processes_await_free("lab");
+}
+
+static int train(const char *directory, struct lab *lab, struct eps_error *error)
+{
+    static const struct eps_train_events events = {.on_note = on_note};
+    struct eps_train_options options = processes_options("tiny.json", files, directory);
+
+    options.connect = "lab", options.device_mem = 0, options.steps = 1;
+    return eps_train(&options, &events, lab, error);
+}
+
+/* On the lab's daemon, or without a lab on processes of its own. */
+static double loss;
+static uint64_t n_evaluated;
+
+static int evaluate(const char *model, struct lab *lab, struct eps_error *error)
+{
+    static const struct eps_eval_events events = {.on_note = on_note};
+    struct eps_eval_options options = {.model = model, .data = files, .n_data = 1, .programs = BIN_DIR};
+
+    options.connect = lab ? "lab" : NULL, options.device_mem = lab ? 0 : 128 << 20;
+    return eps_eval(&loss, &n_evaluated, &options, lab ? &events : NULL, lab, error);
+}
+
+static uint32_t ids[N_TOKENS], n_ids;
+
+static void on_token(void *user, uint32_t id, const char *text, size_t n)
+{
+    (void)user;
+    (void)text;
     (void)n;
-    *(*next)++ = id;
+    ids[n_ids++ % N_TOKENS] = id;
 }
 
-static void generate(uint32_t ids[N_TOKENS], const char *model)
+static int generate(const char *model, struct lab *lab, struct eps_error *error)
 {
-    static const struct eps_generate_events events = {.on_token = on_token};
+    static const struct eps_generate_events alone = {.on_token = on_token}, noted = {.on_note = on_note};
     struct eps_generate_options options = {.model = model, .programs = BIN_DIR, .prompt = "The", .prompt_bytes = 3};
     struct eps_generated out;
+
+    options.connect = lab ? "lab" : NULL, options.device_mem = lab ? 0 : 128 << 20;
+    options.n_tokens = N_TOKENS, options.temperature = options.top_p = NAN;
+    return eps_generate(&out, &options, lab ? &noted : &alone, lab, error);
+}
+
+/* A run; a directory's model on the daemon's workers; the model that a daemon trains, which may not have begun. */
+TEST_EACH(whoever_names_a_daemon_waits_for_it_and_for_what_it_needs, 5)
+{
+    static const struct {
+        int (*act)(const char *directory, struct lab *lab, struct eps_error *error);
+        const char *directory, *waited;
+    } cases[] = {
+        {train, "waited", "dw"}, {evaluate, "alone/latest", "dw"}, {generate, "alone/latest", "dw"},
+        {evaluate, NULL, "dr"},  {generate, NULL, "dr"},
+    };
+    struct lab lab = {.waited = ""};
     struct eps_error error;
 
-    options.n_tokens = N_TOKENS, options.temperature = options.top_p = NAN, options.device_mem = 128 << 20;
-    ck_assert_msg(eps_generate(&out, &options, &events, &ids, &error) == 0, "%s", error.text);
-    ck_assert_uint_eq(out.n_tokens, N_TOKENS);
+    for (int again = 0; again < 2; again++) { /* who need not wait hears nothing */
+        lab.waited[0] = 0;
+        const int rc = cases[_i].act(_i == 0 && again ? "again" : cases[_i].directory, &lab, &error);
+        ck_assert_msg(rc == 0, "%s", error.text);
+        ck_assert_str_eq(lab.waited, again ? "" : cases[_i].waited);
+    }
+    if (lab.trainer) {
+        kill(lab.trainer, SIGKILL);
+        ck_assert_int_eq(processes_wait(lab.trainer), 128 + SIGKILL);
+        expect("rm -r trained", 0);
+    }
+    end(&lab);
+}
+
+/* All wait at the same time. */
+TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
+{
+    struct lab lab = {.waited = ""};
+
+    start_daemon(&lab);
+    expect("for name in nobody lab; do eps train --model tiny.json --data tiny.txt --connect $name 2>$name.err & "
+           "eps eval --data tiny.txt --connect $name 2>eval-$name.err & eps generate --connect $name 2>gen-$name.err & "
+           "done; wait",
+           0);
+    for (int i = 0; i < 3; i++)
+        expect_file(print("%snobody.err", ((const char *const[]){"", "eval-", "gen-"})[i]),
+                    "no daemon nobody after 10 s: start one with epsd --listen nobody, or check the address");
+    expect_file("lab.err", "the daemon lab has no worker after 10 s: attach one with eps-worker --connect lab");
+    expect_file("eval-lab.err", "trains nothing", "--model");
+    expect_file("gen-lab.err", "trains nothing", "--model");
+    expect("eps eval --data tiny.txt", 2, "--model is needed", "live"); /* one that trains nothing is none */
+    expect("eps generate --ids 1", 2, "--model is needed", "live");
+    kill(lab.daemon, SIGTERM);
+    ck_assert_int_eq(processes_wait(lab.daemon), 0);
 }
 
 static uint64_t save(void)
@@ -73,6 +183,18 @@ static uint64_t save(void)
 
     ck_assert_msg(eps_save(NULL, &step, &error) == 0, "%s", error.text);
     return step;
+}
+
+/* Its loss and its text; the rest beyond the last whole window counts too. */
+static void ask(const char *model)
+{
+    struct eps_error error;
+
+    ck_assert_msg(evaluate(model, NULL, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(n_evaluated, 7999);
+    n_ids = 0;
+    ck_assert_msg(generate(model, NULL, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(n_ids, N_TOKENS);
 }
 
 static bool is_training(void *context)
@@ -85,9 +207,9 @@ static bool is_training(void *context)
  * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
 TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
 {
-    uint32_t live_ids[N_TOKENS], saved_ids[N_TOKENS];
-    uint64_t before, after, n_live, n_saved;
-    double live, saved;
+    uint64_t before, after;
+    uint32_t live_ids[N_TOKENS];
+    double live;
     const char *const arguments[] = {"-c", "exec " BIN_DIR "/eps " TRAIN("watched") " >/dev/null", NULL};
     const pid_t pid = processes_start("/bin/sh", arguments, NULL);
 
@@ -95,20 +217,17 @@ TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
     ck_assert_int_eq(kill(pid, SIGSTOP), 0); /* it would be through before the others have begun */
     do {                                     /* until no step that was open ends between the two */
         before = save();
-        live = evaluate(NULL, &n_live);
-        generate(live_ids, NULL);
+        ask(NULL);
         after = save();
     } while (before != after);
     ck_assert_uint_lt(after, N_STEPS);
-    saved = evaluate(print("watched/step-%d", (int)after), &n_saved);
-    generate(saved_ids, print("watched/step-%d", (int)after));
+    live = loss;
+    memcpy(live_ids, ids, sizeof ids);
+    ask(print("watched/step-%d", (int)after));
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
     ck_assert_int_eq(processes_wait(pid), 0);
-
-    ck_assert_double_eq(live, saved);
-    ck_assert_uint_eq(n_live, 7999); /* the rest beyond the last whole window too */
-    ck_assert_uint_eq(n_saved, n_live);
-    ck_assert_mem_eq(live_ids, saved_ids, sizeof live_ids);
+    ck_assert_double_eq(live, loss);
+    ck_assert_mem_eq(live_ids, ids, sizeof ids);
     expect("test $(wc -l <watched/metrics.jsonl) = 60 && cmp alone/latest/model.safetensors "
            "watched/latest/model.safetensors && cmp alone/latest/optimizer.safetensors "
            "watched/latest/optimizer.safetensors",
@@ -144,7 +263,6 @@ TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
     struct hearing whole = {.stop_at = UINT64_MAX}, part = {.stop_at = 640}, none = {.stop_at = 0};
     struct eps_error error;
     uint64_t n;
-    double loss;
 
     ck_assert_msg(eps_eval(&loss, &n, &options, &events, &whole, &error) == 0, "%s", error.text);
     ck_assert_uint_eq(n, 124 * 64 + 63);
