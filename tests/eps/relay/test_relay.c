@@ -5,7 +5,7 @@
  *   open 0 0,1,0 - 0,0       step, units by visit, frozen units, owners by part; then, if the visits differ in slices,
  *     share 0 0 0:0 1:0      those, a column that the specification lacks
  *
- * Blanks in a reason are written as '_'. Readers may have names. */
+ * Blanks in a reason are written as '_'. */
 #include "eps/relay/relay.h"
 #include "tests/kit/test.h"
 
@@ -20,14 +20,13 @@ SUITE_LABELS(single)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-enum { MAX_WORDS = 12, LINE_BYTES = 4096, LIST = 64, READERS = 8, NAME_BYTES = 16 };
+enum { MAX_WORDS = 12, LINE_BYTES = 4096, LIST = 64, FIRST_NAMED = 1000 };
 
 struct trace {
     struct relay *relay; /* NULL before the first config line */
     struct relay_config config;
     uint32_t n_slices;
-    char readers[READERS][NAME_BYTES]; /* those that are not numbers; each is its place here */
-    FILE *out;                         /* of feed_line, into: */
+    FILE *out; /* of feed_line, into: */
     char said[LINE_BYTES];
     uint32_t visits[LIST], slices[LIST], frozen[LIST], owners[LIST];
 };
@@ -76,15 +75,23 @@ static uint32_t list(uint32_t *out, const char *word)
     return n;
 }
 
-static uint32_t reader_number(struct trace *trace, const char *word)
+/* The specification gives two of its readers names. */
+static const char *const named[] = {"disk", "copy"};
+
+static uint32_t reader_number(const char *word)
 {
-    uint32_t i = 0;
-    if (is_number(word))
-        return (uint32_t)strtoul(word, NULL, 10);
-    while (i < READERS - 1 && trace->readers[i][0] && strcmp(trace->readers[i], word) != 0)
-        i++;
-    snprintf(trace->readers[i], NAME_BYTES, "%s", word);
-    return i;
+    for (uint32_t i = 0; i < COUNT(named); i++)
+        if (!strcmp(word, named[i]))
+            return FIRST_NAMED + i;
+    return (uint32_t)strtoul(word, NULL, 10);
+}
+
+static void print_reader(FILE *out, uint32_t reader)
+{
+    if (reader >= FIRST_NAMED && reader < FIRST_NAMED + COUNT(named))
+        fprintf(out, " %s", named[reader - FIRST_NAMED]);
+    else
+        fprintf(out, " %u", reader);
 }
 
 static void trace_free(struct trace *trace)
@@ -140,7 +147,7 @@ static int parse(struct trace *trace, char **words, unsigned n_words, struct rel
         return -EINVAL;
     for (const char *letter = event_forms[kind].letters; *letter; letter++) {
         const char *word = words[1 + (letter - event_forms[kind].letters)];
-        x.of[(int)*letter] = *letter == 'r' ? reader_number(trace, word) : strtoll(word, NULL, 10);
+        x.of[(int)*letter] = *letter == 'r' ? reader_number(word) : strtoll(word, NULL, 10);
     }
     *e = (struct relay_event){.kind = (enum relay_event_kind)kind,
                               .worker = (uint32_t)x.of['w'],
@@ -157,17 +164,7 @@ static int parse(struct trace *trace, char **words, unsigned n_words, struct rel
     return e->kind == RELAY_OPEN ? parse_open(trace, words, n_words, e) : 0;
 }
 
-static void print_refusal(FILE *out, const struct relay_action *a, const char *reader)
-{
-    if (a->to_client || a->to_reader)
-        fprintf(out, " %s ", a->to_client ? "client" : reader);
-    else
-        fprintf(out, " %u ", a->worker);
-    for (const char *c = a->why; *c; c++)
-        fputc(*c == ' ' ? '_' : *c, out);
-}
-
-static void print_action(FILE *out, const struct trace *trace, const struct relay_action *a)
+static void print_action(FILE *out, const struct relay_action *a)
 {
     const struct numbers x = {.of = {['w'] = a->worker,
                                      ['u'] = a->unit,
@@ -176,13 +173,10 @@ static void print_action(FILE *out, const struct trace *trace, const struct rela
                                      ['v'] = a->name.visit,
                                      ['p'] = a->name.part,
                                      ['c'] = a->name.slice}};
-    char reader[NAME_BYTES];
-    const bool is_named = a->reader < READERS && trace->readers[a->reader][0];
-    snprintf(reader, sizeof reader, "%u", a->reader);
     fprintf(out, "  %s", action_forms[a->kind].word);
     for (const char *letter = action_forms[a->kind].letters; *letter; letter++)
         if (*letter == 'r')
-            fprintf(out, " %s", is_named ? trace->readers[a->reader] : reader);
+            print_reader(out, a->reader);
         else
             fprintf(out, " %lld", (long long)x.of[(int)*letter]);
     for (uint32_t i = 0; a->kind == RELAY_SHARE && i < a->n_parts; i++)
@@ -191,8 +185,12 @@ static void print_action(FILE *out, const struct trace *trace, const struct rela
         fputs(a->before ? " before" : " now", out);
     if (a->kind == RELAY_FOLD)
         fputs(a->first ? " first" : " next", out);
-    if (a->kind == RELAY_REFUSE)
-        print_refusal(out, a, is_named ? trace->readers[a->reader] : reader);
+    if (a->kind == RELAY_REFUSE && a->to_client)
+        fputs(" client", out);
+    else if (a->kind == RELAY_REFUSE)
+        print_reader(out, a->to_reader ? a->reader : a->worker);
+    for (const char *c = a->kind == RELAY_REFUSE ? a->why : "", *first = c; *c; c++)
+        fprintf(out, "%s%c", c == first ? " " : "", *c == ' ' ? '_' : *c);
     fputc('\n', out);
 }
 
@@ -216,7 +214,7 @@ static int trace_feed(struct trace *trace, const char *line, FILE *out)
         return rc;
     const int n = relay_feed(trace->relay, &e, &list);
     for (int i = 0; i < n; i++)
-        print_action(out, trace, &list[i]);
+        print_action(out, &list[i]);
     return n < 0 ? n : 0;
 }
 

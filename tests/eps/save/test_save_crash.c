@@ -34,7 +34,7 @@
 #define RECORDED "recorded"
 #define CRASHED  "crashed"
 
-enum { MAX_ENTRIES = 32, MAX_STATES = 32, MAX_NODES = 1024, NAME_BYTES = 64 };
+enum { MAX_ENTRIES = 32, MAX_STATES = 32, NAME_BYTES = 64 };
 
 struct content {
     char *bytes;
@@ -57,22 +57,11 @@ struct node {
     struct names names, flushed_names;
 };
 
-struct disk {
-    struct node *root;
+static struct {
+    struct node root;
     struct names states[MAX_STATES]; /* (n_states) of root, oldest first, the present one last */
     size_t n_states;
-    struct node *nodes[MAX_NODES]; /* (n_nodes) all there ever were */
-    size_t n_nodes;
-};
-
-static struct node *add_node(struct disk *disk, enum node_kind kind)
-{
-    struct node *node = plain_zeros(1, sizeof *node);
-
-    ck_assert_uint_lt(disk->n_nodes, MAX_NODES);
-    node->kind = kind;
-    return disk->nodes[disk->n_nodes++] = node;
-}
+} disk = {.root.kind = NODE_DIRECTORY};
 
 static struct entry *find_entry(struct names *names, const char *name)
 {
@@ -102,28 +91,28 @@ static struct entry unlink_name(struct names *names, const char *name)
 }
 
 /* The directory that a path's last part is in, and that part. */
-static struct node *find_parent(const struct disk *disk, const char *path, const char **last)
+static struct node *find_parent(const char *path, const char **last)
 {
     const char *slash = strchr(path, '/');
     char first[NAME_BYTES];
 
     *last = slash ? slash + 1 : path;
     if (!slash)
-        return disk->root;
+        return &disk.root;
     ck_assert_ptr_null(strchr(*last, '/')); /* checkpoints are flat */
     snprintf(first, sizeof first, "%.*s", (int)(slash - path), path);
-    struct entry *entry = find_entry(&disk->root->names, first);
+    struct entry *entry = find_entry(&disk.root.names, first);
     ck_assert_msg(entry && entry->node->kind == NODE_DIRECTORY, "%s", path);
     return entry->node;
 }
 
-static struct node *find_node(const struct disk *disk, const char *path)
+static struct node *find_node(const char *path)
 {
     const char *name;
-    struct node *parent = find_parent(disk, path, &name);
+    struct node *parent = find_parent(path, &name);
 
     if (!*path)
-        return disk->root;
+        return &disk.root;
     struct entry *entry = find_entry(&parent->names, name);
     return entry ? entry->node : NULL;
 }
@@ -146,37 +135,38 @@ static void write_at(struct content *content, size_t offset, const void *data, s
 
 /* ---- playing ---------------------------------------------------------------------------------------------------- */
 
-static void flush(struct disk *disk, struct node *node)
+static void flush(struct node *node)
 {
     if (node->kind == NODE_FILE) {
         node->flushed.n = 0;
         write_at(&node->flushed, 0, node->now.bytes ? node->now.bytes : "", node->now.n);
     }
     node->flushed_names = node->names;
-    if (node == disk->root) {
-        disk->states[0] = node->names;
-        disk->n_states = 1;
+    if (node == &disk.root) {
+        disk.states[0] = node->names;
+        disk.n_states = 1;
     }
 }
 
-static void make(struct disk *disk, const char *path, enum node_kind kind, const char *target)
+static void make(const char *path, enum node_kind kind, const char *target)
 {
     const char *name;
-    struct node *parent = find_parent(disk, path, &name);
+    struct node *parent = find_parent(path, &name);
 
     if (kind == NODE_FILE && find_entry(&parent->names, name))
         return; /* opened again */
     ck_assert_ptr_null(find_entry(&parent->names, name));
-    struct node *node = add_node(disk, kind);
+    struct node *node = plain_zeros(1, sizeof *node); /* for good: a state may name it */
+    node->kind = kind;
     if (target)
         write_at(&node->now, 0, target, strlen(target) + 1);
     link_node(&parent->names, name, node);
 }
 
-static void rename_node(struct disk *disk, const char *path, const char *other, bool exchange)
+static void rename_node(const char *path, const char *other, bool exchange)
 {
     const char *from_name, *to_name;
-    struct names *from = &find_parent(disk, path, &from_name)->names, *to = &find_parent(disk, other, &to_name)->names;
+    struct names *from = &find_parent(path, &from_name)->names, *to = &find_parent(other, &to_name)->names;
     struct node *node = unlink_name(from, from_name).node, *replaced = NULL;
 
     if (find_entry(to, to_name))
@@ -187,20 +177,20 @@ static void rename_node(struct disk *disk, const char *path, const char *other, 
     link_node(to, to_name, node);
 }
 
-static void play(struct disk *disk, const struct record *r, const char *path, const char *other, const char *data)
+static void play(const struct record *r, const char *path, const char *other, const char *data)
 {
-    struct node *node = find_node(disk, path), *parent;
+    struct node *node = find_node(path), *parent;
     const char *name;
 
     switch ((enum record_kind)r->kind) {
     case RECORD_CREATE:
-        make(disk, path, NODE_FILE, NULL);
+        make(path, NODE_FILE, NULL);
         break;
     case RECORD_MKDIR:
-        make(disk, path, NODE_DIRECTORY, NULL);
+        make(path, NODE_DIRECTORY, NULL);
         break;
     case RECORD_SYMLINK:
-        make(disk, path, NODE_LINK, other);
+        make(path, NODE_LINK, other);
         break;
     case RECORD_WRITE:
         write_at(&node->now, r->offset, data, r->data_bytes);
@@ -213,14 +203,14 @@ static void play(struct disk *disk, const struct record *r, const char *path, co
         resize(&node->now, r->offset);
         break;
     case RECORD_FLUSH:
-        flush(disk, node);
+        flush(node);
         break;
     case RECORD_RENAME:
     case RECORD_EXCHANGE:
-        rename_node(disk, path, other, r->kind == RECORD_EXCHANGE);
+        rename_node(path, other, r->kind == RECORD_EXCHANGE);
         break;
     case RECORD_REMOVE:
-        parent = find_parent(disk, path, &name);
+        parent = find_parent(path, &name);
         unlink_name(&parent->names, name);
         break;
     case RECORD_KINDS:
@@ -229,48 +219,24 @@ static void play(struct disk *disk, const struct record *r, const char *path, co
 }
 
 /* Plays one record; returns its bytes. */
-static size_t disk_play(struct disk *disk, const char *at)
+static size_t disk_play(const char *at)
 {
-    const size_t n_states = disk->n_states;
+    const size_t n_states = disk.n_states;
     char path[PATH_MAX], other[PATH_MAX];
     struct record r;
 
     memcpy(&r, at, sizeof r);
     snprintf(path, sizeof path, "%.*s", (int)r.path_bytes, at + sizeof r);
     snprintf(other, sizeof other, "%.*s", (int)r.other_bytes, at + sizeof r + r.path_bytes);
-    play(disk, &r, path, other, at + sizeof r + r.path_bytes + r.other_bytes);
+    play(&r, path, other, at + sizeof r + r.path_bytes + r.other_bytes);
     if (r.kind != RECORD_FLUSH && r.kind != RECORD_WRITE && !strchr(path, '/')) { /* a name of the directory itself */
         ck_assert_uint_lt(n_states, MAX_STATES);
-        disk->states[disk->n_states++] = disk->root->names;
+        disk.states[disk.n_states++] = disk.root.names;
     }
     return sizeof r + r.path_bytes + r.other_bytes + r.data_bytes;
 }
 
 /* ---- to and from the real one ----------------------------------------------------------------------------------- */
-
-/* What a run left that was killed, all of it flushed. */
-static struct disk *disk_open(void)
-{
-    struct disk *disk = plain_zeros(1, sizeof *disk);
-
-    disk->root = add_node(disk, NODE_DIRECTORY);
-    make(disk, LEFT, NODE_DIRECTORY, NULL);
-    make(disk, LEFT "/model.safetensors", NODE_FILE, NULL);
-    write_at(&find_node(disk, LEFT "/model.safetensors")->now, 0, "half of it", 10);
-    for (size_t i = 0; i < disk->n_nodes; i++)
-        flush(disk, disk->nodes[i]);
-    return disk;
-}
-
-static void disk_close(struct disk *disk)
-{
-    for (size_t i = 0; i < disk->n_nodes; i++) {
-        free(disk->nodes[i]->now.bytes);
-        free(disk->nodes[i]->flushed.bytes);
-        free(disk->nodes[i]);
-    }
-    free(disk);
-}
 
 struct disk_loss {
     bool data;     /* contents are as last flushed */
@@ -301,26 +267,17 @@ static void put_names(const struct names *names, const char *directory, const st
     }
 }
 
-/* from NULL: takes them away. */
-static void copy_links(struct names *to, const struct names *from)
-{
-    for (size_t i = 0; from && i < from->n; i++)
-        if (from->entries[i].node->kind == NODE_LINK)
-            link_node(to, from->entries[i].name, from->entries[i].node);
-    for (size_t i = to->n; !from && i-- > 0;)
-        if (to->entries[i].node->kind == NODE_LINK)
-            to->entries[i] = to->entries[--to->n];
-}
-
 /* Makes a new directory that looks like this after a crash. */
-static void disk_crash(const struct disk *disk, const char *directory, const struct disk_loss *loss)
+static void disk_crash(const char *directory, const struct disk_loss *loss)
 {
-    ck_assert_uint_lt(loss->behind, disk->n_states);
-    struct names names = disk->states[disk->n_states - 1 - loss->behind];
-    if (loss->links) {
-        copy_links(&names, NULL);
-        copy_links(&names, &disk->root->names);
-    }
+    ck_assert_uint_lt(loss->behind, disk.n_states);
+    struct names names = disk.states[disk.n_states - 1 - loss->behind];
+    for (size_t i = names.n; loss->links && i-- > 0;)
+        if (names.entries[i].node->kind == NODE_LINK)
+            names.entries[i] = names.entries[--names.n];
+    for (size_t i = 0; loss->links && i < disk.root.names.n; i++)
+        if (disk.root.names.entries[i].node->kind == NODE_LINK)
+            link_node(&names, disk.root.names.entries[i].name, disk.root.names.entries[i].node);
     put_names(&names, directory, loss);
 }
 
@@ -385,12 +342,12 @@ static void check_next_save(uint64_t step)
     ck_assert_msg(!strstr(outputs_names(CRASHED), name), "%s", outputs_names(CRASHED));
 }
 
-static void check_crash(const struct disk *disk, const struct disk_loss *loss, int64_t before, int64_t after)
+static void check_crash(const struct disk_loss *loss, int64_t before, int64_t after)
 {
     char broken[400] = "";
     struct eps_error error = {""};
 
-    disk_crash(disk, CRASHED, loss);
+    disk_crash(CRASHED, loss);
     const int rc = eps_verify(CRASHED, on_checked, broken, &error);
     ck_assert_msg(rc == 0 || (rc == -ENOENT && before == NONE), "%s (%s)", broken, error.text);
     const int64_t latest = find_latest();
@@ -401,13 +358,13 @@ static void check_crash(const struct disk *disk, const struct disk_loss *loss, i
 }
 
 /* Everything that a crash now may leave. The crashed daemon's next one begins from there. */
-static unsigned check_crashes(const struct disk *disk, int64_t before, int64_t after)
+static unsigned check_crashes(int64_t before, int64_t after)
 {
     unsigned n = 0;
 
-    for (size_t behind = 0; behind < disk->n_states; behind++)
+    for (size_t behind = 0; behind < disk.n_states; behind++)
         for (unsigned losses = 0; losses < (behind ? 8 : 4); losses++, n++)
-            check_crash(disk, &(struct disk_loss){losses & 1, losses & 2, losses & 4, behind}, before, after);
+            check_crash(&(struct disk_loss){losses & 1, losses & 2, losses & 4, behind}, before, after);
     return n;
 }
 
@@ -433,9 +390,9 @@ static void start_daemon(void)
 }
 
 /* What has been played is what is there: no call went by unrecorded. */
-static void check_played(const struct disk *disk)
+static void check_played(void)
 {
-    disk_crash(disk, CRASHED, &(struct disk_loss){.behind = 0});
+    disk_crash(CRASHED, &(struct disk_loss){.behind = 0});
     ck_assert_int_eq(system("diff -r --no-dereference " OUT " " CRASHED), 0);
     disk_remove(CRASHED);
 }
@@ -456,7 +413,10 @@ TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
 
     outputs_make(OUT "/" LEFT);
     outputs_write(OUT "/" LEFT, "model.safetensors", "half of it");
-    struct disk *disk = disk_open();
+    make(LEFT, NODE_DIRECTORY, NULL);
+    make(LEFT "/model.safetensors", NODE_FILE, NULL);
+    write_at(&find_node(LEFT "/model.safetensors")->now, 0, "half of it", 10);
+    flush(find_node(LEFT "/model.safetensors")), flush(find_node(LEFT)), flush(&disk.root);
     start_daemon();
     for (int i = 0; i < 3; i++) {
         if (i != 1)
@@ -472,16 +432,15 @@ TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
     for (int i = 0; i < 3; i++) {
         ck_assert_uint_gt(ends[i], at);
         for (; at < ends[i]; n_calls++) {
-            n_crashes += check_crashes(disk, latest[i], latest[i + 1]);
-            at += disk_play(disk, records + at);
+            n_crashes += check_crashes(latest[i], latest[i + 1]);
+            at += disk_play(records + at);
         }
-        n_crashes += check_crashes(disk, latest[i + 1], latest[i + 1]); /* the client has been told: it stays */
+        n_crashes += check_crashes(latest[i + 1], latest[i + 1]); /* the client has been told: it stays */
     }
     while (at < recorded_bytes())
-        at += disk_play(disk, records + at);
-    check_played(disk);
+        at += disk_play(records + at);
+    check_played();
     ck_assert_uint_gt(n_calls, 60); /* or the shim has missed them */
     printf("%u calls, %u crashes\n", n_calls, n_crashes);
     free(records);
-    disk_close(disk);
 }
