@@ -119,24 +119,6 @@ TEST(a_run_shows_its_units_workers_and_losses)
     ck_assert_uint_le(seen.up_bytes, STEPS * seen.n_parameters * 8);
 }
 
-TEST(a_daemon_that_does_nothing_shows_no_units)
-{
-    const struct eps_unit *units;
-    struct eps_look *look;
-    struct eps_recent recent;
-    size_t n = 1;
-
-    processes_daemon("idle", 0, NULL);
-    ck_assert_int_eq(eps_look_open(&look, "idle", NULL, NULL, NULL), 0);
-    ck_assert_int_eq(eps_look_units(look, &units, &n, NULL), 0);
-    ck_assert_uint_eq(n, 0);
-    ck_assert_int_eq(eps_look_workers(look, NULL, NULL, NULL), 0); /* there is none to tell of */
-    ck_assert_int_eq(eps_look_recent(look, &recent, NULL), 0);
-    ck_assert_uint_eq(recent.n_losses, 0);
-    ck_assert(isnan(recent.tokens_per_s));
-    eps_look_close(look);
-}
-
 /* Others read meanwhile, and one of them leaves before it is answered. */
 TEST(who_asks_for_pages_many_times_is_answered_as_often)
 {
@@ -166,14 +148,27 @@ TEST(who_asks_for_pages_many_times_is_answered_as_often)
     client_link_free(&viewer);
 }
 
+/* Without a job there are none. */
 TEST(a_page_past_the_last_unit_is_empty)
 {
     const struct message ask = {.kind = MESSAGE_UNITS, .units = {.first = UINT32_MAX}};
+    const struct eps_unit *units;
+    struct eps_recent recent;
+    struct eps_look *look;
     struct driver driver;
     struct client_link viewer;
     struct message m;
+    size_t n = 1;
 
     processes_daemon("lab", 1, NULL);
+    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(eps_look_units(look, &units, &n, NULL), 0);
+    ck_assert_uint_eq(n, 0);
+    ck_assert_int_eq(eps_look_recent(look, &recent, NULL), 0);
+    ck_assert_uint_eq(recent.n_losses, 0);
+    ck_assert(isnan(recent.tokens_per_s));
+    eps_look_close(look);
+
     driver_open(&driver, "lab", &(struct driver_options){0});
     driver_train(&driver, 1);
     driver_look(&viewer, "lab");

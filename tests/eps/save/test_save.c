@@ -62,6 +62,8 @@ TEST(a_checkpoint_has_what_the_client_brought_stands_and_is_told_of)
     ck_assert_int_eq(stat("side/step-2", &before), 0);
     driver_ask_save(&driver, 2);
     driver_await_saves(&driver, n + 1);
+    driver_ask(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "SAVED");
     ck_assert_int_eq(stat("side/step-2", &after), 0);
     ck_assert_uint_eq(before.st_ino, after.st_ino);
     driver_close(&driver);

@@ -1,4 +1,5 @@
-/* Viewers of a run in training: a checkpoint when they ask for it, the weights of one version in files of their own. */
+/* Viewers of a run in training: the weights of one version in files of their own, or why there are none. A checkpoint when
+ * they ask for it: test_save, test_save_failures, test_save_slow. */
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -19,29 +20,6 @@ static void setup(void)
 
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(setup, processes_remove)
-
-TEST(a_viewers_save_is_told_to_both)
-{
-    struct client_link viewer;
-    struct driver driver;
-    struct message m = {0};
-    const struct driver_options options = {.out = outputs_make("viewed")};
-
-    driver_open(&driver, "lab", &options);
-    driver_look(&viewer, "lab");
-    driver_train(&driver, 2);
-    driver_ask(&viewer, &m);
-    ck_assert_str_eq(message_name(m.kind), "SAVED");
-    ck_assert_uint_eq(m.saved.step, 2);
-    driver_await_saves(&driver, 1);
-    ck_assert_uint_eq(driver.saved[0], 2);
-    driver_ask(&viewer, &m); /* it stands */
-    ck_assert_str_eq(message_name(m.kind), "SAVED");
-    outputs_check_whole("viewed", 2);
-    client_link_free(&viewer);
-    driver_train(&driver, 3);
-    driver_close(&driver);
-}
 
 static void ask_snapshot(struct client_link *viewer, const int *files, unsigned n)
 {
