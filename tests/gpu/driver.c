@@ -11,52 +11,43 @@
 static char something[4096], kernel[512];
 
 /* Of the latest kernel; for the test. */
-STAND_IN const char *stand_in_kernel(void);
-const char *stand_in_kernel(void)
+STAND_IN const char *stand_in_kernel(void)
 {
     return kernel;
 }
 
-STAND_IN int cuDriverGetVersion(int *version);
-int cuDriverGetVersion(int *version)
+STAND_IN int cuDriverGetVersion(int *version)
 {
     *version = STAND_IN_CUDA;
     return 0;
 }
 
-STAND_IN int cuDeviceGetCount(int *count);
-int cuDeviceGetCount(int *count)
+STAND_IN int cuDeviceGetCount(int *count)
 {
     *count = 1;
     return 0;
 }
 
-STAND_IN int cuDeviceGet(int *device, int ordinal);
-int cuDeviceGet(int *device, int ordinal)
+STAND_IN int cuDeviceGet(int *device, int ordinal)
 {
     *device = ordinal;
     return 0;
 }
 
-STAND_IN int cuDeviceGetName(char *to, int size, int device);
-int cuDeviceGetName(char *to, int size, int device)
+STAND_IN int cuDeviceGetName(char *to, int size, int device)
 {
-    (void)device;
     snprintf(to, (size_t)size, "stand-in");
     return 0;
 }
 
-STAND_IN int cuDeviceTotalMem_v2(size_t *bytes, int device);
-int cuDeviceTotalMem_v2(size_t *bytes, int device)
+STAND_IN int cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
-    (void)device;
     *bytes = (size_t)80 << 30;
     return 0;
 }
 
 /* Of a Hopper, where a number matters. */
-STAND_IN int cuDeviceGetAttribute(int *value, int attribute, int device);
-int cuDeviceGetAttribute(int *value, int attribute, int device)
+STAND_IN int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     static const struct {
         int attribute, value;
@@ -65,7 +56,6 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
                  {37, 5120},  {38, 50 << 20}, {39, 2048}, {75, 9},     {76, 0},    {81, 233472},
                  {82, 65536}, {97, 232448},   {106, 32},  {111, 1024}};
 
-    (void)device;
     *value = 1;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].attribute == attribute)
@@ -79,30 +69,23 @@ static int give(void **to)
     return 0;
 }
 
-STAND_IN int cuDevicePrimaryCtxRetain(void **context, int device);
-int cuDevicePrimaryCtxRetain(void **context, int device)
-{
-    (void)device;
-    return give(context);
-}
-
-STAND_IN int cuCtxGetCurrent(void **context);
-int cuCtxGetCurrent(void **context)
+STAND_IN int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     return give(context);
 }
 
-STAND_IN int cuLibraryLoadData(void **library, const void *code);
-int cuLibraryLoadData(void **library, const void *code)
+STAND_IN int cuCtxGetCurrent(void **context)
 {
-    (void)code;
+    return give(context);
+}
+
+STAND_IN int cuLibraryLoadData(void **library, const void *code)
+{
     return give(library);
 }
 
-STAND_IN int cuModuleLoadData(void **module, const void *code);
-int cuModuleLoadData(void **module, const void *code)
+STAND_IN int cuModuleLoadData(void **module, const void *code)
 {
-    (void)code;
     return give(module);
 }
 
@@ -112,39 +95,29 @@ static int give_kernel(void **to, const char *name)
     return give(to);
 }
 
-STAND_IN int cuLibraryGetKernel(void **to, void *library, const char *name);
-int cuLibraryGetKernel(void **to, void *library, const char *name)
+STAND_IN int cuLibraryGetKernel(void **to, void *library, const char *name)
 {
-    (void)library;
     return give_kernel(to, name);
 }
 
-STAND_IN int cuModuleGetFunction(void **to, void *module, const char *name);
-int cuModuleGetFunction(void **to, void *module, const char *name)
+STAND_IN int cuModuleGetFunction(void **to, void *module, const char *name)
 {
-    (void)module;
     return give_kernel(to, name);
 }
 
-STAND_IN int cuKernelGetFunction(void **to, void *from);
-int cuKernelGetFunction(void **to, void *from)
+STAND_IN int cuKernelGetFunction(void **to, void *from)
 {
-    (void)from;
     return give(to);
 }
 
-STAND_IN int cuFuncGetAttribute(int *value, int attribute, void *function);
-int cuFuncGetAttribute(int *value, int attribute, void *function)
+STAND_IN int cuFuncGetAttribute(int *value, int attribute, void *function)
 {
-    (void)attribute, (void)function;
     *value = 64;
     return 0;
 }
 
-STAND_IN int cuKernelGetAttribute(int *value, int attribute, void *function, int device);
-int cuKernelGetAttribute(int *value, int attribute, void *function, int device)
+STAND_IN int cuKernelGetAttribute(int *value, int attribute, void *function, int device)
 {
-    (void)device;
     return cuFuncGetAttribute(value, attribute, function);
 }
 
@@ -167,10 +140,8 @@ static void *find(const char *symbol)
     return function;
 }
 
-STAND_IN int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status);
-int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status)
+STAND_IN int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status)
 {
-    (void)version, (void)flags;
     *function = find(symbol);
     if (!*function)
         *(int (**)(void))function = nothing;
@@ -179,16 +150,13 @@ int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64
     return 0;
 }
 
-STAND_IN int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
-int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
+STAND_IN int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
 {
     return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
 }
 
-STAND_IN int cuGetExportTable(const void **table, const void *name);
-int cuGetExportTable(const void **table, const void *name)
+STAND_IN int cuGetExportTable(const void **table, const void *name)
 {
-    (void)name;
     *table = NULL;
     return 1; /* there is none */
 }

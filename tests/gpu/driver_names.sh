@@ -4,7 +4,6 @@
 # it. Without a stub there are none.
 set -euo pipefail
 {
-    echo "int nothing(void);"
     echo "int nothing(void)"
     echo "{"
     echo "    return 0;"

@@ -1,3 +1,4 @@
+#include "tests/kit/model.h"
 #include "tests/kit/plain.h"
 #include "tests/kit/store_fixture.h"
 
@@ -10,27 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const struct model_config store_fixture_small = {.family = &family_gpt2,
-                                                 .n_layers = 2,
-                                                 .n_heads = 2,
-                                                 .width = 8,
-                                                 .inner_width = 32,
-                                                 .n_positions = 5,
-                                                 .vocabulary = 17},
-                          store_fixture_cut = {.family = &family_gpt2,
-                                               .n_layers = 1,
-                                               .n_heads = 2,
-                                               .width = 64,
-                                               .inner_width = 64,
-                                               .n_positions = 8,
-                                               .vocabulary = 33000},
-                          store_fixture_big = {.family = &family_gpt2,
-                                               .n_layers = 1,
-                                               .n_heads = 8,
-                                               .width = 512,
-                                               .inner_width = 3200,
-                                               .n_positions = 8,
-                                               .vocabulary = 10};
+const struct model_config store_fixture_small = GPT2_CONFIG(2, 2, 8, 32, 5, 17),
+                          store_fixture_cut = GPT2_CONFIG(1, 2, 64, 64, 8, 33000),
+                          store_fixture_big = GPT2_CONFIG(1, 8, 512, 3200, 8, 10);
 
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators)
 {
@@ -53,8 +36,6 @@ void store_fixture_open_frozen(struct store_fixture *f, struct model_config conf
     *f = (struct store_fixture){0};
     config.tied = tied;
     config.gpt2.scale_attention = true;
-    config.norm_epsilon = 1e-5f;
-    config.initializer_range = 0.02f;
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
     ck_assert_msg(!*freeze || model_freeze(&f->model, freeze, &err) == 0, "%s", err.text);
     ck_assert_msg(store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);

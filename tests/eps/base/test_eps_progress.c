@@ -11,7 +11,7 @@ static void setup(void)
 {
     struct model_config config = store_fixture_small;
 
-    config.tied = true, config.norm_epsilon = 1e-5f, config.initializer_range = 0.02f;
+    config.tied = true;
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
     ck_assert_uint_eq(model.n_visits, 6);
     ck_assert_uint_eq(model.visits[5], model.visits[0]);

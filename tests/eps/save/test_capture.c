@@ -1,6 +1,7 @@
 /* A version of the model on its way to disk while the next step runs: folds into what is not written yet wait, so the
  * files hold exactly that version. In one process, where the writer can be as slow as it likes. */
 #include "tests/kit/inprocess.h"
+#include "tests/kit/model.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -44,20 +45,11 @@ static void on_capture(void *data, uint32_t reader, uint32_t unit, uint64_t step
 
 static void begin(struct run *run, int way, uint64_t first_step)
 {
-    const struct inprocess_options options = {.config = {.family = &family_gpt2,
-                                                         .n_layers = 3,
-                                                         .n_heads = 2,
-                                                         .width = 16,
-                                                         .inner_width = 64,
-                                                         .n_positions = 16,
-                                                         .vocabulary = 64,
-                                                         .tied = true,
-                                                         .gpt2.scale_attention = true,
-                                                         .norm_epsilon = 1e-5f,
-                                                         .gpt2.dropout_attention = 0.1f,
-                                                         .gpt2.dropout_embedding = 0.1f,
-                                                         .gpt2.dropout_residual = 0.1f,
-                                                         .initializer_range = 0.02f},
+    const struct inprocess_options options = {.config = GPT2_CONFIG(3, 2, 16, 64, 16, 64, .tied = true,
+                                                                    .gpt2 = {.scale_attention = true,
+                                                                             .dropout_attention = 0.1f,
+                                                                             .dropout_embedding = 0.1f,
+                                                                             .dropout_residual = 0.1f}),
                                               .batch = BATCH,
                                               .seq = SEQ,
                                               .n_parts = ways[way].n_parts,
