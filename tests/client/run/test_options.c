@@ -1,5 +1,6 @@
 /* Defaults and limits of a run, and the learning rate of each step. */
 #include "tests/kit/command.h"
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include "client/run/options.h"
@@ -129,16 +130,8 @@ TEST_EACH(a_preset_is_trained_as_its_data_allow, COUNT(chosen))
     ck_assert_mem_eq(&out, &twice, sizeof out);
 }
 
-static const struct model_config config = {.family = &family_gpt2,
-                                           .n_layers = 1,
-                                           .n_heads = 2,
-                                           .width = 16,
-                                           .inner_width = 64,
-                                           .n_positions = 32,
-                                           .vocabulary = 256,
-                                           .norm_epsilon = 1e-5f,
-                                           .gpt2.scale_attention = true,
-                                           .tied = true};
+static const struct model_config config =
+    GPT2_CONFIG(1, 2, 16, 64, 32, 256, .gpt2.scale_attention = true, .tied = true);
 
 #define RECIPE "the preset's recipe: "
 /* What is given of the options, what is known, and what then holds of those that are resolved. */

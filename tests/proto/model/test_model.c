@@ -1,4 +1,5 @@
 /* What a model consists of, and how a unit is divided into what is trained and what is frozen. */
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/model.h"
@@ -7,30 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct model_config gpt2 = {.family = &family_gpt2,
-                                         .n_layers = 12,
-                                         .n_heads = 12,
-                                         .width = 768,
-                                         .inner_width = 3072,
-                                         .n_positions = 1024,
-                                         .vocabulary = 50257,
-                                         .activation = MODEL_GELU_NEW,
-                                         .tied = true,
-                                         .gpt2.scale_attention = true,
-                                         .norm_epsilon = 1e-5f,
-                                         .initializer_range = 0.02f};
+static const struct model_config gpt2 = GPT2_CONFIG(12, 12, 768, 3072, 1024, 50257, .activation = MODEL_GELU_NEW,
+                                                    .tied = true, .gpt2.scale_attention = true);
 
 /* Odd sizes throughout: wte 2121, wpe 399, three blocks of 4 * 21^2 + 2 * 21 * 37 + 9 * 21 + 37 = 3544 (of which 184 in
  * biases), ln_f 42, lm_head 2121: 15315 in all. */
-static const struct model_config odd = {.family = &family_gpt2,
-                                        .n_layers = 3,
-                                        .n_heads = 3,
-                                        .width = 21,
-                                        .inner_width = 37,
-                                        .n_positions = 19,
-                                        .vocabulary = 101,
-                                        .norm_epsilon = 1e-5f,
-                                        .initializer_range = 0.02f};
+static const struct model_config odd = GPT2_CONFIG(3, 3, 21, 37, 19, 101);
 
 static struct model m; /* the last that was built */
 static struct error err;

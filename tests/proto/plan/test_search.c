@@ -1,4 +1,5 @@
 #include "tests/kit/device/backend.h"
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/cost.h"
@@ -21,17 +22,8 @@ static const struct plan_wish free_choice;
 
 static struct model model_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
-    const struct model_config config = {.family = &family_gpt2,
-                                        .n_layers = n_layers,
-                                        .n_heads = width / 64,
-                                        .width = width,
-                                        .inner_width = 4 * width,
-                                        .n_positions = 1024,
-                                        .vocabulary = vocabulary,
-                                        .tied = tied,
-                                        .gpt2.scale_attention = true,
-                                        .norm_epsilon = 1e-5f,
-                                        .initializer_range = 0.02f};
+    const struct model_config config = GPT2_CONFIG(n_layers, width / 64, width, 4 * width, 1024, vocabulary,
+                                                   .tied = tied, .gpt2.scale_attention = true);
     struct model model;
     struct error err = {""};
 
@@ -345,16 +337,8 @@ TEST(a_search_of_400_layers_takes_less_than_5_ms)
  * one of them. A third is taken where there is room for it, and nothing else gives way; the smallest plan has two. */
 TEST(more_sums_are_taken_of_what_is_left)
 {
-    const struct model_config config = {.family = &family_gpt2,
-                                        .n_layers = 14,
-                                        .n_heads = 2,
-                                        .width = 128,
-                                        .inner_width = 512,
-                                        .n_positions = 1024,
-                                        .vocabulary = 22684,
-                                        .activation = MODEL_GELU_NEW,
-                                        .gpt2.scale_attention = true,
-                                        .norm_epsilon = 1e-5f};
+    const struct model_config config =
+        GPT2_CONFIG(14, 2, 128, 512, 1024, 22684, .activation = MODEL_GELU_NEW, .gpt2.scale_attention = true);
     const struct plan_setting s = {.backend = &plan_cuda,
                                    .goal = {.purpose = PLAN_TRAIN, .precision = NUMBER_BF16, .seq = 512},
                                    .share_rows = 16,

@@ -5,6 +5,7 @@
 
 #include "proto/plan/timeline.h"
 #include "proto/plan/work.h"
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -22,17 +23,10 @@ static struct model_config drawn_model(uint64_t *state)
 {
     const uint32_t heads = 1 + setting_below(state, 2), width = heads * 8 * (2 + setting_below(state, 3));
 
-    return (struct model_config){.family = &family_gpt2,
-                                 .n_layers = 1 + setting_below(state, 6),
-                                 .n_heads = heads,
-                                 .width = width,
-                                 .inner_width = 4 * width,
-                                 .n_positions = 16,
-                                 .vocabulary = 40 + setting_below(state, 100),
-                                 .activation = (enum model_activation)setting_below(state, 3),
-                                 .tied = setting_below(state, 2),
-                                 .gpt2.scale_attention = true,
-                                 .norm_epsilon = 1e-5f};
+    return (struct model_config)GPT2_CONFIG(1 + setting_below(state, 6), heads, width, 4 * width, 16,
+                                            40 + setting_below(state, 100),
+                                            .activation = (enum model_activation)setting_below(state, 3),
+                                            .tied = setting_below(state, 2), .gpt2.scale_attention = true);
 }
 
 /* 10^from to 10^to. */
@@ -153,17 +147,8 @@ TEST(a_step_takes_as_long_as_on_the_simulated_device)
  * are on their way at a time. The link is one on which contributions take longer than all else. */
 TEST_IF(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device, !SANITIZED)
 {
-    const struct model_config config = {.family = &family_gpt2,
-                                        .n_layers = 1,
-                                        .n_heads = 1,
-                                        .width = 32,
-                                        .inner_width = 1 << 20,
-                                        .n_positions = 4,
-                                        .vocabulary = 40,
-                                        .activation = MODEL_RELU,
-                                        .tied = true,
-                                        .gpt2.scale_attention = true,
-                                        .norm_epsilon = 1e-5f};
+    const struct model_config config =
+        GPT2_CONFIG(1, 1, 32, 1 << 20, 4, 40, .activation = MODEL_RELU, .tied = true, .gpt2.scale_attention = true);
     struct drawn d = {.host = {.goal.n_parts = 1, .n_workers = 1}};
     struct timed t;
 
