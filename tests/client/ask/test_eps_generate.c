@@ -1,5 +1,5 @@
-/* Texts that go on: the very tokens of transformers, whatever the budget and whoever runs them. What is refused:
- * tests/tools/test_cli.c. */
+/* Texts that go on: the very tokens of transformers, whatever the budget and whoever runs them; and eps generate at a
+ * shell: what goes to stdout, to stderr, to a terminal, and how it ends. What is refused: test_cli. */
 #include "client/text/utf8.h"
 #include "tests/kit/command.h"
 #include "tests/kit/fixture.h"
@@ -32,12 +32,30 @@ struct heard {
     bool kills;          /* the worker, after the third */
 };
 
+#define GENERATE "eps generate --model model "
+#define PROMPT   "In the beginning " /* the first text's */
+
+static json_t *of_text(int i, const char *key)
+{
+    return json_object_get(json_array_get(json_object_get(fixture.reference, "texts"), (size_t)i), key);
+}
+
+static const char *prompt_of(int i)
+{
+    return json_string_value(of_text(i, "prompt"));
+}
+
 static void setup(void)
 {
     processes_setup();
     fixture_open_model(&fixture, "generate");
     ck_assert_int_eq(mkdir("model", 0700), 0);
     fixture_write_model(&fixture, "model");
+    ck_assert_str_eq(prompt_of(0), PROMPT);
+    processes_put_text("prompt.txt", PROMPT);
+    processes_config("long.json", 2, 2, 64, 65000); /* more positions than anybody waits for */
+    processes_text("text", 2000);
+    expect("eps train --model long.json --data text --out long --steps 1 --seq 8 --batch 1", 0);
 }
 
 static void remove_all(void)
@@ -98,16 +116,6 @@ static struct eps_generated generate(struct heard *h, const struct eps_generate_
     ck_assert_mem_eq(h->text, text, n);
     client_stream_free(&stream);
     return out;
-}
-
-static json_t *of_text(int i, const char *key)
-{
-    return json_object_get(json_array_get(json_object_get(fixture.reference, "texts"), (size_t)i), key);
-}
-
-static const char *prompt_of(int i)
-{
-    return json_string_value(of_text(i, "prompt"));
 }
 
 static void check_text(const struct heard *h, int i)
@@ -233,12 +241,6 @@ TEST(a_text_that_ends_inside_a_character_says_so)
     ck_assert_mem_eq(h.text + h.n_text - 3, "\xEF\xBF\xBD", 3);
 }
 
-static bool nobody_is_left(void *context)
-{
-    (void)context;
-    return !processes_find("epsd") && !processes_find("eps-worker");
-}
-
 TEST(an_interrupt_or_a_lost_worker_leaves_what_was_generated)
 {
     const struct eps_generate_options options = greedy(prompt_of(0));
@@ -252,12 +254,12 @@ TEST(an_interrupt_or_a_lost_worker_leaves_what_was_generated)
     ck_assert_uint_eq(out.n_tokens, 5);
     for (size_t i = 0; i < 5; i++)
         ck_assert_uint_eq(stopped.ids[i], (uint32_t)json_integer_value(json_array_get(of_text(0, "ids"), i)));
-    ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
+    ck_assert(processes_nobody()); /* at once: they were waited for */
 
     ck_assert_int_eq(eps_generate(&out, &options, &events, &lost, &error), -EIO);
     ck_assert_holds(error.text, "worker");
     ck_assert_uint_ge(out.n_tokens, 3);
-    ck_assert(processes_until(nobody_is_left, NULL));
+    processes_await_nobody();
 }
 
 /* Weights of 1e38 make infinities: said, and not drawn from. */
@@ -281,4 +283,135 @@ TEST(logits_that_are_no_numbers_end_it)
     ck_assert_int_eq(eps_generate(&out, &options, &events, &h, &error), -EINVAL);
     ck_assert_holds(error.text, "logit of token ", "at position 1 is ");
     ck_assert_uint_eq(h.n + out.n_tokens, 0);
+}
+
+/* The bytes of the first text's first n tokens, those that are no characters as U+FFFD. */
+static void continuation(char *out, size_t n)
+{
+    struct client_stream stream = {0};
+    const char *text;
+    char bytes[16];
+    size_t n_text;
+
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (char)json_integer_value(json_array_get(of_text(0, "ids"), i));
+    ck_assert_int_eq(client_stream_push(&stream, &text, &n_text, bytes, n, true, NULL), 0);
+    memcpy(out, text, n_text);
+    out[n_text] = 0;
+    client_stream_free(&stream);
+}
+
+TEST(prompt_and_continuation_are_all_that_goes_to_stdout)
+{
+    static const char *const sources[] = {"--prompt '" PROMPT "'", "--prompt-file prompt.txt",
+                                          "--prompt-file - <prompt.txt"};
+    char wanted[256] = PROMPT;
+
+    continuation(wanted + strlen(PROMPT), 4);
+    for (int i = 0; i < COUNT(sources); i++) {
+        expect(print(GENERATE "--tokens 4 --temperature 0 %s", sources[i]), 0);
+        ck_assert_str_eq(command_out(), wanted);
+        ck_assert_uint_eq(command_err_lines(), 1);
+        ck_assert_holds(command_err(), "eps generate: 4 tokens after 17, ",
+                        " tokens/s; 845.5 KiB of the 845.5 KiB of weights that a token visits stayed on the device");
+    }
+}
+
+TEST(json_is_one_object_with_everything_in_it)
+{
+    static const char *const numbers[] = {"prompt_ms",    "tokens_ms",   "tokens_per_s",
+                                          "weight_bytes", "token_bytes", "resident_bytes"};
+    json_t *object = expect_json(GENERATE "--prompt '" PROMPT "' --tokens 7 --temperature 0 --json", 0),
+           *ids = json_object_get(object, "ids");
+    char wanted[256];
+
+    ck_assert_str_eq(command_err(), "");
+    ck_assert_str_eq(json_string_value(json_object_get(object, "prompt")), PROMPT);
+    continuation(wanted, 7);
+    ck_assert_str_eq(json_string_value(json_object_get(object, "text")), wanted);
+    ck_assert_uint_eq(json_array_size(ids), 7);
+    for (size_t i = 0; i < 7; i++)
+        ck_assert(json_equal(json_array_get(ids, i), json_array_get(of_text(0, "ids"), i)));
+    ck_assert(json_number_at(object, "prompt_tokens") == 17 && json_number_at(object, "tokens") == 7);
+    ck_assert(json_is_false(json_object_get(object, "ended")));
+    for (int i = 0; i < COUNT(numbers); i++)
+        ck_assert_msg(json_number_at(object, numbers[i]) > 0, "%s", numbers[i]);
+    json_decref(object);
+}
+
+TEST(ids_stay_ids_where_there_is_no_tokenizer)
+{
+    unsigned a, b, c;
+
+    expect("eps generate --model " TESTS_DIR "/fixtures/tied --ids 1,60,7 --tokens 3", 0);
+    ck_assert_msg(sscanf(command_out(), "1 60 7 %u %u %u", &a, &b, &c) == 3 && a < 61 && b < 61 && c < 61, "%s",
+                  command_out());
+}
+
+/* 512 positions: 517 tokens in all, the last of which is not looked at, fill them once. */
+TEST(a_text_beyond_the_positions_says_that_the_window_moved)
+{
+    static const char note[] =
+        "eps generate: the text is longer than the model's positions: 1 time the context was cut";
+
+    expect(GENERATE "--prompt '" PROMPT "' --tokens 500 --temperature 0", 0);
+    ck_assert_msg(strncmp(command_err(), note, sizeof note - 1) == 0, "%s", command_err());
+    expect(GENERATE "--prompt '" PROMPT "' --tokens 500 --temperature 0 --json", 0, "\"slides\": 1", "\"tokens\": 500");
+}
+
+static bool has_text(void *name)
+{
+    struct stat st;
+    return stat(name, &st) == 0 && st.st_size > 17;
+}
+
+TEST_EACH(an_interrupt_keeps_what_was_said, 2)
+{
+    const char *const generate[] = {"-c",
+                                    "exec " BIN_DIR "/eps generate --model long --prompt '" PROMPT
+                                    "' --tokens 60000 >said 2>why",
+                                    NULL};
+    const int number = _i ? SIGTERM : SIGINT;
+
+    unlink("said");
+    const pid_t pid = processes_start("/bin/sh", generate, NULL);
+    ck_assert(processes_until(has_text, "said"));
+    ck_assert_int_eq(kill(pid, number), 0);
+    ck_assert_int_eq(processes_wait(pid), 128 + number);
+    ck_assert(processes_nobody());
+    expect_file("why", "eps generate: interrupted");
+    ck_assert_uint_eq(processes_count("why", "\n"), 1);
+    char *text = processes_read("said");
+    ck_assert_int_eq(strncmp(text, PROMPT, strlen(PROMPT)), 0);
+    free(text);
+}
+
+TEST(a_reader_that_has_seen_enough_ends_it_without_a_word_and_a_full_disk_is_told)
+{
+    expect(GENERATE "--prompt x --tokens 4 >/dev/full", 1, "eps generate: standard output", "No space left");
+    expect("(eps generate --model long --tokens 60000 --prompt x; echo $? >status) | head -c 20", 0);
+    processes_await_nobody();
+    ck_assert_str_eq(command_err(), "");
+    expect_file("status", "141\n");
+}
+
+/* The fixture's texts hold control characters; a terminal sees none but new lines and tabs. */
+TEST(a_terminal_gets_characters_and_no_commands)
+{
+    static const char first[] = "\xEF\xBF\xBD[2Jx\xEF\xBF\xBD"
+                                "2J";
+    size_t n_marks = 0;
+    const char *said =
+        expect_on_terminal(GENERATE
+                           "--temperature 0 --tokens 100 --prompt \"$(printf '\\033[2Jx\\302\\2332J\\t\\177.')\"",
+                           0, 80);
+
+    ck_assert_msg(strncmp(said, first, sizeof first - 1) == 0, "%s", said);
+    for (const char *at = said; *at; at++) {
+        const unsigned char c = (unsigned char)*at;
+        ck_assert_msg((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\r' || c == '\t', "byte 0x%02x: %s", c, said);
+        n_marks += c == 0xEF;
+    }
+    ck_assert_uint_ge(n_marks, 4);
+    ck_assert_holds(said, "\neps generate: 100 tokens after "); /* on a line of its own */
 }
