@@ -52,40 +52,23 @@ TEST(what_is_measured_is_written_to_the_cache_and_read_by_eps_plan)
     expect("eps plan --model byte-small", 1, "profile-cpu.json: not JSON at line ", "eps bench");
 }
 
-struct child {
-    pid_t parent, pid;
-};
-
-static bool has_child(void *context)
+static bool has_worker(void *pid)
 {
-    struct child *c = context;
-    FILE *said = popen(print("pgrep -P %d", (int)c->parent), "r");
-
-    ck_assert_ptr_nonnull(said);
-    const bool found = fscanf(said, "%d", &c->pid) == 1;
-    pclose(said);
-    return found;
+    return (*(pid_t *)pid = processes_find("eps-worker")) > 0;
 }
 
-/* What has ended has no command line, also while nobody has asked how it ended. */
-static bool has_ended(void *context)
+static bool has_ended(void *pid)
 {
-    const struct child *c = context;
-    FILE *file = fopen(print("/proc/%d/cmdline", (int)c->pid), "r");
-    const bool ended = !file || fgetc(file) == EOF;
-
-    if (file)
-        fclose(file);
-    return ended;
+    return processes_status_bytes(*(pid_t *)pid, "VmRSS") == 0;
 }
 
 TEST(the_worker_that_measures_ends_with_who_asked)
 {
-    const char *const argv[] = {"bench", "--profile", NULL};
-    struct child child = {.parent = processes_start("eps", argv, NULL)};
+    const pid_t bench = processes_start("eps", (const char *const[]){"bench", "--profile", NULL}, NULL);
+    pid_t worker;
 
-    ck_assert(processes_until(has_child, &child));
-    ck_assert_int_eq(kill(child.parent, SIGKILL), 0);
-    ck_assert(processes_until(has_ended, &child));
+    ck_assert(processes_until(has_worker, &worker));
+    ck_assert_int_eq(kill(bench, SIGKILL), 0);
+    ck_assert(processes_until(has_ended, &worker));
     ck_assert_int_ne(access("cache/eps/profile-cpu.json", F_OK), 0); /* nor has it measured all */
 }
