@@ -6,7 +6,6 @@
 #include "proto/plan/profile.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -6,9 +6,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
 SUITE_LABELS(slow)

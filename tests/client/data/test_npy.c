@@ -4,7 +4,6 @@
 #include "client/data/npy.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static int out, flushed = -1;

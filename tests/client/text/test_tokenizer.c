@@ -7,7 +7,6 @@
 #include "client/text/tokenizer.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
