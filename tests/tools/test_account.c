@@ -28,11 +28,6 @@ static void listen_to(void (*speak)(void))
     fclose(file);
 }
 
-static void check_said(const char *part)
-{
-    ck_assert_msg(strstr(said, part) != NULL, "no \"%s\": %s", part, said);
-}
-
 static const uint64_t mib = 1 << 20;
 
 static void plan(void)
@@ -88,10 +83,10 @@ static void end(void)
 TEST(the_end_compares_what_was_used_with_the_plan)
 {
     listen_to(end);
-    check_said("loss         2.5000 at step 4\n");
-    check_said("speed        100 tokens/s over 4 steps\n");
-    check_said("memory       device 5.0 MiB of 8.0 MiB at most (as planned)\n"
-               "             host 3.0 MiB (2.0 MiB planned)\n");
+    ck_assert_holds(said, "loss         2.5000 at step 4\n");
+    ck_assert_holds(said, "speed        100 tokens/s over 4 steps\n");
+    ck_assert_holds(said, "memory       device 5.0 MiB of 8.0 MiB at most (as planned)\n"
+                          "             host 3.0 MiB (2.0 MiB planned)\n");
     ck_assert_ptr_null(strstr(said, "skipped"));
 }
 
@@ -110,14 +105,14 @@ TEST(commands_to_go_on_with_can_be_pasted)
     ck_assert_int_eq(unlink(path) | rmdir(directory), 0);
     /* Nothing there is named `latest`. */
     snprintf(path, sizeof path, " generate --model '/tmp/it'\\''s a run.%s'/step-4\n", strrchr(directory, '.') + 1);
-    check_said(path);
+    ck_assert_holds(said, path);
     snprintf(path, sizeof path, " train --resume '/tmp/it'\\''s a run.%s' --steps 8\n", strrchr(directory, '.') + 1);
-    check_said(path);
+    ck_assert_holds(said, path);
 }
 
 TEST(steps_that_were_skipped_are_counted)
 {
     account.n_skipped = 3;
     listen_to(end);
-    check_said("skipped      3 of these steps, whose gradient was not finite\n");
+    ck_assert_holds(said, "skipped      3 of these steps, whose gradient was not finite\n");
 }

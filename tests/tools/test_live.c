@@ -293,7 +293,7 @@ TEST(a_private_run_is_found_saved_and_stopped)
     ck_assert(json_is_null(json_at(status, "saved_step")));
     json_decref(status);
     expect("eps mem", 0, "first_moment", "worker ");
-    expect("eps status book", 0, "/book\n", "training");
+    expect("eps status book", 0, "/book\n", "training", "\nsaved        nothing yet\n");
     expect("eps status ./book/../book/ --json", 0);
     expect(print("eps status %s", processes_path("book")), 0);
     expect("eps status .", 1);
@@ -309,6 +309,7 @@ TEST(a_private_run_is_found_saved_and_stopped)
     pid_t one = processes_start("eps", save, NULL), two = processes_start("eps", save, NULL);
     ck_assert_int_eq(processes_wait(one), 0);
     ck_assert_int_eq(processes_wait(two), 0);
+    expect("eps status", 0, "\nsaved        step ");
     status = expect_json("eps status --json", 0);
     ck_assert_double_ge(json_number_at(status, "saved_step"), first);
     ck_assert(json_is_null(json_at(status, "trouble")));

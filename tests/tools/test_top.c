@@ -160,38 +160,36 @@ static pid_t read_pid(void)
     return pid;
 }
 
-TEST_EACH(however_it_ends_the_terminal_is_as_it_was, 4)
+static bool is_gone(void *pid)
+{
+    return processes_status_bytes(*(pid_t *)pid, "VmRSS") == 0;
+}
+
+TEST_EACH(however_it_ends_the_terminal_is_as_it_was, 5)
 {
     static const char *const statuses[] = {"130\n", "143\n", "131\n", "0\n"};
 
     start_top("NO_COLOR=1", 80, 24);
     await_parts();
     ck_assert(!shows("\033[36m"));
+    pid_t top = read_pid();
     if (_i == 0)
         keys("C-c");
     else if (_i == 1)
-        ck_assert_int_eq(kill(read_pid(), SIGTERM), 0);
+        ck_assert_int_eq(kill(top, SIGTERM), 0);
     else if (_i == 2)
         keys("'C-\\'");
-    else
+    else if (_i == 3)
         ck_assert_int_eq(kill(lab, SIGKILL), 0);
+    else { /* the terminal itself closes */
+        ck_assert(!is_gone(&top));
+        ck_assert_int_eq(tmux("kill-session -t top"), 0);
+        ck_assert(processes_until(is_gone, &top));
+        return;
+    }
     check_end(statuses[_i]);
     if (_i == 3)
         await("ended: ");
-}
-
-static bool is_gone(void *pid)
-{
-    return processes_status_bytes(*(pid_t *)pid, "VmRSS") == 0;
-}
-
-TEST(a_terminal_that_closes_ends_it)
-{
-    start_top("", 80, 24);
-    pid_t top = read_pid();
-    ck_assert(!is_gone(&top));
-    ck_assert_int_eq(tmux("kill-session -t top"), 0);
-    ck_assert(processes_until(is_gone, &top));
 }
 
 /* The shell has its terminal while top is suspended, and top its screen when it goes on. */
