@@ -3,8 +3,6 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <string.h>
-
 SUITE_LABELS(long)
 
 static const struct refusal wrongs[] = {
@@ -16,8 +14,8 @@ static const struct refusal wrongs[] = {
     {"epsd --listen lab --group no-such-group", 2, "epsd: --group no-such-group: ", "no such group"},
     {"epsd --listen lab --private --group users", 2, "epsd: --private and --group", NULL},
     {"epsd --frobnicate", 2, "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n", NULL},
-    {"eps-worker --device-mem", 2,
-     "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n", NULL},
+    {"eps-worker --device-mem", 2, "--device-mem: no such option, or its value is missing; see eps-worker --help\n",
+     NULL},
     {"eps-worker --device-mem 1e999", 2, "--device-mem: '1e999' is", NULL},
     {"eps-worker --device gpu", 2, "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N", NULL},
     {"eps-worker --share 0", 2, ": a number of workers, 1 to 64\n", NULL},
@@ -36,20 +34,10 @@ TEST_EACH(a_mistake_is_one_sentence_and_status_2, COUNT(wrongs))
 
 TEST(a_job_past_the_cap_is_refused)
 {
-    const char *const listen[] = {"--listen", "lab", "--host-mem", "100KiB", NULL};
-    const char *const lend[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
-    const char *files[] = {processes_text("tiny.txt", 8000)};
-    struct eps_train_options options = processes_options(processes_config("tiny.json", 1, 2, 16, 32), files, "out");
-    struct eps_error error = {""};
-    pid_t daemon = processes_start("epsd", listen, NULL), worker = processes_start("eps-worker", lend, NULL);
-
-    processes_await_workers("lab", 1);
-    options.connect = "lab";
-    options.batch = 4;
-    options.steps = 1;
-    ck_assert_int_lt(eps_train(&options, NULL, NULL, &error), 0);
-    ck_assert_msg(strstr(error.text, "100.0 KiB are what the daemon's --host-mem allows") != NULL, "%s", error.text);
-    ck_assert_int_eq(eps_stop("lab", &error), 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
-    ck_assert_int_eq(processes_wait(worker), 0);
+    processes_config("tiny.json", 1, 2, 16, 32);
+    processes_text("tiny.txt", 8000);
+    expect("epsd --listen lab --host-mem 100KiB 2>log & eps-worker --connect lab --device-mem 256MiB 2>log & "
+           "eps train --connect lab --model tiny.json --data tiny.txt --batch 4 --steps 1 --out run; "
+           "status=$?; eps stop lab >/dev/null; wait; exit $status",
+           1, "100.0 KiB are what the daemon's --host-mem allows");
 }

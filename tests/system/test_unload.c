@@ -3,12 +3,8 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-static const char held[] = "held";
 
 static void set_up(void)
 {
@@ -19,7 +15,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    unlink(held);
+    unlink("held");
     processes_remove();
 }
 
@@ -27,22 +23,10 @@ SUITE_SKIP_UNLESS(!SANITIZED, "a sanitizer must be preloaded first")
 SUITE_TIMEOUT(120)
 SUITE_FIXTURE_ONCE(set_up, tear_down)
 
-/* Asked by a process of its own, which gives up on a daemon that says nothing. */
-static bool is_stopping(void *context)
+/* The daemon's state is this one; asked by a process of its own, which gives up on a daemon that says nothing. */
+static bool is(void *state)
 {
-    (void)context;
-    if (processes_eps("status lab --json"))
-        return false;
-    char *said = processes_read("out");
-    const bool yes = strstr(said, "\"stopping\"") != NULL;
-    free(said);
-    return yes;
-}
-
-static bool is_up(void *context)
-{
-    (void)context;
-    return processes_eps("status lab") == 0;
+    return processes_eps("status lab --json") == 0 && processes_count("out", state) == 1;
 }
 
 TEST(the_daemon_answers_while_memory_is_given_back)
@@ -51,23 +35,20 @@ TEST(the_daemon_answers_while_memory_is_given_back)
                                         "--batch", "4",         "--steps", "2",       "--out",     "run",    NULL};
     static const char *const daemon[] = {"--listen", "lab", NULL};
     static const char *const worker[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
-    char *here = realpath(".", NULL), file[400];
+    char idle[] = "\"idle\"", stopping[] = "\"stopping\"";
 
-    snprintf(file, sizeof file, "%s/%s", here, held);
-    setenv("SLOW_UNMAP", file, 1);
+    setenv("SLOW_UNMAP", processes_path("held"), 1);
     setenv("LD_PRELOAD", BIN_DIR "/libslow_unmap.so", 1);
     processes_start("epsd", daemon, NULL);
     unsetenv("LD_PRELOAD");
     processes_start("eps-worker", worker, NULL); /* it waits for the daemon, and the client for both */
-    ck_assert(processes_until(is_up, NULL));     /* what its start gives back is not held */
-    close(open(held, O_WRONLY | O_CREAT, 0600));
+    ck_assert(processes_until(is, idle));        /* what its start gives back is not held */
+    processes_put_text("held", "");
     const pid_t pid = processes_start("eps", train, "train.err");
-    ck_assert(processes_until(is_stopping, NULL));
-    ck_assert(is_stopping(NULL)); /* for as long as it takes */
+    ck_assert(processes_until(is, stopping));
+    ck_assert(is(stopping)); /* for as long as it takes */
     expect("eps mem lab --json", 0);
-    ck_assert_int_eq(unlink(held), 0);
+    ck_assert_int_eq(unlink("held"), 0);
     ck_assert_int_eq(processes_wait(pid), 0);
-    expect("eps status lab", 0);
-    expect("eps verify run", 0);
-    free(here);
+    expect("eps status lab && eps verify run", 0);
 }
