@@ -1,3 +1,4 @@
+#include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/profile.h"
@@ -12,27 +13,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char directory[64], path[128];
+static char path[128];
+static struct error err;
 
 static void set_up(void)
 {
-    snprintf(directory, sizeof directory, "/tmp/eps-profile-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    setenv("XDG_CACHE_HOME", directory, 1);
-    snprintf(path, sizeof path, "%s/eps/profile-cpu.json", directory);
+    processes_setup();
+    setenv("XDG_CACHE_HOME", processes_directory(), 1);
+    snprintf(path, sizeof path, "%s/eps/profile-cpu.json", processes_directory());
 }
 
-static void tear_down(void)
-{
-    char above[96];
-
-    snprintf(above, sizeof above, "%s/eps", directory);
-    unlink(path);
-    rmdir(above);
-    ck_assert_int_eq(rmdir(directory), 0); /* nothing else was left there */
-}
-
-SUITE_FIXTURE(set_up, tear_down)
+SUITE_FIXTURE(set_up, processes_remove)
 
 static const char sound[] =
     "{\"device\": \"cpu\", \"matmul_flops\": {\"fp32\": {\"64\": 1e9, \"512\": 2e9, \"4096\": 4e9, \"32768\": 4e9},\n"
@@ -41,57 +32,41 @@ static const char sound[] =
 
 static void put(const char *text)
 {
-    char above[96];
-
-    snprintf(above, sizeof above, "%s/eps", directory);
-    mkdir(above, 0777);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_ge(fputs(text, file), 0);
-    ck_assert_int_eq(fclose(file), 0);
+    mkdir("eps", 0777);
+    processes_put_text("eps/profile-cpu.json", text);
 }
 
+static void read_sound(struct profile *p)
+{
+    ck_assert_msg(profile_read(p, path, "cpu", &err) == 0, "%s", err.text);
+}
+
+/* Files from before attention and the host's memory were measured say nothing of them: attention takes the default's
+ * share of products. */
 TEST(a_file_is_read_by_name)
 {
+    const struct profile *otherwise = profile_default("cpu");
+    char text[1024];
     struct profile p;
-    struct error err = {""};
 
     put(sound);
-    ck_assert_msg(profile_read(&p, path, "cpu", &err) == 0, "%s", err.text);
+    read_sound(&p);
     ck_assert_double_eq(p.matmul_flops[NUMBER_FP32][1], 2e9);
     ck_assert_double_eq(p.matmul_flops[NUMBER_BF16][3], 4.5);
     ck_assert_double_eq(p.link_bytes_per_s, 10);
     ck_assert_double_eq(p.memory_bytes_per_s, 20);
     ck_assert_double_eq(p.update_parameters_per_s, 30);
     ck_assert_double_eq(p.host_bytes_per_s, 0);
-}
-
-/* Files from before attention was measured say nothing of it: the default's share of products. */
-TEST(attention_that_is_not_measured_is_a_share_of_products)
-{
-    const struct profile *otherwise = profile_default("cpu");
-    struct profile p;
-
-    put(sound);
-    ck_assert_int_eq(profile_read(&p, path, "cpu", NULL), 0);
     ck_assert_double_eq_tol(p.attention_flops[PROFILE_FORWARD][NUMBER_FP32] / 4e9,
                             otherwise->attention_flops[PROFILE_FORWARD][NUMBER_FP32] /
                                 otherwise->matmul_flops[NUMBER_FP32][PROFILE_ROWS - 1],
                             1e-12);
-}
-
-TEST(attention_and_the_host_s_memory_are_read_where_they_stand)
-{
-    char text[1024];
-    struct profile p;
-    struct error err = {""};
-
     snprintf(text, sizeof text,
              "%.*s, \"attention_flops\": {\"forward\": {\"fp32\": 4, \"bf16\": 5},"
              " \"backward\": {\"fp32\": 6, \"bf16\": 7}}, \"host_bytes_per_s\": 80e9}",
              (int)strlen(sound) - 1, sound);
     put(text);
-    ck_assert_msg(profile_read(&p, path, "cpu", &err) == 0, "%s", err.text);
+    read_sound(&p);
     ck_assert_double_eq(p.attention_flops[PROFILE_FORWARD][NUMBER_BF16], 5);
     ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][NUMBER_FP32], 6);
     ck_assert_double_eq(p.host_bytes_per_s, 80e9);
@@ -100,14 +75,13 @@ TEST(attention_and_the_host_s_memory_are_read_where_they_stand)
 TEST(what_is_written_is_read_again_to_the_bit)
 {
     struct profile p = *profile_default("cpu"), again;
-    struct error err = {""};
 
     p.link_bytes_per_s = 1e10 / 3;
     p.matmul_flops[NUMBER_BF16][2] = 0x1.fffffffffffffp+40;
     p.attention_flops[PROFILE_BACKWARD][NUMBER_BF16] = 1e12 / 7;
     p.host_bytes_per_s = 1e11 / 3;
     ck_assert_msg(profile_write(&p, path, "cpu", &err) == 0, "%s", err.text);
-    ck_assert_msg(profile_read(&again, path, "cpu", &err) == 0, "%s", err.text);
+    read_sound(&again);
     ck_assert_mem_eq(&p, &again, sizeof p);
 }
 
@@ -141,10 +115,9 @@ TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
         {sound, "", "line 1"},
     };
 
-    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+    for (int i = 0; i < COUNT(mistakes); i++) {
         const struct profile before = {.link_bytes_per_s = 7};
         struct profile p = before;
-        struct error err = {""};
         char text[1024];
         const char *at = strstr(sound, mistakes[i].from);
         ck_assert_ptr_nonnull(at);
@@ -153,20 +126,12 @@ TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
         put(text);
         ck_assert_int_eq(profile_read(&p, path, "cpu", &err), -EINVAL);
         ck_assert_msg(strncmp(err.text, path, strlen(path)) == 0, "%s", err.text);
-        ck_assert_msg(strstr(err.text, mistakes[i].says) != NULL, "%s, not %s", err.text, mistakes[i].says);
+        ck_assert_holds(err.text, mistakes[i].says);
         ck_assert_mem_eq(&p, &before, sizeof p);
     }
-}
-
-TEST(a_file_cut_off_anywhere_is_refused)
-{
-    char text[sizeof sound];
-    struct profile p;
-
-    for (size_t n = 0; n < sizeof sound - 1; n++) {
-        memcpy(text, sound, n);
-        text[n] = 0;
-        put(text);
+    for (size_t n = 0; n < sizeof sound - 1; n++) { /* cut off anywhere */
+        struct profile p;
+        processes_write("eps/profile-cpu.json", sound, n);
         ck_assert_int_eq(profile_read(&p, path, "cpu", NULL), -EINVAL);
     }
 }
@@ -174,7 +139,6 @@ TEST(a_file_cut_off_anywhere_is_refused)
 TEST(without_a_file_the_default_is_taken_and_a_bad_one_is_said)
 {
     struct profile p;
-    struct error err = {""};
     bool measured = true;
 
     ck_assert_int_eq(profile_find(&p, &measured, "cpu", &err), 0);
@@ -184,7 +148,7 @@ TEST(without_a_file_the_default_is_taken_and_a_bad_one_is_said)
     ck_assert_int_eq(profile_find(&p, &measured, "cpu", &err), -EINVAL);
     ck_assert(!measured);
     ck_assert_mem_eq(&p, profile_default("cpu"), sizeof p);
-    ck_assert_ptr_nonnull(strstr(err.text, "eps bench"));
+    ck_assert_holds(err.text, "eps bench");
     put(sound);
     ck_assert_int_eq(profile_find(&p, &measured, "cpu", &err), 0);
     ck_assert(measured);
@@ -194,7 +158,6 @@ TEST(without_a_file_the_default_is_taken_and_a_bad_one_is_said)
 TEST(its_place_is_the_users_cache)
 {
     char out[128];
-    struct error err = {""};
 
     ck_assert_int_eq(profile_path(out, sizeof out, "cpu", &err), 0);
     ck_assert_str_eq(out, path);
@@ -206,41 +169,29 @@ TEST(its_place_is_the_users_cache)
     unsetenv("XDG_CACHE_HOME");
     unsetenv("HOME");
     ck_assert_int_eq(profile_path(out, sizeof out, "cpu", &err), -ENOENT);
-    ck_assert_ptr_nonnull(strstr(err.text, "XDG_CACHE_HOME"));
+    ck_assert_holds(err.text, "XDG_CACHE_HOME");
 }
 
-TEST(a_file_that_cannot_be_written_is_said_and_none_is_left)
+TEST(what_cannot_be_written_or_is_no_file_is_said_and_left_alone)
 {
-    struct error err = {""};
+    static const char *const there[] = {"mkfifo", "ln -s /proc/self/fd/1", "mkdir"};
     const struct profile *p = profile_default("cpu");
+    char inside[160], command[300];
+    struct stat st;
 
     put(sound);
     ck_assert_int_eq(profile_write(p, "/proc/eps/profile-cpu.json", "cpu", &err), -ENOENT);
-    ck_assert_ptr_nonnull(strstr(err.text, "/proc/eps/profile-cpu.json"));
-    char above[160];
-    snprintf(above, sizeof above, "%s/inside", path); /* a file stands where a directory should */
-    ck_assert_int_eq(profile_write(p, above, "cpu", &err), -ENOTDIR);
-}
-
-TEST(a_pipe_a_link_or_a_directory_is_not_replaced_by_a_file)
-{
-    const struct profile *p = profile_default("cpu");
-    char above[96];
-    struct stat st;
-
-    snprintf(above, sizeof above, "%s/eps", directory);
-    ck_assert_int_eq(mkdir(above, 0777), 0);
-    for (int kind = 0; kind < 3; kind++) {
-        struct error err = {""};
-        ck_assert_int_eq(kind == 0   ? mkfifo(path, 0666)
-                         : kind == 1 ? symlink("/proc/self/fd/1", path)
-                                     : mkdir(path, 0777),
-                         0);
+    ck_assert_holds(err.text, "/proc/eps/profile-cpu.json");
+    snprintf(inside, sizeof inside, "%s/inside", path); /* a file stands where a directory should */
+    ck_assert_int_eq(profile_write(p, inside, "cpu", &err), -ENOTDIR);
+    for (int kind = 0; kind < COUNT(there); kind++) {
+        snprintf(command, sizeof command, "rm -r %s; %s %s", path, there[kind], path);
+        ck_assert_int_eq(system(command), 0);
         ck_assert_int_eq(profile_write(p, path, "cpu", &err), -EINVAL);
-        ck_assert_ptr_nonnull(strstr(err.text, "profile-cpu.json: not a regular file"));
+        ck_assert_holds(err.text, "profile-cpu.json: not a regular file");
         ck_assert(lstat(path, &st) == 0 && !S_ISREG(st.st_mode));
-        ck_assert_int_eq(remove(path), 0);
     }
+    ck_assert_int_eq(system("test $(ls eps | wc -l) = 1"), 0); /* nothing else was left there */
 }
 
 /* By hand: 181.02 = sqrt(64 * 512) lies halfway by its logarithm. */
@@ -263,18 +214,13 @@ TEST(a_figure_that_is_none_is_found_wherever_it_stands)
     const double bad[] = {0, -1, 1e-308, 1e308, NAN, INFINITY};
 
     ck_assert_int_eq(profile_check(&sane, NULL), 0);
+    ck_assert_ptr_null(profile_default("abacus"));
     for (size_t at = 0; at < offsetof(struct profile, products); at += sizeof(double)) {
-        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        for (int i = 0; i < COUNT(bad); i++) {
             struct profile p = sane;
             memcpy((char *)&p + at, &bad[i], sizeof bad[i]);
             const bool is_absent = at == offsetof(struct profile, host_bytes_per_s) && bad[i] == 0;
             ck_assert_int_eq(profile_check(&p, NULL), is_absent ? 0 : -EINVAL);
         }
     }
-}
-
-TEST(only_devices_that_there_are_have_a_default)
-{
-    ck_assert_int_eq(profile_check(profile_default("cpu"), NULL), 0);
-    ck_assert_ptr_null(profile_default("abacus"));
 }
