@@ -93,6 +93,7 @@ TEST(a_step_pulls_all_but_the_turning_unit_twice)
     ck_assert_uint_eq(cost().down_bytes, 4 * (2 * (2 * BLOCK + NORM) + TABLE + gathered));
     ck_assert_uint_eq(cost().up_bytes, 4 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
     ck_assert_double_eq_tol(cost().pull_ms, (double)cost().down_bytes / 1e6 * 1e3, 1e-9);
+    ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9); /* w F / 2 H: 4 bytes * 1e9 / (2 * 1e6) */
     ck_assert_double_eq_tol(cost().push_ms, (double)cost().up_bytes / 1e6 * 1e3, 1e-9);
     choice.n_weight_buffers = 2;
     ck_assert_uint_eq(cost().down_bytes, 4 * (2 * 2 * BLOCK + NORM + TABLE + gathered));
@@ -101,16 +102,11 @@ TEST(a_step_pulls_all_but_the_turning_unit_twice)
     setting.goal.precision = NUMBER_BF16;
     host.goal.grad = NUMBER_BF16;
     ck_assert_uint_eq(cost().down_bytes, 2 * (2 * BLOCK + NORM + TABLE + gathered));
+    ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9); /* half the bytes at twice the rate */
     ck_assert_uint_eq(cost().up_bytes, 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
-}
-
-TEST(each_part_contributes)
-{
-    const uint64_t once = cost().up_bytes;
-
-    setting.part_rows = choice.microbatch = 1;
+    setting.part_rows = choice.microbatch = 1; /* each part contributes */
     host.goal.n_parts = ROWS;
-    ck_assert_uint_eq(cost().up_bytes, ROWS * once);
+    ck_assert_uint_eq(cost().up_bytes, ROWS * 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
 }
 
 /* Bytes a parameter, by hand. One part: gradient 4, weights and moments 12 read and 12 written: 28 at the measured rate.
@@ -207,14 +203,6 @@ TEST(the_optimizer_works_on_while_the_next_step_begins)
     profile.host_bytes_per_s = 28 * 1e5;
     ck_assert_double_eq_tol(cost().step_ms, c.optimizer_ms + (double)(c.down_bytes + c.up_bytes) / 28e5 * 1e3,
                             1e-9 * c.step_ms);
-}
-
-/* w F / 2 H by hand: 4 bytes * 1e9 / (2 * 1e6); bf16 halves the bytes and doubles the rate. */
-TEST(pulls_hide_from_so_many_tokens_on)
-{
-    ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
-    setting.goal.precision = NUMBER_BF16;
-    ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
 }
 
 /* A row more or less in the last microbatch, and rates that rise with rows. */

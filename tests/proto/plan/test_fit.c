@@ -123,15 +123,11 @@ TEST(a_remedy_names_what_would_fit)
     expect_remedy(need - less, "--moments bf16 and --commit eager without --clip-norm would take ");
 }
 
-TEST(where_no_model_would_fit_a_remedy_does_not_name_its_size)
+/* 1024 rows of 32 tokens: 4 buffers of 4 bytes each for a token are more than all that the model needs. */
+TEST(a_remedy_names_no_size_where_no_model_would_fit_and_for_a_large_batch_a_smaller_one)
 {
     host_needs();
     expect_remedy(10, "choose a smaller model, or allow more");
-}
-
-/* 1024 rows of 32 tokens: 4 buffers of 4 bytes each for a token are more than all that the model needs. */
-TEST(a_remedy_for_a_large_batch_is_a_smaller_one)
-{
     asked.goal.batch = 1024;
     asked.goal.moments = NUMBER_BF16;
     asked.goal.purpose = PLAN_EVALUATE;
@@ -189,37 +185,31 @@ TEST(all_workers_compute_attention_in_one_way)
     ck_assert_int_eq(plan_fit_setting(&asked, 1).attention, PLAN_ATTENTION_OWN);
 }
 
+/* So many rows that the smallest device has its stash on the host; where the host has no room for that, the smallest has it
+ * itself. */
 TEST(the_minimum_trains_and_a_byte_less_is_refused_with_it_named)
 {
     struct error err = {""};
+    struct plan least[2];
     char bytes[32];
 
     use_cpu(1, 0);
-    asked.goal.batch = 400; /* so many that the smallest device has its stash on the host */
-    devices[0].budget = plan_fit_minimum(&asked);
-    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
-    snprintf(bytes, sizeof bytes, "(%llu bytes)", (unsigned long long)devices[0].budget);
-    devices[0].budget--;
-    memset(&fit, 0, sizeof fit);
-    ck_assert_int_eq(plan_fit(&fit, &asked, &err), -ENOSPC);
-    ck_assert_msg(strstr(err.text, bytes) != NULL, "%s", err.text);
-    ck_assert_uint_eq(plan_total(&fit.plans[0]), devices[0].budget + 1); /* what both would take, for the table */
-    ck_assert_uint_gt(fit.plans[0].host_stash_bytes, 0);
-    ck_assert_uint_eq(fit.host.bytes[LEDGER_STASH], fit.plans[0].host_stash_bytes);
-}
-
-/* A host without room for a stash: the smallest device then has it itself. */
-TEST(the_minimum_is_one_that_the_host_has_room_for)
-{
-    use_cpu(1, 0);
     asked.goal.batch = 400;
     const struct plan_setting setting = plan_fit_setting(&asked, 0);
-    struct plan least[2];
-
     for (int i = 0; i < 2; i++)
         plan_smallest(&least[i], &model, &setting, &(struct plan_wish){.no_host_stash = i});
     ck_assert_uint_lt(plan_total(&least[0]), plan_total(&least[1]));
     ck_assert_uint_eq(plan_fit_minimum(&asked), plan_total(&least[0]));
+    devices[0].budget = plan_total(&least[0]);
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    devices[0].budget--;
+    memset(&fit, 0, sizeof fit);
+    ck_assert_int_eq(plan_fit(&fit, &asked, &err), -ENOSPC);
+    snprintf(bytes, sizeof bytes, "(%ju bytes)", (uintmax_t)plan_total(&least[0]));
+    ck_assert_holds(err.text, bytes);
+    ck_assert_uint_eq(plan_total(&fit.plans[0]), plan_total(&least[0])); /* what both would take, for the table */
+    ck_assert_uint_gt(fit.plans[0].host_stash_bytes, 0);
+    ck_assert_uint_eq(fit.host.bytes[LEDGER_STASH], fit.plans[0].host_stash_bytes);
     devices[0].budget = plan_total(&least[1]);
     asked.cap = host_needs() - fit.host.bytes[LEDGER_STASH];
     ck_assert_uint_eq(plan_fit_minimum(&asked), plan_total(&least[1]));

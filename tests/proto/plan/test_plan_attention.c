@@ -34,9 +34,8 @@ static const struct {
     {PLAN_ATTENTION_ORDERED, 4, 1, 64, 512, PLAN_ATTENTION_OWN, 4, 64, 4 * 64 * 8},
     {PLAN_ATTENTION_ORDERED, 2, 9, 1, 16, PLAN_ATTENTION_OWN, 2, 1, 256},
 };
-enum { N_SCRATCHES = sizeof scratches / sizeof *scratches };
 
-TEST_EACH(scratch_is_what_the_way_takes, N_SCRATCHES)
+TEST_EACH(scratch_is_what_the_way_takes, COUNT(scratches))
 {
     struct plan_attention_scratch s;
 

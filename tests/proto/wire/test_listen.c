@@ -1,3 +1,4 @@
+#include "tests/kit/command.h"
 #include "tests/kit/stage.h"
 #include "tests/kit/test.h"
 
@@ -18,6 +19,8 @@
 static struct stage st;
 static struct side epsd, worker, other; /* zero at the beginning of each test, and there at its end */
 
+static const struct message viewer_hello = {.kind = MESSAGE_HELLO, .hello = {.role = ROLE_VIEWER, .nonce = 77}};
+
 static void begin(void)
 {
     epsd = worker = other = (struct side){0};
@@ -29,13 +32,35 @@ static void end(void)
     stage_end(&st);
 }
 
-static void expect_refusal(const char *directory, int code, const char *sentence)
+/* A path below the daemon's directory. */
+static const char *of(const char *name)
+{
+    return print("%s/%s", st.directory, name);
+}
+
+static void unlisten(void)
+{
+    session_unlisten(st.listener, NULL);
+    st.listener = NULL;
+}
+
+static struct rlimit limit_files(rlim_t n)
+{
+    struct rlimit before, limit;
+
+    getrlimit(RLIMIT_NOFILE, &before);
+    limit = (struct rlimit){.rlim_cur = n, .rlim_max = before.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    return before;
+}
+
+static void expect_refused(const char *directory, int code, const char *sentence)
 {
     struct session_listener *listener;
     struct error err = {0};
 
     ck_assert_int_eq(session_listen(&listener, &st.loop, directory, &side_events, NULL, &err), code);
-    ck_assert_msg(strstr(err.text, sentence) != NULL, "%s", err.text);
+    ck_assert_holds(err.text, sentence);
     ck_assert_ptr_null(listener);
 }
 
@@ -52,7 +77,7 @@ SUITE_FIXTURE(begin, end)
 TEST(a_second_daemon_is_told_of_the_first)
 {
     stage_listen(&st, &epsd);
-    expect_refusal(st.directory, -EADDRINUSE, "another daemon listens at /tmp/eps-test-");
+    expect_refused(st.directory, -EADDRINUSE, "another daemon listens at /tmp/eps-test-");
     stage_connect(&st, &worker); /* the first is none the worse */
     stage_run_until(&st, &epsd.n_opened, 1);
     stage_close(&st, &epsd, &worker);
@@ -67,15 +92,13 @@ static void listen_for_ever(struct stage *stage)
 
 TEST(so_is_one_in_another_process_until_the_first_is_killed)
 {
-    char door[100];
     struct stat before, after;
 
-    snprintf(door, sizeof door, "%s/door", st.directory);
     pid_t pid = stage_fork(&st, listen_for_ever);
     stage_await(&st);
-    ck_assert_int_eq(stat(door, &before), 0);
-    expect_refusal(st.directory, -EADDRINUSE, "stop it with eps stop");
-    ck_assert_int_eq(stat(door, &after), 0);
+    ck_assert_int_eq(stat(of("door"), &before), 0);
+    expect_refused(st.directory, -EADDRINUSE, "stop it with eps stop");
+    ck_assert_int_eq(stat(of("door"), &after), 0);
     ck_assert_uint_eq(before.st_ino, after.st_ino);
     stage_kill(pid);
     stage_listen(&st, &epsd);
@@ -83,36 +106,22 @@ TEST(so_is_one_in_another_process_until_the_first_is_killed)
 
 TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char note[100];
-    struct stat info;
-
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/s", st.directory);
-    ck_assert_int_eq(mkdir(address.sun_path, 0700), 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/s/3-01234567", st.directory);
-    int stale = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(stale, (const struct sockaddr *)&address, sizeof address), 0);
-    close(stale);
-    snprintf(note, sizeof note, "%s/s-notes.txt", st.directory);
-    close(open(note, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    ck_assert_int_eq(mkdir(of("s"), 0700), 0);
+    ck_assert_int_eq(mknod(of("s/3-01234567"), S_IFSOCK | 0600, 0), 0);
+    ck_assert_int_eq(mknod(of("s-notes.txt"), S_IFREG | 0600, 0), 0);
     stage_listen(&st, &epsd);
-    ck_assert_int_eq(stat(address.sun_path, &info), -1);
-    session_unlisten(st.listener, NULL);
-    st.listener = NULL;
-    ck_assert_int_eq(stat(note, &info), 0);
-    unlink(note);
+    ck_assert_int_eq(access(of("s/3-01234567"), F_OK), -1);
+    unlisten();
+    ck_assert_int_eq(unlink(of("s-notes.txt")), 0);
     rmdir(st.directory);
 }
 
 /* Its own files are gone, and those of that name are another's. */
 TEST(a_daemon_whose_directory_was_removed_leaves_its_successor_alone)
 {
-    char command[100];
-
     stage_listen(&st, &epsd);
     struct session_listener *const listener = st.listener;
-    snprintf(command, sizeof command, "rm -r %s", st.directory);
-    ck_assert_int_eq(system(command), 0);
+    ck_assert_int_eq(system(print("rm -r %s", st.directory)), 0);
     stage_listen(&st, &other);
     session_unlisten(listener, NULL);
     stage_connect(&st, &worker);
@@ -123,10 +132,8 @@ TEST(a_daemon_whose_directory_was_removed_leaves_its_successor_alone)
 static struct stat look(const char *name)
 {
     struct stat info;
-    char path[120];
 
-    snprintf(path, sizeof path, "%s/%s", st.directory, name);
-    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_int_eq(stat(of(name), &info), 0);
     return info;
 }
 
@@ -140,44 +147,35 @@ TEST(its_files_are_private_and_its_parents_too)
 {
     struct session_listener *listener;
     struct error err = {0};
-    char path[100];
 
-    snprintf(path, sizeof path, "%s/deep/down", st.directory);
-    ck_assert_int_eq(session_listen(&listener, &st.loop, path, &side_events, NULL, &err), 0);
+    ck_assert_int_eq(session_listen(&listener, &st.loop, of("deep/down"), &side_events, NULL, &err), 0);
     check_mode("deep", 0700);
     check_mode("deep/down", 0700);
     check_mode("deep/down/s", 0700);
     check_mode("deep/down/door", 0600);
     session_unlisten(listener, NULL);
-    path[strlen(path) - strlen("/down")] = '\0';
-    ck_assert_int_eq(rmdir(path), 0); /* down is gone already */
+    ck_assert_int_eq(rmdir(of("deep")), 0); /* down is gone already */
     listen_after_all();
 }
 
 TEST(a_directory_that_cannot_be_ones_own_is_refused)
 {
-    char path[300];
+    const char *longest = print("%s/%0*d", st.directory, 80 - (int)strlen(of("")), 0);
 
     chmod(st.directory, 0770);
-    expect_refusal(st.directory, -EACCES, "others may write to");
+    expect_refused(st.directory, -EACCES, "others may write to");
     chmod(st.directory, 0700);
-    snprintf(path, sizeof path, "%s/s", st.directory);
-    ck_assert_int_eq(mkdir(path, 0700), 0);
-    ck_assert_int_eq(chmod(path, 0750), 0);
-    snprintf(path, sizeof path, "%s/s/notes", st.directory); /* else it is removed, and made anew */
-    close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    expect_refusal(st.directory, -EACCES, "/s is not a directory of yours that is closed to others");
-    unlink(path);
-    expect_refusal("/etc/passwd", -ENOTDIR, "/etc/passwd is not a directory");
-    expect_refusal("/etc/passwd/below", -ENOTDIR, "/etc/passwd");
-    int n = snprintf(path, sizeof path, "%s/", st.directory);
-    memset(path + n, 'x', 80 - (size_t)n);
-    path[80] = '\0';
-    expect_refusal(path, -ENAMETOOLONG, "is 80 characters long, 1 too many for the sockets in it");
-    rmdir(path);
+    ck_assert_int_eq(mkdir(of("s"), 0700), 0);
+    ck_assert_int_eq(chmod(of("s"), 0750), 0);
+    ck_assert_int_eq(mknod(of("s/notes"), S_IFREG | 0600, 0), 0); /* else it is removed, and made anew */
+    expect_refused(st.directory, -EACCES, "/s is not a directory of yours that is closed to others");
+    unlink(of("s/notes"));
+    expect_refused("/etc/passwd", -ENOTDIR, "/etc/passwd is not a directory");
+    expect_refused("/etc/passwd/below", -ENOTDIR, "/etc/passwd");
+    expect_refused(longest, -ENAMETOOLONG, "is 80 characters long, 1 too many for the sockets in it");
     if (geteuid() == 0) {
         ck_assert_int_eq(chown(st.directory, 65534, 65534), 0);
-        expect_refusal(st.directory, -EACCES, "belongs to another user");
+        expect_refused(st.directory, -EACCES, "belongs to another user");
         ck_assert_int_eq(chown(st.directory, 0, 0), 0);
     }
     listen_after_all();
@@ -195,8 +193,7 @@ TEST(a_session_opens_in_the_longest_directory)
     st.directory[79] = '\0';
     stage_open(&st, &epsd, &worker);
     stage_close(&st, &worker, &epsd);
-    session_unlisten(st.listener, NULL);
-    st.listener = NULL;
+    unlisten();
     ck_assert_int_eq(rmdir(base), 0);
 }
 
@@ -211,18 +208,13 @@ static void on_unlistened(void *data)
 TEST(sessions_outlive_the_listener)
 {
     struct error err = {0};
-    struct stat info;
 
-    ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &epsd, &err), 0);
-    stage_connect(&st, &worker);
-    stage_run_until(&st, &epsd.n_opened, 1);
-    stage_run_until(&st, &worker.n_opened, 1);
-    session_unlisten(st.listener, NULL);
-    st.listener = NULL;
-    ck_assert_int_eq(stat(st.directory, &info), -1);
+    stage_open(&st, &epsd, &worker);
+    unlisten();
+    ck_assert_int_eq(access(st.directory, F_OK), -1);
     ck_assert_int_eq(session_connect(&other.s, &st.loop, st.directory, &worker_hello, &side_events, &other, &err),
                      -ENOENT);
-    ck_assert_ptr_nonnull(strstr(err.text, "no daemon at /tmp/eps-test-"));
+    ck_assert_holds(err.text, "no daemon at /tmp/eps-test-");
     side_send_pulls(epsd.s, 0, 10);
     stage_run_until(&st, &worker.n_received, 10);
     stage_close(&st, &worker, &epsd);
@@ -238,12 +230,8 @@ TEST(sessions_outlive_the_listener)
  * stops, needs none. */
 TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
 {
-    struct rlimit limit;
-
     stage_listen(&st, &epsd);
-    getrlimit(RLIMIT_NOFILE, &limit);
-    struct rlimit few = {.rlim_cur = 30, .rlim_max = limit.rlim_max};
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const struct rlimit limit = limit_files(30);
     stage_connect(&st, &worker);
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "refused: the daemon has no descriptors left for another session");
@@ -258,15 +246,13 @@ TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
 /* None at all, not even to accept: who waits must not make the loop spin, and is let in later. */
 TEST(without_any_descriptor_the_door_waits)
 {
-    struct rlimit limit;
+    struct message m;
     struct raw raw;
     unsigned n_turns = 0;
 
     stage_listen(&st, &epsd);
     raw_connect(&raw, &st);
-    getrlimit(RLIMIT_NOFILE, &limit);
-    struct rlimit none = {.rlim_cur = 3, .rlim_max = limit.rlim_max};
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const struct rlimit limit = limit_files(3);
     uint64_t begin = uv_hrtime();
     while (uv_hrtime() - begin < 100000000) {
         uv_run(&st.loop, UV_RUN_ONCE);
@@ -275,7 +261,6 @@ TEST(without_any_descriptor_the_door_waits)
     ck_assert_uint_le(n_turns, 5);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     raw_say(&raw, &worker_hello);
-    struct message m;
     raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
     raw_close(&raw);
     stage_run_until(&st, &epsd.n_turned_away, 1);
@@ -283,22 +268,17 @@ TEST(without_any_descriptor_the_door_waits)
 
 TEST(a_descriptor_is_kept_for_the_owner)
 {
-    struct rlimit limit;
     struct raw raw;
     struct message m;
 
     st.by_door = true;
     stage_listen(&st, &epsd);
     const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    getrlimit(RLIMIT_NOFILE, &limit);
     raw_connect(&raw, &st);
     close(next);
-    struct rlimit none = {.rlim_cur = (rlim_t)next, .rlim_max = limit.rlim_max}; /* all below are in use */
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const struct rlimit limit = limit_files((rlim_t)next); /* all below are in use */
     ck_assert_int_eq(open("/dev/null", O_RDONLY | O_CLOEXEC), -1);
-    struct message hello = worker_hello;
-    hello.hello.role = ROLE_VIEWER;
-    raw_say(&raw, &hello);
+    raw_say(&raw, &viewer_hello);
     raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
     raw_close(&raw);
     stage_run_until(&st, &epsd.n_closed, 1);
@@ -308,14 +288,12 @@ TEST(a_descriptor_is_kept_for_the_owner)
 /* Only root can play two users. */
 TEST_IF(another_user_is_refused, geteuid() == 0)
 {
-    char door[100];
     struct raw raw;
 
     umask(0);
     stage_listen(&st, &epsd);
-    snprintf(door, sizeof door, "%s/door", st.directory);
     chmod(st.directory, 0711); /* someone opened it by hand */
-    chmod(door, 0666);
+    chmod(of("door"), 0666);
     ck_assert_int_eq(seteuid(65534), 0);
     raw_connect(&raw, &st);
     ck_assert_int_eq(seteuid(0), 0);
@@ -324,7 +302,7 @@ TEST_IF(another_user_is_refused, geteuid() == 0)
     struct session *s;
     struct error err = {0};
     ck_assert_int_eq(session_connect(&s, &st.loop, st.directory, &worker_hello, &side_events, NULL, &err), -EACCES);
-    ck_assert_ptr_nonnull(strstr(err.text, "belongs to another user"));
+    ck_assert_holds(err.text, "belongs to another user");
     ck_assert_int_eq(seteuid(0), 0);
     uv_run(&st.loop, UV_RUN_NOWAIT);
     ck_assert_uint_eq(epsd.n_opened, 0);
@@ -347,6 +325,14 @@ static void raw_connect_as(struct raw *raw, uid_t uid, gid_t gid, const gid_t *g
 
 enum { GROUP = 4242, MEMBER = 54321 };
 
+static void stage_listen_to_group(struct side *daemon)
+{
+    struct error err = {0};
+
+    stage_listen(&st, daemon);
+    ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
+}
+
 TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, geteuid() == 0 ? 4 : 0)
 {
     static const struct {
@@ -359,22 +345,18 @@ TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, geteuid() == 0 ? 4 : 
         {MEMBER, 54321, {1, 2}, false},
         {0, 0, {1, 2}, true},
     };
-    struct error err = {0};
     struct message m;
     struct raw raw;
-    char path[200];
 
-    stage_listen(&st, &epsd);
-    ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
+    stage_listen_to_group(&epsd);
     check_mode(".", 0710);
     ck_assert_uint_eq(look(".").st_gid, GROUP);
     check_mode("door", 0600);
     check_mode("members", 0660);
     ck_assert_uint_eq(look("members").st_gid, GROUP);
-    snprintf(path, sizeof path, "%s/members", st.directory);
     if (!peers[_i].member) { /* they do not come as far as the door, unless someone has opened the way */
         chmod(st.directory, 0755);
-        chmod(path, 0666);
+        chmod(of("members"), 0666);
     }
     raw_connect_as(&raw, peers[_i].uid, peers[_i].gid, peers[_i].groups, 2);
     if (peers[_i].member) {
@@ -388,14 +370,6 @@ TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, geteuid() == 0 ? 4 : 
     raw_close(&raw);
     while (epsd.n_turned_away + epsd.n_closed < peers[_i].member)
         uv_run(&st.loop, UV_RUN_ONCE);
-}
-
-static void stage_listen_to_group(struct side *daemon)
-{
-    struct error err = {0};
-
-    stage_listen(&st, daemon);
-    ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
 }
 
 static void connect_as_member(struct raw *raw, uid_t uid)
@@ -420,16 +394,14 @@ TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
     static const char much[] = "you have as many sessions with the daemon as one user may have";
     static struct side sides[66]; /* of the crowd, and of two more */
     struct raw crowd[64], more, another;
-    struct message hello = worker_hello;
 
     ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
     for (unsigned i = 0; i < 66; i++) /* none is given up for its silence, however long this takes */
         sides[i] = (struct side){.tick_ms = 100000000, .next = i < 65 ? &sides[i + 1] : NULL};
     stage_listen_to_group(&sides[0]);
-    hello.hello.role = ROLE_VIEWER;
     for (unsigned i = 0; i < 64; i++) {
         connect_as_member(&crowd[i], MEMBER);
-        raw_say(&crowd[i], &hello);
+        raw_say(&crowd[i], &viewer_hello);
         expect_kind(&crowd[i], MESSAGE_WELCOME, NULL);
     }
     const unsigned before = stage_count_fds();
@@ -440,10 +412,10 @@ TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
     }
     ck_assert_uint_eq(stage_count_fds(), before);
     connect_as_member(&another, MEMBER + 1);
-    raw_say(&another, &hello);
+    raw_say(&another, &viewer_hello);
     expect_kind(&another, MESSAGE_WELCOME, NULL);
     raw_connect(&more, &st); /* the daemon's own user, to whom no such limit applies */
-    raw_say(&more, &hello);
+    raw_say(&more, &viewer_hello);
     expect_kind(&more, MESSAGE_WELCOME, NULL);
     raw_close(&more);
     raw_close(&crowd[0]); /* whose place is free then */
@@ -488,20 +460,16 @@ TEST_IF(a_crowd_before_the_members_door_is_not_in_the_owners_way, geteuid() == 0
 /* Near the limit members are turned away while the owner still comes in. */
 TEST_IF(the_last_descriptors_are_the_owners, geteuid() == 0)
 {
-    struct message m, hello = worker_hello;
-    struct rlimit limit;
+    struct message m;
     struct raw member, own;
 
     stage_listen_to_group(&epsd);
-    getrlimit(RLIMIT_NOFILE, &limit);
-    struct rlimit few = {.rlim_cur = 40, .rlim_max = limit.rlim_max};
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    const struct rlimit limit = limit_files(40);
     connect_as_member(&member, MEMBER);
     expect_kind(&member, MESSAGE_DISMISSED, "the daemon has no descriptors left for another session");
     raw_close(&member);
-    hello.hello.role = ROLE_VIEWER;
     raw_connect(&own, &st);
-    raw_say(&own, &hello);
+    raw_say(&own, &viewer_hello);
     raw_expect(&own, &st, MESSAGE_WELCOME, &m);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     raw_close(&own);
@@ -511,18 +479,15 @@ TEST_IF(the_last_descriptors_are_the_owners, geteuid() == 0)
 /* A job's files too. */
 TEST_IF(a_members_files_leave_descriptors, geteuid() == 0)
 {
-    struct message hello = worker_hello, m, job = {.kind = MESSAGE_SNAPSHOT};
-    struct rlimit limit;
+    const struct message job = {.kind = MESSAGE_SNAPSHOT};
+    struct message m;
     struct raw member;
 
     stage_listen_to_group(&epsd);
-    getrlimit(RLIMIT_NOFILE, &limit);
-    struct rlimit few = {.rlim_cur = 120, .rlim_max = limit.rlim_max};
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
-    hello.hello.role = ROLE_VIEWER;
+    const struct rlimit limit = limit_files(120);
     connect_as_member(&member, MEMBER);
     const unsigned before = stage_count_fds();
-    raw_say(&member, &hello);
+    raw_say(&member, &viewer_hello);
     raw_expect(&member, &st, MESSAGE_WELCOME, &m);
     raw_send_fds(&member, &job, 90);
     expect_kind(&member, MESSAGE_DISMISSED, "the daemon has no descriptors left for these files");
@@ -542,13 +507,12 @@ TEST(a_directory_that_members_cannot_reach_is_refused)
     strcat(st.directory, "/below");
     stage_listen(&st, &epsd);
     ck_assert_int_eq(session_admit_group(st.listener, getegid() + 1, &err), -EDOM);
-    ck_assert_msg(strstr(err.text, "/below, since /tmp/eps-test-") != NULL, "%s", err.text);
+    ck_assert_holds(err.text, "/below, since /tmp/eps-test-");
     ck_assert_int_eq(chmod(base, 0711), 0);
     if (geteuid() == 0)
         ck_assert_int_eq(session_admit_group(st.listener, GROUP, &err), 0);
     else
         ck_assert_int_eq(session_admit_group(st.listener, 0, &err), -EPERM);
-    session_unlisten(st.listener, NULL);
-    st.listener = NULL;
+    unlisten();
     ck_assert_int_eq(rmdir(base), 0);
 }
