@@ -136,44 +136,36 @@ static uint32_t ask_save(void)
     return await_output(OUTPUT_OPEN, 1);
 }
 
-/* What a client answers: files, then that they stand in their place. The daemon goes on in any case. */
-enum stray { NONE, UNASKED, OF_ANOTHER, TWICE };
+/* What a client answers: files, then that they stand in their place; and what is odd in it. The daemon goes on anyway. */
+enum odd {
+    READ_ONLY = 1 << 0, /* one of the files is the owner's, opened for reading */
+    DROPPED = 1 << 1,   /* the client is told to drop its files */
+    LEAVES = 1 << 2,    /* it goes away when files are wanted */
+    LEAVES_LATE = 1 << 3,
+    /* An answer that is not wanted, with files: they are closed, and that is all. */
+    UNASKED = 1 << 4,
+    OF_ANOTHER = 1 << 5,
+    TWICE = 1 << 6,
+};
 
 static const struct answers {
     const char *name;
-    unsigned n_files;
-    bool read_only; /* one of them is the owner's, opened for reading */
-    int open_code, place_code;
-    bool leaves, leaves_in_place;
-    enum stray stray; /* an answer that is not wanted, with files: they are closed, and that is all */
-    bool dropped;     /* the client is told to drop its files */
-    int code;         /* of SAVE_FAILED; 0: it is saved */
+    unsigned n_files, odd;
+    int open_code, place_code, code; /* its answers; of SAVE_FAILED, or 0: it is saved */
     const char *sentence;
 } answers[] = {
-    {.name = "as it should", .n_files = 4},
-    {.name = "with what came open for reading",
-     .n_files = 4,
-     .read_only = true,
-     .dropped = true,
-     .code = -EINVAL,
-     .sentence = "regular files that came open for writing"}, /* what else a descriptor must be: test_snapshot */
-    {.name = "with too few",
-     .n_files = 2,
-     .dropped = true,
-     .code = -EINVAL,
-     .sentence = "a checkpoint has 3 to 17 files, and "},
-    {.name = "with too many",
-     .n_files = MOST,
-     .dropped = true,
-     .code = -EINVAL,
-     .sentence = "a checkpoint has 3 to 17 files, and "},
-    {.name = "that it cannot", .n_files = 2, .open_code = -EROFS, .code = -EROFS, .sentence = ""},
-    {.name = "that it cannot place them", .n_files = 4, .place_code = -EEXIST, .code = -EEXIST, .sentence = ""},
-    {.name = "unasked", .n_files = 4, .stray = UNASKED},
-    {.name = "for another first", .n_files = 4, .stray = OF_ANOTHER},
-    {.name = "twice", .n_files = 4, .stray = TWICE},
-    {.name = "not at all", .leaves = true},
-    {.name = "not when it is written", .n_files = 4, .leaves_in_place = true},
+    {"as it should", 4, 0, 0, 0, 0, ""},
+    /* What else a descriptor must be: test_snapshot. */
+    {"for reading", 4, READ_ONLY | DROPPED, 0, 0, -EINVAL, "regular files that came open for writing"},
+    {"too few", 2, DROPPED, 0, 0, -EINVAL, "a checkpoint has 3 to 17 files, and "},
+    {"too many", MOST, DROPPED, 0, 0, -EINVAL, "a checkpoint has 3 to 17 files, and "},
+    {"that it cannot", 2, 0, -EROFS, 0, -EROFS, ""},
+    {"that it cannot place them", 4, 0, 0, -EEXIST, -EEXIST, ""},
+    {"unasked", 4, UNASKED, 0, 0, 0, ""},
+    {"for another first", 4, OF_ANOTHER, 0, 0, 0, ""},
+    {"twice", 4, TWICE, 0, 0, 0, ""},
+    {"nothing", 4, LEAVES, 0, 0, 0, ""},
+    {"nothing when it is written", 4, LEAVES_LATE, 0, 0, 0, ""},
 };
 
 static void save(int i)
@@ -184,36 +176,34 @@ static void save(int i)
 
     open_files(fds);
     const uint32_t id = ask_save();
-    if (a->stray == UNASKED || a->stray == OF_ANOTHER)
-        answer(a->stray == UNASKED ? 0 : id + 7, 0, fds, 4);
-    if (a->leaves) {
+    if (a->odd & (UNASKED | OF_ANOTHER))
+        answer(a->odd & UNASKED ? 0 : id + 7, 0, fds, 4);
+    if (a->odd & LEAVES) {
         driver_leave(&driver);
         return;
     }
-    if (a->read_only)
+    if (a->odd & READ_ONLY)
         fds[2] = open_file(theirs, "hers.json", O_RDONLY);
     answer(id, a->open_code, fds, a->n_files);
-    if (!a->open_code && !a->dropped) {
+    if (!a->open_code && !(a->odd & DROPPED)) {
         await_output(OUTPUT_PLACE, 1);
         ck_assert_int_gt(pread(fds[TRAINING], text, sizeof text - 1, 0), 0);
         ck_assert_int_lt(lseek(fds[TRAINING], 0, SEEK_END), 100000);
         ck_assert_holds(text, "\"" CHECKPOINT_CONFIG "\"", "\"step\":1,");
-        if (a->leaves_in_place) {
+        if (a->odd & LEAVES_LATE) {
             driver_leave(&driver);
             return;
         }
         answer(id, a->place_code, fds, a->place_code ? 4 : 0); /* with files that nobody wants */
     }
-    if (a->dropped)
+    if (a->odd & DROPPED)
         await_output(OUTPUT_DROP, 1);
-    if (a->code) {
-        const struct message m = await(MESSAGE_SAVE_FAILED);
+    const struct message m = await(a->code ? MESSAGE_SAVE_FAILED : MESSAGE_SAVED);
+    if (a->code)
         ck_assert_int_eq(m.save_failed.code, a->code);
-        ck_assert_holds(m.save_failed.error.text, a->sentence);
-    } else {
-        ck_assert_uint_eq(await(MESSAGE_SAVED).saved.step, 1);
-    }
-    if (a->stray == TWICE)
+    ck_assert_holds(a->code ? m.save_failed.error.text : "", a->sentence);
+    ck_assert(a->code || m.saved.step == 1);
+    if (a->odd & TWICE)
         answer(id, 0, fds, 4);
     driver_train(&driver, 3);
     driver_close(&driver);

@@ -26,34 +26,43 @@ SUITE_LABELS(slow)
 enum { LIMIT = 8 };
 
 /* All scenes are played at a time, each with a daemon of its own, which has the scene's name. */
-struct scene {
-    const char *name, *client; /* what its client is told */
-    /* A worker that falls silent, and what the daemon says of it; or: */
+static struct scene {
+    const char *name;
+    /* A worker that falls silent, and what the daemon says of it; or */
     enum puppet_fault fault;
     const char *why;
     const char *thread; /* of the worker or the daemon, stopped in the middle of a step */
-    pid_t daemon, puppet, worker, training, held;
-};
-
-static struct scene scenes[] = {
-    {.name = "assign",
-     .fault = PUPPET_NEVER_ASSIGNED,
-     .why = "and the job waits for it to claim its memory",
-     .client = " (cpu) was lost after 0 steps: it hangs: nothing"},
-    {.name = "contribute",
-     .fault = PUPPET_NEVER_CONTRIBUTES,
-     .why = "and the job waits for its part of the step",
-     .client = " (cpu) was lost in step 1: it hangs: nothing done"},
-    {.name = "release",
-     .fault = PUPPET_NEVER_RELEASES,
-     .why = "and the last job's memory waits for it to let go",
-     .client = " (cpu): no mood"},
-    {.name = "ahead",
-     .fault = PUPPET_PULLS_AHEAD,
-     .why = "a pull for a step that is not open",
-     .client = " (cpu) was lost in step 1: a pull for a step"},
-    {.name = "worker", .thread = "compute", .client = "was lost in step "},
-    {.name = "daemon", .thread = "optimizer", .client = "the daemon's optimizer thread hangs: nothing done for "},
+    const char *client; /* what its client is told */
+    struct {
+        pid_t daemon, puppet, worker, training, held;
+    } pid;
+} scenes[] = {
+    {"assign",
+     PUPPET_NEVER_ASSIGNED,
+     "and the job waits for it to claim its memory",
+     NULL,
+     " (cpu) was lost after 0 steps: it hangs: nothing",
+     {0}},
+    {"contribute",
+     PUPPET_NEVER_CONTRIBUTES,
+     "and the job waits for its part of the step",
+     NULL,
+     " (cpu) was lost in step 1: it hangs: nothing done",
+     {0}},
+    {"release",
+     PUPPET_NEVER_RELEASES,
+     "and the last job's memory waits for it to let go",
+     NULL,
+     " (cpu): no mood",
+     {0}},
+    {"ahead",
+     PUPPET_PULLS_AHEAD,
+     "a pull for a step that is not open",
+     NULL,
+     " (cpu) was lost in step 1: a pull for a step",
+     {0}},
+    {"worker", PUPPET_NOWHERE, NULL, "compute", "was lost in step ", {0}},
+    {"daemon", PUPPET_NOWHERE, NULL, "optimizer", "the daemon's optimizer thread hangs: nothing done for ", {0}},
 };
 
 /* A file of the scene's. */
@@ -180,24 +189,24 @@ static void begin(struct scene *scene)
 {
     const char *const worker[] = {"--connect", scene->name, "--device-mem", "256MiB", NULL};
 
-    scene->daemon = start_daemon(scene);
+    scene->pid.daemon = start_daemon(scene);
     processes_await_workers(scene->name, 0);
     if (!scene->thread)
-        scene->puppet = puppet_start(scene->name, scene->fault);
+        scene->pid.puppet = puppet_start(scene->name, scene->fault);
     processes_await_workers(scene->name, !scene->thread);
-    scene->worker = processes_start("eps-worker", worker, processes_path(file_of(scene, "worker")));
+    scene->pid.worker = processes_start("eps-worker", worker, processes_path(file_of(scene, "worker")));
     processes_await_workers(scene->name, 1 + !scene->thread);
-    scene->training = start_training(scene, file_of(scene, "one"), scene->thread ? "1000000" : "2");
+    scene->pid.training = start_training(scene, file_of(scene, "one"), scene->thread ? "1000000" : "2");
     if (!scene->thread)
         return;
     char path[300];
     snprintf(path, sizeof path, "%s", processes_path(print("%s.one/metrics.jsonl", scene->name)));
     ck_assert(processes_until(has_steps, path));
-    const pid_t pid = strcmp(scene->name, "worker") == 0 ? scene->worker : scene->daemon,
+    const pid_t pid = strcmp(scene->name, "worker") == 0 ? scene->pid.worker : scene->pid.daemon,
                 thread = find(pid, scene->thread);
     ck_assert_int_gt(thread, 0);
     if (hold(pid, thread))
-        scene->held = thread;
+        scene->pid.held = thread;
     else
         fprintf(stderr, "test_watch: no thread is held: %s\n", strerror(errno));
 }
@@ -208,26 +217,26 @@ static void end(const struct scene *scene)
     struct eps_error error = {""};
     const bool lives = strcmp(scene->name, "daemon") != 0;
 
-    if (scene->thread && !scene->held)
+    if (scene->thread && !scene->pid.held)
         return;
-    ck_assert_msg(processes_wait(scene->training) == 1, "%s", scene->name);
+    ck_assert_msg(processes_wait(scene->pid.training) == 1, "%s", scene->name);
     expect_file(file_of(scene, "client"), scene->client);
     if (scene->thread) {
-        see_off(scene->held);
-        ck_assert_msg(processes_wait(scene->worker) == 1, "%s", scene->name);
+        see_off(scene->pid.held);
+        ck_assert_msg(processes_wait(scene->pid.worker) == 1, "%s", scene->name);
         expect_file(file_of(scene, lives ? "worker" : "epsd"),
                     lives ? "refused: it hangs: nothing done for " : "the optimizer thread hangs: nothing done for ");
         expect_file(file_of(scene, "client"), "hangs: nothing done for ");
     } else {
         ck_assert_msg(processes_wait(start_training(scene, file_of(scene, "two"), "2")) == 0, "%s", scene->name);
-        ck_assert_msg(processes_wait(scene->puppet) == PUPPET_REFUSED, "%s", scene->name);
+        ck_assert_msg(processes_wait(scene->pid.puppet) == PUPPET_REFUSED, "%s", scene->name);
         expect_file(file_of(scene, "epsd"), " refused: ", scene->why);
     }
     if (lives)
         ck_assert_msg(eps_stop(scene->name, &error) == 0, "%s: %s", scene->name, error.text);
-    ck_assert_msg(processes_wait(scene->daemon) == !lives, "%s", scene->name);
+    ck_assert_msg(processes_wait(scene->pid.daemon) == !lives, "%s", scene->name);
     if (!scene->thread)
-        ck_assert_msg(processes_wait(scene->worker) == 0, "%s", scene->name);
+        ck_assert_msg(processes_wait(scene->pid.worker) == 0, "%s", scene->name);
 }
 
 TEST(whoever_owes_something_and_does_nothing_is_named_and_lost)
