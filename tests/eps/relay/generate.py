@@ -8,7 +8,6 @@ Two kinds, each event with the actions that the specification gives:
 The walks are the shortest of each sort of setting, so that all sorts are there in little text. Then every mutant of
 check_relay.py, and a few more, are fed the events, to show that the traces tell them from the specification.
 """
-import importlib.util
 import os
 import random
 import sys
@@ -16,19 +15,13 @@ import sys
 FILES, PER_FILE = (('walks', 6), ('chaos', 3)), 40
 
 
-def load(path, name):
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 def load_both(relay_py):
     """(relay, check_relay)"""
     sys.dont_write_bytecode = True
-    relay = load(relay_py, 'relay')
-    return relay, load(os.path.join(os.path.dirname(relay_py), 'check_relay.py'), 'check_relay')
+    sys.path.insert(0, os.path.dirname(os.path.abspath(relay_py)))
+    import check_relay
+    import relay
+    return relay, check_relay
 
 
 def sliced(relay_class):
