@@ -1,4 +1,5 @@
 #include "tests/kit/device/backend.h"
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/cost.h"
@@ -7,17 +8,8 @@
 
 /* Two blocks of 64 (256 inside), 256 tokens, 32 positions, a tied head of one unit. Parameters by hand: a block
  * 12 * 64^2 + 13 * 64 = 49984, the norm 128, the tables 16384 and 2048. */
-static const struct model_config config = {.family = &family_gpt2,
-                                           .n_layers = 2,
-                                           .n_heads = 1,
-                                           .width = 64,
-                                           .inner_width = 256,
-                                           .n_positions = 32,
-                                           .vocabulary = 256,
-                                           .tied = true,
-                                           .gpt2.scale_attention = true,
-                                           .norm_epsilon = 1e-5f,
-                                           .initializer_range = 0.02f};
+static const struct model_config config =
+    GPT2_CONFIG(2, 1, 64, 256, 32, 256, .tied = true, .gpt2.scale_attention = true);
 enum { BLOCK = 49984, NORM = 128, TABLE = 16384, POSITIONS = 2048, ROWS = 4, SEQ = 32, TOKENS = ROWS * SEQ };
 
 static struct model model;

@@ -1,3 +1,4 @@
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/advice.h"
@@ -14,17 +15,8 @@ static struct plan_fit fit;
 
 static void size_model(uint32_t width)
 {
-    const struct model_config config = {.family = &family_gpt2,
-                                        .n_layers = 2,
-                                        .n_heads = 2,
-                                        .width = width,
-                                        .inner_width = 4 * width,
-                                        .n_positions = 32,
-                                        .vocabulary = 256,
-                                        .tied = true,
-                                        .gpt2.scale_attention = true,
-                                        .norm_epsilon = 1e-5f,
-                                        .initializer_range = 0.02f};
+    const struct model_config config =
+        GPT2_CONFIG(2, 2, width, 4 * width, 32, 256, .tied = true, .gpt2.scale_attention = true);
 
     model_free(&model);
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);

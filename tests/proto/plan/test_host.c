@@ -1,3 +1,4 @@
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/host.h"
@@ -6,17 +7,8 @@
 
 /* GPT-2 124M: 50257 tokens, 1024 positions, 12 blocks of 768; a tied head. 124439808 parameters (Radford et al. 2019,
  * as Hugging Face counts them). */
-static const struct model_config gpt2 = {.family = &family_gpt2,
-                                         .n_layers = 12,
-                                         .n_heads = 12,
-                                         .width = 768,
-                                         .inner_width = 3072,
-                                         .n_positions = 1024,
-                                         .vocabulary = 50257,
-                                         .tied = true,
-                                         .gpt2.scale_attention = true,
-                                         .norm_epsilon = 1e-5f,
-                                         .initializer_range = 0.02f};
+static const struct model_config gpt2 =
+    GPT2_CONFIG(12, 12, 768, 3072, 1024, 50257, .tied = true, .gpt2.scale_attention = true);
 static struct model model;
 
 static void set_up(void)

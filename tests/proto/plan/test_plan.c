@@ -1,5 +1,6 @@
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include "proto/plan/units.h"
@@ -40,16 +41,7 @@ static const struct plan_backend sizes_only = {
 
 static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
-    return (struct model_config){.family = &family_gpt2,
-                                 .n_layers = n_layers,
-                                 .n_heads = 2,
-                                 .width = width,
-                                 .inner_width = 4 * width,
-                                 .n_positions = 64,
-                                 .vocabulary = vocabulary,
-                                 .tied = tied,
-                                 .norm_epsilon = 1e-5f,
-                                 .initializer_range = 0.02f};
+    return (struct model_config)GPT2_CONFIG(n_layers, 2, width, 4 * width, 64, vocabulary, .tied = tied);
 }
 
 /* What a test lays out. */

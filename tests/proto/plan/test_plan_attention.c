@@ -1,6 +1,7 @@
 /* Scratch of attention's gradient, by hand. */
 #include "proto/plan/attention.h"
 #include "proto/plan/layers.h"
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 /* Two fp32 a query and head of our own; else one, delta, and then:
@@ -52,15 +53,7 @@ TEST_EACH(scratch_is_what_the_way_takes, COUNT(scratches))
 
 static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout)
 {
-    const struct model_config config = {.family = &family_gpt2,
-                                        .n_layers = 1,
-                                        .n_heads = 2,
-                                        .width = 128,
-                                        .inner_width = 128,
-                                        .n_positions = 256,
-                                        .vocabulary = 64,
-                                        .norm_epsilon = 1e-5f,
-                                        .gpt2.dropout_attention = dropout};
+    const struct model_config config = GPT2_CONFIG(1, 2, 128, 128, 256, 64, .gpt2.dropout_attention = dropout);
     const struct plan_setting setting = {.backend = &plan_cuda,
                                          .attention = way,
                                          .goal = {.purpose = purpose, .precision = type, .seq = 256},

@@ -1,19 +1,12 @@
 #include "proto/plan/units.h"
 
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 /* Bottom to top: wte in 3 units (20,000 rows, at most 8,192 each), wpe, 4 blocks, norm; untied, 3 of the head. */
 static void open_model(struct model *model, bool tied)
 {
-    const struct model_config config = {.family = &family_gpt2,
-                                        .n_layers = 4,
-                                        .n_heads = 1,
-                                        .width = 2,
-                                        .inner_width = 3,
-                                        .n_positions = 5,
-                                        .vocabulary = 20000,
-                                        .tied = tied,
-                                        .norm_epsilon = 1e-5f};
+    const struct model_config config = GPT2_CONFIG(4, 1, 2, 3, 5, 20000, .tied = tied);
 
     ck_assert_int_eq(model_init(model, &config, NULL), 0);
     ck_assert_uint_eq(model->n_units, tied ? 9 : 12);
