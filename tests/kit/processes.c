@@ -405,3 +405,17 @@ struct eps_train_options processes_options(const char *model, const char *const 
     options.seed = 5;
     return options;
 }
+
+unsigned processes_count_fds(pid_t pid)
+{
+    char path[40];
+    unsigned n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *open_files = opendir(path);
+    ck_assert_msg(open_files != NULL, "%s: %s", path, strerror(errno));
+    for (const struct dirent *entry; (entry = readdir(open_files));)
+        n += entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(open_files);
+    closedir(open_files);
+    return n;
+}

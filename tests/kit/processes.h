@@ -78,6 +78,9 @@ void processes_await_free(const char *name);
 /* Polls until ready(context) is true; false after two minutes. */
 bool processes_until(bool (*ready)(void *context), void *context);
 
+/* Descriptors that a process has open. */
+unsigned processes_count_fds(pid_t pid);
+
 /* The bytes of this category in a plan; 0 if it is not there. */
 uint64_t processes_term(const struct eps_plan_side *side, const char *category);
 

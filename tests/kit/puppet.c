@@ -215,9 +215,13 @@ static void play(const char *name, enum puppet_fault fault)
 {
     static const struct session_events events = {on_open, on_message, on_closed};
     struct puppet *p = calloc(1, sizeof *p);
-    struct message hello = {
-        .kind = MESSAGE_HELLO,
-        .hello = {.role = ROLE_WORKER, .pid = (uint32_t)getpid(), .device = "cpu", .budget = 1 << 30, .nonce = 77}};
+    struct message hello = {.kind = MESSAGE_HELLO,
+                            .hello = {.role = ROLE_WORKER,
+                                      .pid = (uint32_t)getpid(),
+                                      .device = "cpu",
+                                      .model = "a puppet",
+                                      .budget = 1 << 30,
+                                      .nonce = 77}};
     char directory[300];
     struct error err = {""};
 

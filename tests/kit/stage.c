@@ -379,12 +379,3 @@ void raw_close(struct raw *raw)
     if (raw->channel >= 0)
         nn_close(raw->channel);
 }
-
-unsigned stage_count_fds(void)
-{
-    unsigned n = 0;
-
-    for (int fd = 0; fd < 4096; fd++)
-        n += fcntl(fd, F_GETFD) >= 0;
-    return n;
-}

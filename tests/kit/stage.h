@@ -104,6 +104,4 @@ void raw_expect_dismissed(struct raw *raw, struct stage *st, const char *reason)
 void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds); /* copies of its own descriptor */
 void raw_close(struct raw *raw);
 
-unsigned stage_count_fds(void); /* open ones of this process */
-
 #endif

@@ -138,20 +138,6 @@ static pid_t start_attack(const char *channel, int told, int wait)
     return pid;
 }
 
-static unsigned count_fds(pid_t pid)
-{
-    char path[64];
-    unsigned n = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *dir = opendir(path);
-    while (dir && readdir(dir))
-        n++;
-    if (dir)
-        closedir(dir);
-    return n;
-}
-
 struct count {
     pid_t pid;
     unsigned n;
@@ -162,7 +148,7 @@ static bool has_as_few_fds(void *context)
 {
     const struct count *count = context;
 
-    return count_fds(count->pid) <= count->n;
+    return processes_count_fds(count->pid) <= count->n;
 }
 
 static unsigned count_steps(const char *file)
@@ -217,19 +203,19 @@ TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
                                  "--steps", "100000000", "--connect", users_service(), "--batch", "4",     NULL};
     const pid_t run = users_start(USERS_MEMBER, true, "eps", train);
     check_goes_on(metrics);
-    struct count fds = {.pid = daemon, .n = count_fds(daemon)};
+    struct count fds = {.pid = daemon, .n = processes_count_fds(daemon)};
 
     ck_assert_int_eq(pipe2(from, O_CLOEXEC), 0);
     ck_assert_int_eq(pipe2(to, O_CLOEXEC), 0);
     const pid_t hostile = start_attack(channel, from[1], to[0]);
     close(from[1]);
     ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", users_wait(hostile));
-    ck_assert_msg(processes_until(has_as_few_fds, &fds), "%u descriptors, not %u", count_fds(daemon), fds.n);
+    ck_assert_msg(processes_until(has_as_few_fds, &fds), "%u descriptors, not %u", processes_count_fds(daemon), fds.n);
     check_goes_on(metrics);
     ck_assert_int_eq(write(to[1], "x", 1), 1);
     ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", users_wait(hostile));
-    check_goes_on(metrics);                               /* while it keeps all that it can have */
-    ck_assert_uint_le(count_fds(daemon), fds.n + 64 + 4); /* and what is open for a moment */
+    check_goes_on(metrics);                                         /* while it keeps all that it can have */
+    ck_assert_uint_le(processes_count_fds(daemon), fds.n + 64 + 4); /* and what is open for a moment */
     ck_assert_int_eq(users_eps(USERS_MEMBER, "status"), 0);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(users_wait(daemon), 0);

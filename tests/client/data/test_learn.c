@@ -92,6 +92,19 @@ TEST(what_was_learned_is_read_again_and_gives_every_text_back)
     json_decref(side);
 }
 
+/* Byte 0 is a letter too: U+0100. */
+TEST(any_byte_can_be_merged)
+{
+    static const char text[] = "\0!\n\0!\n\0?\n\0?";
+    const char *const name = "zeros.txt";
+
+    processes_write(name, text, sizeof text - 1);
+    json_t *root = learned(&name, 1, 1000, EPS_SEPARATOR_DEFAULT), *vocabulary = json_at(root, "model.vocab");
+    ck_assert_ptr_nonnull(json_object_get(vocabulary, "\xc4\x80!"));
+    ck_assert_ptr_nonnull(json_object_get(vocabulary, "\xc4\x80?"));
+    json_decref(root);
+}
+
 static bool merges_a_new_line(json_t *root)
 {
     char *text = json_dumps(merges_of(root), 0);

@@ -89,7 +89,7 @@ static const struct {
 TEST(a_path_is_a_model_or_refused_by_file_and_nothing_stays_open)
 {
     for (int i = 0; i < COUNT(directories); i++) {
-        const unsigned before = stage_count_fds();
+        const unsigned before = processes_count_fds(getpid());
         struct client_model model;
         struct safetensors file;
         struct error err = {""};
@@ -111,7 +111,7 @@ TEST(a_path_is_a_model_or_refused_by_file_and_nothing_stays_open)
             client_model_close(&model);
         } else
             ck_assert_holds(err.text, directories[i].tensor, directories[i].name);
-        ck_assert_uint_eq(stage_count_fds(), before);
+        ck_assert_uint_eq(processes_count_fds(getpid()), before);
     }
 }
 
@@ -157,7 +157,7 @@ static int nameless(const char *content)
 
 TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
 {
-    const unsigned before = stage_count_fds();
+    const unsigned before = processes_count_fds(getpid());
     struct client_model model;
     struct error err = {0};
 
@@ -173,7 +173,7 @@ TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
     ck_assert_int_eq(client_model_from(&model, "live", nameless(config), -1, json_pack("{ss}", "../x", "y"), &err),
                      -EINVAL);
     ck_assert_holds(err.text, "live: ../x");
-    ck_assert_uint_eq(stage_count_fds(), before);
+    ck_assert_uint_eq(processes_count_fds(getpid()), before);
 }
 
 TEST(a_model_has_the_precision_that_its_options_name)
@@ -207,7 +207,7 @@ static int cut_short(void *data, uint64_t bytes)
 /* With this byte flipped, a model's check says this; NULL: nothing. The byte is put back. */
 static void check_flipped(const char *path, long at, const char *says)
 {
-    const unsigned before = stage_count_fds();
+    const unsigned before = processes_count_fds(getpid());
     struct client_model model;
     struct error err = {""};
 
@@ -217,7 +217,7 @@ static void check_flipped(const char *path, long at, const char *says)
     ck_assert_msg(client_model_check(&model, NULL, NULL, &err) == (says ? -EINVAL : 0), "%s: %s", path, err.text);
     ck_assert_holds(err.text, says ? says : "");
     client_model_close(&model);
-    ck_assert_uint_eq(stage_count_fds(), before);
+    ck_assert_uint_eq(processes_count_fds(getpid()), before);
     if (path)
         processes_flip(path, at);
 }

@@ -1,5 +1,6 @@
 /* Which checkpoints stand in a run directory, which is the best, and what is removed when. */
 #include "client/run/checkpoints.h"
+#include "client/run/metrics.h"
 
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -128,6 +129,29 @@ TEST(the_best_stays_beside_those_that_are_kept)
     ck_assert_int_eq(client_best_mark(out, 4), 0); /* among those that are kept: nothing beside them */
     prune(2, "best latest step-4 step-5 ");
     prune(1, "best latest step-4 step-5 ");
+}
+
+/* Up to the step that the run resumes after; evaluations before the best are older news. */
+TEST(the_best_of_a_run_that_resumes_is_read_from_its_metrics)
+{
+    static const double losses[] = {5, 3, 2, 4, 1}; /* after steps 0, 10, .. 40 */
+    struct client_best best;
+    struct eps_step step = {.loss = 1, .tokens_per_s = NAN, .grad_norm = NAN};
+    struct client_metrics metrics;
+
+    ck_assert_int_eq(client_metrics_open(&metrics, out, NULL), 0);
+    for (int i = 0; i < COUNT(losses); i++) {
+        step.step = 10 * (uint64_t)i, step.eval_loss = losses[i];
+        ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
+    }
+    client_metrics_close(&metrics);
+    client_best_read(&best, "out", out, 30);
+    ck_assert(isinf(best.loss) && best.n_since == 0); /* no link: none */
+    ck_assert_int_eq(client_best_mark(out, 20), 0);
+    client_best_read(&best, "out", out, 30);
+    ck_assert_double_eq(best.loss, 2);
+    ck_assert_uint_eq(best.step, 20);
+    ck_assert_uint_eq(best.n_since, 1);
 }
 
 TEST(what_is_half_is_swept_and_nothing_else)

@@ -2,6 +2,8 @@
 #include "eps/job/job.h"
 #include "eps/job/side.h"
 
+#include "tests/kit/driver.h"
+#include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
@@ -58,4 +60,34 @@ TEST(a_side_file_that_is_none_is_refused)
         ck_assert_int_eq(side_parse(&side, sides[i], strlen(sides[i]), &err), -EINVAL);
         ck_assert_msg(strstr(err.text, "the job's side file: ") == err.text, "%s", err.text);
     }
+}
+
+struct open_files {
+    pid_t pid;
+    unsigned n;
+};
+
+static bool are_as_few(void *context)
+{
+    const struct open_files *files = context;
+
+    return processes_count_fds(files->pid) <= files->n;
+}
+
+TEST(what_a_job_opened_is_closed_after_it)
+{
+    struct driver driver;
+    struct open_files files[2];
+
+    processes_setup();
+    files[0].pid = processes_daemon("lab", 1, &files[1].pid);
+    for (int i = 0; i < 2; i++)
+        files[i].n = processes_count_fds(files[i].pid);
+    driver_open(&driver, "lab", &(struct driver_options){0});
+    driver_train(&driver, 1);
+    ck_assert_uint_gt(processes_count_fds(files[0].pid), files[0].n);
+    driver_close(&driver);
+    for (int i = 0; i < 2; i++)
+        ck_assert(processes_until(are_as_few, &files[i]));
+    processes_remove();
 }

@@ -1,6 +1,7 @@
 /* What a live daemon tells of its units, its workers and the last steps, in the middle of a run. */
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
 #include <inttypes.h>
@@ -117,6 +118,28 @@ TEST(a_run_shows_its_units_workers_and_losses)
     ck_assert_uint_ge(seen.down_bytes, STEPS * seen.n_parameters * 4);
     ck_assert_uint_ge(seen.up_bytes, STEPS * seen.n_parameters * 4);
     ck_assert_uint_le(seen.up_bytes, STEPS * seen.n_parameters * 8);
+}
+
+static void on_puppet(void *user, const struct eps_worker *worker)
+{
+    ck_assert_str_eq(worker->device, "cuda");
+    ck_assert_str_eq(worker->model, "a puppet");
+    ck_assert_uint_eq(worker->budget, (uint64_t)4 << 30);
+    ++*(unsigned *)user;
+}
+
+TEST(a_worker_is_shown_as_it_named_its_device)
+{
+    struct eps_look *look;
+    unsigned n = 0;
+
+    processes_daemon("lab", 0, NULL);
+    puppet_start("lab", PUPPET_BESIDE);
+    puppet_await("lab");
+    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(eps_look_workers(look, on_puppet, &n, NULL), 0);
+    ck_assert_uint_eq(n, 1);
+    eps_look_close(look);
 }
 
 /* Others read meanwhile, and one of them leaves before it is answered. */

@@ -6,7 +6,6 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -145,20 +144,6 @@ TEST_EACH(a_save_that_is_captured_outlives_its_job, 3)
     ck_assert_str_eq(outputs_names("outlives"), "latest step-1 ");
 }
 
-static unsigned count_descriptors(pid_t pid)
-{
-    char path[40];
-    unsigned n = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
-    DIR *dir = opendir(path);
-    ck_assert_ptr_nonnull(dir);
-    while (readdir(dir))
-        n++;
-    closedir(dir);
-    return n;
-}
-
 /* Far more than are taken at a time: what a run has promised has its own places, and nothing stays open. */
 TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
 {
@@ -170,7 +155,7 @@ TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
 
     open_held(&driver, "crowded");
     driver_status(&viewer, &m);
-    const unsigned n_before = count_descriptors(daemon_pid);
+    const unsigned n_before = processes_count_fds(daemon_pid);
     for (int i = 0; i < ASKED; i++) {
         for (int k = 0; k < 3; k++)
             ck_assert_int_ge(files[k] = memfd_create("snapshot", MFD_CLOEXEC), 0);
@@ -193,7 +178,7 @@ TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
     driver_await_saves(&driver, 1);
     ck_assert_uint_eq(driver.n_failed, 0);
     outputs_check_whole("crowded", 1);
-    ck_assert_uint_eq(count_descriptors(daemon_pid), n_before);
+    ck_assert_uint_eq(processes_count_fds(daemon_pid), n_before);
     driver_close(&driver);
 }
 

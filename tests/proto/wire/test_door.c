@@ -1,3 +1,4 @@
+#include "tests/kit/processes.h"
 #include "tests/kit/stage.h"
 #include "tests/kit/test.h"
 
@@ -213,7 +214,7 @@ TEST_EACH(a_packet_too_long_is_a_fault, 3)
     static const char bytes[MESSAGE_MAX_BYTES + 1];
     const struct message m = {.kind = MESSAGE_SNAPSHOT};
     struct raw raw = {.fd = other};
-    const unsigned before = stage_count_fds();
+    const unsigned before = processes_count_fds(getpid());
 
     if (_i == 2)
         ck_assert_int_eq(send(other, bytes, sizeof bytes, 0), sizeof bytes);
@@ -222,7 +223,7 @@ TEST_EACH(a_packet_too_long_is_a_fault, 3)
     run_until(&seen.n_ends, 1);
     ck_assert_str_eq(seen.fault, "sent more through the door than one message holds");
     ck_assert_uint_eq(seen.n_packets, 0);
-    ck_assert_uint_eq(stage_count_fds(), before - 1); /* the door's own */
+    ck_assert_uint_eq(processes_count_fds(getpid()), before - 1); /* the door's own */
 }
 
 TEST(the_right_errno_says_what_is_behind_a_path)

@@ -1,4 +1,5 @@
 #include "tests/kit/command.h"
+#include "tests/kit/processes.h"
 #include "tests/kit/stage.h"
 #include "tests/kit/test.h"
 
@@ -404,13 +405,13 @@ TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
         raw_say(&crowd[i], &viewer_hello);
         expect_kind(&crowd[i], MESSAGE_WELCOME, NULL);
     }
-    const unsigned before = stage_count_fds();
+    const unsigned before = processes_count_fds(getpid());
     for (unsigned i = 0; i < 100; i++) {
         connect_as_member(&more, MEMBER);
         expect_kind(&more, MESSAGE_DISMISSED, much);
         raw_close(&more);
     }
-    ck_assert_uint_eq(stage_count_fds(), before);
+    ck_assert_uint_eq(processes_count_fds(getpid()), before);
     connect_as_member(&another, MEMBER + 1);
     raw_say(&another, &viewer_hello);
     expect_kind(&another, MESSAGE_WELCOME, NULL);
@@ -486,12 +487,12 @@ TEST_IF(a_members_files_leave_descriptors, geteuid() == 0)
     stage_listen_to_group(&epsd);
     const struct rlimit limit = limit_files(120);
     connect_as_member(&member, MEMBER);
-    const unsigned before = stage_count_fds();
+    const unsigned before = processes_count_fds(getpid());
     raw_say(&member, &viewer_hello);
     raw_expect(&member, &st, MESSAGE_WELCOME, &m);
     raw_send_fds(&member, &job, 90);
     expect_kind(&member, MESSAGE_DISMISSED, "the daemon has no descriptors left for these files");
-    ck_assert_uint_le(stage_count_fds(), before + 1);
+    ck_assert_uint_le(processes_count_fds(getpid()), before + 1);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     raw_close(&member);
     stage_run_until(&st, &epsd.n_closed, 1);

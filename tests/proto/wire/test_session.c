@@ -1,3 +1,4 @@
+#include "tests/kit/processes.h"
 #include "tests/kit/stage.h"
 #include "tests/kit/test.h"
 
@@ -437,7 +438,7 @@ TEST_EACH(descriptors_where_none_belong_cost_the_session_and_are_closed, 3)
 
     st.by_door = _i == 1;
     stage_listen(&st, &epsd);
-    const unsigned before = stage_count_fds();
+    const unsigned before = processes_count_fds(getpid());
     if (_i == 2) {
         raw_connect(&raw, &st);
         raw_send_fds(&raw, &worker_hello, 5);
@@ -451,5 +452,5 @@ TEST_EACH(descriptors_where_none_belong_cost_the_session_and_are_closed, 3)
     }
     ck_assert_uint_eq(epsd.n_received, 0);
     if (_i > 0) /* nanomsg keeps some of its own */
-        ck_assert_uint_eq(stage_count_fds(), before);
+        ck_assert_uint_eq(processes_count_fds(getpid()), before);
 }
