@@ -18,9 +18,26 @@ static struct stage st; /* each test is a process of its own */
 static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"n_inner\": 32,"
                              "\"n_positions\": 5, \"vocab_size\": 17}";
 
-/* What the daemon, another process, does when it is asked for a snapshot. */
-enum course { GOOD, NO_SIDE, REFUSE, BAD_CONFIG, BAD_WEIGHTS, BAD_SIDE, STRANGE_SIDE, SILENT, DIE };
-static enum course plan;
+#define SIDE "{\"options\": {\"precision\": \"bf16\"}, \"files\": {\"merges.txt\": \"a b\\n\"}}"
+
+/* What the daemon, another process, writes and does when it is asked for a snapshot, and what becomes of that. */
+static const struct course {
+    const char *config, *weights, *side; /* weights: NULL for good ones */
+    enum { SAVE, REFUSE, SILENT, DIE } does;
+    int rc;
+    const char *sentence; /* its beginning; of what succeeds, merges.txt or NULL */
+} courses[] = {
+    {config, NULL, SIDE, SAVE, 0, "a b\n"},
+    {config, NULL, "", SAVE, 0, NULL},
+    {"{", NULL, SIDE, SAVE, -EINVAL, "gpt2 2x8: "},
+    {config, "half of it", SIDE, SAVE, -EINVAL, "gpt2 2x8: not a safetensors file"},
+    {config, NULL, "{\"files\":", SAVE, -EPROTO, "the daemon's side file: line 1: "},
+    {config, NULL, "{\"files\": {\"../x\": \"\"}}", SAVE, -EINVAL, "gpt2 2x8: ../x is not one of a model's side files"},
+    {config, NULL, SIDE, REFUSE, -ENODATA, "no model is trained here: begin with eps train"},
+    {config, NULL, SIDE, SILENT, -EINTR, "interrupted"},
+    {config, NULL, SIDE, DIE, -EIO, "the daemon is gone: killed"},
+};
+static const struct course *course;
 
 static void put(int fd, const char *text)
 {
@@ -32,45 +49,37 @@ static void write_snapshot(const int *fds)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    store_draw(&f.store, 3);
-    if (plan == BAD_WEIGHTS)
-        put(fds[0], "half of it");
+    if (course->weights)
+        put(fds[0], course->weights);
     else
         store_fixture_write(&f.store, fds[0], -1, NULL);
-    put(fds[1], plan == BAD_CONFIG ? "{" : config);
-    if (plan == BAD_SIDE)
-        put(fds[2], "{\"files\":");
-    else if (plan == STRANGE_SIDE)
-        put(fds[2], "{\"files\": {\"../x\": \"\"}}");
-    else if (plan != NO_SIDE)
-        put(fds[2], "{\"options\": {\"precision\": \"bf16\"}, \"files\": {\"merges.txt\": \"a b\\n\"}}");
+    put(fds[1], course->config);
+    put(fds[2], course->side);
     store_fixture_close(&f);
 }
 
 static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
-    struct message reply = {.kind = MESSAGE_STATUS_REPLY};
+    const struct message refused = {.kind = MESSAGE_REFUSED,
+                                    .refused = {-ENODATA, {"no model is trained here: begin with eps train"}}};
+    const struct message saved = {.kind = MESSAGE_SAVED, .saved.step = 7};
+    struct message status = {.kind = MESSAGE_STATUS_REPLY};
 
     if (m->kind == MESSAGE_STATUS) {
-        strcpy(reply.status_reply.model, "gpt2 2x8");
-        session_send(s, &reply);
+        strcpy(status.status_reply.model, "gpt2 2x8");
+        session_send(s, &status);
         return;
     }
     ck_assert_int_eq(m->kind, MESSAGE_SNAPSHOT);
     ck_assert_uint_eq(n_fds, 3);
-    if (plan == DIE)
+    if (course->does == DIE)
         raise(SIGKILL);
-    if (plan == REFUSE)
-        reply = (struct message){.kind = MESSAGE_REFUSED,
-                                 .refused = {-ENODATA, {"no model is trained here: begin with eps train"}}};
-    else
-        reply = (struct message){.kind = MESSAGE_SAVED, .saved.step = 7};
-    if (plan != REFUSE && plan != SILENT)
+    if (course->does == SAVE)
         write_snapshot(fds);
     for (unsigned i = 0; i < n_fds; i++)
         close(fds[i]);
-    if (plan != SILENT)
-        session_send(s, &reply);
+    if (course->does != SILENT)
+        session_send(s, course->does == SAVE ? &saved : &refused);
 }
 
 static void on_open(struct session *s, const struct message *peer)
@@ -110,7 +119,7 @@ static int fetch(struct client_model *model, uint64_t *step, struct error *err)
     stage_begin(&st);
     const pid_t pid = stage_fork(&st, be_the_daemon);
     stage_await(&st);
-    int rc = client_snapshot_fetch(model, step, st.directory, plan == SILENT ? &watch : NULL, NULL, err);
+    int rc = client_snapshot_fetch(model, step, st.directory, course->does == SILENT ? &watch : NULL, NULL, err);
     stage_kill(pid);
     ck_assert_int_eq(system(print("rm -r %s", st.directory)), 0); /* what a daemon leaves behind that was killed */
     return rc;
@@ -119,49 +128,28 @@ static int fetch(struct client_model *model, uint64_t *step, struct error *err)
 SUITE_TIMEOUT(60)
 
 /* Its weights: test_export. */
-TEST_EACH(a_snapshot_is_a_model_like_any_other, 2)
+TEST_EACH(a_snapshot_is_a_model_like_any_other_or_what_goes_wrong_is_said_and_nothing_stays_open, COUNT(courses))
 {
     struct client_model model;
     struct error err = {""};
     uint64_t step = 0;
     size_t n;
 
-    plan = _i ? NO_SIDE : GOOD;
-    ck_assert_msg(fetch(&model, &step, &err) == 0, "%s", err.text);
-    ck_assert_str_eq(model.name, "gpt2 2x8");
-    ck_assert(step == 7 && model.config.width == 8 && model.n_weights == 1);
-    ck_assert_int_eq(lseek(model.config_fd, 0, SEEK_CUR), 0);
-    ck_assert_pstr_eq(model.side ? client_side_find(model.side, "merges.txt", &n) : NULL, _i ? NULL : "a b\n");
-    ck_assert_int_eq(model.precision, _i ? NUMBER_FP32 : NUMBER_BF16);
-    client_model_close(&model);
-}
-
-static const struct {
-    enum course plan;
-    int rc;
-    const char *sentence;
-} failures[] = {
-    {REFUSE, -ENODATA, "no model is trained here: begin with eps train"},
-    {BAD_CONFIG, -EINVAL, "gpt2 2x8: "},
-    {BAD_WEIGHTS, -EINVAL, "gpt2 2x8: not a safetensors file"},
-    {BAD_SIDE, -EPROTO, "the daemon's side file: line 1: "},
-    {STRANGE_SIDE, -EINVAL, "gpt2 2x8: ../x is not one of a model's side files"},
-    {SILENT, -EINTR, "interrupted"},
-    {DIE, -EIO, "the daemon is gone: killed"},
-};
-
-TEST_EACH(what_goes_wrong_is_said_and_nothing_stays_open, COUNT(failures))
-{
-    struct client_model model;
-    struct error err = {""};
-
-    plan = failures[_i].plan;
+    course = &courses[_i];
     const int next = dup(STDIN_FILENO);
     close(next);
-    ck_assert_int_eq(fetch(&model, NULL, &err), failures[_i].rc);
-    ck_assert_msg(strncmp(err.text, failures[_i].sentence, strlen(failures[_i].sentence)) == 0, "%s", err.text);
-    ck_assert_int_eq(model.config_fd, -1);
-    ck_assert_uint_eq(model.n_weights, 0);
+    ck_assert_msg(fetch(&model, &step, &err) == course->rc, "%s", err.text);
+    if (course->rc == 0) {
+        ck_assert_str_eq(model.name, "gpt2 2x8");
+        ck_assert(step == 7 && model.config.width == 8 && model.n_weights == 1);
+        ck_assert_int_eq(lseek(model.config_fd, 0, SEEK_CUR), 0);
+        ck_assert_pstr_eq(model.side ? client_side_find(model.side, "merges.txt", &n) : NULL, course->sentence);
+        ck_assert_int_eq(model.precision, course->sentence ? NUMBER_BF16 : NUMBER_FP32);
+    } else {
+        ck_assert_msg(strncmp(err.text, course->sentence, strlen(course->sentence)) == 0, "%s", err.text);
+        ck_assert_int_eq(model.config_fd, -1);
+        ck_assert_uint_eq(model.n_weights, 0);
+    }
     client_model_close(&model);
     for (int fd = next; fd < 256; fd++) { /* what is open is not one of the three files, which have no name */
         struct stat s;
