@@ -147,60 +147,48 @@ TEST(the_data_decide_which_preset_is_trained)
     }
 }
 
-/* ---- Models that are not here, or in no form that is read: the sentence names the command that helps. ---- */
-
-static const char *refused(const char *path, int code)
+/* Models that are not here, or in no form that is read: the sentence names the command that helps. */
+TEST(what_is_no_model_here_gets_the_command_that_downloads_or_converts_it)
 {
-    static struct error err;
-    struct client_model model;
-
-    ck_assert_msg(client_model_open(&model, path, &err) == code, "%s: %s", path, err.text);
-    return err.text;
-}
-
-TEST(a_name_of_the_hub_gets_the_command_that_downloads_it)
-{
-    static const char *const names[] = {"openai-community/gpt2", "me/my.model_2"};
+    static const struct {
+        const char *command, *path; /* command: of the shell, before */
+        int code;
+        const char *first, *second;
+    } wrongs[] = {
+        {"true", "openai-community/gpt2", -ENOENT,
+         "--model openai-community/gpt2: no such directory; if it is on the Hugging Face hub, download it: hf download "
+         "openai-community/gpt2 --local-dir gpt2, then --model ./gpt2",
+         ""},
+        {"true", "me/my.model_2", -ENOENT, "hf download me/my.model_2 --local-dir my.model_2, then", ""},
+        {"true", "gpt2-xl", -ENOENT, "hf download openai-community/gpt2-xl --local-dir gpt2-xl, then --model ./gpt2-xl",
+         ""},
+        {"mkdir 'my old'; mv config.json 'my old'", "my old", -ENOENT, "my old/config.json to begin with fresh weights",
+         ""},
+        {"touch 'my old/pytorch_model-00001-of-00002.bin'", "my old", -ENOENT,
+         "my old holds pytorch_model.bin and no *.safetensors; convert it: python3 -c ", " 'my old'"},
+        {"true", "my old/pytorch_model-00001-of-00002.bin", -EINVAL, "name the directory that holds it", ""},
+    };
     static const char *const paths[] = {"./openai/gpt2", "/openai/gpt2", "a/b/c", "a/",  "/",        "../gpt2",
                                         "here/gone",     "a/b c",        "a/.b",  "a//", "none.json"};
+    struct client_model model;
+    struct error err;
 
-    ck_assert_str_eq(refused(names[0], -ENOENT),
-                     "--model openai-community/gpt2: no such directory; if it is on the Hugging Face hub, download it: "
-                     "hf download openai-community/gpt2 --local-dir gpt2, then --model ./gpt2");
-    ck_assert_holds(refused(names[1], -ENOENT), "hf download me/my.model_2 --local-dir my.model_2, then");
-    ck_assert_int_eq(mkdir("here", 0700), 0);
+    processes_config("config.json", 1, 2, 8, 16);
+    for (int i = 0; i < COUNT(wrongs); i++) {
+        expect(wrongs[i].command, 0);
+        ck_assert_int_eq(client_model_open(&model, wrongs[i].path, &err), wrongs[i].code);
+        ck_assert_holds(err.text, wrongs[i].first, wrongs[i].second);
+    }
+    expect("mkdir here", 0);
     for (int i = 0; i < COUNT(paths); i++) {
-        struct error err;
         client_preset_missing(paths[i], -ENOENT, &err);
         ck_assert_holds(err.text, "No such file or directory");
         ck_assert_msg(!strstr(err.text, "hf download"), "%s: %s", paths[i], err.text);
     }
-}
-
-TEST(a_preset_s_name_is_no_directory_of_weights)
-{
-    struct error err;
-
-    ck_assert_holds(refused("gpt2-xl", -ENOENT),
-                    "hf download openai-community/gpt2-xl --local-dir gpt2-xl, then --model ./gpt2-xl");
     client_preset_missing("byte-small", -ENOENT, &err); /* nobody published that */
     ck_assert_str_eq(err.text, "--model byte-small: No such file or directory");
     client_preset_missing("gpt2", -EACCES, &err);
     ck_assert_str_eq(err.text, "--model gpt2: Permission denied");
-}
-
-TEST(weights_of_pytorch_get_the_command_that_converts_them)
-{
-    const char *said;
-
-    ck_assert_int_eq(mkdir("my old", 0700), 0);
-    processes_config("my old/config.json", 1, 2, 8, 16);
-    ck_assert_holds(refused("my old", -ENOENT), "my old/config.json to begin with fresh weights");
-    processes_put_text("my old/pytorch_model-00001-of-00002.bin", "");
-    said = refused("my old", -ENOENT);
-    ck_assert_holds(said, "my old holds pytorch_model.bin and no *.safetensors; convert it: python3 -c ");
-    ck_assert_str_eq(said + strlen(said) - strlen(" 'my old'"), " 'my old'");
-    ck_assert_holds(refused("my old/pytorch_model-00001-of-00002.bin", -EINVAL), "name the directory that holds it");
 }
 
 TEST(fresh_weights_of_a_published_name_are_said_to_be_fresh)
