@@ -34,15 +34,14 @@ struct given {
     bool first;
 };
 
-static void fold(struct store_fixture *f, uint32_t unit, const struct given *given, enum store_fold how,
-                 const struct hyper *hp)
+static void fold(struct store_fixture *f, uint32_t unit, const struct given *given, enum store_fold how)
 {
     const uint64_t n = f->model.units[unit].n;
     float *g = plain_zeros(n, sizeof *g);
 
     for (uint64_t i = 0; i < n; i++)
         g[i] = gradient_at(i, given->seed, given->exact);
-    store_fixture_fold(f, unit, &(struct store_given){g, given->type, given->first, given->part}, how, hp);
+    store_fixture_fold(f, unit, &(struct store_given){g, given->type, given->first, given->part}, how, &hyper);
     free(g);
 }
 
@@ -55,7 +54,7 @@ static void train(struct store_fixture *f, uint64_t n_steps, uint32_t n_parts, b
             const enum store_fold how = store_fold_kind(&f->store, unit, n_parts, adamw);
             const uint32_t n_visits = f->model.units[unit].n_visits;
             for (uint32_t i = 0; i < n_visits * n_parts; i++)
-                fold(f, unit, &(struct given){exact, type, t * 100 + unit * 10 + i, i % n_parts, i == 0}, how, &hyper);
+                fold(f, unit, &(struct given){exact, type, t * 100 + unit * 10 + i, i % n_parts, i == 0}, how);
             store_update(&f->store, unit, how, &hyper);
         }
 }
@@ -124,7 +123,7 @@ TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
 
     store_fixture_open_as(&f, store_fixture_big, false, &options);
     const uint32_t unit = 2;
-    fold(&f, unit, &(struct given){.seed = 5, .first = true}, STORE_FOLD_HOLD, &hyper);
+    fold(&f, unit, &(struct given){.seed = 5, .first = true}, STORE_FOLD_HOLD);
     ck_assert_uint_eq(f.model.units[unit].n_slices, 2);
     for (uint64_t i = 0; i < f.model.units[unit].n; i++)
         want += (long double)gradient_at(i, 5, NUMBER_FP32) * gradient_at(i, 5, NUMBER_FP32);
@@ -183,8 +182,7 @@ TEST_EACH(sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 12)
         struct store_values before = store_fixture_values(&f, unit);
         const uint64_t seeds[2] = {t * 2, t * 2 + 1};
         for (uint32_t part = 0; part < 2; part++)
-            fold(&f, unit, &(struct given){.seed = seeds[part], .part = part, .first = part == 0}, STORE_FOLD_MOMENTS,
-                 &hyper);
+            fold(&f, unit, &(struct given){.seed = seeds[part], .part = part, .first = part == 0}, STORE_FOLD_MOMENTS);
         store_update(&f.store, unit, STORE_FOLD_MOMENTS, &hyper);
         struct store_values after = store_fixture_values(&f, unit);
         const struct random_key key = random_site_key(99, t, u->id, RANDOM_MOMENTS);
@@ -244,13 +242,11 @@ TEST_EACH(an_update_is_clipped_tensor_by_tensor, 4)
         for (uint64_t i = 0; i < u->n; i++)
             g[i] = (double)gradient_at(i, t * 2, NUMBER_FP32) + (tied ? gradient_at(i, t * 2 + 1, NUMBER_FP32) : 0);
         for (uint32_t visit = 0; visit < n_visits; visit++)
-            fold(&f, unit, &(struct given){.seed = t * 2 + visit, .first = visit == 0}, how, &hyper);
+            fold(&f, unit, &(struct given){.seed = t * 2 + visit, .first = visit == 0}, how);
         store_update(&f.store, unit, how, &hyper);
-        for (uint32_t i = 0; i < u->n_pieces; i++) {
-            const struct model_piece *p = &f.model.pieces[u->first_piece + i];
+        for (const struct model_piece *p = &f.model.pieces[u->first_piece], *end = p + u->n_pieces; p < end; p++)
             expect_clipped(w + p->offset, m + p->offset, v + p->offset, g + p->offset, p->n, t, 0.5,
                            f.model.tensors[p->tensor].n_dims == 2);
-        }
         x = store_fixture_values(&f, unit);
         for (uint64_t i = 0; i < u->n; i++)
             if (!(fabs(x.w[i] - w[i]) <= 1e-6 * hyper.lr + (double)t * 0x1p-24 * fabs(w[i])))
@@ -306,8 +302,7 @@ TEST_IF(memory_that_must_be_locked_and_may_not_be_is_refused, test_forks())
     store_free(&f.store);
     options.require_pinned = true;
     ck_assert_int_eq(store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
-    ck_assert_ptr_nonnull(strstr(err.text, "`ulimit -l` is 8 KiB"));
-    ck_assert_ptr_nonnull(strstr(err.text, "--require-pinned"));
+    ck_assert_holds(err.text, "`ulimit -l` is 8 KiB", "--require-pinned");
     limit.rlim_cur = strtoull(err.text, NULL, 10) * 1024 - 1; /* the figure that it names is the one */
     ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
     ck_assert_int_eq(store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
