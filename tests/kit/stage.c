@@ -207,6 +207,47 @@ void stage_kill(pid_t pid)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
 
+static void (*daemon_does)(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
+
+static void ignore_opening(struct session *s, const struct message *peer)
+{
+    (void)s, (void)peer;
+}
+
+static void ignore_closing(struct session *s, const char *reason)
+{
+    (void)s, (void)reason;
+}
+
+static void be_the_daemon(struct stage *st)
+{
+    const struct session_events events = {ignore_opening, daemon_does, ignore_closing};
+    struct error err = {""};
+
+    ck_assert_msg(session_listen(&st->listener, &st->loop, st->directory, &events, NULL, &err) == 0, "%s", err.text);
+    stage_signal(st);
+    uv_run(&st->loop, UV_RUN_DEFAULT);
+}
+
+pid_t stage_begin_daemon(struct stage *st,
+                         void (*does)(struct session *s, const struct message *m, const int *fds, unsigned n_fds))
+{
+    stage_begin(st);
+    daemon_does = does;
+    const pid_t pid = stage_fork(st, be_the_daemon);
+    stage_await(st);
+    return pid;
+}
+
+void stage_end_daemon(struct stage *st, pid_t pid)
+{
+    char command[100];
+
+    stage_kill(pid);
+    snprintf(command, sizeof command, "rm -r %s", st->directory); /* what a daemon leaves behind that was killed */
+    ck_assert_int_eq(system(command), 0);
+}
+
 int raw_try_at(struct raw *raw, struct stage *st, const char *door)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -56,6 +56,12 @@ void stage_signal(struct stage *st); /* between the two: each await ends with a 
 void stage_await(struct stage *st);
 void stage_kill(pid_t pid);
 
+/* A daemon in a process of its own, which does nothing but this with each message that comes. It listens on return. Ends
+ * with its directory. */
+pid_t stage_begin_daemon(struct stage *st, void (*on_message)(struct session *s, const struct message *m,
+                                                              const int *fds, unsigned n_fds));
+void stage_end_daemon(struct stage *st, pid_t pid);
+
 /* A peer that says what it likes: a door, and once attached a channel, unless the stage is by_door: then what is said by
  * the channel below goes through the door. */
 struct raw {

@@ -104,27 +104,6 @@ static void on_evaluate(struct session *session, const struct message *m, const 
     session_send(session, &reply);
 }
 
-static void on_open(struct session *session, const struct message *peer)
-{
-    (void)session, (void)peer;
-}
-
-static void on_closed(struct session *session, const char *reason)
-{
-    (void)session, (void)reason;
-}
-
-static void be_the_daemon(struct stage *stage)
-{
-    static const struct session_events events = {on_open, on_evaluate, on_closed};
-    struct error err = {""};
-
-    ck_assert_msg(session_listen(&stage->listener, &stage->loop, stage->directory, &events, NULL, &err) == 0, "%s",
-                  err.text);
-    stage_signal(stage);
-    uv_run(&stage->loop, UV_RUN_DEFAULT);
-}
-
 TEST(a_client_believes_no_daemon_that_has_no_number)
 {
     static const char *const files[] = {"ids.bin"};
@@ -134,13 +113,10 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     struct client_data data;
     static struct stage st; /* its loop is there to the end of this process */
     struct error err = {""};
-    char command[200];
     uint64_t n_tokens;
     double loss;
 
-    stage_begin(&st);
-    const pid_t pid = stage_fork(&st, be_the_daemon);
-    stage_await(&st);
+    const pid_t pid = stage_begin_daemon(&st, on_evaluate);
     processes_write(files[0], (const char[32]){0}, 32);
     ck_assert_msg(client_data_open(&data, files, 1, &err) == 0 && client_data_check(&data, &rules, &err) == 0, "%s",
                   err.text);
@@ -153,7 +129,5 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     client_job_free(&job);
     client_link_free(&link);
     client_data_free(&data);
-    stage_kill(pid);
-    snprintf(command, sizeof command, "rm -r %s", st.directory);
-    ck_assert_int_eq(system(command), 0);
+    stage_end_daemon(&st, pid);
 }

@@ -82,28 +82,6 @@ static void on_message(struct session *s, const struct message *m, const int *fd
         session_send(s, course->does == SAVE ? &saved : &refused);
 }
 
-static void on_open(struct session *s, const struct message *peer)
-{
-    (void)s;
-    ck_assert_int_eq(peer->hello.role, ROLE_VIEWER);
-}
-
-static void on_closed(struct session *s, const char *reason)
-{
-    (void)s, (void)reason;
-}
-
-static void be_the_daemon(struct stage *stage)
-{
-    static const struct session_events events = {on_open, on_message, on_closed};
-    struct error err = {""};
-
-    ck_assert_msg(session_listen(&stage->listener, &stage->loop, stage->directory, &events, NULL, &err) == 0, "%s",
-                  err.text);
-    stage_signal(stage);
-    uv_run(&stage->loop, UV_RUN_DEFAULT);
-}
-
 static int n_asked;
 
 static int give_up(void *data, struct error *err)
@@ -116,12 +94,9 @@ static int fetch(struct client_model *model, uint64_t *step, struct error *err)
 {
     const struct client_watch watch = {give_up, NULL};
 
-    stage_begin(&st);
-    const pid_t pid = stage_fork(&st, be_the_daemon);
-    stage_await(&st);
+    const pid_t pid = stage_begin_daemon(&st, on_message);
     int rc = client_snapshot_fetch(model, step, st.directory, course->does == SILENT ? &watch : NULL, NULL, err);
-    stage_kill(pid);
-    ck_assert_int_eq(system(print("rm -r %s", st.directory)), 0); /* what a daemon leaves behind that was killed */
+    stage_end_daemon(&st, pid);
     return rc;
 }
 
