@@ -186,12 +186,16 @@ TEST(a_text_begins_with_ids_as_with_their_bytes_and_without_either_after_a_new_l
     struct eps_generate_options options = greedy(NULL);
     uint32_t ids[MAX_TOKENS];
     struct heard a, b, c;
+    struct eps_error error;
 
     options.prompt_ids = ids, options.n_prompt_ids = strlen(prompt_of(2));
     for (size_t i = 0; i < options.n_prompt_ids; i++)
         ids[i] = (unsigned char)prompt_of(2)[i];
     generate(&a, &options);
     check_text(&a, 2);
+    options.prompt = "x", options.prompt_bytes = 1; /* with one of them */
+    ck_assert_int_eq(eps_generate(&(struct eps_generated){0}, &options, NULL, NULL, &error), -EDOM);
+    ck_assert_holds(error.text, "--prompt", "--ids");
     ck_assert_uint_eq(generate(&a, &nothing).n_prompt, 1);
     generate(&b, &empty);
     generate(&c, &line);
