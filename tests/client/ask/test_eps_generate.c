@@ -361,6 +361,9 @@ TEST(a_text_beyond_the_positions_says_that_the_window_moved)
     expect(GENERATE "--prompt '" PROMPT "' --tokens 497 --temperature 0", 0);
     ck_assert_msg(strncmp(command_err(), note, sizeof note - 1) == 0, "%s", command_err());
     expect(GENERATE "--prompt '" PROMPT "' --tokens 496 --temperature 0 --json", 0, "\"slides\": 0", "\"tokens\": 496");
+    for (unsigned slides = 0; slides < 2; slides++) /* and with a prompt that does */
+        expect(print(GENERATE "--prompt \"$(head -c %u text)\" --tokens 1 --json", 512 + slides), 0,
+               print("\"slides\": %u", slides));
 }
 
 static bool has_text(void *name)

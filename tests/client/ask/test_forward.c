@@ -156,19 +156,22 @@ TEST_EACH(whoever_names_a_daemon_waits_for_it_and_for_what_it_needs, 5)
 /* All wait at the same time. */
 TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
 {
+    static const char *const whats[] = {"train", "with", "eval", "live"};
     struct lab lab = {.waited = ""};
 
     start_daemon(&lab);
-    expect("for name in nobody lab; do eps train --model tiny.json --data tiny.txt --connect $name 2>$name.err & "
-           "eps eval --data tiny.txt --connect $name 2>eval-$name.err & eps generate --connect $name 2>gen-$name.err & "
-           "done; wait",
+    expect("for name in nobody lab; do to() { eps \"$@\" --connect $name 2>$what-$name.err & }; "
+           "what=train; to train --model tiny.json --data tiny.txt; what=with; to generate --model alone --prompt x; "
+           "what=eval; to eval --data tiny.txt; what=live; to generate; done; wait",
            0);
-    for (int i = 0; i < 3; i++)
-        expect_file(print("%snobody.err", ((const char *const[]){"", "eval-", "gen-"})[i]),
+    for (int i = 0; i < COUNT(whats); i++) {
+        expect_file(print("%s-nobody.err", whats[i]),
                     "no daemon nobody after 10 s: start one with epsd --listen nobody, or check the address");
-    expect_file("lab.err", "the daemon lab has no worker after 10 s: attach one with eps-worker --connect lab");
-    expect_file("eval-lab.err", "trains nothing", "--model");
-    expect_file("gen-lab.err", "trains nothing", "--model");
+        expect_file(print("%s-lab.err", whats[i]),
+                    i < 2 ? "the daemon lab has no worker after 10 s: attach one with eps-worker --connect lab"
+                          : "trains nothing");
+    }
+    expect_file("eval-lab.err", "--model");
     expect("eps eval --data tiny.txt", 2, "--model is needed", "live"); /* one that trains nothing is none */
     expect("eps generate --ids 1", 2, "--model is needed", "live");
     kill(lab.daemon, SIGTERM);
