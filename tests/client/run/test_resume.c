@@ -37,7 +37,7 @@ struct script {
     int level;
     void (*act)(uint64_t step);
     uint64_t done;
-    unsigned n_save_failed, n_notes;
+    unsigned n_saved, n_save_failed, n_notes;
     char why[512];
 };
 
@@ -48,6 +48,13 @@ static void on_step(void *user, const struct eps_step *step)
     s->done = step->step;
     if (s->act)
         s->act(step->step);
+}
+
+static void on_saved(void *user, uint64_t step, const char *path)
+{
+    (void)step;
+    ck_assert_int_eq(access(path, F_OK), 0);
+    ((struct script *)user)->n_saved++;
 }
 
 static void on_save_failed(void *user, uint64_t step, const char *why)
@@ -78,6 +85,7 @@ static struct eps_error error;
 static int train(const struct eps_train_options *options, struct script *script)
 {
     static const struct eps_train_events events = {.on_step = on_step,
+                                                   .on_saved = on_saved,
                                                    .on_save_failed = on_save_failed,
                                                    .on_note = on_note,
                                                    .should_stop = should_stop};
@@ -206,6 +214,7 @@ TEST(a_directory_is_one_run_s_at_a_time_which_may_go_beyond_its_end)
     o = resume("longer", NULL), o.steps = 8;
     script = (struct script){.stop_after = UINT64_MAX};
     ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert_uint_eq(script.n_saved, 2);
     ck_assert_uint_eq(script.n_notes, 2); /* where it goes on from; that the schedule has another end */
     ck_assert_str_eq(outputs_names("longer"), "latest log metrics.jsonl step-7 step-8 ");
     check_metrics("longer", 1, 8);
