@@ -176,6 +176,7 @@ TEST(help_is_a_page_and_it_and_version_are_commands_too)
     }
     for (int i = 0; i < COUNT(same); i++)
         expect(print("a=$(%s) && b=$(%s) && test \"$a\" = \"$b\" && echo \"$a\"", same[i][0], same[i][1]), 0, "eps");
+    expect("eps train --help", 0, "130"); /* how it ends */
     expect("eps help train eval", 2);
     expect("eps", 2, "train"); /* the words of --help, as a mistake */
 }

@@ -204,7 +204,7 @@ TEST(it_can_be_suspended)
     await("\nsame");
     keys("fg Enter");
     await("\nunits ");
-    keys("q");
+    keys("Q");
     await("\nsame");
 }
 
