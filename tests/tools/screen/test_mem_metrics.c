@@ -19,14 +19,6 @@ static void say_metrics(const char *text)
     json_decref(list);
 }
 
-static void say_table(const struct eps_memory *side)
-{
-    FILE *file = open_memstream(&said, &n_said);
-
-    memory_print(file, side);
-    fclose(file);
-}
-
 static void drop(void)
 {
     free(said);
@@ -90,7 +82,9 @@ TEST_EACH(a_table_shows_the_plan_and_the_pages_where_they_are_known, 4)
                                     .n_rows = 1,
                                     .pages = {_i == 1, 8192, 1024, 0, 2, {4096, 4096}}};
 
-    say_table(&side);
+    FILE *file = open_memstream(&said, &n_said);
+    memory_print(file, &side);
+    fclose(file);
     ck_assert_holds(said, tables[_i]);
     if (_i < 2)
         ck_assert_str_eq(said, tables[_i]);
