@@ -1,9 +1,9 @@
-/* Attention in tiles against attention by the formula: causal and to all keys, heads that share keys and values. */
+/* Attention in tiles, from a row or from a cache: causal and to all keys, heads that share keys and values. */
 #include "tests/kit/device/operation.h"
-#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
+#include <string.h>
 
 SUITE_LABELS(single, on_cuda_release, on_cudnn)
 
@@ -24,8 +24,6 @@ static const struct shape {
     {2, 17, 1, 1, 40, .p = 0.1f},
     {2, 65, 3, 3, 25, .p = 0},
     {1, 130, 2, 2, 80, .p = 0.2f},
-    {1, 191, 1, 1, 100, .p = 0},
-    {1, 67, 2, 2, 7, .p = 0.3f},
     {1, 256, 1, 1, 64, .p = 0},
     {1, 128, 2, 2, 8, .is_prepared = true},
     {2, 384, 1, 1, 64, .is_prepared = true},
@@ -33,7 +31,6 @@ static const struct shape {
     {1, 130, 1, 1, 64, .p = 0},
     {1, 65, 1, 1, 128, .p = 0},
     {1, 35, 1, 1, 128, .p = 0.2f},
-    {1, 66, 1, 1, 64, .p = 0.1f},
     {1, 3, 1, 1, 257, .p = 0},
     {1, 5, 4, 2, 6, .p = 0},
     {2, 65, 3, 1, 24, .p = 0},
@@ -42,9 +39,8 @@ static const struct shape {
     {1, 1, 1, 1, 1, .full = true},
     {2, 17, 2, 2, 40, .full = true, .p = 0.1f},
     {1, 64, 2, 2, 64, .full = true},
-    {1, 150, 2, 2, 16, .full = true},
+    {1, 70, 2, 2, 16, .full = true},
     {3, 20, 2, 2, 8, .full = true, .length = 7},
-    {2, 140, 1, 1, 32, .full = true, .length = 60},
     {2, 130, 4, 2, 20, .full = true, .length = 64},
     {2, 70, 6, 3, 64, .full = true, .length = 1, .p = 0.3f},
 };
@@ -53,140 +49,108 @@ enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ROW = 5 };
 static const struct random_key key = {{11, 22}};
 static const float scale = 0.4f;
 
-/* One shape's inputs and what the reference makes of them. */
 struct attention {
+    struct call_test test;
     const struct shape *shape;
-    enum number_type type;
-    size_t width, stride, n_out, n_qkv, n_sum;
-    size_t n_rows, first_row; /* of a call */
-    void *qkv, *out, *dy;     /* out: the reference's, rounded */
-    uint32_t *lengths;
-    double *want_out, *want_sum, *want_gradient;
 };
-
-static void set_up(struct attention *t, const struct shape *s, enum number_type type)
-{
-    const size_t width = s->n_heads * s->head_width, stride = width + 2 * s->n_kv_heads * s->head_width;
-    const size_t tokens = s->n_rows * s->n_tokens, n_sum = tokens * s->n_heads;
-
-    *t = (struct attention){s,      type,           width,
-                            stride, tokens * width, tokens * stride,
-                            n_sum,  s->n_rows,      .first_row = FIRST_ROW};
-    t->qkv = operation_values(type, t->n_qkv, 1), t->dy = operation_values(type, t->n_out, 2);
-    t->out = operation_room(type, t->n_out);
-    t->want_out = operation_zeros(t->n_out), t->want_sum = operation_zeros(n_sum);
-    t->want_gradient = operation_zeros(t->n_qkv);
-    t->lengths = s->length ? mirror_array(s->n_rows, sizeof *t->lengths) : NULL;
-    for (size_t row = 0; row < s->n_rows && s->length; row++)
-        t->lengths[row] = (uint32_t)(row + 1 < s->n_rows ? s->n_tokens : s->length);
-
-    double *factors = operation_zeros(n_sum * s->n_tokens), *qkv = operation_widen(type, t->qkv, t->n_qkv);
-    const size_t row = s->n_heads * s->n_tokens * s->n_tokens;
-    for (size_t i = 0; i < n_sum * s->n_tokens; i++)
-        factors[i] = reference_dropout(s->p, key, FIRST_ROW + i / row, i % row);
-    struct reference_attention op = {.n_rows = s->n_rows,
-                                     .n_tokens = s->n_tokens,
-                                     .n_heads = s->n_heads,
-                                     .width = width,
-                                     .n_kv_heads = s->n_kv_heads,
-                                     .full = s->full,
-                                     .lengths = t->lengths,
-                                     .scale = (double)scale,
-                                     .factors = factors};
-    reference_attention(t->want_out, t->want_sum, qkv, &op);
-    for (size_t i = 0; i < t->n_out; i++)
-        operation_set(type, t->out, i, (float)t->want_out[i]);
-    op.out = operation_widen(type, t->out, t->n_out);
-    reference_attention_backward(t->want_gradient, operation_widen(type, t->dy, t->n_out), qkv, &op);
-}
-
-static size_t scratch_bytes(const struct mirror *at, const struct attention *t)
-{
-    const struct shape *s = t->shape;
-    struct plan_attention_scratch scratch;
-
-    plan_attention_lay_out(&scratch, backend_get()->attention, s->n_rows, s->n_tokens, s->n_heads, t->width);
-    return s->is_prepared && scratch.way != PLAN_ATTENTION_OWN
-               ? scratch.bytes
-               : at->plan->scratch_bytes(t->n_rows, s->n_tokens, s->n_heads, s->n_kv_heads, t->width, at->n_threads);
-}
-
-/* The inputs on the device; scratch that holds NaNs before, and not a byte more than asked for. */
-static struct device_attention place(struct mirror *at, const struct attention *t)
-{
-    const struct shape *s = t->shape;
-
-    return (struct device_attention){.n_rows = t->n_rows,
-                                     .n_tokens = s->n_tokens,
-                                     .n_heads = s->n_heads,
-                                     .width = t->width,
-                                     .n_kv_heads = s->n_kv_heads,
-                                     .full = s->full,
-                                     .lengths = mirror_of(at, t->lengths),
-                                     .scale = scale,
-                                     .qkv = mirror_of(at, t->qkv),
-                                     .out_gradient = mirror_of(at, t->dy),
-                                     .scratch = mirror_scratch(at, scratch_bytes(at, t)),
-                                     .dropout = {s->p, key, t->first_row}};
-}
-
-static void prepare(struct mirror *at, const struct attention *t, const struct device_attention *op)
-{
-    char told[DEVICE_TOLD];
-
-    if (t->shape->is_prepared)
-        at->ops->prepare_attention(at->dev, op, backend_get()->attention, told);
-}
-
-static void run_forward(struct mirror *at, void *const out[], const void *context)
-{
-    struct device_attention op = place(at, context);
-
-    op.out = out[0], op.log_sum_exp = out[1];
-    prepare(at, context, &op);
-    at->ops->attention(at->dev, &op);
-}
-
-static struct device_attention run_own_forward(struct mirror *at, void *gradient, const struct attention *t)
-{
-    struct device_attention op = place(at, t);
-
-    op.out = mirror_scratch(at, t->n_out * number_bytes(t->type));
-    op.log_sum_exp = mirror_scratch(at, t->n_sum * sizeof(float));
-    op.qkv_gradient = gradient;
-    prepare(at, t, &op);
-    at->ops->attention(at->dev, &op);
-    return op;
-}
-
-/* From the log-sum-exp of the device's own forward pass, of whose rounding backward makes up for its own, and the
- * output of the reference's, rounded: a device's might be on the other side of a tie. */
-static void run_backward(struct mirror *at, void *const out[], const void *context)
-{
-    const struct attention *t = context;
-    struct device_attention op = run_own_forward(at, out[0], t);
-
-    op.out = mirror_of(at, t->out);
-    at->ops->attention_backward(at->dev, &op);
-}
-
-static void run_both(struct mirror *at, void *const out[], const void *context)
-{
-    struct device_attention op = run_own_forward(at, out[0], context);
-
-    op.scratch = mirror_scratch(at, scratch_bytes(at, context));
-    at->ops->attention_backward(at->dev, &op);
-}
 
 /* Sums of a few hundred terms of size 1 in fp32, in blocks: a few times 2^-24; scores of up to 0.4 * 4 * sqrt(width),
  * whose own rounding the exponential passes on, make it a few more. */
 static const double tolerance = 40 * 0x1p-24;
 
 /* Where the values are bf16, a CUDA device's matrix units are given probabilities, and in backward gradients of scores,
- * rounded to bf16 too: each by up to 2^-8 of itself, either way, and a sum of them by less than that of the largest. */
-static double near(const struct attention *t)
+ * rounded to bf16 too: each by up to 2^-8 of itself, either way, and a sum of them by less than that of the largest.
+ * Backward half as much again: the output is not the device's own, whose error would cancel some of the probabilities'. */
+static double near(const struct call_test *test, const char *output)
 {
-    return backend_get()->cuda && t->type == NUMBER_BF16 ? 0x1p-8 : tolerance;
+    const bool rounds = backend_get()->cuda && test->type == NUMBER_BF16 && strcmp(output, "log_sum_exp") != 0;
+
+    return (rounds ? 0x1p-8 : tolerance) * (test->call.kind == CALL_attention_backward ? 1.5 : 1);
+}
+
+static struct attention attention_of(const struct shape *s, int type)
+{
+    struct attention t = {.test = {.type = (enum number_type)type, .near = near}, .shape = s};
+
+    t.test.call = (struct call){.kind = CALL_attention,
+                                .attention = {.n_rows = s->n_rows,
+                                              .n_tokens = s->n_tokens,
+                                              .n_heads = s->n_heads,
+                                              .width = s->n_heads * s->head_width,
+                                              .n_kv_heads = s->n_kv_heads,
+                                              .full = s->full,
+                                              .lengths = s->length ? (void *)call_given : NULL,
+                                              .scale = scale,
+                                              .dropout = {s->p, key, FIRST_ROW}}};
+    return t;
+}
+
+static void draw_lengths(struct call_test *test)
+{
+    const struct shape *s = ((const struct attention *)test)->shape;
+    uint32_t *lengths = (void *)(uintptr_t)test->host.attention.lengths;
+
+    for (size_t row = 0; row < s->n_rows && lengths; row++)
+        lengths[row] = (uint32_t)(row + 1 < s->n_rows ? s->n_tokens : s->length);
+}
+
+/* For backward: also the output of the reference's, rounded: a device's might be on the other side of a tie. */
+static void draw_output(struct call_test *test)
+{
+    struct attention whole = *(const struct attention *)test;
+    struct call_test *const forward = &whole.test;
+    const double *expected[CALL_ARRAYS];
+
+    draw_lengths(test);
+    forward->call.kind = CALL_attention, forward->prepare = draw_lengths;
+    call_make(forward);
+    forward->host.attention.qkv = test->host.attention.qkv;
+    call_expect(forward, expected);
+    const struct call_array *out = call_find(test, "out");
+    for (size_t i = 0; i < out->n; i++)
+        operation_set(test->type, call_get(out), i, (float)expected[call_find(forward, "out") - forward->arrays.a][i]);
+}
+
+/* Where it is the library's: its scratch, which holds NaNs before, and not a byte more than asked for. */
+static void prepare(struct mirror *at, struct device_attention *op, const struct call_test *test)
+{
+    struct plan_attention_scratch scratch;
+    char told[DEVICE_TOLD];
+
+    if (!((const struct attention *)test)->shape->is_prepared)
+        return;
+    plan_attention_lay_out(&scratch, backend_get()->attention, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    if (scratch.way != PLAN_ATTENTION_OWN)
+        op->scratch = mirror_scratch(at, scratch.bytes);
+    at->ops->prepare_attention(at->dev, op, backend_get()->attention, told);
+}
+
+static void prepare_alone(struct mirror *at, struct call *call, const struct call_test *test)
+{
+    prepare(at, &call->attention, test);
+}
+
+/* From the log-sum-exp of the device's own forward pass, of whose rounding backward makes up for its own. */
+static struct device_attention run_forward(struct mirror *at, struct call *call, const struct call_test *test)
+{
+    struct device_attention op = call->attention;
+
+    op.out = mirror_scratch(at, op.n_rows * op.n_tokens * op.width * number_bytes(test->type));
+    prepare(at, &op, test);
+    call->attention.scratch = op.scratch;
+    at->ops->attention(at->dev, &op);
+    return op;
+}
+
+static void run_forward_first(struct mirror *at, struct call *call, const struct call_test *test)
+{
+    run_forward(at, call, test);
+}
+
+/* Then backward of its output. */
+static void run_both(struct mirror *at, struct call *call, const struct call_test *test)
+{
+    call->attention = run_forward(at, call, test);
 }
 
 /* Where cuDNN is found, what it has no part in is left to the run without it. */
@@ -195,85 +159,76 @@ static bool is_left_out(void)
     return backend_get()->attention != PLAN_ATTENTION_OWN;
 }
 
-/* Sets up case i of N_CASES, if it suits. */
-static bool draw(struct attention *t, int i)
+static bool suits(const struct shape *s)
 {
-    const struct shape *s = &shapes[i / NUMBER_TYPES];
-
-    if ((!s->is_prepared && is_left_out()) ||
-        !backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * s->n_tokens * s->n_heads * s->head_width)))
-        return false;
-    set_up(t, s, (enum number_type)(i % NUMBER_TYPES));
-    return true;
+    return (s->is_prepared || !is_left_out()) &&
+           backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * s->n_tokens * s->n_heads * s->head_width));
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-TEST_EACH(attention_is_the_formula, N_CASES)
+TEST_EACH(attention_is_the_formula, 2 * N_CASES)
 {
-    struct attention t;
+    const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
+    struct attention t = attention_of(s, _i / 2 % NUMBER_TYPES);
 
-    if (draw(&t, _i))
-        operation_check(
-            &(struct operation){.type = t.type,
-                                .run = run_forward,
-                                .context = &t,
-                                .parts = {{"out", t.n_out, t.want_out, near(&t), NULL, OPERATION_VALUES},
-                                          {"log_sum_exp", t.n_sum, t.want_sum, tolerance, .type = OPERATION_FP32}}});
-}
-
-/* Half as much again: the output is not the device's own, whose error would cancel some of the probabilities'. */
-TEST_EACH(attention_backward_is_the_formula, N_CASES)
-{
-    struct attention t;
-
-    if (draw(&t, _i))
-        operation_check(&(struct operation){.type = t.type,
-                                            .run = run_backward,
-                                            .context = &t,
-                                            .parts = {{"qkv_gradient", t.n_qkv, t.want_gradient, 1.5 * near(&t), NULL,
-                                                       OPERATION_VALUES}}});
+    if (!suits(s))
+        return;
+    t.test.call.kind = _i % 2 ? CALL_attention_backward : CALL_attention;
+    t.test.prepare = _i % 2 ? draw_output : draw_lengths;
+    t.test.before = _i % 2 ? run_forward_first : prepare_alone;
+    call_check(&t.test);
 }
 
 /* A row computed by itself, at its place in the minibatch, equals the same row among others: by our own kernels, as a
  * library may divide its work as it likes. */
 TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
 {
-    struct attention t;
     const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    struct attention all = attention_of(s, _i % NUMBER_TYPES), alone;
 
-    if (s->n_rows == 1 || s->is_prepared || !draw(&t, _i))
+    if (s->n_rows == 1 || s->is_prepared || !suits(s))
         return;
-    struct operation run = {.type = t.type, .run = run_both, .context = &t, .parts = {{.n = t.n_qkv}}};
-    const size_t last = s->n_rows - 1, row = t.n_qkv / s->n_rows;
-    void *all = operation_room(t.type, t.n_qkv), *alone = operation_room(t.type, row);
-    operation_run(&run, &all);
-    t.n_rows = 1, t.first_row += last;
-    t.qkv = device_element(t.type, t.qkv, last * row);
-    t.dy = device_element(t.type, t.dy, last * t.n_out / s->n_rows);
-    t.lengths = t.lengths ? t.lengths + last : NULL;
-    run.parts[0].n = row;
-    operation_run(&run, &alone);
-    ck_assert_mem_eq(alone, device_element(t.type, all, last * row), row * number_bytes(t.type));
+    all.test.call.kind = CALL_attention_backward, all.test.before = run_both;
+    alone = all;
+    alone.test.call.attention.n_rows = 1, alone.test.call.attention.dropout.first_row += s->n_rows - 1;
+    all.test.prepare = draw_lengths;
+    call_make(&all.test), call_make(&alone.test);
+    for (unsigned i = 0; i < all.test.arrays.n; i++) {
+        const struct call_array *a = &all.test.arrays.a[i], *one = &alone.test.arrays.a[i];
+        const size_t row = a->n / s->n_rows * call_type_bytes(a->type, all.test.type);
+        if (a->use & CALL_READ && !(a->use & CALL_FORWARD))
+            memcpy(call_get(one), (char *)call_get(a) + (s->n_rows - 1) * row, row);
+    }
+    call_once(&all.test), call_once(&alone.test);
+    const struct call_array *gradient = call_find(&alone.test, "qkv_gradient");
+    ck_assert_mem_eq(call_get(gradient),
+                     device_element(all.test.type, all.test.host.attention.qkv_gradient, (s->n_rows - 1) * gradient->n),
+                     gradient->n * number_bytes(all.test.type));
 }
 
 /* Scores of 1000 and -1000 would overflow an exponential that is not taken relative to the largest. */
-TEST_EACH(attention_holds_large_scores, NUMBER_TYPES)
+static void draw_large(struct call_test *test)
 {
     static const float values[] = {1, 2500, 3, 1, -2500, 5};
-    static const struct shape s = {1, 2, 1, 1, 1, .p = 0};
-    struct attention t;
 
-    set_up(&t, &s, (enum number_type)_i);
     for (size_t i = 0; i < 6; i++)
-        operation_set(t.type, t.qkv, i, values[i]);
-    const double out[] = {3, 3}, first = (double)number_from_bf16(number_to_bf16(2500)) * (double)scale;
-    const double sums[] = {_i == NUMBER_BF16 ? first : 1000, _i == NUMBER_BF16 ? first : 1000};
-    operation_check(&(struct operation){.type = t.type,
-                                        .run = run_forward,
-                                        .context = &t,
-                                        .parts = {{"out", 2, out, 0, NULL, OPERATION_VALUES},
-                                                  {"log_sum_exp", 2, sums, 0x1p-23, .type = OPERATION_FP32}}});
+        operation_set(test->type, (void *)(uintptr_t)test->host.attention.qkv, i, values[i]);
+}
+
+static double near_large(const struct call_test *test, const char *output)
+{
+    (void)test;
+    return strcmp(output, "out") == 0 ? 0 : 0x1p-23;
+}
+
+TEST_EACH(attention_holds_large_scores, NUMBER_TYPES)
+{
+    static const struct shape s = {1, 2, 1, 1, 1, .p = 0};
+    struct attention t = attention_of(&s, _i);
+
+    t.test.prepare = draw_large, t.test.near = near_large;
+    call_check(&t.test);
 }
 
 /* ---- from a cache of keys and values ---- */
@@ -283,11 +238,10 @@ TEST_EACH(attention_holds_large_scores, NUMBER_TYPES)
 static const struct cached_shape {
     size_t n_positions, first, n, n_heads, n_kv_heads, head_width;
 } cached_shapes[] = {
-    {1, 0, 1, 1, 1, 1},        {9, 0, 9, 3, 3, 4},      {9, 8, 1, 3, 3, 4},      {70, 63, 1, 2, 2, 3},
-    {70, 64, 1, 2, 2, 3},      {70, 65, 1, 5, 5, 7},    {90, 60, 10, 1, 1, 40},  {200, 130, 1, 2, 2, 64},
-    {150, 3, 64, 5, 5, 16},    {300, 129, 70, 2, 2, 5}, {128, 64, 64, 1, 1, 64}, {256, 255, 1, 2, 2, 100},
-    {256, 17, 200, 1, 1, 100}, {300, 257, 6, 2, 2, 24}, {140, 125, 7, 3, 3, 3},  {9, 4, 5, 1, 1, 600},
-    {8, 0, 5, 4, 2, 6},        {133, 125, 5, 4, 2, 64}, {99, 91, 5, 4, 1, 128},
+    {1, 0, 1, 1, 1, 1},      {9, 0, 9, 3, 3, 4},      {9, 8, 1, 3, 3, 4},       {70, 63, 1, 2, 2, 3},
+    {70, 64, 1, 2, 2, 3},    {90, 60, 10, 1, 1, 40},  {200, 130, 1, 2, 2, 64},  {150, 3, 64, 5, 5, 16},
+    {300, 129, 70, 2, 2, 5}, {128, 64, 64, 1, 1, 64}, {256, 255, 1, 2, 2, 100}, {300, 257, 6, 2, 2, 24},
+    {9, 4, 5, 1, 1, 600},    {8, 0, 5, 4, 2, 6},      {133, 125, 5, 4, 2, 64},  {99, 91, 5, 4, 1, 128},
 };
 enum { N_CACHED = COUNT(cached_shapes) * NUMBER_TYPES };
 
@@ -295,23 +249,25 @@ struct cached {
     struct cached_shape shape;
     struct shape whole;
     struct attention row; /* of all tokens */
-    size_t each;          /* tokens of a call before those that are looked at */
+    size_t width, stride;
+    size_t each; /* tokens of a call before those that are looked at */
 };
 
 static void run_cached(struct mirror *at, void *const out[], const void *context)
 {
     const struct cached *t = context;
     const struct cached_shape *s = &t->shape;
-    const size_t kv_width = s->n_kv_heads * s->head_width, width = t->row.width;
+    const enum number_type type = t->row.test.type;
+    const size_t kv_width = s->n_kv_heads * s->head_width, width = t->width;
     const size_t before_n = s->first < t->each ? s->first : t->each, most = s->n > before_n ? s->n : before_n;
-    char *before = mirror_scratch(at, (s->first + 1) * width * number_bytes(t->row.type));
+    char *before = mirror_scratch(at, (s->first + 1) * width * number_bytes(type));
     struct device_attention_cached op = {
         .n_heads = s->n_heads,
         .width = width,
         .n_kv_heads = s->n_kv_heads,
         .n_positions = s->n_positions,
         .scale = scale,
-        .cache = mirror_scratch(at, at->plan->cache_bytes(t->row.type, s->n_positions, s->n_kv_heads, kv_width)),
+        .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions, s->n_kv_heads, kv_width)),
         .scratch =
             mirror_scratch(at, at->plan->scratch_bytes(1, most, s->n_heads, s->n_kv_heads, width, at->n_threads))};
 
@@ -319,13 +275,24 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
         const bool is_before = op.first < s->first;
         const size_t left = (is_before ? s->first : s->first + s->n) - op.first;
         op.n_tokens = is_before && left > t->each ? t->each : left;
-        op.qkv = mirror_of(at, device_element(t->row.type, t->row.qkv, op.first * t->row.stride));
-        op.out = is_before ? before + op.first * width * number_bytes(t->row.type) : out[0];
+        op.qkv = mirror_of(at, device_element(type, t->row.test.host.attention.qkv, op.first * t->stride));
+        op.out = is_before ? before + op.first * width * number_bytes(type) : out[0];
         at->ops->attention_cached(at->dev, &op);
     }
 }
 
-/* Sets up case i of N_CACHED, if n_calls more of one token each suit. */
+static void make_cached(struct cached *t, const struct cached_shape *s, int type)
+{
+    *t = (struct cached){.shape = *s,
+                         .whole = {1, s->first + s->n, s->n_heads, s->n_kv_heads, s->head_width, .p = 0},
+                         .width = s->n_heads * s->head_width,
+                         .stride = (s->n_heads + 2 * s->n_kv_heads) * s->head_width,
+                         .each = 5};
+    t->row = attention_of(&t->whole, type);
+    call_make(&t->row.test);
+}
+
+/* Makes case i of N_CACHED, if n_calls more of one token each suit. */
 static bool draw_cached(struct cached *t, int i, size_t n_calls)
 {
     const struct cached_shape *s = &cached_shapes[i / NUMBER_TYPES];
@@ -333,60 +300,50 @@ static bool draw_cached(struct cached *t, int i, size_t n_calls)
 
     if (is_left_out() || !backend_suits(2 * (double)((n_calls + 1) * n * n * s->n_heads * s->head_width)))
         return false;
-    *t = (struct cached){.shape = *s, .whole = {1, n, s->n_heads, s->n_kv_heads, s->head_width, .p = 0}, .each = 5};
-    set_up(&t->row, &t->whole, (enum number_type)(i % NUMBER_TYPES));
+    make_cached(t, s, i % NUMBER_TYPES);
     return true;
 }
 
 /* Values that are bf16 are not rounded again in the cache; heads of width 100 make scores a little larger. */
 TEST_EACH(cached_attention_is_the_formula, N_CACHED)
 {
+    const double *expected[CALL_ARRAYS];
     struct cached t;
 
     if (!draw_cached(&t, _i, 0))
         return;
-    const size_t width = t.row.width;
-    operation_check(&(struct operation){.type = t.row.type,
+    call_expect(&t.row.test, expected);
+    const double *want = expected[call_find(&t.row.test, "out") - t.row.test.arrays.a];
+    operation_check(&(struct operation){.type = t.row.test.type,
                                         .run = run_cached,
                                         .context = &t,
-                                        .parts = {{"out", t.shape.n * width, t.row.want_out + t.shape.first * width,
-                                                   1.5 * tolerance, NULL, OPERATION_VALUES}}});
+                                        .parts = {{"out", t.shape.n * t.width, want + t.shape.first * t.width,
+                                                   1.5 * tolerance, NULL, CALL_VALUES}}});
 }
 
-TEST_EACH(how_tokens_came_to_the_cache_changes_no_bit, N_CACHED)
+/* However tokens came to the cache, and each query of a call by itself (some, under a sanitizer). */
+TEST_EACH(how_tokens_and_queries_come_changes_no_bit, N_CACHED)
 {
     static const size_t each[] = {1, 63, 64, 65, 1000};
+    const struct cached_shape *s = &cached_shapes[_i / NUMBER_TYPES];
     struct cached t;
 
-    if (!draw_cached(&t, _i, cached_shapes[_i / NUMBER_TYPES].first / 8))
+    if (!draw_cached(&t, _i, (s->first > s->n ? s->first : s->n) / 8))
         return;
-    const size_t n = t.shape.n * t.row.width;
-    struct operation operation = {.type = t.row.type, .run = run_cached, .context = &t, .parts = {{.n = n}}};
-    void *first = operation_room(t.row.type, n), *again = operation_room(t.row.type, n);
+    const enum number_type type = t.row.test.type;
+    const size_t n = s->n * t.width;
+    struct operation operation = {.type = type, .run = run_cached, .context = &t, .parts = {{.n = n}}};
+    void *first = operation_room(type, n), *again = operation_room(type, n), *one = operation_room(type, t.width);
     operation_run(&operation, &first);
     for (int i = 0; i < COUNT(each); i++) {
         t.each = each[i];
         operation_run(&operation, &again);
-        ck_assert_mem_eq(first, again, n * number_bytes(t.row.type));
+        ck_assert_mem_eq(first, again, n * number_bytes(type));
     }
-}
-
-/* Each query of a call by itself; some, under a sanitizer. */
-TEST_EACH(queries_of_a_call_are_as_one_by_one, N_CACHED)
-{
-    struct cached t;
-
-    if (!draw_cached(&t, _i, cached_shapes[_i / NUMBER_TYPES].n / 8))
-        return;
-    const size_t width = t.row.width, n = t.shape.n;
-    struct operation operation = {.type = t.row.type, .run = run_cached, .context = &t, .parts = {{.n = n * width}}};
-    void *all = operation_room(t.row.type, n * width), *one = operation_room(t.row.type, width);
-    operation_run(&operation, &all);
-    operation.parts[0].n = width, t.shape.n = 1;
-    for (size_t i = 0; i < n; i += SANITIZED ? 9 : 1) {
+    operation.parts[0].n = t.width, t.shape.n = 1, t.each = 5;
+    for (size_t i = 0; i < s->n; i += SANITIZED ? 9 : 1, t.shape.first += SANITIZED ? 9 : 1) {
         operation_run(&operation, &one);
-        ck_assert_mem_eq(one, device_element(t.row.type, all, i * width), width * number_bytes(t.row.type));
-        t.shape.first += SANITIZED ? 9 : 1;
+        ck_assert_mem_eq(one, device_element(type, first, i * t.width), t.width * number_bytes(type));
     }
 }
 
@@ -394,19 +351,22 @@ TEST_EACH(queries_of_a_call_are_as_one_by_one, N_CACHED)
 TEST_EACH(attention_passes_nan_on, 2 * NUMBER_TYPES)
 {
     enum { TOKENS = 130, AT = 70 };
-    struct cached t = {.shape = {TOKENS, 0, TOKENS, 2, 2, 10}, .whole = {1, TOKENS, 2, 2, 10, .p = 0}, .each = 5};
-    struct attention *row = &t.row;
-    const bool is_cached = _i / NUMBER_TYPES;
+    static const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10};
+    struct cached t;
 
-    set_up(row, &t.whole, (enum number_type)(_i % NUMBER_TYPES));
-    void *out = operation_room(row->type, row->n_out), *sums = operation_room(NUMBER_FP32, row->n_sum);
-    operation_set(row->type, row->qkv, AT * row->stride + row->width, NAN); /* the key's first number, head 0 */
-    operation_run(&(struct operation){.type = row->type,
-                                      .run = is_cached ? run_cached : run_forward,
-                                      .context = is_cached ? (const void *)&t : row,
-                                      .parts = {{.n = row->n_out},
-                                                {.n = is_cached ? 0 : row->n_sum, .type = OPERATION_FP32}}},
-                  (void *[]){out, sums});
+    make_cached(&t, &shape, _i % NUMBER_TYPES);
+    struct call_test *row = &t.row.test;
+    void *out = operation_room(row->type, TOKENS * t.width);
+    operation_set(row->type, (void *)(uintptr_t)row->host.attention.qkv, AT * t.stride + t.width,
+                  NAN); /* a key's first */
+    if (_i / NUMBER_TYPES)
+        operation_run(&(struct operation){.type = row->type,
+                                          .run = run_cached,
+                                          .context = &t,
+                                          .parts = {{.n = TOKENS * t.width}}},
+                      &out);
+    else
+        call_once(row), out = row->host.attention.out;
     for (size_t query = 0; query < TOKENS; query++)
-        ck_assert_int_eq(isnan(operation_get(row->type, out, query * row->width)), query >= AT);
+        ck_assert_int_eq(isnan(operation_get(row->type, out, query * t.width)), query >= AT);
 }

@@ -51,7 +51,7 @@ TEST_EACH(what_is_no_module_of_this_build_is_refused, N_WRONG)
     struct error err = {""};
 
     ck_assert_ptr_null(device_load(wrong[_i].path, &err));
-    ck_assert_msg(strstr(err.text, wrong[_i].sentence), "%s", err.text);
+    ck_assert_holds(err.text, wrong[_i].sentence);
 }
 
 /* What a worker in `directory`/bin says when it is told to use CUDA, and has no daemon. */
@@ -96,11 +96,11 @@ TEST(a_module_is_looked_for_beside_the_program_and_where_it_is_installed)
 
     link_or_copy(BIN_DIR "/cudasim/eps-cuda.so", directory, "lib/eps/eps-cuda.so");
     say(said, directory);
-    ck_assert_msg(strstr(said, "there is no device cuda:7: 1 is there"), "%s", said);
+    ck_assert_holds(said, "there is no device cuda:7: 1 is there");
 
     link_or_copy(BIN_DIR "/libother_build.so", directory, "bin/eps-cuda.so");
     say(said, directory);
-    ck_assert_msg(strstr(said, "is of eps 0.0.1"), "%s", said);
+    ck_assert_holds(said, "is of eps 0.0.1");
 
     snprintf(path, sizeof path, "rm -r %s", directory);
     ck_assert_int_eq(system(path), 0);

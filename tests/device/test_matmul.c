@@ -1,9 +1,9 @@
-/* Products against the plain one in double, and the activations that follow them against libm's. */
+/* Products, and what follows them. */
 #include "tests/kit/device/operation.h"
-#include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
+#include <string.h>
 
 SUITE_LABELS(long, slow, on_cuda_release)
 
@@ -17,213 +17,149 @@ static const struct shape {
     {700, 600, 3, 0}, {1, 391, 774, 3}, {1, 192, 3072, 0}, {512, 1024, 640, 0}, {777, 1000, 513, 8},
 };
 enum {
-    N_SHAPES = sizeof shapes / sizeof *shapes,
     N_SMALL = 7, /* what an activation follows does not depend on the shape */
     N_TRANSPOSITIONS = 4,
     N_ACTIVATIONS = MODEL_SILU + 1,
+    N_ODD = 60
 };
-
-struct product {
-    const struct shape *shape;
-    enum number_type type;
-    struct device_matmul op; /* all but c, and pre where it is written, on the host */
-    size_t n_c;              /* elements of c, gaps included */
-    double *ab;              /* (m, n) */
-};
-
-static void set_up(struct product *t, const struct shape *s, enum number_type type, bool ta, bool tb)
-{
-    const size_t a_rows = ta ? s->k : s->m, b_rows = tb ? s->n : s->k;
-    const size_t a_width = ta ? s->m : s->k, b_width = tb ? s->k : s->n;
-    const size_t a_stride = a_width + s->gap, b_stride = b_width + s->gap;
-    void *a = operation_values(type, a_rows * a_stride, 1), *b = operation_values(type, b_rows * b_stride, 2);
-    double *dense_a = operation_zeros(a_rows * a_width), *dense_b = operation_zeros(b_rows * b_width);
-
-    for (size_t i = 0; i < a_rows * a_width; i++)
-        dense_a[i] = (double)operation_get(type, a, i / a_width * a_stride + i % a_width);
-    for (size_t i = 0; i < b_rows * b_width; i++)
-        dense_b[i] = (double)operation_get(type, b, i / b_width * b_stride + i % b_width);
-    *t = (struct product){.shape = s,
-                          .type = type,
-                          .op = {.transpose_a = ta,
-                                 .transpose_b = tb,
-                                 .m = s->m,
-                                 .n = s->n,
-                                 .k = s->k,
-                                 .a = a,
-                                 .b = b,
-                                 .a_stride = a_stride,
-                                 .b_stride = b_stride,
-                                 .c_stride = s->n + s->gap},
-                          .n_c = s->m * (s->n + s->gap),
-                          .ab = operation_zeros(s->m * s->n)};
-    reference_matmul(t->ab, dense_a, ta, dense_b, tb, (const size_t[3]){s->m, s->n, s->k});
-}
-
-static void run_matmul(struct mirror *at, void *const out[], const void *context)
-{
-    const struct product *t = context;
-    struct device_matmul op = t->op;
-
-    op.a = mirror_of(at, op.a), op.b = mirror_of(at, op.b);
-    op.bias = mirror_of(at, op.bias), op.pre = mirror_of(at, op.pre);
-    op.c = out[0];
-    if (op.epilogue == DEVICE_BIAS_ACTIVATION)
-        op.pre = out[1];
-    at->ops->matmul(at->dev, &op);
-}
-
-/* What c is to be: `dense` with gaps, which keep what they held; added to what it held where beta is 1. */
-static double *with_gaps(const struct product *t, const double *dense, enum number_type type, const void *held)
-{
-    double *c = operation_widen(type, held, t->n_c);
-
-    for (size_t i = 0; i < t->op.m * t->op.n; i++) {
-        double *to = c + i / t->op.n * t->op.c_stride + i % t->op.n;
-        *to = dense[i] + (double)t->op.beta * *to;
-    }
-    return c;
-}
 
 /* k products of unit deviation, each rounded once: an error of sqrt(k) 2^-24 or less against a largest sum of a few
  * sqrt(k); four times that for the chance extremes of many sums. A matrix unit drops bits where fp32 would round: twice
- * as much. */
-static double tolerance(const struct product *t)
+ * as much. An activation is that of pre as it is stored: half a unit of bf16's last place off, with a slope of up to 1.13.
+ * A slope is itself good to 3 units in the last place of 1; a CUDA device's product is stored, and so rounded, before it is
+ * multiplied by one. */
+static double near(const struct call_test *test, const char *output)
 {
-    const bool drops = backend_get()->cuda && t->type == NUMBER_BF16;
+    const struct device_matmul *op = &test->call.matmul;
+    const bool is_bf16 = test->type == NUMBER_BF16, cuda = backend_get()->cuda;
+    const double product = (4 * 0x1p-24 * sqrt((double)op->k) + 0x1p-23) * (cuda && is_bf16 ? 2 : 1);
 
-    return (4 * 0x1p-24 * sqrt((double)t->op.k) + 0x1p-23) * (drops ? 2 : 1);
+    if (op->epilogue == DEVICE_BIAS_ACTIVATION && strcmp(output, "c") == 0)
+        return 1.13 * product + 0x1p-22 + (is_bf16 ? 1.13 * 0x1p-8 : 0);
+    if (op->epilogue == DEVICE_ACTIVATION_GRADIENT)
+        return 2 * product + 3 * 0x1p-23 + (cuda && is_bf16 ? 1.13 * 0x1p-8 : 0);
+    return product;
 }
 
+static struct call_test product(const struct shape *s, int type, bool ta, bool tb)
+{
+    return (struct call_test){.type = (enum number_type)type,
+                              .call = {.kind = CALL_matmul,
+                                       .matmul = {.transpose_a = ta,
+                                                  .transpose_b = tb,
+                                                  .m = s->m,
+                                                  .n = s->n,
+                                                  .k = s->k,
+                                                  .a_stride = (ta ? s->m : s->k) + s->gap,
+                                                  .b_stride = (tb ? s->k : s->n) + s->gap,
+                                                  .c_stride = s->n + s->gap}},
+                              .near = near};
+}
+
+/* Long rows are for the CPU's kernels, and for real products: the simulated ones are plain loops. */
 static bool suits(const struct shape *s)
 {
-    return backend_suits((double)(s->m * s->n * s->k));
-}
-
-static void check(const struct product *t)
-{
-    const enum number_type type = t->op.wide ? NUMBER_FP32 : t->type;
-    const void *held = operation_values(type, t->n_c, 3);
-
-    operation_check(&(struct operation){.type = t->type,
-                                        .run = run_matmul,
-                                        .context = t,
-                                        .parts = {{"c", t->n_c, with_gaps(t, t->ab, type, held), tolerance(t), held,
-                                                   t->op.wide ? OPERATION_FP32 : OPERATION_VALUES}}});
+    return backend_suits((double)(s->m * s->n * s->k) * (backend_get()->simulated ? 4 : 1));
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-TEST_EACH(matmul_is_the_product, N_SHAPES *NUMBER_TYPES *N_TRANSPOSITIONS)
+TEST_EACH(matmul_is_the_product, COUNT(shapes) * NUMBER_TYPES * N_TRANSPOSITIONS)
 {
-    const int way = _i % (N_TRANSPOSITIONS * NUMBER_TYPES);
+    const int way = _i % (N_TRANSPOSITIONS * NUMBER_TYPES), type = way / N_TRANSPOSITIONS;
     const struct shape *s = &shapes[_i / (N_TRANSPOSITIONS * NUMBER_TYPES)];
-    const enum number_type type = (enum number_type)(way / N_TRANSPOSITIONS);
-    struct product t;
 
-    if (!suits(s))
-        return;
-    set_up(&t, s, type, way & 1, way & 2);
-    for (int wide = 0; wide < (type == NUMBER_BF16 ? 2 : 1); wide++)
+    for (int wide = 0; suits(s) && wide < (type == NUMBER_BF16 ? 2 : 1); wide++)
         for (int beta = 0; beta < 2; beta++) {
-            t.op.wide = wide, t.op.beta = (float)beta;
-            check(&t);
+            struct call_test test = product(s, type, way & 1, way & 2);
+            test.call.matmul.wide = wide, test.call.matmul.beta = (float)beta;
+            call_check(&test);
         }
 }
 
-/* Weights are (in, out) in some families and (out, in) in others: epilogues meet both, every other shape the second. */
-static bool is_swapped(const struct shape *s)
+/* With the second matrix transposed in every other shape: weights are (in, out) in some families and (out, in) in others. */
+static void check_epilogue(const struct shape *s, int type, enum device_epilogue epilogue, int activation)
 {
-    return (s - shapes) % 2 != 0;
+    const bool swapped = ((s - shapes) % 2 != 0) != (epilogue == DEVICE_ACTIVATION_GRADIENT);
+    struct call_test test = product(s, type, false, swapped);
+
+    test.call.matmul.epilogue = epilogue;
+    test.call.matmul.activation = (enum model_activation)activation;
+    if (suits(s))
+        call_check(&test);
 }
 
-static void add_bias(struct product *t)
+TEST_EACH(matmul_adds_the_bias, COUNT(shapes) * NUMBER_TYPES)
 {
-    const void *bias = t->op.bias = operation_values(t->type, t->op.n, 4);
-
-    for (size_t i = 0; i < t->op.m * t->op.n; i++)
-        t->ab[i] += (double)operation_get(t->type, bias, i % t->op.n);
+    check_epilogue(&shapes[_i / NUMBER_TYPES], _i % NUMBER_TYPES, DEVICE_BIAS, 0);
 }
 
-TEST_EACH(matmul_adds_the_bias, N_SHAPES *NUMBER_TYPES)
+/* What it stores before, and by the slope of what was. */
+TEST_EACH(matmul_activates_and_multiplies_by_the_slope, 2 * N_SMALL * NUMBER_TYPES * N_ACTIVATIONS)
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
-    struct product t;
+    const int i = _i / 2;
 
-    if (!suits(s))
-        return;
-    set_up(&t, s, (enum number_type)(_i % NUMBER_TYPES), false, is_swapped(s));
-    add_bias(&t);
-    t.op.epilogue = DEVICE_BIAS;
-    check(&t);
+    check_epilogue(&shapes[i / N_ACTIVATIONS / NUMBER_TYPES], i / N_ACTIVATIONS % NUMBER_TYPES,
+                   _i % 2 ? DEVICE_BIAS_ACTIVATION : DEVICE_ACTIVATION_GRADIENT, i % N_ACTIVATIONS);
 }
 
-/* The activation is that of pre as it is stored: half a unit of bf16's last place off, with a slope of up to 1.13. */
-TEST_EACH(matmul_activates_what_it_stores_before, N_SMALL *NUMBER_TYPES *N_ACTIVATIONS)
+static uint32_t drawn_below(uint32_t *state, uint32_t n)
 {
-    const struct shape *s = &shapes[_i / N_ACTIVATIONS / NUMBER_TYPES];
-    struct product t;
-
-    if (!suits(s))
-        return;
-    set_up(&t, s, (enum number_type)(_i / N_ACTIVATIONS % NUMBER_TYPES), false, is_swapped(s));
-    add_bias(&t);
-    t.op.epilogue = DEVICE_BIAS_ACTIVATION;
-    t.op.activation = (enum model_activation)(_i % N_ACTIVATIONS);
-    const void *held = operation_values(t.type, t.n_c, 3), *held_pre = operation_values(t.type, t.n_c, 5);
-    const double *pre = with_gaps(&t, t.ab, t.type, held_pre);
-    const double near = 1.13 * tolerance(&t) + 0x1p-22 + (t.type == NUMBER_BF16 ? 1.13 * 0x1p-8 : 0);
-    for (size_t i = 0; i < s->m * s->n; i++)
-        t.ab[i] = reference_activation(t.op.activation, t.ab[i]);
-    const double *c = with_gaps(&t, t.ab, t.type, held);
-    operation_check(&(struct operation){.type = t.type,
-                                        .run = run_matmul,
-                                        .context = &t,
-                                        .parts = {{"c", t.n_c, c, near, held, OPERATION_VALUES},
-                                                  {"pre", t.n_c, pre, tolerance(&t), held_pre, OPERATION_VALUES}}});
+    *state = *state * 1664525 + 1013904223;
+    return (*state >> 8) % n;
 }
 
-TEST_EACH(matmul_multiplies_by_the_slope, N_SMALL *NUMBER_TYPES *N_ACTIVATIONS)
+/* Rows first .. first+n-1 of a product. */
+static void take_rows(struct call_test *part, const struct call_test *whole, size_t first, size_t n)
 {
-    const struct shape *s = &shapes[_i / N_ACTIVATIONS / NUMBER_TYPES];
-    struct product t;
+    struct device_matmul *op = &part->host.matmul;
 
-    if (!suits(s))
-        return;
-    set_up(&t, s, (enum number_type)(_i / N_ACTIVATIONS % NUMBER_TYPES), false, !is_swapped(s));
-    t.op.epilogue = DEVICE_ACTIVATION_GRADIENT;
-    t.op.activation = (enum model_activation)(_i % N_ACTIVATIONS);
-    t.op.pre = operation_values(t.type, t.n_c, 5);
-    for (size_t i = 0; i < s->m * s->n; i++) {
-        const double pre = (double)operation_get(t.type, t.op.pre, i / s->n * t.op.c_stride + i % s->n);
-        t.ab[i] *= reference_activation_gradient(t.op.activation, pre);
-    }
-    const void *held = operation_values(t.type, t.n_c, 3);
-    /* Products times a slope that is itself good to 3 units in the last place of 1. A CUDA device's product is stored, and
-     * so rounded, before it is multiplied. */
-    const bool twice = backend_get()->cuda && t.type == NUMBER_BF16;
-    const double near = 2 * tolerance(&t) + 3 * 0x1p-23 + (twice ? 1.13 * 0x1p-8 : 0);
-    operation_check(
-        &(struct operation){.type = t.type,
-                            .run = run_matmul,
-                            .context = &t,
-                            .parts = {{"c", t.n_c, with_gaps(&t, t.ab, t.type, held), near, held, OPERATION_VALUES}}});
+    *part = *whole;
+    op->m = part->call.matmul.m = n;
+    op->a = device_element(whole->type, op->a, first * (op->transpose_a ? 1 : op->a_stride));
+}
+
+/* Around the edges of blocks, panels and steps: 1 to 70, and now and then past a step of k in either type, or of more rows
+ * than a tile. However the rows are cut, each has the same bits. */
+TEST_EACH(odd_products_are_right_and_their_bits_depend_on_no_cut, backend_get()->cuda ? 0 : N_ODD *NUMBER_TYPES)
+{
+    const int i = _i / NUMBER_TYPES, type = _i % NUMBER_TYPES;
+    uint32_t state = (uint32_t)i + 1;
+    const struct shape s = {i % 8 == 0 ? 1 : 1 + drawn_below(&state, 70) + (i % 10 == 3 ? 400 : 0),
+                            1 + drawn_below(&state, 70), 1 + drawn_below(&state, 70) + (i % 5 == 4 ? 500 : 0), 3};
+    const size_t cuts[] = {1, s.m / 2};
+    struct call_test whole = product(&s, type, i & 1, i & 2), part;
+    struct device_matmul *op = &whole.call.matmul;
+
+    op->wide = i & 4, op->beta = op->wide && i % 3 == 0;
+    op->epilogue = !op->wide && i % 3 == 1 ? DEVICE_BIAS : DEVICE_NO_EPILOGUE;
+    call_check(&whole);
+    const void *held = whole.host.matmul.c;
+    const size_t row = op->c_stride * (op->wide ? sizeof(float) : number_bytes(whole.type));
+    struct call_test all = whole;
+    call_once(&all);
+    for (int k = 0; k < 2 && s.m > 1; k++)
+        for (int half = 0; half < 2; half++) {
+            const size_t first = half ? cuts[k] : 0, n = half ? s.m - cuts[k] : cuts[k];
+            take_rows(&part, &whole, first, n);
+            part.host.matmul.c = (char *)(uintptr_t)held + first * row;
+            call_once(&part);
+            ck_assert_mem_eq(part.host.matmul.c, (char *)all.host.matmul.c + first * row,
+                             (n - 1) * row + row - 3 * row / op->c_stride);
+        }
 }
 
 /* What tells a loss that is not finite relies on it. */
 TEST_EACH(activations_pass_nan_on, NUMBER_TYPES *N_ACTIVATIONS)
 {
     static const struct shape one = {1, 1, 1, 0};
-    const enum number_type type = (enum number_type)(_i % NUMBER_TYPES);
-    struct product t;
-    void *const c = operation_room(type, 1), *const pre = operation_room(type, 1);
+    struct call_test test = product(&one, _i % NUMBER_TYPES, false, false);
+    struct device_matmul *op = &test.host.matmul;
 
-    set_up(&t, &one, type, false, false);
-    operation_set(type, (void *)(uintptr_t)t.op.a, 0, NAN);
-    add_bias(&t);
-    t.op.epilogue = DEVICE_BIAS_ACTIVATION;
-    t.op.activation = (enum model_activation)(_i / NUMBER_TYPES);
-    operation_run(&(struct operation){.type = type, .run = run_matmul, .context = &t, .parts = {{.n = 1}, {.n = 1}}},
-                  (void *[]){c, pre});
-    ck_assert(isnan(operation_get(type, c, 0)) && isnan(operation_get(type, pre, 0)));
+    test.call.matmul.epilogue = DEVICE_BIAS_ACTIVATION;
+    test.call.matmul.activation = (enum model_activation)(_i / NUMBER_TYPES);
+    call_make(&test);
+    operation_set(test.type, (void *)(uintptr_t)op->a, 0, NAN);
+    call_once(&test);
+    ck_assert(isnan(operation_get(test.type, op->c, 0)) && isnan(operation_get(test.type, op->pre, 0)));
 }

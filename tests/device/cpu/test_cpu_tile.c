@@ -1,5 +1,4 @@
-/* Products of every odd size, on every instruction set, in both types of values: right, in their place, and the same
- * bits however they are cut. */
+/* A product's tile on every instruction set: its scratch, and the rounding of what it stores. */
 #include "device/cpu/cpu.h"
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
@@ -9,121 +8,6 @@
 #include <string.h>
 
 SUITE_LABELS(single)
-
-enum { GAP = 3, N_SHAPES = 60 };
-
-/* One product and its operands; c (m, n) at a stride of n + GAP, of fp32 where it is wide. */
-struct trial {
-    struct device_matmul op;
-    enum number_type type, c_type;
-    size_t c_bytes;
-    void *c, *held; /* held: what c and its gaps hold before */
-};
-
-/* Around the edges of blocks, panels and steps: 1 to 70, and now and then past a step of k in either type, or of more rows
- * than a tile. */
-static size_t draw(uint32_t *state, size_t most)
-{
-    *state = *state * 1664525 + 1013904223;
-    return 1 + (*state >> 8) % most;
-}
-
-static void make(struct trial *trial, enum number_type type, int i, uint32_t *state)
-{
-    const bool ta = i & 1, tb = i & 2, wide = i & 4, long_k = i % 5 == 4;
-    const size_t m = i % 8 == 0 ? 1 : draw(state, 70) + (i % 10 == 3 ? 400 : 0), n = draw(state, 70),
-                 k = draw(state, 70) + (long_k ? 500 : 0);
-    const size_t c_stride = n + GAP;
-
-    *trial = (struct trial){.type = type, .c_type = wide ? NUMBER_FP32 : type};
-    trial->op = (struct device_matmul){.transpose_a = ta,
-                                       .transpose_b = tb,
-                                       .m = m,
-                                       .n = n,
-                                       .k = k,
-                                       .a_stride = (ta ? m : k) + 2,
-                                       .b_stride = (tb ? k : n) + 1,
-                                       .c_stride = c_stride,
-                                       .wide = wide,
-                                       .beta = wide && i % 3 == 0};
-    trial->op.a = operation_values(type, (ta ? k : m) * trial->op.a_stride, (uint32_t)i);
-    trial->op.b = operation_values(type, (tb ? n : k) * trial->op.b_stride, (uint32_t)i + 1000);
-    trial->c_bytes = m * c_stride * number_bytes(trial->c_type);
-    trial->held = operation_values(trial->c_type, m * c_stride, (uint32_t)i + 2000);
-    trial->c = malloc(trial->c_bytes);
-    if (!wide && i % 3 == 1) {
-        trial->op.epilogue = DEVICE_BIAS;
-        trial->op.bias = operation_values(type, n, (uint32_t)i + 3000);
-    }
-}
-
-static double at(const struct trial *trial, const void *x, size_t i)
-{
-    return (double)operation_get(trial->type, x, i);
-}
-
-/* k products, each rounded once, and their sums: k 2^-24 of the sum of their sizes at most, 3 more for what is added
- * and stored; a c in bf16 is rounded to 8 bits. */
-static void check_element(const struct trial *trial, size_t row, size_t column)
-{
-    const struct device_matmul *op = &trial->op;
-    const size_t i = row * op->c_stride + column;
-    double sum = 0, size = 0;
-
-    for (size_t p = 0; p < op->k; p++) {
-        const double term = at(trial, op->a, op->transpose_a ? p * op->a_stride + row : row * op->a_stride + p) *
-                            at(trial, op->b, op->transpose_b ? column * op->b_stride + p : p * op->b_stride + column);
-        sum += term, size += fabs(term);
-    }
-    if (op->beta != 0)
-        sum += (double)operation_get(trial->c_type, trial->held, i);
-    if (op->epilogue == DEVICE_BIAS)
-        sum += at(trial, op->bias, column);
-    const double bound =
-        (double)(op->k + 3) * 0x1p-24 * (size + fabs(sum)) + (trial->c_type == NUMBER_BF16 ? 0x1.02p-8 * fabs(sum) : 0);
-    ck_assert_double_le(fabs((double)operation_get(trial->c_type, trial->c, i) - sum), bound);
-}
-
-static void check_all(const struct trial *trial)
-{
-    const struct device_matmul *op = &trial->op;
-    const size_t bytes = number_bytes(trial->c_type);
-
-    for (size_t row = 0; row < op->m; row++) {
-        const size_t gap = (row * op->c_stride + op->n) * bytes;
-        for (size_t column = 0; column < op->n; column++)
-            check_element(trial, row, column);
-        ck_assert_mem_eq((char *)trial->c + gap, (char *)trial->held + gap, GAP * bytes);
-    }
-}
-
-/* Rows first .. first+m-1 alone. */
-static void multiply_rows(struct device *dev, const struct trial *trial, size_t first, size_t m)
-{
-    struct device_matmul op = trial->op;
-
-    if (m == 0)
-        return;
-    op.m = m;
-    op.a = (const char *)op.a + first * (op.transpose_a ? 1 : op.a_stride) * number_bytes(trial->type);
-    op.c = (char *)trial->c + first * op.c_stride * number_bytes(trial->c_type);
-    device_cpu.matmul(dev, &op);
-}
-
-static void check_cuts(struct trial *trial, struct device *const devices[3])
-{
-    void *whole = malloc(trial->c_bytes);
-
-    memcpy(whole, trial->c, trial->c_bytes);
-    for (unsigned i = 0; i < 3; i++) {
-        const size_t cuts[] = {trial->op.m, 1, trial->op.m / 2};
-        memcpy(trial->c, trial->held, trial->c_bytes);
-        multiply_rows(devices[i], trial, 0, cuts[i]);
-        multiply_rows(devices[i], trial, cuts[i], trial->op.m - cuts[i]);
-        ck_assert_mem_eq(trial->c, whole, trial->c_bytes);
-    }
-    free(whole);
-}
 
 static struct device *open_isa(enum number_type type, unsigned n_threads, enum cpu_isa isa)
 {
@@ -135,32 +19,6 @@ static struct device *open_isa(enum number_type type, unsigned n_threads, enum c
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)
-
-TEST_EACH(odd_products_are_right_and_their_bits_depend_on_no_cut, 2 * CPU_ISAS)
-{
-    const enum cpu_isa isa = (enum cpu_isa)(_i % CPU_ISAS);
-    const enum number_type type = _i / CPU_ISAS ? NUMBER_BF16 : NUMBER_FP32;
-    struct device *devices[3];
-    uint32_t state = 1;
-
-    if (!cpu_isa_runs(isa))
-        return;
-    for (unsigned i = 0; i < 3; i++) {
-        devices[i] = open_isa(type, i + 1, isa);
-    }
-    for (int i = 0; i < N_SHAPES; i++) {
-        struct trial trial;
-        make(&trial, type, i, &state);
-        memcpy(trial.c, trial.held, trial.c_bytes);
-        multiply_rows(devices[0], &trial, 0, trial.op.m);
-        check_all(&trial);
-        check_cuts(&trial, devices);
-        free(trial.c);
-        mirror_forget();
-    }
-    for (unsigned i = 0; i < 3; i++)
-        device_cpu.close(devices[i]);
-}
 
 /* The largest tile, over several steps of k. */
 TEST_EACH(a_tile_stays_within_its_scratch, 2 * CPU_ISAS)

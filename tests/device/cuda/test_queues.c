@@ -21,11 +21,8 @@ static const struct plan_choice choices[] = {
     {.n_weight_buffers = 2},
     {.n_weight_buffers = 2, .n_resident = 2, .n_kept = 1, .kept = 6, .kept_below = 2},
     {.n_weight_buffers = 1, .host_stash = true},
-    {.n_weight_buffers = 2, .host_stash = true},
-    {.n_weight_buffers = 2, .n_sums = 3},
     {.n_weight_buffers = 3, .n_sums = 5, .host_stash = true},
     {.n_weight_buffers = 2, .n_sums = 4, .whole_head = true},
-    {.n_weight_buffers = 2, .host_stash = true, .whole_head = true},
 };
 enum { N_CHOICES = sizeof choices / sizeof *choices };
 
@@ -44,39 +41,28 @@ static const struct model_config config = {
     0,
     .gpt2 = {.scale_attention = true, .dropout_attention = 0.1f, .dropout_embedding = 0.1f, .dropout_residual = 0.1f}};
 
-static void step_in_order(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
-                          unsigned streams, unsigned threads, uint64_t seed)
+static void set_order(unsigned streams, unsigned threads, uint64_t seed)
 {
     if (backend_get()->order)
         backend_get()->order(streams, threads, seed);
-    setting_step_whole(link, s, options);
-}
-
-static void check_orders(struct plan_choice choice, enum number_type precision)
-{
-    struct array_link expected, link;
-    struct setting s;
-
-    setting_open(&s, &config, 2, 3);
-    s.precision = precision;
-    struct device_worker_options options = setting_options(&s, 1, 1);
-    choice.microbatch = 1;
-    step_in_order(&expected, &s, &options, 0, 0, 0);
-    options.choice = choice;
-    for (unsigned i = 0; i < N_ORDERS; i++) {
-        step_in_order(&link, &s, &options, orders[i].streams, orders[i].threads, orders[i].seed);
-        ck_assert_msg(setting_same_bits(expected.gradient, link.gradient, s.model.segment_n),
-                      "streams %u, threads %u, seed %u: another gradient", orders[i].streams, orders[i].threads,
-                      (unsigned)orders[i].seed);
-        for (int part = 0; part < 2; part++)
-            ck_assert(expected.losses[part] == link.losses[part]);
-        array_link_free(&link);
-    }
-    array_link_free(&expected);
-    setting_close(&s);
 }
 
 TEST_EACH(no_order_of_the_queues_changes_a_bit, N_CHOICES *NUMBER_TYPES)
 {
-    check_orders(choices[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
+    struct array_link expected;
+    struct setting s;
+
+    setting_open(&s, &config, 2, 3);
+    s.precision = (enum number_type)(_i % NUMBER_TYPES);
+    struct device_worker_options options = setting_options(&s, 1, 1);
+    set_order(0, 0, 0);
+    setting_step_whole(&expected, &s, &options);
+    options.choice = choices[_i / NUMBER_TYPES];
+    options.choice.microbatch = 1;
+    for (unsigned i = 0; i < N_ORDERS; i++) {
+        set_order(orders[i].streams, orders[i].threads, orders[i].seed);
+        setting_check_bits(&expected, &s, &options);
+    }
+    array_link_free(&expected);
+    setting_close(&s);
 }

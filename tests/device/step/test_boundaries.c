@@ -39,11 +39,16 @@ static uint64_t step_measured(struct array_link *link, const struct setting *s, 
     return extents.copied;
 }
 
-static void check_same(const struct array_link *a, const struct array_link *b, const struct setting *s)
+/* A step by other options has the same bits, and does what its plan says; returns the bytes copied. */
+static uint64_t check_same(const struct array_link *same, const struct setting *s, struct device_worker_options options)
 {
-    ck_assert(setting_same_bits(a->gradient, b->gradient, s->model.segment_n));
-    for (int part = 0; part < ARRAY_LINK_PARTS; part++)
-        ck_assert(a->losses[part] == b->losses[part]);
+    struct array_link link;
+    const uint64_t copied = step_measured(&link, s, options);
+
+    ck_assert(setting_same_bits(same->gradient, link.gradient, s->model.segment_n));
+    ck_assert_mem_eq(same->losses, link.losses, sizeof link.losses);
+    array_link_free(&link);
+    return copied;
 }
 
 /* Every second round as a device that works beside the host, as the CPU is not. */
@@ -83,33 +88,6 @@ static int first_setting(void)
     return simulated() ? SETTING_CONFIGS - 1 : 0;
 }
 
-/* Whatever stays, is kept, passes through buffers or lies on the host. */
-TEST_EACH(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, rounds())
-{
-    uint64_t state = 88172645463325252u + (uint64_t)_i;
-
-    for (int i = 0; i < n_settings(); i++) {
-        const struct model_config config = setting_random_config(&state);
-        const uint32_t part_rows = 1 + setting_below(&state, 4), parts = 1 + setting_below(&state, 3);
-        struct array_link roomy, chosen;
-        struct setting s;
-
-        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
-        struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
-        options.setting.backend = cut_head(backend_of(_i), &state);
-        options.setting.n_threads = 1 + (setting_below(&state, 8) == 0);
-        options.setting.goal.precision = (enum number_type)setting_below(&state, 2);
-        options.choice.n_weight_buffers = 3;
-        step_measured(&roomy, &s, options);
-        setting_choose(&options.choice, &s.model, &state);
-        step_measured(&chosen, &s, options);
-        check_same(&roomy, &chosen, &s);
-        array_link_free(&roomy);
-        array_link_free(&chosen);
-        setting_close(&s);
-    }
-}
-
 /* From the smallest budget, which every sixth is, over all between, evenly on a logarithmic scale, to twice what could be used. */
 static uint64_t random_budget(const struct setting *s, const struct plan_setting *setting, const struct plan_wish *wish,
                               uint64_t *state)
@@ -123,40 +101,82 @@ static uint64_t random_budget(const struct setting *s, const struct plan_setting
     return setting_below(state, 6) == 0 ? plan_total(&smallest) : (uint64_t)fmax(between, least);
 }
 
-/* What the planner itself chooses for a random model, batch and budget: a roomy device's bits, and as many bytes as it says, counted
- * from what operations are given. Single rows, thirds and halves of a part, or free. */
+struct drawn {
+    struct setting s;
+    struct device_worker_options options;
+};
+
+/* A random model, batch and setting. */
+static void draw(struct drawn *d, int round, uint64_t *state)
+{
+    const struct model_config config = setting_random_config(state);
+    const uint32_t part_rows = 1 + setting_below(state, 6), parts = 1 + setting_below(state, 3);
+
+    setting_open(&d->s, &config, parts * part_rows, 1 + setting_below(state, 12));
+    d->options = setting_options(&d->s, part_rows, 1 + setting_below(state, part_rows));
+    d->options.setting.backend = cut_head(backend_of(round), state);
+    d->options.setting.n_threads = 1 + (setting_below(state, 8) == 0);
+    d->options.setting.goal.precision = (enum number_type)setting_below(state, 2);
+    d->options.choice.n_weight_buffers = 3;
+}
+
+/* Whatever stays, is kept, passes through buffers or lies on the host: a roomy device's bits, and as many bytes as the plan
+ * says, counted from what operations are given. What a stash on the host adds to the copies of a step is what is predicted. */
+TEST_EACH(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, rounds())
+{
+    uint64_t state = 88172645463325252u + (uint64_t)_i;
+
+    for (int i = 0; i < n_settings(); i++) {
+        struct array_link roomy;
+        struct plan_cost cost;
+        struct drawn d;
+        struct plan plan;
+
+        draw(&d, _i, &state);
+        step_measured(&roomy, &d.s, d.options);
+        setting_choose(&d.options.choice, &d.s.model, &state);
+        const uint64_t copied = check_same(&roomy, &d.s, d.options);
+        if (d.options.choice.host_stash) {
+            const uint32_t parts = d.s.batch / d.options.setting.part_rows;
+            const struct plan_host_setting host = {.goal = {.purpose = PLAN_TRAIN, .n_parts = parts}, .n_workers = 1};
+            plan_lay_out(&plan, &d.s.model, &d.options.setting, &d.options.choice);
+            plan_cost(&cost, &plan, &d.s.model, &host, profile_default("cpu"));
+            d.options.choice.host_stash = false;
+            ck_assert_uint_eq(copied - check_same(&roomy, &d.s, d.options), cost.stash_bytes);
+        }
+        array_link_free(&roomy);
+        setting_close(&d.s);
+    }
+}
+
+/* The same of what the planner itself chooses for a budget. Single rows, thirds and halves of a part, or free. */
 TEST_EACH(what_is_planned_for_a_budget_is_what_is_used_of_it, rounds())
 {
     unsigned n_stashed = 0, n_kept = 0, n_resident = 0, n_apart = 0;
     uint64_t state = 362436069362436069u + (uint64_t)_i;
 
     for (int i = 0; i < n_settings(); i++) {
-        const struct model_config config = setting_random_config(&state);
-        const uint32_t part_rows = 1 + setting_below(&state, 6), parts = 1 + setting_below(&state, 3);
-        struct array_link roomy, chosen;
-        struct setting s;
+        struct array_link roomy;
+        struct drawn d;
         struct plan plan;
 
-        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
-        struct device_worker_options options = setting_options(&s, part_rows, 0);
-        options.setting.backend = cut_head(backend_of(_i), &state);
-        options.setting.goal.precision = (enum number_type)setting_below(&state, 2);
-        const struct plan_wish wish = {.microbatch = setting_below(&state, part_rows + 1),
+        draw(&d, _i, &state);
+        d.options.setting.n_threads = 1;
+        const struct plan_wish wish = {.microbatch = setting_below(&state, d.options.setting.part_rows + 1),
                                        .no_host_stash = setting_below(&state, 4) == 0};
-        const uint64_t budget = random_budget(&s, &options.setting, &wish, &state);
-        ck_assert_int_eq(plan_search(&plan, &s.model, &options.setting, &wish, profile_default("cpu"), budget, NULL),
+        const uint64_t budget = random_budget(&d.s, &d.options.setting, &wish, &state);
+        ck_assert_int_eq(plan_search(&plan, &d.s.model, &d.options.setting, &wish, profile_default("cpu"), budget,
+                                     NULL),
                          0);
         ck_assert_uint_le(plan_total(&plan), budget);
-        options.choice = (struct plan_choice){.microbatch = plan.choice.microbatch, .n_weight_buffers = 3};
-        step_measured(&roomy, &s, options);
-        options.choice = plan.choice;
-        step_measured(&chosen, &s, options);
-        check_same(&roomy, &chosen, &s);
+        d.options.choice.microbatch = plan.choice.microbatch;
+        step_measured(&roomy, &d.s, d.options);
+        d.options.choice = plan.choice;
+        check_same(&roomy, &d.s, d.options);
         n_stashed += plan.choice.host_stash, n_kept += plan.choice.n_kept > 0, n_resident += plan.n_resident > 0;
         n_apart += plan.choice.n_weight_buffers == 1;
         array_link_free(&roomy);
-        array_link_free(&chosen);
-        setting_close(&s);
+        setting_close(&d.s);
     }
     if (n_settings() == MANY) { /* enough for every kind of choice */
         ck_assert_uint_gt(n_stashed, 0);
@@ -165,39 +185,6 @@ TEST_EACH(what_is_planned_for_a_budget_is_what_is_used_of_it, rounds())
         ck_assert_uint_lt(n_kept, MANY);
         ck_assert_uint_gt(n_resident, 0);
         ck_assert_uint_gt(n_apart, 0);
-    }
-}
-
-/* What a stash on the host adds to the copies of a step is what the plan predicts. */
-TEST_EACH(tiles_move_as_many_bytes_as_predicted, 2)
-{
-    uint64_t state = 362436069u + (uint64_t)_i;
-
-    for (int i = 0; i < n_settings(); i++) {
-        const struct model_config config = setting_random_config(&state);
-        const uint32_t part_rows = 1 + setting_below(&state, 4), parts = 1 + setting_below(&state, 2);
-        const struct plan_host_setting host = {.goal = {.purpose = PLAN_TRAIN, .n_parts = parts}, .n_workers = 1};
-        struct array_link link;
-        struct setting s;
-        struct plan plan;
-        struct plan_cost cost;
-        uint64_t copied[2];
-
-        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
-        struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
-        options.setting.backend = cut_head(backend_of(_i), &state);
-        options.setting.goal.precision = (enum number_type)setting_below(&state, 2);
-        setting_choose(&options.choice, &s.model, &state);
-        options.choice.n_kept = options.choice.kept = options.choice.kept_below = 0;
-        for (int on_host = 0; on_host < 2; on_host++) {
-            options.choice.host_stash = on_host;
-            copied[on_host] = step_measured(&link, &s, options);
-            array_link_free(&link);
-        }
-        plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
-        plan_cost(&cost, &plan, &s.model, &host, profile_default("cpu"));
-        ck_assert_uint_eq(copied[1] - copied[0], cost.stash_bytes);
-        setting_close(&s);
     }
 }
 
@@ -231,7 +218,7 @@ TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
 
     for (size_t i = 0; i < n; i++) {
         struct model_config config = setting_configs[0];
-        struct array_link roomy, constant;
+        struct array_link roomy;
         struct setting s;
         struct plan plan;
 
@@ -240,15 +227,13 @@ TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
         struct device_worker_options options = setting_options(&s, 2, 1);
         step_measured(&roomy, &s, options);
         options.choice.host_stash = true;
-        step_measured(&constant, &s, options);
-        check_same(&roomy, &constant, &s);
+        check_same(&roomy, &s, options);
         plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
         first = i ? first : plan.arena_bytes;
         ck_assert_uint_eq(plan.arena_bytes, first);
         /* embedding, blocks, norm; their gradient: 18 tokens of width 12, rounded up to 64 bytes */
         ck_assert_uint_eq(plan.host_stash_bytes, (depths[i] + 3) * 896u);
         array_link_free(&roomy);
-        array_link_free(&constant);
         setting_close(&s);
     }
 }
@@ -260,7 +245,7 @@ TEST_IF(a_vocabulary_of_50257_by_768_trains_under_24_mib, !backend_get()->cuda)
     const struct model_config config = {&family_gpt2, 2,     12,    768,
                                         96,           64,    50257, MODEL_GELU_NEW,
                                         true,         1e-5f, 0,     .gpt2 = {.scale_attention = true}};
-    struct array_link roomy, tight;
+    struct array_link roomy;
     struct setting s;
     struct plan plan;
 
@@ -272,10 +257,8 @@ TEST_IF(a_vocabulary_of_50257_by_768_trains_under_24_mib, !backend_get()->cuda)
     options.choice = (struct plan_choice){.microbatch = 1, .host_stash = true, .n_weight_buffers = 1};
     plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
     ck_assert_uint_le(plan_total(&plan), 24 << 20);
-    step_measured(&tight, &s, options);
-    check_same(&roomy, &tight, &s);
+    check_same(&roomy, &s, options);
     array_link_free(&roomy);
-    array_link_free(&tight);
     setting_close(&s);
 }
 
@@ -287,23 +270,14 @@ TEST_RANGE(an_evaluation_is_the_same_wherever_boundaries_are, first_setting(), S
 
     setting_open(&s, &setting_configs[_i], 5, 7);
     for (int i = 0; i < 3; i++) {
-        struct device_worker worker;
-        struct ledger ledger = {0};
-        struct array_link link;
         struct device_worker_options options = setting_options(&s, 5, 2);
         const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
         options.setting.goal.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
         options.choice.n_kept = i == 1 ? s.model.config.n_layers : 0;
         options.choice.kept = i == 1 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING;
         options.choice.host_stash = i == 2;
-        ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
-        void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
-        array_link_init(&link, &s.model, s.weights);
-        ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sums[i], NULL), 0);
+        sums[i] = setting_evaluate(&s, &options, &e, NULL);
         ck_assert(sums[i] == sums[0]);
-        device_worker_free(&worker);
-        array_link_free(&link);
-        free(stash);
     }
     setting_close(&s);
 }

@@ -1,50 +1,25 @@
 #include "tests/kit/device/late.h"
 
+#include "tests/kit/device/call.h"
 #include "tests/kit/device/setting.h"
 
 #include <check.h>
 #include <stdlib.h>
 
-/* Operations that take one struct, and its type. */
-#define OPERATIONS(X)                                                                                                  \
-    X(matmul, device_matmul)                                                                                           \
-    X(norm, device_norm)                                                                                               \
-    X(norm_backward, device_norm)                                                                                      \
-    X(rope, device_rope)                                                                                               \
-    X(glu, device_glu)                                                                                                 \
-    X(glu_backward, device_glu)                                                                                        \
-    X(attention, device_attention)                                                                                     \
-    X(attention_backward, device_attention)                                                                            \
-    X(attention_cached, device_attention_cached)                                                                       \
-    X(dropout_add, device_dropout_add)                                                                                 \
-    X(embed, device_embed)                                                                                             \
-    X(embed_backward, device_embed)                                                                                    \
-    X(position, device_position)                                                                                       \
-    X(position_backward, device_position)                                                                              \
-    X(log_sum_exp, device_cross_entropy)                                                                               \
-    X(cross_entropy_gradient, device_cross_entropy)
+enum entry_kind { WAIT, COPY, CALL };
 
-#define KIND(name, type)   CALL_##name,
-#define MEMBER(name, type) struct type name;
-
-enum call_kind { OPERATIONS(KIND) WAIT, COPY, ZERO, ROUND_BF16, ACTIVATE, ACTIVATE_BACKWARD, REDUCE_ROWS, LOSS };
-
-struct call {
-    enum call_kind kind;
+struct entry {
+    enum entry_kind kind;
     enum device_queue other; /* WAIT: for its mark */
     uint64_t mark;
-    union {
-        OPERATIONS(MEMBER)
-        struct { /* arguments of the others in their order, by type */
-            const void *p[3];
-            size_t n[2];
-            enum model_activation activation;
-        };
-    };
+    void *to; /* COPY */
+    const void *from;
+    size_t bytes;
+    struct call call;
 };
 
 struct queue {
-    struct call *calls;
+    struct entry *entries;
     size_t n, room, done;
 };
 
@@ -52,11 +27,6 @@ struct device_ops device_late;
 static struct late *record;
 static struct queue queues[DEVICE_QUEUES];
 static uint64_t state; /* of the order */
-
-static uint32_t below(uint32_t n)
-{
-    return (uint32_t)((setting_random(&state) + 1) / 2 * n) % n;
-}
 
 static bool is_reached(enum device_queue queue, uint64_t mark)
 {
@@ -68,9 +38,9 @@ static bool is_empty(const struct queue *q)
     return q->done == q->n;
 }
 
-static const struct call *head_of(enum device_queue queue)
+static const struct entry *head_of(enum device_queue queue)
 {
-    return &queues[queue].calls[queues[queue].done];
+    return &queues[queue].entries[queues[queue].done];
 }
 
 static bool may_run(enum device_queue queue)
@@ -79,45 +49,14 @@ static bool may_run(enum device_queue queue)
            (head_of(queue)->kind != WAIT || is_reached(head_of(queue)->other, head_of(queue)->mark));
 }
 
-static void *to(const void *p) /* what the operation writes */
-{
-    return (void *)(uintptr_t)p;
-}
-
-static void compute(struct device *dev, const struct call *c)
-{
-    const struct device_ops *ops = &device_cpu;
-    const void *const *p = c->p;
-    const size_t *n = c->n;
-
-#define COMPUTE(name, type)                                                                                            \
-    case CALL_##name:                                                                                                  \
-        return ops->name(dev, &c->name);
-
-    switch (c->kind) {
-        OPERATIONS(COMPUTE)
-    case WAIT:
-        return;
-    case COPY:
-        return ops->upload(dev, to(p[0]), p[1], n[0]);
-    case ZERO:
-        return ops->zero(dev, to(p[0]), n[0]);
-    case ROUND_BF16:
-        return ops->round_bf16(dev, to(p[0]), p[1], n[0]);
-    case ACTIVATE:
-        return ops->activate(dev, to(p[0]), p[1], n[0], c->activation);
-    case ACTIVATE_BACKWARD:
-        return ops->activate_backward(dev, to(p[0]), p[1], n[0], c->activation);
-    case REDUCE_ROWS:
-        return ops->reduce_rows(dev, to(p[0]), p[1], n[0], n[1]);
-    case LOSS:
-        return ops->loss(dev, to(p[0]), p[1], p[2], n[0]);
-    }
-}
-
 static void run_head(struct device *dev, enum device_queue queue)
 {
-    compute(dev, head_of(queue));
+    const struct entry *e = head_of(queue);
+
+    if (e->kind == COPY)
+        device_cpu.upload(dev, e->to, e->from, e->bytes);
+    else if (e->kind == CALL)
+        call_run(&device_cpu, dev, &e->call);
     queues[queue].done++;
 }
 
@@ -131,7 +70,7 @@ static void run_needed(struct device *dev, enum device_queue queue)
 
 static bool run_any(struct device *dev)
 {
-    const uint32_t first = below(DEVICE_QUEUES);
+    const uint32_t first = setting_below(&state, DEVICE_QUEUES);
 
     for (uint32_t i = 0; i < DEVICE_QUEUES; i++) {
         const enum device_queue queue = (first + i) % DEVICE_QUEUES;
@@ -160,21 +99,21 @@ static void run_beside(struct device *dev)
             run_head(dev, DEVICE_COMPUTE);
         break;
     case LATE_RANDOM:
-        for (uint32_t i = below(3) ? 0 : below(40); i > 0 && run_any(dev); i--) {
+        for (uint32_t i = setting_below(&state, 3) ? 0 : setting_below(&state, 40); i > 0 && run_any(dev); i--) {
         }
     }
 }
 
-static void add(struct device *dev, enum device_queue queue, struct call call)
+static void add(struct device *dev, enum device_queue queue, struct entry entry)
 {
     struct queue *q = &queues[queue];
 
     if (q->n == q->room) {
         q->room = q->room ? 2 * q->room : 256;
-        q->calls = realloc(q->calls, q->room * sizeof *q->calls);
-        ck_assert_ptr_nonnull(q->calls);
+        q->entries = realloc(q->entries, q->room * sizeof *q->entries);
+        ck_assert_ptr_nonnull(q->entries);
     }
-    q->calls[q->n++] = call;
+    q->entries[q->n++] = entry;
     run_beside(dev);
 }
 
@@ -191,19 +130,19 @@ static void close_device(struct device *dev)
 {
     for (int i = 0; i < DEVICE_QUEUES; i++) {
         ck_assert(is_empty(&queues[i])); /* it would use what is gone */
-        free(queues[i].calls);
+        free(queues[i].entries);
     }
     device_cpu.close(dev);
 }
 
 static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
 {
-    add(dev, DEVICE_PULL, (struct call){.kind = COPY, .p = {dst, host}, .n = {bytes}});
+    add(dev, DEVICE_PULL, (struct entry){.kind = COPY, .to = dst, .from = host, .bytes = bytes});
 }
 
 static void download(struct device *dev, void *host, const void *src, size_t bytes)
 {
-    add(dev, DEVICE_PUSH, (struct call){.kind = COPY, .p = {host, src}, .n = {bytes}});
+    add(dev, DEVICE_PUSH, (struct entry){.kind = COPY, .to = host, .from = src, .bytes = bytes});
 }
 
 static uint64_t mark(struct device *dev, enum device_queue queue)
@@ -215,7 +154,7 @@ static uint64_t mark(struct device *dev, enum device_queue queue)
 static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
 {
     ck_assert_uint_le(wanted, mark(dev, other));
-    add(dev, queue, (struct call){.kind = WAIT, .other = other, .mark = wanted});
+    add(dev, queue, (struct entry){.kind = WAIT, .other = other, .mark = wanted});
 }
 
 static int finish(struct device *dev, enum device_queue queue, uint64_t wanted)
@@ -243,48 +182,13 @@ static int sync_device(struct device *dev)
     return 0;
 }
 
-static void zero(struct device *dev, void *x, size_t bytes)
+static void on_call(struct device *dev, struct call *call)
 {
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ZERO, .p = {x}, .n = {bytes}});
+    add(dev, DEVICE_COMPUTE, (struct entry){.kind = CALL, .call = *call});
 }
-
-static void round_bf16(struct device *dev, uint16_t *narrow, const float *from, size_t n)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ROUND_BF16, .p = {narrow, from}, .n = {n}});
-}
-
-static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ACTIVATE, .p = {y, x}, .n = {n}, .activation = activation});
-}
-
-static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
-                              enum model_activation activation)
-{
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = ACTIVATE_BACKWARD, .p = {gradient, x}, .n = {n}, .activation = activation});
-}
-
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = REDUCE_ROWS, .p = {sum, x}, .n = {m, n}});
-}
-
-static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = LOSS, .p = {losses, running, labels}, .n = {m}});
-}
-
-#define QUEUED(name, type)                                                                                             \
-    static void name(struct device *dev, const struct type *op)                                                        \
-    {                                                                                                                  \
-        add(dev, DEVICE_COMPUTE, (struct call){.kind = CALL_##name, .name = *op});                                     \
-    }
-OPERATIONS(QUEUED)
 
 void late_begin(struct late *late, enum late_order order, uint64_t seed)
 {
-#define REPLACE(name, type) device_late.name = name;
     *late = (struct late){.order = order, .seed = seed};
     record = late;
     device_late = device_cpu;
@@ -292,8 +196,5 @@ void late_begin(struct late *late, enum late_order order, uint64_t seed)
     device_late.open = open_device, device_late.close = close_device;
     device_late.upload = upload, device_late.download = download;
     device_late.mark = mark, device_late.follow = follow, device_late.finish = finish, device_late.sync = sync_device;
-    device_late.zero = zero, device_late.round_bf16 = round_bf16;
-    device_late.activate = activate, device_late.activate_backward = activate_backward;
-    device_late.reduce_rows = reduce_rows, device_late.loss = loss;
-    OPERATIONS(REPLACE)
+    call_intercept(&device_late, on_call);
 }

@@ -1,6 +1,8 @@
 #include "tests/kit/device/operation.h"
 
 #include "device/cpu/cpu.h"
+#include "tests/kit/device/reference.h"
+#include "tests/kit/test.h"
 
 #include <check.h>
 #include <math.h>
@@ -54,24 +56,17 @@ double *operation_zeros(size_t n)
 
 static bool is_bf16(const struct operation *operation, unsigned part)
 {
-    return operation->parts[part].type == OPERATION_VALUES && operation->type == NUMBER_BF16;
-}
-
-static size_t element_bytes(const struct operation *operation, unsigned part)
-{
-    if (operation->parts[part].type == OPERATION_FP64)
-        return sizeof(double);
-    return is_bf16(operation, part) ? sizeof(uint16_t) : sizeof(float);
+    return operation->parts[part].type == CALL_VALUES && operation->type == NUMBER_BF16;
 }
 
 static size_t bytes_of(const struct operation *operation, unsigned part)
 {
-    return operation->parts[part].n * element_bytes(operation, part);
+    return operation->parts[part].n * call_type_bytes(operation->parts[part].type, operation->type);
 }
 
 static double get(const struct operation *operation, unsigned part, const void *x, size_t i)
 {
-    if (operation->parts[part].type == OPERATION_FP64)
+    if (operation->parts[part].type == CALL_FP64)
         return ((const double *)x)[i];
     return (double)operation_get(is_bf16(operation, part) ? NUMBER_BF16 : NUMBER_FP32, x, i);
 }
@@ -92,7 +87,7 @@ static void fill(const struct operation *operation, unsigned p, void *out)
     if (part->initial)
         memcpy(out, part->initial, bytes_of(operation, p));
     for (size_t i = 0; i < part->n && !part->initial; i++)
-        if (part->type == OPERATION_FP64)
+        if (part->type == CALL_FP64)
             ((double *)out)[i] = 1e30;
         else
             operation_set(is_bf16(operation, p) ? NUMBER_BF16 : NUMBER_FP32, out, i, 1e30f);
@@ -163,7 +158,9 @@ static void check_isa(const struct operation *operation, void *const first[], vo
 {
     static const char *const names[CPU_ISAS] = {"v2", "v3", "v4", "v4 with pairs"};
 
-    for (unsigned n_threads = 1; n_threads <= 3; n_threads++) {
+    const unsigned most = isa + 1 == CPU_ISAS || !cpu_isa_runs(isa + 1) ? 3 : 1;
+
+    for (unsigned n_threads = 1; n_threads <= most; n_threads++) {
         struct mirror at;
 
         mirror_open(&at, operation->type, n_threads, false);
@@ -207,8 +204,8 @@ void operation_check(const struct operation *operation)
     void *first[OPERATION_PARTS] = {NULL}, *again[OPERATION_PARTS] = {NULL};
 
     for (unsigned p = 0; p < n_parts(operation); p++) {
-        first[p] = mirror_array(operation->parts[p].n, element_bytes(operation, p));
-        again[p] = mirror_array(operation->parts[p].n, element_bytes(operation, p));
+        first[p] = mirror_array(operation->parts[p].n, call_type_bytes(operation->parts[p].type, operation->type));
+        again[p] = mirror_array(operation->parts[p].n, call_type_bytes(operation->parts[p].type, operation->type));
     }
     if (backend_get()->cuda)
         check_cuda(operation, first, again);
@@ -216,4 +213,153 @@ void operation_check(const struct operation *operation)
         for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
             if (cpu_isa_runs((enum cpu_isa)isa))
                 check_isa(operation, first, again, (enum cpu_isa)isa);
+}
+
+/* ---- one call ---- */
+
+char call_given[1];
+
+const struct call_array *call_find(const struct call_test *test, const char *name)
+{
+    for (unsigned i = 0; i < test->arrays.n; i++)
+        if (strcmp(test->arrays.a[i].name, name) == 0)
+            return &test->arrays.a[i];
+    ck_abort_msg("the call has no array %s", name);
+}
+
+/* The array of the name that this one lies on; NULL. */
+static const char *lies_on(const struct call_test *test, const char *name)
+{
+    for (int i = 0; i < COUNT(test->onto); i++)
+        if (test->onto[i].written && strcmp(test->onto[i].written, name) == 0)
+            return test->onto[i].read;
+    return NULL;
+}
+
+static bool is_drawn(const struct call_array *array)
+{
+    return array->use & (CALL_READ | CALL_WRITTEN) && !(array->use & CALL_FORWARD);
+}
+
+static void *draw(const struct call_test *test, const struct call_array *array, uint32_t seed)
+{
+    if (array->type == CALL_WORDS || array->type == CALL_FP64)
+        return mirror_array(array->n, call_type_bytes(array->type, test->type));
+    return operation_values(array->type == CALL_FP32 ? NUMBER_FP32 : test->type, array->n, seed);
+}
+
+void call_make(struct call_test *test)
+{
+    test->host = test->call;
+    call_arrays(&test->arrays, &test->host, backend_get()->plan, test->type, 1);
+    for (unsigned i = 0; i < test->arrays.n; i++)
+        if (is_drawn(&test->arrays.a[i]) && !lies_on(test, test->arrays.a[i].name))
+            call_set(&test->arrays.a[i], draw(test, &test->arrays.a[i], i + 1));
+    for (unsigned i = 0; i < test->arrays.n; i++) {
+        const char *on = lies_on(test, test->arrays.a[i].name);
+        if (on)
+            call_set(&test->arrays.a[i], call_get(call_find(test, on)));
+    }
+    if (test->prepare)
+        test->prepare(test);
+}
+
+void call_expect(const struct call_test *test, const double *expected[CALL_ARRAYS])
+{
+    struct call exact = test->host;
+    struct call_arrays arrays;
+
+    call_arrays(&arrays, &exact, backend_get()->plan, test->type, 1);
+    for (unsigned i = 0; i < arrays.n; i++) {
+        const struct call_array *a = &arrays.a[i];
+        if (a->type == CALL_VALUES || a->type == CALL_FP32 || a->type == CALL_FP64) {
+            const enum number_type type = a->type == CALL_VALUES ? test->type : NUMBER_FP32;
+            expected[i] =
+                is_drawn(a) && a->type != CALL_FP64 ? operation_widen(type, call_get(a), a->n) : operation_zeros(a->n);
+            call_set(a, expected[i]);
+        }
+    }
+    reference_run(&exact);
+}
+
+static void run_call(struct mirror *at, void *const out[], const void *context)
+{
+    const struct call_test *test = context;
+    struct call call = test->host;
+    struct call_arrays arrays;
+    struct error err = {""};
+    const void *lent = NULL;
+
+    call_arrays(&arrays, &call, at->plan, test->type, at->n_threads);
+    for (unsigned i = 0, p = 0; i < arrays.n; i++) {
+        const struct call_array *a = &arrays.a[i];
+        const size_t bytes = a->n * call_type_bytes(a->type, test->type);
+        if (a->use & CALL_WRITTEN) {
+            call_set(a, out[p++]);
+        } else if (!is_drawn(a)) {
+            call_set(a, mirror_scratch(at, bytes));
+        } else if (!(a->use & CALL_ANYWHERE) || test->table == CALL_ON_DEVICE) {
+            call_set(a, mirror_of(at, call_get(a)));
+        } else if (test->table == CALL_LENT) {
+            lent = call_get(a);
+            ck_assert_msg(at->ops->lend(at->dev, lent, bytes, false, &err) == 0, "%s", err.text);
+        }
+    }
+    for (unsigned i = 0; i < arrays.n; i++) {
+        const char *on = lies_on(test, arrays.a[i].name);
+        if (on)
+            call_set(&arrays.a[call_find(test, on) - test->arrays.a], call_get(&arrays.a[i]));
+    }
+    if (test->before)
+        test->before(at, &call, test);
+    call_run(at->ops, at->dev, &call);
+    if (lent) {
+        ck_assert_int_eq(at->ops->sync(at->dev), 0);
+        at->ops->unlend(at->dev, lent);
+    }
+}
+
+static struct operation operation_of(struct call_test *test)
+{
+    struct operation operation = {.type = test->type,
+                                  .run = run_call,
+                                  .context = test,
+                                  .is_elementwise = test->is_elementwise};
+
+    for (unsigned i = 0, p = 0; i < test->arrays.n; i++) {
+        const struct call_array *a = &test->arrays.a[i];
+        if (a->use & CALL_WRITTEN)
+            operation.parts[p++] =
+                (struct operation_part){.name = a->name, .n = a->n, .initial = call_get(a), .type = a->type};
+    }
+    return operation;
+}
+
+void call_check(struct call_test *test)
+{
+    const double *expected[CALL_ARRAYS] = {NULL};
+
+    call_make(test);
+    call_expect(test, expected);
+    struct operation operation = operation_of(test);
+    for (unsigned i = 0, p = 0; i < test->arrays.n; i++)
+        if (test->arrays.a[i].use & CALL_WRITTEN) {
+            operation.parts[p].tolerance = test->near(test, test->arrays.a[i].name);
+            operation.parts[p++].expected = expected[i];
+        }
+    operation_check(&operation);
+}
+
+void call_once(struct call_test *test)
+{
+    call_arrays(&test->arrays, &test->host, backend_get()->plan, test->type, 1); /* it may be a copy */
+    const struct operation operation = operation_of(test);
+    void *out[OPERATION_PARTS] = {NULL};
+
+    for (unsigned p = 0; p < OPERATION_PARTS && operation.parts[p].n; p++)
+        out[p] = operation_room(NUMBER_FP32, operation.parts[p].n * 2); /* room for any type */
+    operation_run(&operation, out);
+    for (unsigned i = 0, p = 0; i < test->arrays.n; i++)
+        if (test->arrays.a[i].use & CALL_WRITTEN)
+            call_set(&test->arrays.a[i], out[p++]);
 }

@@ -1,7 +1,7 @@
 /* tests/kit/device/operation.h - runs one device operation in every way there is, and compares.
  *
- * On the CPU: every instruction set of this machine, 1, 2 and 3 threads: the results on the same instruction set are
- * equal bit for bit. On a CUDA device (tests/kit/device/backend.h): twice, the results equal bit for bit, and once more
+ * On the CPU: every instruction set of this machine; on the best one, with 1, 2 and 3 threads, whose results are equal
+ * bit for bit: work is divided by shapes alone. On a CUDA device (tests/kit/device/backend.h): twice, the results equal bit for bit, and once more
  * with arrays that begin where no vector may be loaded; on the simulated one in three orders of threads and blocks. All
  * are near what the reference says.
  *
@@ -10,13 +10,8 @@
 #ifndef TESTS_KIT_DEVICE_OPERATION_H
 #define TESTS_KIT_DEVICE_OPERATION_H
 
+#include "tests/kit/device/call.h"
 #include "tests/kit/device/mirror.h"
-
-enum operation_type {
-    OPERATION_VALUES, /* of the device's type */
-    OPERATION_FP32,
-    OPERATION_FP64
-};
 
 /* One array of results, and how far its elements may be from the expected ones, relative to the largest of those. */
 struct operation_part {
@@ -25,7 +20,7 @@ struct operation_part {
     const double *expected; /* a NaN: one that is not finite */
     double tolerance;       /* of fp32 */
     const void *initial;    /* what it holds before, in its type; NULL: a number no result has */
-    enum operation_type type;
+    enum call_type type;    /* VALUES: the device's */
 };
 
 enum { OPERATION_PARTS = 4 };
@@ -56,5 +51,37 @@ double *operation_zeros(size_t n);
 /* Element i, and setting it, rounded to its type. */
 float operation_get(enum number_type type, const void *x, size_t i);
 void operation_set(enum number_type type, void *x, size_t i, float to);
+
+/* ---- one call, against the reference ---- */
+
+/* In the place of an optional array: there is one. */
+extern char call_given[];
+
+struct call_test {
+    enum number_type type;
+    struct call call; /* sizes and options; the arrays are made: normal deviates, also in what is written */
+    double (*near)(const struct call_test *test, const char *output); /* its tolerance */
+    void (*prepare)(struct call_test *test); /* or NULL: fills what is not drawn; ids and the like are zeros before */
+    /* Or NULL: on the device, before the call, which it may change; leaves there what backward reads of forward. */
+    void (*before)(struct mirror *at, struct call *call, const struct call_test *test);
+    struct {
+        const char *written, *read; /* the first lies where the second does */
+    } onto[2];
+    enum { CALL_ON_DEVICE, CALL_ON_HOST, CALL_LENT } table; /* where an array is that may be anywhere */
+    bool is_elementwise;
+    struct call host;          /* once it is made: with the host's arrays */
+    struct call_arrays arrays; /* its */
+};
+
+/* operation_check of it, in the type. */
+void call_check(struct call_test *test);
+/* Makes the arrays, without a check. */
+void call_make(struct call_test *test);
+/* One of them, which is there; by its name. */
+const struct call_array *call_find(const struct call_test *test, const char *name);
+/* What the reference makes of them as they are: (n) each, in the order of test->arrays. */
+void call_expect(const struct call_test *test, const double *expected[CALL_ARRAYS]);
+/* Runs once, as operation_run; outputs are then the call's. */
+void call_once(struct call_test *test);
 
 #endif

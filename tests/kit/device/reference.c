@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const double pi = 3.14159265358979323846;
 
@@ -38,74 +39,131 @@ double reference_activation_gradient(enum model_activation activation, double x)
     abort();
 }
 
-void reference_matmul(double *c, const double *a, bool transpose_a, const double *b, bool transpose_b,
-                      const size_t size[3])
+double reference_dropout(const struct device_dropout *dropout, uint64_t row, uint64_t element)
 {
-    const size_t m = size[0], n = size[1], k = size[2];
+    uint32_t words[4];
 
-    for (size_t i = 0; i < m; i++)
-        for (size_t j = 0; j < n; j++) {
+    if (dropout->p == 0)
+        return 1;
+    random_quad(words, dropout->key, dropout->first_row + row, element / 4);
+    return words[element % 4] >= random_threshold(dropout->p) ? 1 / (1 - (double)dropout->p) : 0;
+}
+
+static void matmul(const struct device_matmul *op)
+{
+    const double *a = op->a, *b = op->b, *bias = op->bias;
+    double *c = op->c, *pre = op->pre;
+
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t j = 0; j < op->n; j++) {
+            const size_t at = i * op->c_stride + j;
             double sum = 0;
-            for (size_t p = 0; p < k; p++)
-                sum += a[transpose_a ? p * m + i : i * k + p] * b[transpose_b ? j * k + p : p * n + j];
-            c[i * n + j] = sum;
+            for (size_t k = 0; k < op->k; k++)
+                sum += a[op->transpose_a ? k * op->a_stride + i : i * op->a_stride + k] *
+                       b[op->transpose_b ? j * op->b_stride + k : k * op->b_stride + j];
+            if (op->beta != 0)
+                sum += c[at];
+            if (op->epilogue == DEVICE_BIAS || op->epilogue == DEVICE_BIAS_ACTIVATION)
+                sum += bias[j];
+            if (op->epilogue == DEVICE_BIAS_ACTIVATION)
+                pre[at] = sum, sum = reference_activation(op->activation, sum);
+            if (op->epilogue == DEVICE_ACTIVATION_GRADIENT)
+                sum *= reference_activation_gradient(op->activation, pre[at]);
+            c[at] = sum;
         }
 }
 
-static void statistics(double *mean, double *inverse, const double *x, const struct reference_norm *op)
+/* mean and 1/sqrt(...) of a row */
+static void statistics(double out[2], const double *x, const struct device_norm *op)
 {
     double square = 0;
 
-    *mean = 0;
-    for (size_t j = 0; j < op->n && !op->rms; j++)
-        *mean += x[j] / (double)op->n;
+    out[0] = 0;
+    for (size_t j = 0; j < op->n && op->kind == DEVICE_LAYER_NORM; j++)
+        out[0] += x[j] / (double)op->n;
     for (size_t j = 0; j < op->n; j++)
-        square += (x[j] - *mean) * (x[j] - *mean) / (double)op->n;
-    *inverse = 1 / sqrt(square + op->epsilon);
+        square += (x[j] - out[0]) * (x[j] - out[0]) / (double)op->n;
+    out[1] = 1 / sqrt(square + (double)op->epsilon);
 }
 
-void reference_norm(double *y, const struct reference_norm *op)
+static void norm(const struct device_norm *op)
 {
-    for (size_t i = 0; i < op->m; i++) {
-        const double *x = op->x + i * op->n;
-        double mean, inverse;
+    const double *x = op->x, *weight = op->weight, *bias = op->bias;
+    double *y = op->y, *of_rows = (void *)op->statistics, *of;
 
-        statistics(&mean, &inverse, x, op);
+    for (size_t i = 0; i < op->m; i++) {
+        of = of_rows + 2 * i;
+        statistics(of, x + i * op->n, op);
         for (size_t j = 0; j < op->n; j++)
-            y[i * op->n + j] = (x[j] - mean) * inverse * op->weight[j] + (op->bias ? op->bias[j] : 0);
+            y[i * op->n + j] = (x[i * op->n + j] - of[0]) * of[1] * weight[j] + (bias ? bias[j] : 0);
     }
 }
 
-void reference_norm_backward(const struct reference_norm_gradient *to, const double *dy,
-                             const struct reference_norm *op)
+static void norm_backward(const struct device_norm *op)
 {
-    for (size_t j = 0; j < op->n; j++)
-        to->weight[j] = to->bias[j] = 0;
-    for (size_t i = 0; i < op->m; i++, dy += op->n) {
-        const double *x = op->x + i * op->n;
-        double mean, inverse, mean_g = 0, mean_gz = 0;
+    const double *x = op->x, *dy = op->y_gradient, *weight = op->weight, n = (double)op->n;
+    double *dx = op->x_gradient, *weights = (void *)op->weight_gradient, *biases = (void *)op->bias_gradient;
 
-        statistics(&mean, &inverse, x, op);
+    for (size_t i = 0; i < op->m; i++, x += op->n, dy += op->n, dx += op->n) {
+        double of[2], mean_g = 0, mean_gz = 0;
+
+        statistics(of, x, op);
         for (size_t j = 0; j < op->n; j++) {
-            const double z = (x[j] - mean) * inverse, g = dy[j] * op->weight[j];
-            to->weight[j] += dy[j] * z;
-            to->bias[j] += dy[j];
-            mean_g += op->rms ? 0 : g / (double)op->n;
-            mean_gz += g * z / (double)op->n;
+            const double z = (x[j] - of[0]) * of[1], g = dy[j] * weight[j];
+            if (weights)
+                weights[j] += dy[j] * z;
+            if (biases)
+                biases[j] += dy[j];
+            mean_g += op->kind == DEVICE_LAYER_NORM ? g / n : 0;
+            mean_gz += g * z / n;
         }
         for (size_t j = 0; j < op->n; j++)
-            to->x[i * op->n + j] = inverse * (dy[j] * op->weight[j] - mean_g - (x[j] - mean) * inverse * mean_gz);
+            dx[j] =
+                (op->accumulate ? dx[j] : 0) + of[1] * (dy[j] * weight[j] - mean_g - (x[j] - of[0]) * of[1] * mean_gz);
     }
+}
+
+static void rope(const struct device_rope *op)
+{
+    const size_t half = op->n_rotated / 2;
+    double *x = op->x;
+
+    for (size_t i = 0; i < op->n_rows * op->n_tokens; i++)
+        for (size_t j = 0; j < op->n_heads * half; j++) {
+            double *a = x + i * op->stride + j / half * op->head_width + j % half, *b = a + half, was = *a;
+            const double angle = (double)(op->first + i % op->n_tokens) * op->frequencies[j % half];
+            const double sine = op->inverse ? -sin(angle) : sin(angle);
+            *a = was * cos(angle) - *b * sine;
+            *b = *b * cos(angle) + was * sine;
+        }
+}
+
+static void glu(const struct device_glu *op, bool backward)
+{
+    const double *gate = op->gate, *up = op->up, *dy = op->y_gradient;
+    double *y = op->y, *gates = op->gate_gradient, *ups = op->up_gradient;
+
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t j = 0; j < op->n; j++) {
+            const double g = gate[i * op->stride + j], u = up[i * op->stride + j];
+            if (!backward) {
+                y[i * op->n + j] = reference_activation(op->activation, g) * u;
+                continue;
+            }
+            gates[i * op->gradient_stride + j] =
+                dy[i * op->n + j] * u * reference_activation_gradient(op->activation, g);
+            ups[i * op->gradient_stride + j] = dy[i * op->n + j] * reference_activation(op->activation, g);
+        }
 }
 
 /* One query of a head: where it, its output, and the first key and value that it sees are. */
 struct view {
     size_t q, out, k, v, stride, head_width, n_keys;
-    size_t number;         /* of log_sum_exp */
-    const double *factors; /* (n_keys), or NULL */
+    size_t number; /* of log_sum_exp */
+    size_t row;
 };
 
-static struct view view_of(const struct reference_attention *op, size_t number)
+static struct view view_of(const struct device_attention *op, size_t number)
 {
     const size_t row = number / op->n_tokens / op->n_heads, head = number / op->n_tokens % op->n_heads;
     const size_t query = number % op->n_tokens, n_kv_heads = op->n_kv_heads ? op->n_kv_heads : op->n_heads;
@@ -123,18 +181,19 @@ static struct view view_of(const struct reference_attention *op, size_t number)
                                    : op->lengths ? op->lengths[row]
                                                  : op->n_tokens,
                          .number = number,
-                         .factors = op->factors ? op->factors + number * op->n_tokens : NULL};
+                         .row = row};
 }
 
 /* Probabilities p (n_keys); returns the log of the sum of exponentials. */
-static double probabilities(double *p, const struct view *view, const double *qkv, double scale)
+static double probabilities(double *p, const struct view *view, const struct device_attention *op)
 {
+    const double *qkv = op->qkv;
     double max = -INFINITY, sum = 0;
 
     for (size_t key = 0; key < view->n_keys; key++) {
         p[key] = 0;
         for (size_t d = 0; d < view->head_width; d++)
-            p[key] += scale * qkv[view->q + d] * qkv[view->k + key * view->stride + d];
+            p[key] += (double)op->scale * qkv[view->q + d] * qkv[view->k + key * view->stride + d];
         max = fmax(max, p[key]);
     }
     for (size_t key = 0; key < view->n_keys; key++)
@@ -144,97 +203,200 @@ static double probabilities(double *p, const struct view *view, const double *qk
     return max + log(sum);
 }
 
-static double factor_of(const struct view *view, size_t key)
+static double factor_of(const struct device_attention *op, const struct view *view, size_t key)
 {
-    return view->factors ? view->factors[key] : 1;
+    return reference_dropout(&op->dropout, view->row, view->number % (op->n_heads * op->n_tokens) * op->n_tokens + key);
 }
 
-void reference_attention(double *out, double *log_sum_exp, const double *qkv, const struct reference_attention *op)
+static void attention(const struct device_attention *op)
 {
-    double *p = calloc(op->n_tokens, sizeof *p);
+    double *p = calloc(op->n_tokens, sizeof *p), *out = op->out, *sums = (void *)op->log_sum_exp;
+    const double *qkv = op->qkv;
 
     for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
         const struct view view = view_of(op, i);
-        log_sum_exp[i] = probabilities(p, &view, qkv, op->scale);
+        sums[i] = probabilities(p, &view, op);
+        for (size_t key = 0; key < view.n_keys; key++)
+            p[key] *= factor_of(op, &view, key);
         for (size_t d = 0; d < view.head_width; d++) {
             out[view.out + d] = 0;
             for (size_t key = 0; key < view.n_keys; key++)
-                out[view.out + d] += p[key] * factor_of(&view, key) * qkv[view.v + key * view.stride + d];
+                out[view.out + d] += p[key] * qkv[view.v + key * view.stride + d];
         }
     }
     free(p);
 }
 
 /* Adds one query's part to the gradients of q, k and v. p and g (n_tokens) are room to work in. */
-static void query_backward(double *gradient, const double *out_gradient, const double *qkv, const struct view *view,
-                           const struct reference_attention *op, double *p, double *g)
+static void query_backward(const struct view *view, const struct device_attention *op, double *p, double *g)
 {
-    const double *dy = out_gradient + view->out, *out = op->out ? op->out + view->out : NULL;
-    double mean = 0;
+    const double *dy = (const double *)op->out_gradient + view->out, *out = (const double *)op->out + view->out;
+    const double *qkv = op->qkv;
+    double mean = 0, *gradient = op->qkv_gradient;
 
-    probabilities(p, view, qkv, op->scale);
+    probabilities(p, view, op);
     for (size_t key = 0; key < view->n_keys; key++) {
         const size_t v = view->v + key * view->stride;
+        const double factor = factor_of(op, view, key);
         g[key] = 0;
         for (size_t d = 0; d < view->head_width; d++) {
-            g[key] += dy[d] * qkv[v + d] * factor_of(view, key);
-            gradient[v + d] += p[key] * factor_of(view, key) * dy[d];
+            g[key] += dy[d] * qkv[v + d] * factor;
+            gradient[v + d] += p[key] * factor * dy[d];
         }
-        mean += out ? 0 : p[key] * g[key];
     }
-    for (size_t d = 0; out && d < view->head_width; d++)
+    for (size_t d = 0; d < view->head_width; d++)
         mean += out[d] * dy[d];
     for (size_t key = 0; key < view->n_keys; key++)
         for (size_t d = 0; d < view->head_width; d++) {
-            const double ds = p[key] * (g[key] - mean) * op->scale;
+            const double ds = p[key] * (g[key] - mean) * (double)op->scale;
             gradient[view->q + d] += ds * qkv[view->k + key * view->stride + d];
             gradient[view->k + key * view->stride + d] += ds * qkv[view->q + d];
         }
 }
 
-void reference_attention_backward(double *qkv_gradient, const double *out_gradient, const double *qkv,
-                                  const struct reference_attention *op)
+static void attention_backward(const struct device_attention *op)
 {
     double *room = calloc(2 * op->n_tokens, sizeof *room);
 
-    for (size_t i = 0; i < op->n_rows * op->n_tokens * view_of(op, 0).stride; i++)
-        qkv_gradient[i] = 0;
+    memset(op->qkv_gradient, 0, op->n_rows * op->n_tokens * view_of(op, 0).stride * sizeof(double));
     for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
         const struct view view = view_of(op, i);
-        query_backward(qkv_gradient, out_gradient, qkv, &view, op, room, room + op->n_tokens);
+        query_backward(&view, op, room, room + op->n_tokens);
     }
     free(room);
 }
 
-double reference_dropout(float p, struct random_key key, uint64_t row, uint64_t element)
+static void dropout_add(const struct device_dropout_add *op)
 {
-    uint32_t words[4];
+    const size_t row = op->n_tokens * op->n;
+    const double *x = op->x, *h = op->h;
+    double *y = op->y;
 
-    if (p == 0)
-        return 1;
-    random_quad(words, key, row, element / 4);
-    return words[element % 4] >= random_threshold(p) ? 1 / (1 - (double)p) : 0;
+    for (size_t i = 0; i < op->n_rows * row; i++)
+        y[i] = (x ? x[i] : 0) + h[i] * reference_dropout(&op->dropout, i / row, i % row);
 }
 
-double reference_cross_entropy(const double *logits, size_t n, size_t label)
+/* Backward adds in fp32, in order: a sum of two floats is rounded once, also by way of double. */
+static void embed(const struct device_embed *op, bool backward)
 {
-    double max = -INFINITY, sum = 0;
+    const double *table = op->table, *dy = op->y_gradient;
+    double *y = op->y, *sums = (void *)op->table_gradient;
 
-    for (size_t i = 0; i < n; i++)
-        max = fmax(max, logits[i]);
-    for (size_t i = 0; i < n; i++)
-        sum += exp(logits[i] - max);
-    return max + log(sum) - logits[label];
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t j = 0; j < op->n && op->ids[i] >= op->first && op->ids[i] - op->first < op->n_table; j++) {
+            const size_t from = (op->ids[i] - op->first) * op->n + j, to = i * op->n + j;
+            if (backward)
+                sums[from] = (double)(float)(sums[from] + dy[to]);
+            else
+                y[to] = (op->accumulate ? y[to] : 0) + table[from];
+        }
 }
 
-void reference_cross_entropy_backward(double *gradient, const double *logits, size_t n, size_t label)
+static void position(const struct device_position *op, bool backward)
 {
-    double max = -INFINITY, sum = 0;
+    const size_t row = op->n_tokens * op->n;
+    const double *table = op->table, *dy = op->y_gradient;
+    double *y = op->y, *sums = (void *)op->table_gradient;
 
-    for (size_t i = 0; i < n; i++)
-        max = fmax(max, logits[i]);
-    for (size_t i = 0; i < n; i++)
-        sum += exp(logits[i] - max);
-    for (size_t i = 0; i < n; i++)
-        gradient[i] = exp(logits[i] - max) / sum - (i == label);
+    for (size_t i = 0; i < op->n_rows * row; i++)
+        if (backward)
+            sums[i % row] += dy[i];
+        else
+            y[i] += table[i % row];
+}
+
+/* running: the maximum, the sum of exp(logit - maximum), the label's logit. */
+static void log_sum_exp(const struct device_cross_entropy *op)
+{
+    for (size_t i = 0; i < op->m; i++) {
+        const double *logits = (const double *)(const void *)op->logits + i * op->logits_stride;
+        double *to = (double *)(void *)op->running + 3 * i;
+        double max = op->start ? -INFINITY : to[0], sum = 0;
+        for (size_t j = 0; j < op->n; j++)
+            max = fmax(max, logits[j]);
+        for (size_t j = 0; j < op->n; j++)
+            sum += exp(logits[j] - max);
+        to[1] = sum + (op->start ? 0 : to[1] * exp(to[0] - max));
+        to[0] = max;
+        to[2] = op->start ? 0 : to[2];
+        if (op->labels[i] >= op->first && op->labels[i] - op->first < op->n)
+            to[2] = logits[op->labels[i] - op->first];
+    }
+}
+
+static void loss(const struct call_plain *op)
+{
+    const double *from = op->from;
+    double *to = op->to;
+
+    for (size_t i = 0; i < op->m; i++)
+        to[i] = op->labels[i] == UINT32_MAX ? 0 : from[3 * i] + log(from[3 * i + 1]) - from[3 * i + 2];
+}
+
+/* In its place, and zeros behind it. */
+static void cross_entropy_gradient(const struct device_cross_entropy *op)
+{
+    for (size_t i = 0; i < op->m; i++) {
+        double *logits = (double *)(void *)op->logits + i * op->logits_stride;
+        const double *of = (const double *)(const void *)op->running + 3 * i;
+        const bool counts = op->labels[i] != UINT32_MAX;
+        for (size_t j = 0; j < op->logits_stride; j++)
+            logits[j] = counts && j < op->n
+                            ? (exp(logits[j] - of[0]) / of[1] - (op->first + j == op->labels[i])) * (double)op->scale
+                            : 0;
+    }
+}
+
+void reference_run(const struct call *call)
+{
+    const struct call_plain *p = &call->plain;
+    const double *from = p->from;
+    double *to = p->to;
+
+    switch (call->kind) {
+    case CALL_matmul:
+        return matmul(&call->matmul);
+    case CALL_norm:
+        return norm(&call->norm);
+    case CALL_norm_backward:
+        return norm_backward(&call->norm);
+    case CALL_rope:
+        return rope(&call->rope);
+    case CALL_glu:
+    case CALL_glu_backward:
+        return glu(&call->glu, call->kind == CALL_glu_backward);
+    case CALL_attention:
+        return attention(&call->attention);
+    case CALL_attention_backward:
+        return attention_backward(&call->attention);
+    case CALL_dropout_add:
+        return dropout_add(&call->dropout_add);
+    case CALL_embed:
+    case CALL_embed_backward:
+        return embed(&call->embed, call->kind == CALL_embed_backward);
+    case CALL_position:
+    case CALL_position_backward:
+        return position(&call->position, call->kind == CALL_position_backward);
+    case CALL_log_sum_exp:
+        return log_sum_exp(&call->log_sum_exp);
+    case CALL_cross_entropy_gradient:
+        return cross_entropy_gradient(&call->cross_entropy_gradient);
+    case CALL_loss:
+        return loss(p);
+    case CALL_activate:
+    case CALL_activate_backward:
+        for (size_t i = 0; i < p->n; i++)
+            to[i] = call->kind == CALL_activate ? reference_activation(p->activation, from[i])
+                                                : to[i] * reference_activation_gradient(p->activation, from[i]);
+        return;
+    case CALL_reduce_rows:
+        for (size_t i = 0; i < p->m * p->n; i++)
+            to[i % p->n] += from[i];
+        return;
+    case CALL_zero:
+    case CALL_round_bf16:
+    case CALL_attention_cached:
+        break;
+    }
+    abort();
 }

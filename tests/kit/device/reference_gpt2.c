@@ -2,8 +2,10 @@
 
 #include "proto/wire/message.h"
 #include "tests/kit/device/reference.h"
+#include "tests/kit/device/setting.h"
 
 #include <assert.h>
+#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,20 +55,22 @@ static const double *of_block(const struct reference_gpt2 *ref, uint32_t block, 
     return named(ref, whole);
 }
 
-/* What one element is multiplied with: 0 or 1/(1-p). */
-static double dropped(const struct reference_batch *batch, float p, uint64_t unit, enum random_site site, uint64_t row,
-                      uint64_t element)
-{
-    return batch->dropout ? reference_dropout(p, random_site_key(batch->seed, batch->step, unit, site), row, element)
-                          : 1;
-}
-
 /* y (n_tokens, out) = x (n_tokens, in) W (in, out) + b. */
 static void linear(double *y, const double *x, const double *w, const double *b, size_t n_tokens, size_t in, size_t out)
 {
-    reference_matmul(y, x, false, w, false, (const size_t[3]){n_tokens, out, in});
-    for (size_t i = 0; i < n_tokens * out; i++)
-        y[i] += b[i % out];
+    const struct device_matmul op = {.m = n_tokens,
+                                     .n = out,
+                                     .k = in,
+                                     .a = x,
+                                     .b = w,
+                                     .c = y,
+                                     .a_stride = in,
+                                     .b_stride = out,
+                                     .c_stride = out,
+                                     .epilogue = DEVICE_BIAS,
+                                     .bias = b};
+
+    reference_run(&(struct call){.kind = CALL_matmul, .matmul = op});
 }
 
 /* One sequence at work. */
@@ -77,49 +81,57 @@ struct row {
     uint32_t block;
     uint64_t unit;               /* of the block */
     double *x, *y, *z, *qkv, *h; /* (seq, width) three times, (seq, 3 width), (seq, inner) */
+    void *room;                  /* (seq, heads + 2) */
 };
 
 /* y = norm(x) */
 static void norm(const struct row *r, const double *weight, const double *bias)
 {
     const struct model_config *c = &r->ref->model->config;
+    const struct device_norm op = {.m = r->batch->seq,
+                                   .n = c->width,
+                                   .epsilon = c->norm_epsilon,
+                                   .x = r->x,
+                                   .weight = weight,
+                                   .bias = bias,
+                                   .y = r->y,
+                                   .statistics = r->room};
 
-    reference_norm(r->y, &(struct reference_norm){.m = r->batch->seq,
-                                                  .n = c->width,
-                                                  .epsilon = c->norm_epsilon,
-                                                  .x = r->x,
-                                                  .weight = weight,
-                                                  .bias = bias});
+    reference_run(&(struct call){.kind = CALL_norm, .norm = op});
+}
+
+static struct device_dropout dropout_of(const struct reference_batch *batch, float p, uint64_t unit,
+                                        enum random_site site, uint64_t row)
+{
+    return (struct device_dropout){batch->dropout ? p : 0, random_site_key(batch->seed, batch->step, unit, site), row};
 }
 
 static void attend(const struct row *r)
 {
     const struct model_config *c = &r->ref->model->config;
-    const size_t seq = r->batch->seq, n = c->n_heads * seq * seq;
-    double *factors = calloc(n, sizeof *factors), *log_sum_exp = calloc(c->n_heads * seq, sizeof *log_sum_exp);
-    const struct reference_attention op = {.n_rows = 1,
-                                           .n_tokens = seq,
-                                           .n_heads = c->n_heads,
-                                           .width = c->width,
-                                           .scale =
-                                               (c->gpt2.scale_attention ? sqrt((double)c->n_heads / c->width) : 1) /
-                                               (c->gpt2.scale_by_layer ? r->block + 1 : 1),
-                                           .factors = factors};
+    const double scale = c->gpt2.scale_attention ? sqrt((double)c->n_heads / c->width) : 1;
+    const struct device_attention op = {.n_rows = 1,
+                                        .n_tokens = r->batch->seq,
+                                        .n_heads = c->n_heads,
+                                        .width = c->width,
+                                        .scale = (float)(scale / (c->gpt2.scale_by_layer ? r->block + 1 : 1)),
+                                        .qkv = r->qkv,
+                                        .out = r->y,
+                                        .log_sum_exp = r->room,
+                                        .dropout = dropout_of(r->batch, c->gpt2.dropout_attention, r->unit,
+                                                              RANDOM_DROPOUT_ATTENTION, r->number)};
 
-    assert(factors && log_sum_exp);
-    for (size_t i = 0; i < n; i++)
-        factors[i] = dropped(r->batch, c->gpt2.dropout_attention, r->unit, RANDOM_DROPOUT_ATTENTION, r->number, i);
-    reference_attention(r->y, log_sum_exp, r->qkv, &op);
-    free(factors), free(log_sum_exp);
+    reference_run(&(struct call){.kind = CALL_attention, .attention = op});
 }
 
 /* x += dropout(z). */
 static void add_residual(const struct row *r, enum random_site site)
 {
     const struct model_config *c = &r->ref->model->config;
+    const struct device_dropout dropout = dropout_of(r->batch, c->gpt2.dropout_residual, r->unit, site, r->number);
 
     for (size_t i = 0; i < (size_t)r->batch->seq * c->width; i++)
-        r->x[i] += r->z[i] * dropped(r->batch, c->gpt2.dropout_residual, r->unit, site, r->number, i);
+        r->x[i] += r->z[i] * reference_dropout(&dropout, 0, i);
 }
 
 static void run_block(struct row *r)
@@ -152,24 +164,39 @@ static void embed(const struct row *r)
     const struct model_layer *layer = &m->layers[0];
     const uint64_t unit = m->units[m->visits[layer->first_visit + layer->n_visits - 1]].id;
 
+    const struct device_dropout dropout =
+        dropout_of(r->batch, m->config.gpt2.dropout_embedding, unit, RANDOM_DROPOUT_EMBEDDING, r->number);
+
     for (size_t t = 0; t < seq; t++)
         for (size_t i = 0; i < width; i++)
             r->x[t * width + i] = (wte[r->batch->ids[r->number * seq + t] * width + i] + wpe[t * width + i]) *
-                                  dropped(r->batch, m->config.gpt2.dropout_embedding, unit, RANDOM_DROPOUT_EMBEDDING,
-                                          r->number, t * width + i);
+                                  reference_dropout(&dropout, 0, t * width + i);
 }
 
 /* -log p of the label of one token whose normed activation is h (width). */
 static double token_loss(const struct reference_gpt2 *ref, const double *h, uint32_t label)
 {
     const struct model_config *c = &ref->model->config;
-    double *logits = calloc(c->vocabulary, sizeof *logits), loss = 0;
+    double *logits = calloc(c->vocabulary, sizeof *logits), running[3], loss;
+    const struct device_matmul product = {.transpose_b = true,
+                                          .m = 1,
+                                          .n = c->vocabulary,
+                                          .k = c->width,
+                                          .a = h,
+                                          .b = named(ref, c->tied ? "wte.weight" : "lm_head.weight"),
+                                          .c = logits,
+                                          .b_stride = c->width};
+    const struct device_cross_entropy softmax = {.m = 1,
+                                                 .n = c->vocabulary,
+                                                 .start = true,
+                                                 .logits = (void *)logits,
+                                                 .labels = &label,
+                                                 .running = (void *)running};
 
     assert(logits);
-    reference_matmul(logits, h, false, named(ref, c->tied ? "wte.weight" : "lm_head.weight"), true,
-                     (const size_t[3]){1, c->vocabulary, c->width});
-    if (label != MESSAGE_NO_LABEL)
-        loss = reference_cross_entropy(logits, c->vocabulary, label);
+    reference_run(&(struct call){.kind = CALL_matmul, .matmul = product});
+    reference_run(&(struct call){.kind = CALL_log_sum_exp, .log_sum_exp = softmax});
+    reference_run(&(struct call){.kind = CALL_loss, .plain = {&loss, running, &label, 1, 0, MODEL_RELU}});
     free(logits);
     return loss;
 }
@@ -197,20 +224,26 @@ double reference_gpt2_loss(const struct reference_gpt2 *ref, const struct refere
 {
     const struct model_config *c = &ref->model->config;
     const size_t n = (size_t)batch->seq * c->width;
-    double *all = malloc((6 * n + (size_t)batch->seq * c->inner_width) * sizeof *all), loss = 0;
+    double *all = malloc((6 * n + (size_t)batch->seq * (c->inner_width + c->n_heads + 2)) * sizeof *all), loss = 0;
 
     assert(all);
     for (uint32_t i = 0; i < batch->n_rows; i++) {
         struct row r = {.ref = ref, .batch = batch, .number = batch->first_row + i};
         r.x = all, r.y = all + n, r.z = all + 2 * n, r.qkv = all + 3 * n, r.h = all + 6 * n;
+        r.room = r.h + (size_t)batch->seq * c->inner_width;
         loss += row_loss(&r);
     }
     free(all);
     return loss;
 }
 
-static double slope(struct reference_gpt2 *ref, const struct reference_batch *batch, double *w, const double *direction,
-                    uint64_t n)
+double reference_gpt2_loss_of(const struct reference_gpt2 *ref, const void *batch)
+{
+    return reference_gpt2_loss(ref, batch);
+}
+
+static double slope(struct reference_gpt2 *ref, reference_loss *loss, const void *batch, double *w,
+                    const double *direction, uint64_t n)
 {
     double losses[2], *kept = malloc(n * sizeof *kept);
 
@@ -219,21 +252,33 @@ static double slope(struct reference_gpt2 *ref, const struct reference_batch *ba
     for (int side = 0; side < 2; side++) {
         for (uint64_t i = 0; i < n; i++)
             w[i] = kept[i] + (side ? -difference_step : difference_step) * direction[i];
-        losses[side] = reference_gpt2_loss(ref, batch);
+        losses[side] = loss(ref, batch);
     }
     memcpy(w, kept, n * sizeof *kept);
     free(kept);
     return (losses[0] - losses[1]) / (2 * difference_step);
 }
 
-double reference_gpt2_slope(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
-                            uint64_t element)
+double reference_slope(struct reference_gpt2 *ref, reference_loss *loss, const void *batch, uint32_t tensor,
+                       uint64_t element)
 {
-    return slope(ref, batch, &ref->tensors[tensor][element], &(const double){1}, 1);
+    return slope(ref, loss, batch, &ref->tensors[tensor][element], &(const double){1}, 1);
 }
 
-double reference_gpt2_slope_along(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
-                                  const double *direction)
+void reference_check_direction(struct reference_gpt2 *ref, reference_loss *loss, const void *batch, uint64_t n_valid,
+                               const struct reference_gpt2 *gradient, uint32_t tensor, uint64_t *state)
 {
-    return slope(ref, batch, ref->tensors[tensor], direction, ref->model->tensors[tensor].n);
+    const uint64_t n = ref->model->tensors[tensor].n;
+    double *direction = malloc(n * sizeof *direction), dot = 0, size = 0;
+
+    assert(direction);
+    for (uint64_t i = 0; i < n; i++) {
+        direction[i] = setting_random(state) / sqrt((double)n);
+        dot += direction[i] * gradient->tensors[tensor][i];
+        size += pow(gradient->tensors[tensor][i], 2) / (double)n;
+    }
+    const double want = slope(ref, loss, batch, ref->tensors[tensor], direction, n) / (double)n_valid;
+    ck_assert_msg(fabs(dot - want) <= 1e-5 * (fabs(want) + sqrt(size)) + 1e-7, "%s: %g, slope %g",
+                  ref->model->tensors[tensor].name, dot, want);
+    free(direction);
 }

@@ -28,12 +28,17 @@ void reference_gpt2_free(struct reference_gpt2 *ref);
 /* The sum of -log p over all labels that count, in nats. */
 double reference_gpt2_loss(const struct reference_gpt2 *ref, const struct reference_batch *batch);
 
-/* dloss/d(element) of one tensor by a central difference. */
-double reference_gpt2_slope(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
-                            uint64_t element);
+/* As a function of the tensors, whatever it is the loss of. */
+typedef double reference_loss(const struct reference_gpt2 *ref, const void *batch);
+double reference_gpt2_loss_of(const struct reference_gpt2 *ref, const void *batch);
 
-/* The derivative along a direction (n of the tensor). */
-double reference_gpt2_slope_along(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
-                                  const double *direction);
+/* dloss/d(element) of one tensor by a central difference, good to 1e-9. */
+double reference_slope(struct reference_gpt2 *ref, reference_loss *loss, const void *batch, uint32_t tensor,
+                       uint64_t element);
+
+/* One tensor's gradient, that of the mean of n_valid losses, is the slope along a random direction: 1e-5 of the root mean
+ * square of its elements, as of a single one; 1e-7 where it is 0 but for rounding. */
+void reference_check_direction(struct reference_gpt2 *ref, reference_loss *loss, const void *batch, uint64_t n_valid,
+                               const struct reference_gpt2 *gradient, uint32_t tensor, uint64_t *state);
 
 #endif

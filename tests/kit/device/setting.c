@@ -17,15 +17,12 @@ const struct model_config setting_configs[SETTING_CONFIGS] = {
     {&family_gpt2, 2, 2, 10, 16, 9, 12, MODEL_GELU_NEW, false, 1e-5f, 0,
      .gpt2 = {.scale_attention = true, .dropout_attention = 0.2f, .dropout_embedding = 0.3f, .dropout_residual = 0.1f}},
 };
+const uint32_t setting_parts[ARRAY_LINK_PARTS] = {0, 1, 2, 3, 4, 5, 6, 7};
+
 double setting_random(uint64_t *state)
 {
     *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
     return (double)(*state >> 11) / (double)(UINT64_C(1) << 52) - 1;
-}
-
-static uint32_t next_below(uint64_t *state, uint32_t n)
-{
-    return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
 }
 
 void setting_open(struct setting *s, const struct model_config *config, uint32_t batch, uint32_t seq)
@@ -50,8 +47,8 @@ void setting_open(struct setting *s, const struct model_config *config, uint32_t
                         setting_random(&state) * (t->n_dims == 2 ? 0.8 / sqrt(config->width / 12.0) : 0.2));
     }
     for (size_t i = 0; i < (size_t)batch * seq; i++) {
-        s->ids[i] = next_below(&state, config->vocabulary);
-        s->labels[i] = i % 6 == 4 ? MESSAGE_NO_LABEL : next_below(&state, config->vocabulary);
+        s->ids[i] = setting_below(&state, config->vocabulary);
+        s->labels[i] = i % 6 == 4 ? MESSAGE_NO_LABEL : setting_below(&state, config->vocabulary);
         s->n_valid += s->labels[i] != MESSAGE_NO_LABEL;
     }
 }
@@ -123,13 +120,9 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
     struct device_worker worker;
     struct ledger ledger = {0};
     struct error err = {""};
-    const struct device_share share = {.step = SETTING_STEP,
-                                       .n_valid = s->n_valid,
-                                       .n_parts = n_parts,
-                                       .parts = parts,
-                                       .ids = s->ids,
-                                       .labels = s->labels};
+    struct device_share share = setting_share(s, n_parts);
 
+    share.parts = parts;
     ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
     memset(stash, 0xff, worker.plan.host_stash_bytes); /* NaN: nothing is read before it is written */
@@ -142,12 +135,55 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
     free(stash);
 }
 
-const uint32_t setting_parts[ARRAY_LINK_PARTS] = {0, 1, 2, 3, 4, 5, 6, 7};
-
 void setting_step_whole(struct array_link *link, const struct setting *s, const struct device_worker_options *options)
 {
     array_link_init(link, &s->model, s->weights);
     setting_step(link, s, options, s->batch / options->setting.part_rows, setting_parts);
+}
+
+void setting_check_bits(const struct array_link *same, const struct setting *s,
+                        const struct device_worker_options *options)
+{
+    struct array_link link;
+
+    setting_step_whole(&link, s, options);
+    ck_assert_msg(setting_same_bits(link.gradient, same->gradient, s->model.segment_n), "another gradient");
+    ck_assert_mem_eq(link.losses, same->losses, sizeof link.losses);
+    array_link_free(&link);
+}
+
+double setting_evaluate(const struct setting *s, const struct device_worker_options *options,
+                        const struct device_evaluation *evaluation, unsigned *n_pulls)
+{
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    struct error err = {""};
+    double sum = 0;
+
+    ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
+    void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+    array_link_init(&link, &s->model, s->weights);
+    link.version = evaluation->version;
+    link.n_buffers = options->choice.n_weight_buffers;
+    ck_assert_int_eq(device_worker_evaluate(&worker, evaluation, &array_link, &link, &sum, &err), 0);
+    ck_assert_uint_eq(link.n_waits, link.n_pulls);
+    if (n_pulls)
+        *n_pulls = link.n_pulls;
+    array_link_free(&link);
+    device_worker_free(&worker);
+    free(stash);
+    return sum;
+}
+
+struct device_share setting_share(const struct setting *s, uint32_t n_parts)
+{
+    return (struct device_share){.step = SETTING_STEP,
+                                 .n_valid = s->n_valid,
+                                 .n_parts = n_parts,
+                                 .parts = setting_parts,
+                                 .ids = s->ids,
+                                 .labels = s->labels};
 }
 
 struct reference_batch setting_batch(const struct setting *s)

@@ -53,6 +53,17 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
 /* The same with a fresh link and all parts; link is then the caller's to free. */
 void setting_step_whole(struct array_link *link, const struct setting *s, const struct device_worker_options *options);
 
+/* One step by these options gives the same gradient and losses, bit for bit. */
+void setting_check_bits(const struct array_link *same, const struct setting *s,
+                        const struct device_worker_options *options);
+
+/* What a fresh worker says of an evaluation; *n_pulls, unless NULL: of the link, each of which was waited for. */
+double setting_evaluate(const struct setting *s, const struct device_worker_options *options,
+                        const struct device_evaluation *evaluation, unsigned *n_pulls);
+
+/* A step's share of the first n parts. */
+struct device_share setting_share(const struct setting *s, uint32_t n_parts);
+
 /* The same step for the reference. */
 struct reference_batch setting_batch(const struct setting *s);
 

@@ -1,49 +1,133 @@
-/* The references' gradients against central differences of the references themselves, in double: the error of a
- * difference of step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. */
+/* The reference's gradients against central differences of the reference itself, in double: the error of a difference of
+ * step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. And some of its results by hand. */
+#include "tests/kit/device/operation.h"
 #include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
 
-enum { MOST = 4096 };
+static const uint32_t lengths[] = {6, 2}, labels[] = {1, UINT32_MAX, 8};
 
-/* A scalar function of x (n): the sum of some outputs times fixed weights. */
-typedef double scalar_function(const double *x, const void *context);
+/* Arrays of the backward call are forward's of the same name, and what is called X_gradient is of X. */
+static const struct pair {
+    struct call forward;
+    enum call_kind backward;
+} pairs[] = {
+    {{CALL_norm, .norm = {.m = 3, .n = 7, .epsilon = 1e-2f, .bias = call_given}}, CALL_norm_backward},
+    {{CALL_norm, .norm = {.kind = DEVICE_RMS_NORM, .m = 3, .n = 7, .epsilon = 1e-2f}}, CALL_norm_backward},
+    {{CALL_glu, .glu = {.m = 4, .n = 5, .stride = 7, .gradient_stride = 7, .activation = MODEL_SILU}},
+     CALL_glu_backward},
+    {{CALL_position, .position = {.n_rows = 3, .n_tokens = 2, .n = 4}}, CALL_position_backward},
+    {{CALL_attention, .attention = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7f}},
+     CALL_attention_backward},
+    {{CALL_attention,
+      .attention = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7f, .dropout.p = 0.3f}},
+     CALL_attention_backward},
+    {{CALL_attention, .attention = {.n_rows = 2,
+                                    .n_tokens = 6,
+                                    .n_heads = 3,
+                                    .n_kv_heads = 1,
+                                    .width = 12,
+                                    .scale = 0.7f,
+                                    .full = true,
+                                    .lengths = lengths}},
+     CALL_attention_backward},
+};
 
 static void fill(double *x, size_t n, uint32_t seed)
 {
-    float *normal = malloc(n * sizeof *normal);
+    float normal[512];
 
+    ck_assert_uint_le(n, COUNT(normal));
     random_normal(normal, (struct random_key){{seed, 0}}, 0, 0, n);
     for (size_t i = 0; i < n; i++)
         x[i] = (double)normal[i];
-    free(normal);
 }
 
-static void check_gradient(scalar_function *f, const void *context, double *x, size_t n, const double *gradient)
+static const struct call_array *find(const struct call_arrays *arrays, const char *name)
 {
-    const double h = 1e-5;
-
-    for (size_t i = 0; i < n; i++) {
-        const double at = x[i];
-        double above, below;
-        x[i] = at + h;
-        above = f(x, context);
-        x[i] = at - h;
-        below = f(x, context);
-        x[i] = at;
-        ck_assert_double_eq_tol(gradient[i], (above - below) / (2 * h), 1e-7);
-    }
+    for (unsigned i = 0; i < arrays->n; i++)
+        if (strcmp(arrays->a[i].name, name) == 0)
+            return &arrays->a[i];
+    return NULL;
 }
 
-static double dot(const double *a, const double *b, size_t n)
+/* The array's namesake among the others, or what it is the gradient of there. */
+static const struct call_array *twin(const struct call_array *array, const struct call_arrays *among, bool of_gradient)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "%s", array->name);
+    char *suffix = strstr(name, "_gradient");
+    if (of_gradient != (suffix != NULL))
+        return NULL;
+    if (suffix)
+        *suffix = 0;
+    return find(among, name);
+}
+
+/* The sum of what forward writes, each times its gradient. */
+static double scalar(const struct call *forward, const struct call_arrays *arrays, const struct call_arrays *backward)
 {
     double sum = 0;
 
-    for (size_t i = 0; i < n; i++)
-        sum += a[i] * b[i];
+    for (unsigned i = 0; i < arrays->n; i++) /* for what is added to */
+        if (strcmp(arrays->a[i].name, "y") == 0)
+            memset(call_get(&arrays->a[i]), 0, arrays->a[i].n * sizeof(double));
+    reference_run(forward);
+    for (unsigned i = 0; i < backward->n; i++) {
+        const struct call_array *y = twin(&backward->a[i], arrays, true);
+        const double *dy = call_get(&backward->a[i]);
+        for (size_t k = 0; y && !(backward->a[i].use & CALL_WRITTEN) && k < y->n; k++)
+            sum += ((double *)call_get(y))[k] * dy[k];
+    }
     return sum;
+}
+
+TEST_EACH(backward_is_the_slope_of_forward, COUNT(pairs))
+{
+    static double room[32][512];
+    struct call forward = pairs[_i].forward, backward = forward;
+    struct call_arrays f, b;
+    unsigned n = 0;
+
+    backward.kind = pairs[_i].backward;
+    if (forward.kind == CALL_norm)
+        backward.norm.weight_gradient = (void *)call_given, backward.norm.bias_gradient = (void *)forward.norm.bias;
+    call_arrays(&f, &forward, &plan_cpu, NUMBER_FP32, 1);
+    call_arrays(&b, &backward, &plan_cpu, NUMBER_FP32, 1);
+    for (unsigned i = 0; i < f.n; i++, n++)
+        if (f.a[i].type != CALL_WORDS) {
+            fill(room[n], f.a[i].use ? f.a[i].n : 0, n);
+            call_set(&f.a[i], room[n]);
+        }
+    for (unsigned i = 0; i < b.n; i++, n++) {
+        const struct call_array *same = twin(&b.a[i], &f, false);
+        memset(room[n], 0, sizeof *room);
+        if (!(b.a[i].use & CALL_WRITTEN))
+            fill(room[n], b.a[i].use ? b.a[i].n : 0, n);
+        call_set(&b.a[i], same ? call_get(same) : room[n]);
+    }
+    scalar(&forward, &f, &b);
+    reference_run(&backward);
+    unsigned n_checked = 0;
+    for (unsigned i = 0; i < b.n; i++) {
+        const struct call_array *x = b.a[i].use & CALL_WRITTEN ? twin(&b.a[i], &f, true) : NULL;
+        double *at = x ? call_get(x) : NULL;
+        const double h = 1e-5, *gradient = call_get(&b.a[i]);
+        for (size_t k = 0; x && k < x->n; k++, n_checked++) {
+            const double was = at[k];
+            at[k] = was + h;
+            const double above = scalar(&forward, &f, &b);
+            at[k] = was - h;
+            const double below = scalar(&forward, &f, &b);
+            at[k] = was;
+            ck_assert_double_eq_tol(gradient[k], (above - below) / (2 * h), 1e-7);
+        }
+    }
+    ck_assert_uint_gt(n_checked, 0);
 }
 
 TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_SILU + 1)
@@ -57,102 +141,114 @@ TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODE
     }
 }
 
-/* x, weight and bias one after the other, as one argument. */
-enum { NORM_M = 3, NORM_N = 7, NORM_X = NORM_M * NORM_N };
-static const double norm_epsilon = 1e-2; /* large enough to matter */
-
-struct norm_case {
-    bool rms;
-    const double *dy;
-};
-
-static struct reference_norm norm_of(const double *x, const struct norm_case *c)
+/* The loss of logits in two chunks, and the gradient of each. */
+static double loss_of(double *logits, double *gradient)
 {
-    return (struct reference_norm){c->rms, NORM_M, NORM_N, norm_epsilon, x, x + NORM_X, x + NORM_X + NORM_N};
+    double running[9], losses[3], sum = 0;
+    struct device_cross_entropy op = {.m = 3,
+                                      .n = 5,
+                                      .logits_stride = 5,
+                                      .start = true,
+                                      .logits = (void *)logits,
+                                      .labels = labels,
+                                      .running = (void *)running,
+                                      .scale = 1};
+
+    for (int pass = 0; pass < 2; pass++, op.start = true)
+        for (op.first = 0; op.first < 10; op.first += 5, op.start = false) {
+            op.logits = (void *)((pass ? gradient : logits) + 3 * op.first);
+            reference_run(
+                &(struct call){.kind = pass ? CALL_cross_entropy_gradient : CALL_log_sum_exp, .log_sum_exp = op});
+        }
+    reference_run(&(struct call){.kind = CALL_loss, .plain = {losses, running, labels, 3, 0, MODEL_RELU}});
+    for (int i = 0; i < 3; i++)
+        sum += losses[i];
+    return sum;
 }
 
-static double norm_scalar(const double *x, const void *context)
+TEST(the_gradient_of_chunks_is_the_slope_of_their_loss)
 {
-    const struct norm_case *c = context;
-    double y[NORM_X];
-    const struct reference_norm op = norm_of(x, context);
+    double logits[30], gradient[30], unused[30];
 
-    reference_norm(y, &op);
-    return dot(y, c->dy, NORM_X);
+    fill(logits, 30, 3);
+    memcpy(gradient, logits, sizeof logits);
+    loss_of(logits, gradient);
+    for (int k = 0; k < 30; k++) {
+        const double was = logits[k], h = 1e-5;
+        logits[k] = was + h, memset(unused, 0, sizeof unused);
+        const double above = loss_of(logits, unused);
+        logits[k] = was - h, memset(unused, 0, sizeof unused);
+        const double below = loss_of(logits, unused);
+        logits[k] = was;
+        ck_assert_double_eq_tol(gradient[k], (above - below) / (2 * h), 1e-7);
+    }
 }
 
-TEST_EACH(norm_backward_is_the_slope_of_norm, 2)
-{
-    double x[NORM_X + 2 * NORM_N], gradient[NORM_X + 2 * NORM_N], dy[NORM_X];
-    const struct reference_norm_gradient to = {gradient, gradient + NORM_X, gradient + NORM_X + NORM_N};
+/* ---- by hand ---- */
 
-    fill(x, NORM_X + 2 * NORM_N, 1);
-    fill(dy, NORM_X, 2);
-    const struct norm_case c = {_i, dy};
-    const struct reference_norm op = norm_of(x, &c);
-    reference_norm_backward(&to, dy, &op);
-    check_gradient(norm_scalar, &c, x, NORM_X + 2 * NORM_N, gradient);
-}
-
-struct attention_case {
-    struct reference_attention op;
-    const double *dy;
-};
-
-static double attention_scalar(const double *qkv, const void *context)
-{
-    const struct attention_case *c = context;
-    double out[MOST], log_sum_exp[MOST];
-
-    reference_attention(out, log_sum_exp, qkv, &c->op);
-    return dot(out, c->dy, c->op.n_rows * c->op.n_tokens * c->op.width);
-}
-
-/* Causal, with dropout, of heads that share keys, and of all keys of rows of two lengths. */
-TEST_EACH(attention_backward_is_the_slope_of_attention, 4)
-{
-    static const uint32_t lengths[] = {6, 2};
-    static double qkv[MOST], gradient[MOST], dy[MOST], factors[MOST];
-    const struct random_key key = {{7, 8}};
-    struct attention_case c = {.op = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7}, .dy = dy};
-    const size_t n = 2 * 6 * 12, n_qkv = _i < 2 ? 3 * n : n + 2 * n / 3;
-
-    c.op.factors = _i ? factors : NULL;
-    c.op.n_kv_heads = _i < 2 ? 0 : 1;
-    c.op.full = _i == 3, c.op.lengths = _i == 3 ? lengths : NULL;
-    for (size_t i = 0; i < 2 * 3 * 6 * 6; i++)
-        factors[i] = reference_dropout(0.3f, key, i / (3 * 6 * 6), i % (3 * 6 * 6));
-    fill(qkv, n_qkv, 1);
-    fill(dy, n, 2);
-    reference_attention_backward(gradient, dy, qkv, &c.op);
-    check_gradient(attention_scalar, &c, qkv, n_qkv, gradient);
-}
-
-/* By hand: one query and one key give v itself; two equal keys its mean. */
+/* One query and one key give v itself; two equal keys its mean. */
 TEST(attention_averages_values)
 {
-    const struct reference_attention op = {.n_rows = 1, .n_tokens = 2, .n_heads = 1, .width = 1, .scale = 1};
     const double qkv[6] = {5, 3, 10, -2, 3, 20};
     double out[2], log_sum_exp[2];
+    const struct device_attention op = {.n_rows = 1,
+                                        .n_tokens = 2,
+                                        .n_heads = 1,
+                                        .width = 1,
+                                        .scale = 1,
+                                        .qkv = qkv,
+                                        .out = out,
+                                        .log_sum_exp = (void *)log_sum_exp};
 
-    reference_attention(out, log_sum_exp, qkv, &op);
+    reference_run(&(struct call){.kind = CALL_attention, .attention = op});
     ck_assert_double_eq_tol(out[0], 10, 1e-14);
     ck_assert_double_eq_tol(out[1], 15, 1e-14);
     ck_assert_double_eq_tol(log_sum_exp[0], 15, 1e-14);
     ck_assert_double_eq_tol(log_sum_exp[1], -6 + log(2), 1e-14);
 }
 
-static double cross_entropy_scalar(const double *logits, const void *label)
+/* 1 and 3: mean 2, variance 1. 1 and 7: mean square 25. */
+TEST_EACH(two_numbers_are_normalised, 2)
 {
-    return reference_cross_entropy(logits, 9, *(const size_t *)label);
+    static const struct {
+        double x[2], bias[2], y[2], statistics[2];
+    } cases[] = {{{1, 3}, {0, 10}, {-1, 11}, {2, 1}}, {{1, 7}, {0, 0}, {0.2, 1.4}, {0, 0.2}}};
+    const double weight[2] = {1, 1};
+    double y[2], statistics[2];
+    const struct device_norm op = {.kind = (enum device_norm_kind)_i,
+                                   .m = 1,
+                                   .n = 2,
+                                   .x = cases[_i].x,
+                                   .weight = weight,
+                                   .bias = cases[_i].bias,
+                                   .y = y,
+                                   .statistics = (void *)statistics};
+
+    reference_run(&(struct call){.kind = CALL_norm, .norm = op});
+    for (int i = 0; i < 2; i++) {
+        ck_assert_double_eq_tol(y[i], cases[_i].y[i], 1e-14);
+        ck_assert_double_eq_tol(statistics[i], cases[_i].statistics[i], 1e-14);
+    }
 }
 
-TEST(cross_entropy_backward_is_the_slope_of_cross_entropy)
+/* A quarter of a turn takes (1, 2) to (-2, 1), and a position of 3 to (2, -1); back again the other way. */
+TEST(quarters_of_a_turn)
 {
-    const size_t label = 4;
-    double logits[9], gradient[9];
+    const double frequency = 1.5707963267948966, want[] = {1, 2, -2, 1, -1, -2, 2, -1};
+    double x[] = {1, 2, 1, 2, 1, 2, 1, 2};
+    struct device_rope op = {.n_rows = 1,
+                             .n_tokens = 4,
+                             .n_heads = 1,
+                             .head_width = 2,
+                             .n_rotated = 2,
+                             .frequencies = &frequency,
+                             .x = x,
+                             .stride = 2};
 
-    fill(logits, 9, 3);
-    reference_cross_entropy_backward(gradient, logits, 9, label);
-    check_gradient(cross_entropy_scalar, &label, logits, 9, gradient);
+    for (int back = 0; back < 2; back++) {
+        op.inverse = back;
+        reference_run(&(struct call){.kind = CALL_rope, .rope = op});
+        for (int i = 0; i < 8; i++)
+            ck_assert_double_eq_tol(x[i], back ? 1 + i % 2 : want[i], 1e-14);
+    }
 }

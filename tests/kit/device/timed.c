@@ -281,12 +281,8 @@ void timed_run(struct timed *out, const struct setting *s, const struct timed_op
     *out = (struct timed){.optimizer = simulated.thread("optimizer")};
     link.optimizer = out->optimizer;
     for (uint32_t i = 0; i < options->n_steps; i++) {
-        const struct device_share share = {.step = SETTING_STEP + i,
-                                           .n_valid = s->n_valid,
-                                           .n_parts = s->batch / options->worker.setting.part_rows,
-                                           .parts = setting_parts,
-                                           .ids = s->ids,
-                                           .labels = s->labels};
+        struct device_share share = setting_share(s, s->batch / options->worker.setting.part_rows);
+        share.step += i;
         if (i > 0) {
             unlend_inbox(&link);
             array_link_free(&link.array);
