@@ -1,5 +1,6 @@
 /* Every operation of the CUDA backend has room on every device that its kernels are compiled for: shared memory of a block,
  * and registers, where nvcc has said how many a kernel takes (build/cuda-kernels.txt). */
+#include "tests/kit/device/call.h"
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 
@@ -8,141 +9,99 @@
 SUITE_LABELS(cuda)
 
 static const char *const targets[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100"};
-enum { N_TARGETS = sizeof targets / sizeof *targets };
+enum { N_TARGETS = COUNT(targets), ROOM = 1 << 20 /* of each array */, SKEW = 4 /* bytes, which no pack fits */ };
 
-static const char *table(void)
+#define ROWS  .m = 6, .n = 768
+#define THIN  .m = 6, .n = 33
+#define BATCH .n_rows = 2, .n_tokens = 3, .n = 768
+#define LEAN  .n_rows = 2, .n_tokens = 3, .n = 33
+
+static const double frequencies[8];
+
+/* Attention comes in each width of heads besides. */
+static const struct call calls[] = {
+    {CALL_matmul, .matmul = {ROWS, .k = 8, .a_stride = 8, .b_stride = 768, .c_stride = 768,
+                             .epilogue = DEVICE_BIAS_ACTIVATION, .activation = MODEL_GELU}},
+    {CALL_matmul, .matmul = {ROWS, .k = 8, .a_stride = 8, .b_stride = 768, .c_stride = 768,
+                             .epilogue = DEVICE_ACTIVATION_GRADIENT, .activation = MODEL_GELU}},
+    {CALL_activate, .plain = {ROWS, .activation = MODEL_GELU}},
+    {CALL_activate_backward, .plain = {ROWS, .activation = MODEL_GELU}},
+    {CALL_reduce_rows, .plain = {ROWS}},
+    {CALL_reduce_rows, .plain = {THIN}},
+    {CALL_round_bf16, .plain = {.n = 8}},
+    {CALL_norm, .norm = {ROWS, .bias = calls}},
+    {CALL_norm, .norm = {THIN, .bias = calls}},
+    {CALL_norm_backward,
+     .norm = {ROWS, .accumulate = true, .weight_gradient = (void *)calls, .bias_gradient = (void *)calls}},
+    {CALL_norm_backward,
+     .norm = {THIN, .accumulate = true, .weight_gradient = (void *)calls, .bias_gradient = (void *)calls}},
+    {CALL_rope, .rope = {.n_rows = 1,
+                         .n_tokens = 3,
+                         .n_heads = 2,
+                         .head_width = 32,
+                         .n_rotated = 16,
+                         .frequencies = frequencies,
+                         .stride = 64}},
+    {CALL_glu, .glu = {ROWS, .stride = 768, .activation = MODEL_SILU}},
+    {CALL_glu_backward, .glu = {THIN, .stride = 33, .gradient_stride = 33, .activation = MODEL_SILU}},
+    {CALL_dropout_add, .dropout_add = {BATCH}},
+    {CALL_dropout_add, .dropout_add = {BATCH, .dropout.p = 0.1f}},
+    {CALL_dropout_add, .dropout_add = {LEAN, .dropout.p = 0.1f}},
+    {CALL_position, .position = {BATCH}},
+    {CALL_position_backward, .position = {LEAN}},
+    {CALL_embed, .embed = {ROWS, .n_table = 2}},
+    {CALL_embed_backward, .embed = {.m = 2048, .n = 8, .n_table = 50257}},
+    {CALL_log_sum_exp, .log_sum_exp = {ROWS, .logits_stride = 768, .start = true}},
+    {CALL_log_sum_exp, .log_sum_exp = {THIN, .logits_stride = 33, .start = true}},
+    {CALL_loss, .plain = {.m = 6}},
+    {CALL_cross_entropy_gradient, .cross_entropy_gradient = {ROWS, .logits_stride = 768}},
+    {CALL_cross_entropy_gradient, .cross_entropy_gradient = {THIN, .logits_stride = 33}},
+};
+
+/* The call, its arrays side by side. */
+static void run(struct device *dev, enum number_type type, struct call call, size_t skew)
 {
-    static const char path[] = BIN_DIR "/../cuda-kernels.txt";
+    char *const arena = simulated.ops->arena(dev);
+    struct call_arrays arrays;
 
-    return access(path, R_OK) == 0 ? path : NULL;
+    call_arrays(&arrays, &call, &plan_cuda, type, 1);
+    for (unsigned i = 0; i < arrays.n; i++)
+        call_set(&arrays.a[i], arena + i * ROOM + (arrays.a[i].type == CALL_VALUES ? skew : 0));
+    call_run(simulated.ops, dev, &call);
 }
 
-static void *at(struct device *dev, size_t kib)
+static void attend(struct device *dev, enum number_type type, size_t n_heads, size_t head_width, float p)
 {
-    return (char *)simulated.ops->arena(dev) + (kib << 10);
-}
+    const size_t width = n_heads * head_width;
+    struct call call = {.kind = CALL_attention,
+                        .attention = {.n_rows = 1, .n_tokens = 5, .n_heads = n_heads, .width = width, .dropout.p = p}};
 
-static void attend(struct device *dev, size_t n_heads, size_t head_width, float p)
-{
-    const struct device_attention op = {.n_rows = 1,
-                                        .n_tokens = 5,
-                                        .n_heads = n_heads,
-                                        .width = n_heads * head_width,
-                                        .scale = 1,
-                                        .qkv = at(dev, 0),
-                                        .out = at(dev, 512),
-                                        .log_sum_exp = at(dev, 1024),
-                                        .out_gradient = at(dev, 1536),
-                                        .qkv_gradient = at(dev, 2048),
-                                        .scratch = at(dev, 3072),
-                                        .dropout = {.p = p}};
-    const struct device_attention_cached cached = {.n_tokens = 3,
-                                                   .n_heads = n_heads,
-                                                   .width = n_heads * head_width,
-                                                   .n_positions = 8,
-                                                   .scale = 1,
-                                                   .qkv = at(dev, 0),
-                                                   .out = at(dev, 512),
-                                                   .cache = at(dev, 1024),
-                                                   .scratch = at(dev, 3072)};
-
-    simulated.ops->attention(dev, &op);
-    simulated.ops->attention_backward(dev, &op);
-    simulated.ops->attention_cached(dev, &cached);
-}
-
-/* skew: bytes, which no pack fits. */
-static void others(struct device *dev, size_t n, size_t skew)
-{
-    enum { M = 6, N_TABLE = 50257, N_EMBEDDED = 8 };
-    char *x = (char *)at(dev, 0) + skew, *y = (char *)at(dev, 512) + skew, *weight = (char *)at(dev, 1024) + skew;
-    float *sums = at(dev, 1100), *other_sums = at(dev, 1300), *statistics = at(dev, 1500);
-    uint32_t *ids = at(dev, 1600);
-    const struct device_norm normed = {.m = M,
-                                       .n = n,
-                                       .epsilon = 1e-5f,
-                                       .x = x,
-                                       .weight = weight,
-                                       .bias = weight,
-                                       .y = y,
-                                       .statistics = statistics,
-                                       .y_gradient = x,
-                                       .x_gradient = y,
-                                       .accumulate = true,
-                                       .weight_gradient = sums,
-                                       .bias_gradient = other_sums};
-    struct device_dropout_add drops = {.n_rows = 2, .n_tokens = M / 2, .n = n, .x = x, .h = y, .y = y};
-    const struct device_position positions = {
-        .n_rows = 2, .n_tokens = M / 2, .n = n, .table = x, .y = y, .y_gradient = x, .table_gradient = sums};
-    const struct device_embed looked_up = {.m = M, .n = n, .n_table = 2, .ids = ids, .table = x, .y = y},
-                              summed = {.m = 2048,
-                                        .n = N_EMBEDDED,
-                                        .n_table = N_TABLE,
-                                        .ids = ids,
-                                        .y_gradient = x,
-                                        .table_gradient = at(dev, 4096)};
-    const struct device_cross_entropy chunk = {.m = M,
-                                               .n = n,
-                                               .logits_stride = n,
-                                               .start = true,
-                                               .logits = statistics,
-                                               .labels = ids,
-                                               .running = sums,
-                                               .scale = 1};
-
-    simulated.ops->activate(dev, y, x, M * n, MODEL_GELU);
-    simulated.ops->reduce_rows(dev, sums, x, M, n);
-    simulated.ops->norm(dev, &normed);
-    simulated.ops->norm_backward(dev, &normed);
-    simulated.ops->dropout_add(dev, &drops);
-    drops.dropout.p = 0.1f;
-    simulated.ops->dropout_add(dev, &drops);
-    simulated.ops->position(dev, &positions);
-    simulated.ops->position_backward(dev, &positions);
-    simulated.ops->embed(dev, &looked_up);
-    simulated.ops->embed_backward(dev, &summed);
-    simulated.ops->log_sum_exp(dev, &chunk);
-    simulated.ops->loss(dev, at(dev, 1700), sums, ids, M);
-    simulated.ops->cross_entropy_gradient(dev, &chunk);
-}
-
-static void multiply(struct device *dev, enum device_epilogue epilogue)
-{
-    const struct device_matmul op = {.m = 4,
-                                     .n = 8,
-                                     .k = 8,
-                                     .a = at(dev, 0),
-                                     .b = at(dev, 64),
-                                     .c = at(dev, 128),
-                                     .bias = at(dev, 192),
-                                     .pre = at(dev, 256),
-                                     .a_stride = 8,
-                                     .b_stride = 8,
-                                     .c_stride = 8,
-                                     .epilogue = epilogue,
-                                     .activation = MODEL_GELU};
-
-    simulated.ops->matmul(dev, &op);
+    run(dev, type, call, 0);
+    call.kind = CALL_attention_backward;
+    run(dev, type, call, 0);
+    call = (struct call){.kind = CALL_attention_cached,
+                         .attention_cached = {.n_tokens = 3, .n_heads = n_heads, .width = width, .n_positions = 8}};
+    run(dev, type, call, 0);
 }
 
 SUITE_FIXTURE(simulated_load, NULL)
 
 TEST_EACH(every_operation_has_room, N_TARGETS *NUMBER_TYPES)
 {
-    struct device *dev = simulated_open((enum number_type)(_i / N_TARGETS), CUDASIM_STREAMS_AS_ISSUED);
+    static const char table[] = BIN_DIR "/../cuda-kernels.txt";
     static const size_t head_widths[] = {16, 64, 128, 17, 256};
+    const enum number_type type = (enum number_type)(_i / N_TARGETS);
+    struct device *dev = simulated_open(type, CUDASIM_STREAMS_AS_ISSUED);
     struct error err = {""};
 
-    simulated.target(targets[_i % N_TARGETS], table());
-    for (size_t i = 0; i < sizeof head_widths / sizeof *head_widths; i++) {
-        attend(dev, 1, head_widths[i], 0);
-        attend(dev, 2, head_widths[i], 0.1f);
+    simulated.target(targets[_i % N_TARGETS], access(table, R_OK) == 0 ? table : NULL);
+    for (int i = 0; i < COUNT(head_widths); i++) {
+        attend(dev, type, 1, head_widths[i], 0);
+        attend(dev, type, 2, head_widths[i], 0.1f);
     }
-    others(dev, 768, 0);
-    others(dev, 33, 4);
-    multiply(dev, DEVICE_BIAS_ACTIVATION);
-    multiply(dev, DEVICE_ACTIVATION_GRADIENT);
-    simulated.ops->round_bf16(dev, at(dev, 0), at(dev, 512), 8);
+    for (int i = 0; i < COUNT(calls); i++)
+        for (size_t skew = 0; skew <= SKEW; skew += SKEW)
+            run(dev, type, calls[i], skew);
     ck_assert_msg(simulated.ops->finish(dev, DEVICE_COMPUTE, 0) == 0 || simulated.ops->fault(dev, &err) == 0, "%s: %s",
                   targets[_i % N_TARGETS], err.text);
     simulated.lose(cudaErrorLaunchFailure); /* nothing need run */
