@@ -221,25 +221,6 @@ TEST_EACH(a_version_written_during_a_step_is_what_a_still_run_saves_and_resumes_
     outputs_check_same_state("moving/step-6", "resumed/step-6");
 }
 
-TEST(what_is_given_up_leaves_nothing)
-{
-    struct run run;
-    struct capture capture = {0};
-    struct error err = {""};
-    int output = open_output("given-up");
-
-    capture_discard(&capture);
-    begin(&run, 0, 0);
-    const struct capture_options options = capture_options(&run, output, 0);
-    ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
-    ck_assert_msg(capture_write(&capture, 1, &err) == 0, "%s", err.text);
-    ck_assert_str_eq(outputs_names("given-up"), "step-0.partial ");
-    capture_discard(&capture);
-    ck_assert_str_eq(outputs_names("given-up"), "");
-    close(output);
-    inprocess_close(run.ip);
-}
-
 /* Whole, as if it had been written there, once its files lie in a directory. With one too few it is none. */
 TEST(files_that_came_open_hold_what_a_directory_would)
 {
