@@ -142,22 +142,6 @@ TEST(the_terms_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 80 + 320 + 2560);
 }
 
-/* Depth costs its stash and nothing else; evaluation keeps two boundaries, and no gradients. */
-TEST(a_layer_more_costs_one_boundary_and_none_to_evaluate)
-{
-    ask(1, 4, 8);
-    open_model(6, 8, 11, true);
-    lay_out();
-    const uint64_t shallow = plan.arena_bytes;
-    open_model(7, 8, 11, true);
-    lay_out();
-    ck_assert_uint_eq(plan.arena_bytes - shallow, 32 * 8 * 4);
-    setting.goal.purpose = PLAN_EVALUATE;
-    lay_out();
-    ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 32 * 8 * 4);
-    ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT] + plan.bytes[LEDGER_CONTRIBUTION], 0);
-}
-
 /* The largest of everything: figures stay true where a product could wrap around. */
 TEST(the_largest_sizes_do_not_overflow)
 {
@@ -206,77 +190,9 @@ TEST(the_terms_of_generating_are_those_counted_by_hand)
     lay_out();
     ck_assert_uint_eq(plan.resident_bytes, (88 + 16 + 872) * 4); /* from the head down */
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], (88 + 16 + 872) * 4 + 872 * 4);
-
-    /* Only the cache grows with the row, and with it what is planned for a prompt of up to one tile. */
-    struct model_config config = config_of(3, 8, 11, true);
-    config.n_positions = 1000;
-    open_config(&config);
-    ask_to_generate(PLAN_GENERATE_TILE);
-    lay_out();
-    const struct plan tile = plan;
-    setting.goal.seq = 1000;
-    lay_out();
-    ck_assert_uint_eq(plan.arena_bytes - tile.arena_bytes, 3 * (1000 - PLAN_GENERATE_TILE) * 8 * 8);
-    ck_assert_uint_eq(plan.bytes[LEDGER_CACHE] - tile.bytes[LEDGER_CACHE], plan.arena_bytes - tile.arena_bytes);
 }
 
-/* By hand, 2 parts of 3 rows of 5 tokens, 2 rows at a time: with the stash on the host the device has tiles of 10 tokens of
- * width 8, and the host embedding, two blocks, norm and the gradient; a largest unit of 872. */
-TEST(with_the_stash_on_the_host_beside_it_two_buffers_bring_two_sums_and_two_sets_of_tiles)
-{
-    const struct plan_backend beside = backend_beside(&sizes_only);
-
-    setting.backend = &beside;
-    choice.host_stash = true;
-    for (uint32_t buffers = 1; buffers <= 3; buffers++) {
-        const uint64_t sets = buffers > 1 ? 2 : 1;
-        choice.n_weight_buffers = buffers;
-        setting.goal.purpose = PLAN_TRAIN;
-        lay_out();
-        ck_assert_uint_eq(plan.n_sets, sets);
-        ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], sets * 872 * 4);
-        ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
-        ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], sets * 10 * 8 * 4);
-        ck_assert_uint_eq(plan.host_stash_bytes, (4 + 1) * 30 * 8 * 4);
-        setting.goal.purpose = PLAN_EVALUATE;
-        lay_out();
-        ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
-        ck_assert_uint_eq(plan.host_stash_bytes, 2 * 30 * 8 * 4);
-        ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
-    }
-}
-
-/* The same model: contributions of embedding's two units, two blocks, norm and head, in one part; all but the head's where
- * that has a place of its own, as it has with two parts. */
-TEST(sums_are_as_many_as_are_chosen_and_no_more_than_contributions)
-{
-    const struct plan_backend beside = backend_beside(&sizes_only);
-
-    ck_assert_uint_eq(model.n_visits, 6);
-    for (uint32_t n = 0; n <= PLAN_MAX_SUMS; n++) {
-        const uint32_t wanted[] = {n < 3 ? 2 : n < 6 ? n : 6, n < 3 ? 2 : n < 10 ? n : 10};
-        for (uint32_t parts = 1; parts <= 2; parts++) {
-            ask(parts, 3, 5);
-            setting.backend = &beside;
-            choice.n_sums = n;
-            choice.whole_head = true;
-            lay_out();
-            ck_assert_uint_eq(plan.n_sums, wanted[parts - 1]);
-            ck_assert_uint_eq(plan.n_sets, 2);
-            ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION],
-                              plan.n_sums * 872 * 4 + (parts == 2 ? 2 * model.units[model.visits[5]].n * 4 : 0));
-        }
-        choice.n_weight_buffers = 1;
-        lay_out();
-        ck_assert_uint_eq(plan.n_sums, 1);
-        choice.n_weight_buffers = 2;
-        setting.backend = &sizes_only;
-        lay_out();
-        ck_assert_uint_eq(plan.n_sums, 1);
-    }
-}
-
-/* By hand, the same: a block keeps of 10 tokens qkv 960, attended 320, log-sum-exp 80 -> 128, residual 320, pre 1280, of 5
+/* By hand, 2 parts of 3 rows of 5 tokens, 2 rows at a time: a block keeps of 10 tokens qkv 960, attended 320, log-sum-exp 80 -> 128, residual 320, pre 1280, of 5
  * tokens 480 -> 512, 160 -> 192, 40 -> 64, 192, 640. Without them the workspace has normed 320, statistics 80, active
  * 1280. */
 TEST(what_is_kept_is_counted_by_hand)
@@ -410,24 +326,6 @@ TEST(sums_that_are_rounded_have_room_before_them)
     ck_assert_uint_eq(plan.rounding_bytes, 0);
 }
 
-/* fp32 stays what is summed up, and tables. */
-TEST(values_in_bf16_take_half)
-{
-    static const enum ledger_category halved[] = {LEDGER_WEIGHTS, LEDGER_STASH, LEDGER_GRADIENT};
-    static const enum ledger_category as_before[] = {LEDGER_CONTRIBUTION, LEDGER_STATISTICS, LEDGER_DATA};
-
-    ask(2, 3, 16);
-    open_model(2, 32, 11, true); /* every buffer whole cache lines in either type */
-    lay_out();
-    const struct plan wide = plan;
-    setting.goal.precision = NUMBER_BF16;
-    lay_out();
-    for (int i = 0; i < 3; i++) {
-        ck_assert_uint_eq(plan.bytes[halved[i]] * 2, wide.bytes[halved[i]]);
-        ck_assert_uint_eq(plan.bytes[as_before[i]], wide.bytes[as_before[i]]);
-    }
-}
-
 /* Of the model of set_up; what is not said is one row of 8 tokens in one part, in microbatches of one. */
 TEST(impossible_options_and_choices_are_refused_by_name)
 {
@@ -486,11 +384,13 @@ struct extent {
 
 static struct extent extents[600];
 static size_t n_extents;
+static uint64_t wanted[LEDGER_CATEGORIES]; /* bytes */
 
-static void add(uint64_t at, uint64_t bytes)
+static void add(enum ledger_category category, uint64_t at, uint64_t bytes)
 {
     ck_assert_uint_lt(n_extents, COUNT(extents));
     extents[n_extents++] = (struct extent){at, bytes};
+    wanted[category] += bytes;
 }
 
 static int by_place(const void *a, const void *b)
@@ -508,47 +408,59 @@ static void add_weights(uint64_t value)
     for (uint32_t place = 0; place < n; place++) {
         const uint64_t bytes = model.units[plan_unit_at(&model, place)].n * value;
         if (place < plan.n_resident)
-            add(plan_resident(&plan, &model, plan_unit_at(&model, place)), bytes);
+            add(LEDGER_WEIGHTS, plan_resident(&plan, &model, plan_unit_at(&model, place)), bytes);
         else
             largest = bytes > largest ? bytes : largest;
     }
     for (uint32_t i = 0; i < plan.n_weight_buffers; i++)
-        add(plan.weights[i], largest);
+        add(LEDGER_WEIGHTS, plan.weights[i], largest);
 }
 
-static void add_boundaries(uint64_t value, uint64_t tokens)
+/* With the stash on the host the device has tiles of a microbatch, a set of them or two; the host has the boundaries, each
+ * in whole cache lines, and one gradient. */
+static void add_boundaries(uint64_t value, uint64_t tokens, uint32_t n_sets)
 {
     const bool trains = setting.goal.purpose == PLAN_TRAIN;
     const uint64_t width = model.config.width * value, tile = choice.microbatch * setting.goal.seq * width;
+    const uint32_t n = trains ? model.n_layers - 1 : 2;
 
-    for (uint32_t set = 0; choice.host_stash && set < plan.n_sets; set++) {
-        add(plan.input[set], tile), add(plan.output[set], tile);
-        add(trains ? plan.dy[set] : plan.input[set], trains ? tile : 0);
+    for (uint32_t set = 0; choice.host_stash && set < n_sets; set++) {
+        add(LEDGER_STASH, plan.input[set], tile), add(LEDGER_STASH, plan.output[set], tile);
+        if (trains)
+            add(LEDGER_GRADIENT, plan.dy[set], tile);
     }
-    for (uint32_t i = 0; !choice.host_stash && i < (trains ? model.n_layers - 1 : 2); i++)
-        add(plan.boundaries + i * plan.boundary_bytes, tokens * width);
+    for (uint32_t i = 0; !choice.host_stash && i < n; i++)
+        add(LEDGER_STASH, plan.boundaries + i * plan.boundary_bytes, tokens * width);
     if (trains && !choice.host_stash)
-        add(plan.gradient, tokens * width);
+        add(LEDGER_GRADIENT, plan.gradient, tokens * width);
+    ck_assert_uint_eq(plan.host_stash_bytes, choice.host_stash ? (n + trains) * ((tokens * width + 63) / 64 * 64) : 0);
 }
 
-static void add_gradients(void)
+/* Contributions are in fp32 whatever the values are. Beside the host two buffers bring two sums, or as many as are chosen,
+ * but no more than there are contributions without a place of their own, as the head's have of several parts or units. */
+static void add_gradients(bool in_turn)
 {
     const struct model_layer *head = plan_head(&model);
+    const uint32_t parts = setting.share_rows / setting.part_rows;
+    uint32_t n_contributions = 0;
     uint64_t largest = 0;
 
+    ck_assert_int_eq(plan.head_apart, choice.whole_head && (parts > 1 || head->n_visits > 1));
     for (uint32_t visit = 0; visit < model.n_visits; visit++) {
         const uint64_t bytes = model.units[model.visits[visit]].n * 4;
-        if (!plan.head_apart || visit < head->first_visit)
-            largest = bytes > largest ? bytes : largest;
-        for (uint32_t part = 0; plan.head_apart && visit >= head->first_visit && part < setting.share_rows; part++)
-            if (part < setting.share_rows / setting.part_rows)
-                add(plan_head_contribution(&plan, &model, part, visit - head->first_visit), bytes);
+        const bool apart = plan.head_apart && visit >= head->first_visit;
+        largest = !apart && bytes > largest ? bytes : largest;
+        n_contributions += apart ? 0 : parts;
+        for (uint32_t part = 0; apart && part < parts; part++)
+            add(LEDGER_CONTRIBUTION, plan_head_contribution(&plan, &model, part, visit - head->first_visit), bytes);
     }
+    const uint32_t n_sums = in_turn ? 1 : choice.n_sums < 2 ? 2 : choice.n_sums;
+    ck_assert_uint_eq(plan.n_sums, n_sums < n_contributions ? n_sums : n_contributions);
     for (uint32_t i = 0; i < plan.n_sums; i++)
-        add(plan.contribution[i], largest);
+        add(LEDGER_CONTRIBUTION, plan.contribution[i], largest);
     for (uint32_t i = 0; i < model.config.n_layers; i++) {
         const struct plan_kept *kept = plan_kept_of(&plan, i);
-        add(kept->at + (i - kept->first) * kept->bytes, kept->bytes);
+        add(LEDGER_KEPT, kept->at + (i - kept->first) * kept->bytes, kept->bytes);
     }
 }
 
@@ -571,9 +483,12 @@ static void draw(uint64_t *state)
     }
 }
 
-/* Of any plan: one buffer after another, aligned, from the arena's start to its end, which is not rounded. */
+/* Of any plan: one buffer after another, aligned, from the arena's start to its end, which is not rounded; and each in its
+ * category. */
 TEST(buffers_lie_apart_and_fill_the_arena)
 {
+    static const enum ledger_category exact[] = {LEDGER_WEIGHTS, LEDGER_STASH, LEDGER_GRADIENT, LEDGER_STATISTICS,
+                                                 LEDGER_DATA,    LEDGER_CACHE, LEDGER_KEPT,     LEDGER_CONTRIBUTION};
     const struct plan_backend beside = backend_beside(&sizes_only);
     uint64_t state = 88172645463325252;
 
@@ -583,26 +498,33 @@ TEST(buffers_lie_apart_and_fill_the_arena)
         lay_out();
         const uint64_t value = number_bytes(setting.goal.precision);
         const uint64_t tokens = (uint64_t)setting.share_rows * setting.goal.seq;
+        const bool in_turn = i % 2 == 0 || plan.choice.n_weight_buffers == 1;
         n_extents = 0;
+        memset(wanted, 0, sizeof wanted);
         add_weights(value);
-        add_boundaries(value, tokens);
-        add(plan.ids, tokens * 4), add(plan.workspace, plan.workspace_bytes);
+        ck_assert_uint_eq(plan.n_sets, in_turn ? 1 : 2);
+        add_boundaries(value, tokens, plan.n_sets);
+        add(LEDGER_DATA, plan.ids, tokens * 4), add(LEDGER_WORKSPACE, plan.workspace, plan.workspace_bytes);
         if (setting.goal.purpose == PLAN_TRAIN)
-            add_gradients();
+            add_gradients(in_turn);
         if (setting.goal.purpose == PLAN_GENERATE) {
             for (uint32_t b = 0; b < model.config.n_layers; b++)
-                add(plan.cache + b * plan.cache_bytes,
+                add(LEDGER_CACHE, plan.cache + b * plan.cache_bytes,
                     cache(setting.goal.precision, setting.goal.seq, 2, model.config.width));
-            add(plan.logits, model.config.vocabulary * 4);
+            add(LEDGER_DATA, plan.logits, model.config.vocabulary * 4);
         } else {
-            add(plan.running, tokens * 12), add(plan.losses, tokens * 8), add(plan.labels, tokens * 4);
+            add(LEDGER_STATISTICS, plan.running, tokens * 12), add(LEDGER_STATISTICS, plan.losses, tokens * 8);
+            add(LEDGER_DATA, plan.labels, tokens * 4);
         }
-        add((plan.arena_bytes + 63) / 64 * 64, 0);
+        add(LEDGER_OTHER, (plan.arena_bytes + 63) / 64 * 64, 0);
         qsort(extents, n_extents, sizeof *extents, by_place);
         ck_assert_uint_eq(extents[0].at, 0);
         for (size_t k = 0; k + 1 < n_extents; k++)
             if (extents[k + 1].at != (extents[k].at + extents[k].bytes + 63) / 64 * 64)
                 ck_abort_msg("plan %d: %zu of %zu ends apart from the next", i, k, n_extents);
+        for (int k = 0; k < COUNT(exact); k++)
+            ck_assert_msg(plan.bytes[exact[k]] == wanted[exact[k]], "plan %d: %s of %ju, not %ju", i,
+                          ledger_name(exact[k]), (uintmax_t)plan.bytes[exact[k]], (uintmax_t)wanted[exact[k]]);
         ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + plan.bytes[LEDGER_LIBRARY]);
         ck_assert_uint_eq(plan_total(&plan), sum_of(&plan));
     }
