@@ -134,18 +134,14 @@ static bool nothing_is_left(void *context)
 /* The next daemon takes over what a killed one has left, and removes it with its own. */
 static void listen_after(int number)
 {
-    uv_loop_t loop;
-    struct session_listener *listener;
-    static const struct session_events none;
-    struct error err = {""};
+    static const char *const argv[] = {"--listen", "lab", NULL};
 
     if (number != SIGKILL)
         return;
-    uv_loop_init(&loop);
-    ck_assert_msg(session_listen(&listener, &loop, daemon_directory, &none, NULL, &err) == 0, "%s", err.text);
-    session_unlisten(listener, NULL);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    const pid_t next = processes_start("epsd", argv, NULL);
+    processes_await_workers("lab", 0);
+    ck_assert_int_eq(kill(next, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(next), 0);
 }
 
 /* From the moment in which there is something to leave behind, its end is an orderly one. */
@@ -269,14 +265,14 @@ static bool is_at(void *context)
 }
 
 /* A run with processes of its own, and one of the three is killed, or told to end by one of the other signals. */
-TEST_EACH(a_run_meets_a_signal_at_each_stage, 2 * 3 * STAGES)
+TEST_EACH(a_run_meets_a_signal_at_each_stage, 3 * STAGES)
 {
     static const char *const programs[] = {"eps", "epsd", "eps-worker"};
     static const char *const argv[] = {"train",   "--model", "tiny.json", "--data", "tiny.txt",     "--out",  "out",
                                        "--steps", "100000",  "--batch",   "4",      "--device-mem", "256MiB", NULL};
-    const char *program = programs[_i / 2 % 3];
-    int stage = _i / 6;
-    const int number = _i % 2 ? SIGKILL : signals[(_i / 2 + stage) % 3];
+    const char *program = programs[_i % 3];
+    int stage = _i / 3;
+    const int number = signals[(_i + 2 * stage) % N_SIGNALS];
 
     if (stage == STAGE_DAEMON && strcmp(program, "eps-worker") == 0)
         return; /* there is none yet */
