@@ -67,7 +67,7 @@ static unsigned collect_files(int fds[5], const struct driver_options *options)
     return n;
 }
 
-static void attach(struct client_link *link, const char *name, enum message_role role)
+void driver_attach(struct client_link *link, const char *name, enum message_role role)
 {
     char directory[300];
     struct error err = {""};
@@ -108,7 +108,7 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
 
     *driver = (struct driver){.options = *options, .opened = options->step};
     driver->arrived = driver->covered = driver->done = options->step;
-    attach(&driver->link, name, ROLE_CLIENT);
+    driver_attach(&driver->link, name, ROLE_CLIENT);
     client_link_send_fds(&driver->link, &m, fds, n_fds);
     int rc = client_link_expect(&driver->link, MESSAGE_JOB_OPENED, &driver->opened_with, &fd, err);
     for (unsigned i = 0; i < n_fds; i++)
@@ -246,7 +246,7 @@ void driver_save(struct driver *driver, uint64_t step)
 
 void driver_look(struct client_link *link, const char *name)
 {
-    attach(link, name, ROLE_VIEWER);
+    driver_attach(link, name, ROLE_VIEWER);
 }
 
 void driver_status(struct client_link *link, struct message *status)

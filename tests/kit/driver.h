@@ -38,7 +38,9 @@ struct driver {
 
 extern const char driver_config[]; /* of 2 layers */
 
-/* Attaches to the daemon of this name and opens a job. */
+/* Attaches to the daemon of this name. */
+void driver_attach(struct client_link *link, const char *name, enum message_role role);
+/* The same, and opens a job. */
 void driver_open(struct driver *driver, const char *name, const struct driver_options *options);
 /* The same, for a job that may be refused: its code and sentence, or 0. */
 int driver_try(struct driver *driver, const char *name, const struct driver_options *options, struct error *err);

@@ -91,15 +91,6 @@ void processes_flip(const char *path, long at)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-char *processes_put(const char *name, const void *bytes, size_t n)
-{
-    char *path;
-
-    processes_write(name, bytes, n);
-    ck_assert_int_gt(asprintf(&path, "./%s", name), 0);
-    return path;
-}
-
 const char *processes_config(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
                              uint32_t n_positions)
 {

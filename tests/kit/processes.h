@@ -26,8 +26,6 @@ const char *processes_write(const char *name, const void *bytes, size_t n);
 const char *processes_put_text(const char *name, const char *text);
 /* Changes a bit of the byte at `at` of a file, counted from its end if negative. */
 void processes_flip(const char *path, long at);
-/* As processes_write, but returns "./NAME", relative to that directory and the caller's to free. */
-char *processes_put(const char *name, const void *bytes, size_t n);
 /* A GPT-2 config.json: byte vocabulary, tied, no dropout. Returns its path. */
 const char *processes_config(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
                              uint32_t n_positions);
