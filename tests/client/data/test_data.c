@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-SUITE_TIMEOUT(300)
+SUITE_TIMEOUT(100)
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 /* A literal and its length. */
