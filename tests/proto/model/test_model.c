@@ -138,6 +138,7 @@ TEST(gpt2_has_the_published_size_and_is_cut_by_hand_alike)
     ck_assert_uint_eq(model_slot_bytes(&m, NUMBER_FP32), 16 << 20);
     ck_assert_uint_eq(model_slot_bytes(&m, NUMBER_BF16), 8 << 20);
     ck_assert_ptr_null(model_find(&m, "lm_head.weight"));
+    ck_assert(model_is_tied_copy(&m, "lm_head.weight") && !model_is_tied_copy(&m, "lm_head.bias"));
     for (int i = 0; i < COUNT(names); i++) {
         ck_assert_uint_eq(m.visits[names[i].visit], names[i].unit);
         ck_assert_str_eq(model_visit_name(name, &m, names[i].visit), names[i].name);
@@ -161,6 +162,7 @@ TEST(an_untied_head_has_units_of_its_own)
     const struct model_tensor *head = model_find(&m, "lm_head.weight");
     ck_assert_ptr_nonnull(head);
     ck_assert(head->shape[0] == 50257 && head->shape[1] == 768 && head->decays);
+    ck_assert(!model_is_tied_copy(&m, "lm_head.weight"));
     config.vocabulary = 1000;
     build(config);
     ck_assert_str_eq(model_unit_name(name, &m, 0), "wte");

@@ -266,7 +266,7 @@ TEST(a_config_says_the_type_of_the_weights_beside_it_once)
         {"{'eps':   0.1, 'torch_dtype': 'bfloat16'}", "{'eps':   0.1, 'torch_dtype': 'bfloat16'}", NUMBER_BF16},
         {SAME, SAME, NUMBER_FP32},
         {KNOWN, KNOWN, NUMBER_FP32},
-        {GPT2 "'torch_dtype': 'float32', 'vocab_size': 256, 'eos_token_id': 50256}",
+        {GPT2 "'torch_dtype': 'float32', 'vocab_size': 256, 'eos_token_id': 256}",
          "{\n  'model_type': 'gpt2',\n  'torch_dtype': 'float32',\n  'vocab_size': 256,\n  'eos_token_id': null,\n"
          "  'bos_token_id': null\n}",
          NUMBER_FP32},
