@@ -40,7 +40,7 @@ struct event {
     const char *name;
     int pid, tid;
     int64_t begin, end; /* ns; the microseconds of the file have three digits behind the point */
-    const json_t *args; /* NULL: none */
+    json_t *args;       /* NULL: none */
 };
 
 struct events {
@@ -56,14 +56,6 @@ static int compare(const void *a, const void *b)
                           : x->begin != y->begin ? x->begin - y->begin
                                                  : y->end - x->end;
     return (order > 0) - (order < 0);
-}
-
-static int64_t nanoseconds(const json_t *event, const char *key)
-{
-    const json_t *value = json_object_get(event, key);
-
-    ck_assert_msg(json_is_real(value), "%s is no number with a fraction", key);
-    return (int64_t)(json_real_value(value) * 1000 + 0.5);
 }
 
 /* On one track, whatever begins within an event ends within it. */
@@ -102,18 +94,20 @@ static struct events read_events(const char *path, bool finished)
     events.items = calloc(json_array_size(events.json), sizeof *events.items);
     json_array_foreach(events.json, i, value)
     {
-        const char *phase = json_string_value(json_object_get(value, "ph"));
+        struct event *e = &events.items[events.n];
+        const char *phase;
+        double begin, length;
+        ck_assert_int_eq(json_unpack(value, "{s:s, s:s, s:i, s:i, s?o}", "ph", &phase, "name", &e->name, "pid", &e->pid,
+                                     "tid", &e->tid, "args", &e->args),
+                         0);
         if (strcmp(phase, "M") == 0)
             continue;
         ck_assert_str_eq(phase, "X");
-        events.items[events.n++] = (struct event){
-            .name = json_string_value(json_object_get(value, "name")),
-            .pid = (int)json_integer_value(json_object_get(value, "pid")),
-            .tid = (int)json_integer_value(json_object_get(value, "tid")),
-            .begin = nanoseconds(value, "ts"),
-            .end = nanoseconds(value, "ts") + nanoseconds(value, "dur"),
-            .args = json_object_get(value, "args"),
-        };
+        ck_assert_msg(json_unpack(value, "{s:f, s:f}", "ts", &begin, "dur", &length) == 0,
+                      "a time is no number with a fraction");
+        e->begin = (int64_t)(begin * 1000 + 0.5);
+        e->end = e->begin + (int64_t)(length * 1000 + 0.5);
+        events.n++;
     }
     qsort(events.items, events.n, sizeof *events.items, compare);
     check_nesting(&events);
@@ -145,17 +139,14 @@ static int64_t arg(const struct event *e, const char *key)
 /* Those of a track have this metadata name: "thread_name" of the tid, "process_name" of the pid. */
 static bool has_name(const struct events *events, const char *kind, int pid, int tid, const char *name)
 {
+    json_t *entry = json_pack("{s:s, s:i, s:i, s:s, s:{s:s}}", "ph", "M", "pid", pid, "tid", tid, "name", kind, "args",
+                              "name", name);
     bool found = false;
     size_t i;
     json_t *value;
 
-    json_array_foreach(events->json, i, value)
-    {
-        const char *is = json_string_value(json_object_get(json_object_get(value, "args"), "name"));
-        found = found || (strcmp(json_string_value(json_object_get(value, "name")), kind) == 0 &&
-                          json_integer_value(json_object_get(value, "pid")) == pid &&
-                          json_integer_value(json_object_get(value, "tid")) == tid && strcmp(is, name) == 0);
-    }
+    json_array_foreach(events->json, i, value) found = found || json_equal(value, entry);
+    json_decref(entry);
     return found;
 }
 

@@ -268,7 +268,7 @@ TEST(a_padded_head_is_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 4 * 3 * 6672 * 4);
 }
 
-/* By hand: of three units in turn, whose microbatches are 5 of 30 tokens, in bf16. What they add up takes another boundary,
+/* By hand: of two units in turn, whose microbatches are 5 of 30 tokens, in bf16. What they add up takes another boundary,
  * and the room that its rounding begins in; on the host another boundary there, and on the device nothing. In one pass it
  * is a tile of 15 tokens in the workspace. */
 TEST(a_gradient_in_fp32_is_counted_by_hand)
@@ -278,7 +278,7 @@ TEST(a_gradient_in_fp32_is_counted_by_hand)
     ask(2, 3, 5);
     rounds.head_sums = false;
     setting.goal.precision = NUMBER_BF16;
-    open_model(2, 2, 20000, false);
+    open_model(2, 2, 10000, false);
     for (unsigned i = 0; i < 4; i++) {
         const bool host = i & 1, whole = i & 2;
         choice.host_stash = host;
