@@ -14,7 +14,7 @@
 SUITE_LABELS(cuda)
 
 /* Times are the same in every build: under a sanitizer, where the simulated device is slow, a few steps will do. */
-enum { N_DRAWN = SANITIZED ? 3 : 10 };
+enum { N_DRAWN = SANITIZED ? 3 : 11 };
 
 /* ---- whole steps ---- */
 
@@ -68,16 +68,18 @@ static void set_prices(struct drawn *d, uint32_t n_parts)
     d->options.prices = d->prices;
 }
 
-static void draw(struct drawn *d, int seed)
+/* vocabulary: 0, or so large that the head has several units, whose gradient is added up in a stash on the host. */
+static void draw(struct drawn *d, int seed, uint32_t vocabulary)
 {
     uint64_t state = 0x9e3779b97f4a7c15u + (uint64_t)seed * 77;
-    const struct model_config config = drawn_model(&state);
+    struct model_config config = drawn_model(&state);
     const uint32_t part_rows = 1 + setting_below(&state, 4), n_parts = 1 + setting_below(&state, 2);
     struct plan_choice *choice = &d->options.worker.choice;
 
     *d = (struct drawn){.host = {.goal.n_parts = n_parts, .n_workers = 1}};
+    config.vocabulary = vocabulary ? vocabulary : config.vocabulary;
     setting_open(&d->s, &config, n_parts * part_rows, 4 + setting_below(&state, 13));
-    d->s.precision = setting_below(&state, 4) ? NUMBER_BF16 : NUMBER_FP32;
+    d->s.precision = setting_below(&state, 4) || vocabulary ? NUMBER_BF16 : NUMBER_FP32;
     d->host.goal.grad = setting_below(&state, 2) ? NUMBER_BF16 : NUMBER_FP32;
     d->options = (struct timed_options){.worker = timed_worker(&d->s, part_rows, 1 + setting_below(&state, part_rows)),
                                         .profile = drawn_profile(&state),
@@ -85,6 +87,10 @@ static void draw(struct drawn *d, int seed)
                                         .n_steps = 2};
     d->options.worker.setting.goal.grad = d->host.goal.grad;
     setting_choose(choice, &d->s.model, &state);
+    if (vocabulary) {
+        choice->host_stash = true;
+        choice->n_kept = choice->kept = choice->kept_below = choice->whole_head = 0;
+    }
     choice->n_sums = setting_below(&state, 7);
     set_prices(d, n_parts);
 }
@@ -127,7 +133,7 @@ TEST(a_step_takes_as_long_as_on_the_simulated_device)
     for (int i = 0; i < N_DRAWN; i++) {
         struct drawn d;
         struct timed t;
-        draw(&d, i);
+        draw(&d, i, i == N_DRAWN - 1 ? 8320 : 0);
         timed_run(&t, &d.s, &d.options);
         const struct plan_timeline line = timeline_of(&d);
         const double second = t.ends[1] - t.ends[0];
@@ -180,7 +186,7 @@ TEST(fenced_commit_updates_after_the_last_contribution)
 {
     struct drawn d;
 
-    draw(&d, 13); /* the optimizer binds */
+    draw(&d, 13, 0); /* the optimizer binds */
     const double parameters = (double)d.s.model.n_parameters, rate = d.options.profile.update_parameters_per_s;
     d.host.goal.fenced = true;
     const struct plan_timeline line = timeline_of(&d);

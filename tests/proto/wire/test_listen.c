@@ -165,6 +165,8 @@ TEST(a_directory_that_cannot_be_ones_own_is_refused)
 
     chmod(st.directory, 0770);
     expect_refused(st.directory, -EACCES, "others may write to");
+    chmod(st.directory, 0702);
+    expect_refused(st.directory, -EACCES, "others may write to");
     chmod(st.directory, 0700);
     ck_assert_int_eq(mkdir(of("s"), 0700), 0);
     ck_assert_int_eq(chmod(of("s"), 0750), 0);
