@@ -27,7 +27,7 @@ static inline bool client_preset_is_published(const struct eps_preset *preset)
     return preset->vocabulary > 256 && !preset->learns;
 }
 
-enum { CLIENT_BATCH_TOKENS = 16384 }; /* of a minibatch, about, unless a recipe says less */
+enum { CLIENT_BATCH_TOKENS = 16384 }; /* per minibatch, approximately; a recipe may take fewer */
 
 /* How a preset's fresh weights are trained by default, by its kind of tokens (client/run/options.h). */
 struct client_recipe {

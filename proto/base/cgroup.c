@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Reads the number after a key at the start of a line; with an empty key, the file's first word. False for "max" or a
- * missing file. */
+/* Reads the number after a key that begins a line; with an empty key, the first word. False for "max" or a missing
+ * file. */
 static bool read_number(uint64_t *out, const char *group, const char *name, const char *key)
 {
     char path[PATH_MAX], line[128];
@@ -47,8 +47,7 @@ static uint64_t left_in(const char *group, const struct version *version)
     return most > used ? most - used : 0;
 }
 
-/* The least that is left from the group up to the root, which is `mount`. path comes from /proc/self/cgroup and begins
- * with '/'. */
+/* The least left from the group up to the root, `mount`. path comes from /proc/self/cgroup and begins with '/'. */
 static uint64_t least_left(const char *mount, const struct version *version, const char *path)
 {
     char group[2 * PATH_MAX];

@@ -63,7 +63,7 @@ void log_name(const char *name)
 
 /* Writes without blocking: returns n, less, or -1. Only descriptors that can stall need a special way. A socket has
  * one. A pipe or terminal is opened again, as O_NONBLOCK would affect its other users. If the system refuses that
- * (another user owns it), poll tells whether there is room, which another writer may take meanwhile. */
+ * (another user owns it), poll reports free space, which another writer may take meanwhile. */
 static ssize_t write_now(const char *text, size_t n)
 {
     struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};

@@ -1,5 +1,4 @@
-/* proto/base/pages.h - the operating system's view of a process's memory: resident, locked, in huge pages, by NUMA
- * node.
+/* proto/base/pages.h - the system's view of a process's memory: resident, locked, in huge pages, by NUMA node.
  *
  * The ledger counts requested bytes; this counts actual pages. It includes anonymous mappings, the heap and memfds, but
  * no programs, libraries and other files. It reads /proc/PID/smaps and numa_maps, for which the kernel walks the page

@@ -18,8 +18,7 @@ void process_bound_spinning(char **argv);
  * so that using it still fails. -EMFILE with a sentence. Call before anything is opened. */
 int process_check_descriptors(struct error *err);
 
-/* Checks for a sufficient stack in every thread. -ENOMEM with a sentence. Call first, before anything large is on the
- * stack. */
+/* Checks for a sufficient stack in every thread. -ENOMEM with a sentence. Call first, before using much stack. */
 int process_check_stack(struct error *err);
 
 /* Checks that n threads can be created. Otherwise libuv and nanomsg would abort, and libgomp would end with its own

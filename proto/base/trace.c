@@ -169,8 +169,7 @@ bool trace_is_file(int fd)
            S_ISREG(st.st_mode);
 }
 
-/* True if a line (n, without its newline) is one whole event. A cut-off event is followed by the next one's
- * beginning. */
+/* True if a line (n, without its newline) is one whole event. The next event's beginning follows a cut-off one. */
 static bool is_event(const char *line, size_t n)
 {
     const size_t n_begin = strlen(begin_of_event);
@@ -209,7 +208,7 @@ int trace_finish(int fd)
     munmap(map, size);
     if (whole < size && ftruncate(fd, (off_t)whole) < 0)
         return -errno;
-    /* Replaces the last comma, as a full disk has no room for more. Without O_APPEND, because Linux would ignore the
+    /* Replaces the last comma, as a full disk has no room for more. Without O_APPEND, as Linux would ignore the
      * offset. */
     const bool empty = whole == strlen(begin_of_array);
     const char *end = empty ? "]" : "\n]";

@@ -130,7 +130,7 @@ char *checkpoint_print(struct checkpoint *checkpoint)
 
     if (!members)
         return NULL;
-    const size_t n = strlen(members); /* its brace gives way to a comma */
+    const size_t n = strlen(members); /* its last brace becomes a comma */
     members[n - 1] = ',';
     if (asprintf(&text, "%s" CHECKSUM_FORMAT, members, checkpoint_hash(members, n)) < 0)
         text = NULL;
@@ -159,7 +159,7 @@ static int open_file(int *fd, uint64_t *bytes, int directory_fd, const char *nam
     return rc;
 }
 
-/* All n bytes, or the file has changed. */
+/* Reads all n bytes; fewer mean that the file has changed. */
 static int read_at(int fd, void *out, size_t n, uint64_t offset, const char *name, struct error *err)
 {
     for (size_t used = 0; used < n;) {
@@ -283,7 +283,7 @@ static int read_root(struct checkpoint *out, const char *text, size_t n, struct 
     json_t *options = json_object_get(root, "options");
     int rc = 0;
 
-    /* The format goes first: what a later one makes of its checksum is not known here. */
+    /* The format is checked first: a later one may compute its checksum differently. */
     if (!root)
         rc = error_set(err, -EINVAL, "training.json: not JSON at byte %d (%s): damaged", why.position, why.text);
     else if (!read_count(&format, json_object_get(root, "format")))

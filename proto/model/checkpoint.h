@@ -1,23 +1,23 @@
-/* proto/model/checkpoint.h - step-N/: what a checkpoint directory holds, and how it is known to be whole.
+/* proto/model/checkpoint.h - step-N/: the contents of a checkpoint directory, and how damage is detected.
  *
- *   config.json            as the model came, but for torch_dtype, which is float32
+ *   config.json            the model's, with torch_dtype float32
  *   model.safetensors      weights, fp32, named as Hugging Face names them: what transformers loads
  *   optimizer.safetensors  "m.NAME" and "v.NAME" (fp32) for each tensor, and "updates" (I64, one for each tensor in the
  *                          model's order): Adam's moments, and its t
- *   training.json          the step, what the run was told, and a checksum of every byte of the others
- *   tokenizer.json, ...    what else came with the model, as it came
+ *   training.json          the step, the run's options, and checksums of every byte of the other files
+ *   tokenizer.json, ...    the model's other files, unchanged
  *
  * training.json is one JSON object:
- *   "format"    1; a reader refuses what it does not know
+ *   "format"    1; readers refuse others
  *   "step"      N: updates done
- *   "options"   the run's options, as the client recorded them (client/run/record.h), and "microbatch", the rows that the
- *               workers chose (0 if they differ): bits depend on it; an object
+ *   "options"   the run's options, as the client recorded them (client/run/record.h), and "microbatch", the workers'
+ *               rows (0 if they differ), on which bits depend; an object
  *   "files"     {NAME: {"bytes": B, "runs": [[offset, bytes, "xxh3, 64 bits, 16 hex digits"], ...]}, ...}: for each
  *               file but this one; its runs, in order of offset, cover it without gap or overlap. Units are written as
- *               they come, so there is no checksum of a whole file that could be had without reading it again
+ *               they come, so a checksum of a whole file would require reading it again
  *   "checksum"  the last member: xxh3 of all bytes of the text before `"checksum"`
  *
- * It is written by the daemon (eps/save/save.c), and read by the client alone. */
+ * The daemon writes it (eps/save/save.c); only the client reads it. */
 #ifndef PROTO_MODEL_CHECKPOINT_H
 #define PROTO_MODEL_CHECKPOINT_H
 
@@ -49,7 +49,7 @@ struct checkpoint_file {
     uint64_t bytes;
     struct checkpoint_run *runs; /* (n_runs), owned */
     size_t n_runs, cap_runs;
-    bool lent; /* the runs are somebody else's */
+    bool lent; /* the runs are borrowed */
 };
 
 struct checkpoint {
@@ -62,13 +62,13 @@ struct checkpoint {
 /* xxh3, 64 bits. */
 uint64_t checkpoint_hash(const void *data, size_t n);
 
-/* A file's name that may stand in a checkpoint: 1..63 of [A-Za-z0-9._-], not beginning with a dot. */
+/* True for a file name that a checkpoint may have: 1..63 of [A-Za-z0-9._-], not beginning with a dot. */
 bool checkpoint_is_name(const char *name);
 
-/* Adds a file without runs (asserts that there is room and that the name is fit and new); runs are added in any order.
- * Borrowed; it stays where it is as long as the checkpoint does. */
+/* Adds a file without runs (asserts that there is room and that the name is valid and new); runs are added in any
+ * order. Borrowed until checkpoint_free. */
 struct checkpoint_file *checkpoint_add_file(struct checkpoint *checkpoint, const char *name, uint64_t bytes);
-/* Room for the runs of a file that has none, borrowed until checkpoint_free: there must never be more. */
+/* Lends a file without runs the memory for them, until checkpoint_free. It must never get more than cap. */
 void checkpoint_lend_runs(struct checkpoint_file *file, struct checkpoint_run *runs, size_t cap);
 /* -ENOMEM. */
 int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t bytes, uint64_t hash);
@@ -76,14 +76,14 @@ int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t b
 /* The text of training.json, to be freed; NULL: no memory. Sorts the runs. */
 char *checkpoint_print(struct checkpoint *checkpoint);
 
-/* Reads and checks training.json in the directory: its own checksum, the format, names, runs that cover their files. It
- * does not look at the files. -ENOENT: there is none; -EINVAL, -EPROTONOSUPPORT (a later format), -errno, with a
- * sentence. Undo: checkpoint_free. On failure *out is zeroed. */
+/* Reads and checks training.json in the directory: its own checksum, the format, names, runs that cover their files.
+ * Does not read the files. -ENOENT: there is none; -EINVAL, -EPROTONOSUPPORT (a later format), -errno, with a sentence.
+ * Undo: checkpoint_free. On failure *out is zeroed. */
 int checkpoint_read(struct checkpoint *out, int directory_fd, struct error *err);
 
-/* Compares a file of the directory with its runs, byte for byte: -EINVAL with a sentence that names file and offset; its
- * absence, its length. name NULL: all files. on_bytes, which may be NULL, hears of progress and ends it with anything
- * but 0, which is returned (-EINTR). */
+/* Compares every byte of a file with its runs' checksums; name NULL: of all files. -EINVAL with a sentence that names
+ * the file, and the offset unless it is missing or has another length. on_bytes (may be NULL) reports progress; any
+ * result but 0 ends the check and is returned (-EINTR). */
 int checkpoint_check(const struct checkpoint *checkpoint, int directory_fd, const char *name,
                      int (*on_bytes)(void *data, uint64_t bytes), void *data, struct error *err);
 

@@ -1,7 +1,7 @@
-/* proto/model/contribution.h - the name of a slice of a contribution: the same in messages, in the relay and on the device.
+/* proto/model/contribution.h - the name of a slice of a contribution, in messages, relay and device.
  *
- * A name is used up when its slice is folded. Slots are granted, freed and taken over by name, so that a duplicate, or an
- * answer to what has been redone since, never reaches a slot in use. */
+ * A name is used up when its slice is folded. Slots are granted, freed and taken over by name, so that a duplicate, or
+ * an answer about work that was redone since, never reaches a slot in use. */
 #ifndef PROTO_MODEL_CONTRIBUTION_H
 #define PROTO_MODEL_CONTRIBUTION_H
 

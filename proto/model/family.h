@@ -1,8 +1,8 @@
 /* proto/model/family.h - a family of models: its config keys, tensors and layers, named in one place.
  *
  * A family has one const table, in a file of its own: GPT-2's is gpt2.c. Its model is an embedding (the sum of rows of
- * tables), layers that are programs (proto/model/program.h), and a head (logits by a table). All other code knows layers,
- * programs, tensors and units alone. */
+ * tables), layers that are programs (proto/model/program.h), and a head (logits by a table). All other code knows only
+ * layers, programs, tensors and units. */
 #ifndef PROTO_MODEL_FAMILY_H
 #define PROTO_MODEL_FAMILY_H
 
@@ -14,7 +14,7 @@ enum family_key_type {
     FAMILY_REAL,          /* float */
     FAMILY_SWITCH,        /* bool */
     FAMILY_ACTIVATION,    /* enum model_activation, by its name */
-    FAMILY_SAME,          /* no number of its own: it must equal the uint32_t, which key `other` has set */
+    FAMILY_SAME,          /* no number of its own: must equal the uint32_t that key `other` has set */
 };
 
 struct family_key {
@@ -30,30 +30,30 @@ struct family_table {
     const char *name; /* "wte", of tensor "wte.weight"; NULL: the end */
     enum model_lookup by;
     size_t rows;   /* offset of a uint32_t in struct model_config; */
-    uint32_t some; /* or, if not 0, so many */
+    uint32_t some; /* or, if not 0, the number of rows */
 };
 
 /* A layer between embedding and head: a program. */
 struct family_layer {
     enum model_layer_kind kind; /* MODEL_BLOCK: n_layers of them; or MODEL_SINGLE */
     const char *name;           /* of its unit: "h.%u" of block %u, "ln_f"; NULL: the end */
-    /* A block's tensors are called by its name, a dot, and what the program calls them; a single layer's as the program
-     * calls them. Either behind the prefix, but for a single layer that is `bare`. */
+    /* A block's tensors are named by the block, a dot and the program's name; a single layer's by the program's name
+     * alone. The prefix precedes both, unless a single layer is `bare`. */
     bool bare;
     void (*write)(struct program *program, const struct model_config *config);
 };
 
 struct family {
     const char *model_type;           /* in config.json */
-    const char *const *architectures; /* accepted; NULL ends them; the first is what is trained */
-    const struct family_key *keys;    /* up to one without a name */
+    const char *const *architectures; /* accepted; NULL ends them; the first is the one trained */
+    const struct family_key *keys;    /* the last one has no name */
     /* Keys that change nothing here, and keys that must be off; NULL ends each list. An asterisk at the end of a name
      * stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
     struct model_config defaults;
     uint32_t end_token; /* the id that transformers assumes if config.json has none */
 
-    /* Sets the numbers that follow from others. */
+    /* Sets the numbers that are derived from others. */
     void (*complete)(struct model_config *config);
     /* As model_config_check. */
     int (*check)(const struct model_config *config, struct error *err);
@@ -61,10 +61,10 @@ struct family {
     const char *prefix;                /* of tensor names, "transformer."; files may omit it */
     const struct family_table *tables; /* of the embedding, that of tokens first */
     const struct family_layer *layers; /* from the bottom up; one of them is the block */
-    const char *logits;                /* the head's table where it is not tied: "lm_head"; without the prefix */
-    /* What is dropped out of the embedding's sum. NULL: nothing. */
+    const char *logits;                /* the head's table if it is not tied: "lm_head"; without the prefix */
+    /* Dropout of the embedding's sum. NULL: none. */
     struct program_dropout (*embedding_dropout)(const struct model_config *config);
-    /* Whether an old file may have a tensor of this name that is no weight; `name` has no prefix. NULL: there are none. */
+    /* True if an old file may have a tensor of this name (without prefix) that is no weight. NULL: there are none. */
     bool (*is_mask)(const char *name);
 };
 

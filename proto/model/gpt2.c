@@ -30,7 +30,7 @@ static const struct family_key keys[] = {
     {0},
 };
 
-/* Other heads, and the same mathematics in another order. */
+/* Keys of other heads, and a key that reorders the same mathematics. */
 static const char *const harmless[] = {"reorder_and_upcast_attn", "summary_*", NULL};
 
 static const char *const unsupported[] = {"add_cross_attention", "cross_attention_hidden_size", "rope_*",
@@ -93,7 +93,7 @@ static void write_block(struct program *p, const struct model_config *c)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
     const struct program_linear_options linear = {.deviation = c->initializer_range, .bias = true};
-    /* Both write to the residual stream, which 2 n_layers of them add up on (section 2.3). */
+    /* Both write to the residual stream, on which 2 n_layers of them accumulate (section 2.3). */
     const struct program_linear_options residual = {.deviation =
                                                         (float)(c->initializer_range / sqrt(2.0 * c->n_layers)),
                                                     .bias = true};

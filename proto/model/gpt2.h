@@ -1,10 +1,10 @@
-/* proto/model/gpt2.h - the family of GPT-2, for what builds its models without a config.json: presets, benchmarks, tests. */
+/* proto/model/gpt2.h - GPT-2's family, for models without a config.json: presets, benchmarks, tests. */
 #ifndef PROTO_MODEL_GPT2_H
 #define PROTO_MODEL_GPT2_H
 
 #include <stdbool.h>
 
-/* The numbers of its config.json that other families do not have. */
+/* The numbers of its config.json that only this family has. */
 struct gpt2_config {
     bool scale_attention;                                         /* by 1/sqrt(head width) */
     bool scale_by_layer;                                          /* and by 1/(layer + 1) */

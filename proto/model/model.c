@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A table that is cut by rows is cut into units about as large as a block's, since a device needs room for that anyway,
- * but never into crumbs: a transfer below a few MiB costs more in messages than in bytes. Nor does a unit of the
- * vocabulary have more rows than make 8 MiB of logits for 256 tokens: enough for a product to run at full speed. */
+/* A table is cut by rows into units about as large as a block's, since a device needs room for that anyway, but not
+ * below a few MiB, where messages would cost more than bytes. A unit of the vocabulary has at most the rows that make 8
+ * MiB of logits for 256 tokens: enough for a product at full speed. */
 enum { LEAST_CUT = 4 << 20 /* bytes */, MOST_ROWS = 8192 };
 
 static uint64_t tensor_n(const struct program_tensor *t)
@@ -39,7 +39,7 @@ static uint64_t rows_per_unit(const struct model *m, uint64_t rows, uint64_t mos
     return (rows + n - 1) / n;
 }
 
-/* Only what logits are made of has a limit of rows. */
+/* Only tables that make logits have a limit of rows. */
 static uint64_t rows_of_each(const struct model *m, enum model_lookup by, uint64_t rows)
 {
     return rows_per_unit(m, rows, by == MODEL_BY_TOKEN ? MOST_ROWS : rows);
@@ -117,7 +117,7 @@ static uint64_t table_rows(const struct model *m, const struct family_table *tab
     return table->some ? table->some : *(const uint32_t *)((const char *)&m->config + table->rows);
 }
 
-/* At most as many of everything as the family's layers and tables make. */
+/* Allocates upper bounds that follow from the family's layers and tables. */
 static int allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
@@ -148,7 +148,7 @@ static int allocate(struct model *m)
                : -ENOMEM;
 }
 
-/* The tensor's index; its name is the caller's to write. columns 0: a vector. */
+/* Returns the tensor's index; the caller writes its name. columns 0: a vector. */
 static uint32_t add_tensor(struct model *m, uint64_t rows, uint64_t columns, enum model_init init, float deviation)
 {
     struct model_tensor *t = &m->tensors[m->n_tensors];
@@ -197,7 +197,7 @@ static struct model_layer *open_layer(struct model *m, enum model_layer_kind kin
     return layer;
 }
 
-/* By the layer that was opened last. */
+/* Adds a visit by the layer that was opened last. */
 static void visit(struct model *m, uint32_t unit)
 {
     m->visits[m->n_visits] = unit;
@@ -206,7 +206,7 @@ static void visit(struct model *m, uint32_t unit)
     m->units[unit].n_visits++;
 }
 
-/* A table (rows, width) in units of its own, each visited by the layer that is open; `table` tells apart those of one
+/* Adds a table (rows, width) in units of its own, each visited by the open layer; `table` distinguishes tables of one
  * kind. Returns the tensor. */
 static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t table, enum model_lookup by,
                           uint64_t rows, const char *in_front, const char *name)
@@ -225,7 +225,7 @@ static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t 
     return tensor;
 }
 
-/* A layer of one unit, that of its program's tensors. in_front: of their names. */
+/* Adds a layer of one unit with its program's tensors. in_front precedes their names. */
 static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, uint32_t program,
                       const char *in_front)
 {
@@ -271,7 +271,7 @@ static void add_embedding(struct model *m)
     }
 }
 
-/* What the family has between embedding and head. */
+/* Adds the family's layers between embedding and head. */
 static void add_layers(struct model *m)
 {
     const struct family *family = m->config.family;
@@ -287,7 +287,7 @@ static void add_layers(struct model *m)
     }
 }
 
-/* A tied one visits the units of the table of tokens, the first that there are. */
+/* A tied head visits the units of the table of tokens, which come first. */
 static void add_head(struct model *m)
 {
     open_layer(m, MODEL_HEAD, 0);
@@ -298,14 +298,14 @@ static void add_head(struct model *m)
         visit(m, unit);
 }
 
-/* ---- what is trained ---- */
+/* ---- frozen and trained tensors ---- */
 
 static bool is_frozen(const struct model *m, const struct model_piece *piece)
 {
     return m->tensors[piece->tensor].frozen;
 }
 
-/* Trained pieces to the unit's start, frozen ones behind them. */
+/* Moves trained pieces to the unit's start, before frozen ones. */
 static void divide_unit(struct model *m, struct model_unit *unit)
 {
     struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
@@ -467,7 +467,7 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
     return NULL;
 }
 
-/* The layer that its id names. */
+/* The layer named by the unit's id. */
 static const struct model_layer *layer_of(const struct model *m, const struct model_unit *unit)
 {
     const enum model_layer_kind kind = (enum model_layer_kind)(unit->id >> 56);

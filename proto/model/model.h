@@ -1,11 +1,10 @@
-/* proto/model/model.h - what is trained: tensors, the units they are relayed in, and the layers that visit them.
+/* proto/model/model.h - a model's tensors, the units in which they are relayed, and the layers that visit them.
  *
  * Daemon, worker and client each build the same description from the same config.json (struct model_config). So a unit
  * is a 32-bit index on the wire, and no message has to carry shapes.
  *
- * Which layers a model has, their names, initial values and programs are the family's (proto/model/family.h). From the
- * bottom to the top:
- *   EMBEDDING  visits its tables: that of tokens first, each of one unit or several, cut by rows
+ * The family defines the layers, their names, initial values and programs (proto/model/family.h). From bottom to top:
+ *   EMBEDDING  visits its tables: that of tokens first; each is one unit or several, cut by rows
  *   BLOCK      n_layers of them, one above the other; one unit each: the tensors of its program, in its order
  *   SINGLE     other programs, below the blocks or above: GPT-2's last norm; one unit each
  *   HEAD       visits the table of tokens again when tied, else its own, cut by rows into vocabulary chunks
@@ -43,7 +42,7 @@ struct model_tensor {
     uint64_t n;        /* elements */
     bool decays;       /* weight decay: matrices yes, biases and norms no */
     bool frozen;       /* not trained: model_freeze */
-    uint32_t rank;     /* among the trained tensors; of those */
+    uint32_t rank;     /* index among the trained tensors; of those */
     enum model_init init;
     float deviation; /* of MODEL_INIT_NORMAL */
 };
@@ -62,49 +61,49 @@ struct model_unit {
     uint32_t first_piece, n_pieces; /* in model.pieces, in the order of its tensors. They fill the unit without gaps:
                                      * trained pieces first, then frozen ones, each in this order */
     uint64_t n;                     /* elements */
-    uint64_t n_trained;             /* of them: a contribution has so many, and so have moments and sums */
+    uint64_t n_trained;             /* trained elements: those of contributions, moments and sums */
     uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
     uint64_t trained_offset;        /* elements from the start of an array of the trained ones; as model_rounded */
     uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
-    uint32_t n_alike;               /* units in a row, this one the first, with as many elements and trained ones */
+    uint32_t n_alike;               /* consecutive units from this one on with equal n and n_trained */
 };
 
-enum { MODEL_SLICE = 4 << 20 }; /* elements of one slice at most: 16 MiB of fp32 */
+enum { MODEL_SLICE = 4 << 20 }; /* maximum elements of a slice: 16 MiB of fp32 */
 
 enum model_layer_kind { MODEL_EMBEDDING, MODEL_BLOCK, MODEL_SINGLE, MODEL_HEAD };
 
-/* What forward leaves for backward, as a set of the program's groups of values (program_kept_groups): bit i for group i.
- * Bits beyond a program's groups mean nothing. */
+/* What forward leaves for backward, as a set of the program's groups of values (program_kept_groups): bit i for group
+ * i. Bits beyond a program's groups are ignored. */
 enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL_KEEPS_ALL = MODEL_KEEPINGS - 1 };
 
-/* A program, and what is derived from it once for all layers that run it. */
+/* A program and its derived data, shared by all layers that run it. */
 struct model_program {
     struct program program;
-    uint32_t n_keepings; /* those that differ: the first of MODEL_KEEPINGS */
-    /* Of the first n_keepings: values that are kept, and schedules. */
+    uint32_t n_keepings; /* distinct ones: the first of MODEL_KEEPINGS */
+    /* Of the first n_keepings: kept values, and schedules. */
     uint64_t kept[MODEL_KEEPINGS];
     struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
 };
 
-/* All that follows from p->program. */
+/* Derives everything else from p->program. */
 void model_complete_program(struct model_program *p);
 
-/* Which of the first n_keepings is this one. */
+/* The index of this keeping among the first n_keepings. */
 static inline uint32_t model_keeping(const struct model_program *p, uint32_t keeping)
 {
     return keeping & (p->n_keepings - 1);
 }
 
-/* "all", "nothing", or what makes the values that are kept: "attn.c_attn, attention". Returns out. */
+/* "all", "nothing", or the operations whose results are kept: "attn.c_attn, attention". Returns out. */
 enum { MODEL_KEEPING_BYTES = 4 * PROGRAM_NAME_BYTES };
 const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping);
 
 /* Which row of a table a token takes. */
 enum model_lookup {
-    MODEL_BY_TOKEN,    /* its id's */
-    MODEL_BY_POSITION, /* that of its place in the row of tokens */
-    MODEL_BY_SEGMENT,  /* the first: data has no segments, so all of it is the first one */
+    MODEL_BY_TOKEN,    /* the row of its id */
+    MODEL_BY_POSITION, /* the row of its position in the sequence */
+    MODEL_BY_SEGMENT,  /* row 0: data has no segments */
 };
 
 struct model_table {
@@ -124,7 +123,7 @@ struct model_embedding {
 
 struct model_layer {
     enum model_layer_kind kind;
-    const struct model_program *program; /* of the model; NULL: the embedding, and the head */
+    const struct model_program *program; /* of the model; NULL for embedding and head */
     uint32_t index;                      /* among those of its kind: 0 nearest the input */
     const char *name;                    /* the family's, of a layer with a program: "h.%u", "ln_f" */
     uint32_t first_visit, n_visits;
@@ -144,9 +143,9 @@ struct model {
     uint32_t *visit_layers; /* layer of each visit */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
     uint64_t n_parameters; /* tied ones once */
-    uint64_t segment_n;    /* elements of the weight segment, rounding included */
+    uint64_t segment_n;    /* elements of the weight segment, padding included */
     uint64_t largest_unit; /* elements */
-    /* The same of what is trained; all of it, unless tensors are frozen. */
+    /* The same of the trained tensors. */
     uint64_t n_trained, trained_n, largest_trained;
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
     uint32_t *trained_visits; /* (n_trained_visits) visits of units with trained pieces, bottom first */
@@ -157,12 +156,12 @@ struct model {
 
 /* Reads config.json (text, n bytes, not terminated). -EINVAL with a sentence that names the key, its value and what is
  * accepted: a key is missing, absurd (0 layers, width not a multiple of heads, dropout of 1) or contradictory, names
- * another model_type, or is unknown and may change the mathematics. Keys that are known to change nothing are ignored. */
+ * another model_type, or is unknown and may change the mathematics. Keys known to change nothing are ignored. */
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err);
 
-/* The config.json to save beside weights of this type, made of another (text, n bytes); the caller frees it. It names the
- * type as "torch_dtype" and has no "dtype": transformers up to 4.55 read torch_dtype alone, newer ones prefer dtype. Ids
- * of special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
+/* Converts a config.json (text, n bytes) for weights of this type; the caller frees the result. It names the type as
+ * "torch_dtype" and has no "dtype": transformers up to 4.55 read torch_dtype alone, newer ones prefer dtype. Ids of
+ * special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
  * every byte. NULL: no memory, or text is no JSON object. */
 char *model_config_print(const char *text, size_t n, enum number_type type);
 
@@ -179,13 +178,13 @@ enum { MODEL_FREEZE_BYTES = 256 }; /* of a list of patterns, the 0 at its end in
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
  * without the family's prefix, separated by commas; NULL or "": nothing. Called once, after model_init. -EINVAL with a
- * sentence if a pattern matches no tensor, or if no tensor is left to train; the model is then only to be freed. */
+ * sentence if a pattern matches no tensor, or if no tensor is left to train; the model can then only be freed. */
 int model_freeze(struct model *model, const char *patterns, struct error *err);
 
 /* The tensor of this name, with or without the family's prefix in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
 
-/* The embedding's table of this tensor. */
+/* The table of the embedding whose tensor this is. */
 const struct model_table *model_table_of(const struct model *model, uint32_t tensor);
 
 /* Any block: all have the same program. */
@@ -194,33 +193,32 @@ static inline const struct model_layer *model_block(const struct model *model)
     return &model->layers[model->first_block];
 }
 
-/* Whether a layer is above the blocks. */
+/* True if a layer is above the blocks. */
 static inline bool model_is_above_blocks(const struct model *model, const struct model_layer *layer)
 {
     return layer >= &model->layers[model->first_block + model->config.n_layers];
 }
 
-/* The family's name of a unit, cut to what fits: "h.3", "ln_f", "wpe"; "wte.2" where a table has several units. Returns
- * out. */
+/* The family's name of a unit, cut to fit: "h.3", "ln_f", "wpe"; "wte.2" if a table has several units. Returns out. */
 enum { MODEL_NAME_BYTES = 32 };
 const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit);
 /* The same of a visit's unit; "head wte.2" where the head visits it. */
 const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
 
-/* Whether a tensor of this name may be in the model's files and is no weight: a causal mask, "h.0.attn.bias". */
+/* True if a tensor of this name may be in the model's files but is no weight: a causal mask, "h.0.attn.bias". */
 bool model_is_mask(const struct model *model, const char *name);
 
-/* Whether the model is tied and this is the name of the head's table, of which files may hold a copy: "lm_head.weight". */
+/* True if the model is tied and this is the name of the head's table; files may hold a copy of it: "lm_head.weight". */
 bool model_is_tied_copy(const struct model *model, const char *name);
 
-/* Such a copy differs from the table of tokens: returns -EINVAL with a sentence. */
+/* The error if such a copy differs from the table of tokens: -EINVAL with a sentence. */
 int model_refuse_tied_copy(const struct model *model, struct error *err);
 
-/* "gpt2 12x768": what a model is called in one line; "no model" without a family. Returns out. */
+/* "gpt2 12x768": a model's title in one line; "no model" without a family. Returns out. */
 enum { MODEL_TITLE_BYTES = 48 };
 const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config);
 
-/* Whether the visit's unit has a trained piece: only then is there a contribution. */
+/* True if the visit's unit has a trained piece, and so a contribution. */
 static inline bool model_contributes(const struct model *model, uint32_t visit)
 {
     return model->units[model->visits[visit]].n_trained > 0;
@@ -233,8 +231,8 @@ static inline uint32_t model_end_of_backward(const struct model *model)
     return 2 * model->n_visits - model->layers[model->lowest_trained].first_visit;
 }
 
-/* Contributions are numbered in the order in which backward makes them: by visits that contribute, from the top down, and
- * for each by runs (the parts of a worker's share, n_runs). The number of one: */
+/* Contributions are numbered in the order in which backward makes them: by visits that contribute, from the top down,
+ * and for each by runs (the parts of a worker's share, n_runs). The number of one: */
 static inline uint64_t model_contribution_number(const struct model *model, uint32_t visit, uint32_t run,
                                                  uint32_t n_runs)
 {
@@ -253,7 +251,7 @@ static inline uint64_t model_rounded(uint64_t n)
     return (n + 31) / 32 * 32;
 }
 
-/* Bytes of one inbox slot, of contributions in this type: the largest slice of any unit, up to a cache line. */
+/* Bytes of an inbox slot for contributions of this type: the largest slice of any unit, rounded up to a cache line. */
 size_t model_slot_bytes(const struct model *model, enum number_type type);
 
 #endif

@@ -11,12 +11,12 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
-/* A family is known by its line here. */
+/* All known families. */
 static const struct family *const families[] = {&family_gpt2};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
-/* What transformers writes, or wrote in older versions, of any model, and what changes nothing in training a language
- * model: bookkeeping, generation defaults, outputs. */
+/* Keys that transformers writes, or once wrote, for any model, and that do not affect training a language model:
+ * bookkeeping, generation defaults, outputs. */
 static const char *const harmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -80,7 +80,7 @@ static const char *const harmless[] = {
     NULL,
 };
 
-/* These change the mathematics, or the code that runs, unless they are off. */
+/* Keys that change the mathematics, or the code that runs, unless they are off. */
 static const char *const unsupported[] = {
     "auto_map", "is_encoder_decoder", "pruned_heads", "quantization_config", "tie_encoder_decoder", "use_bfloat16",
     NULL};
@@ -165,7 +165,7 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
     case FAMILY_ACTIVATION:
         return read_activation(field, key->name, value, err);
     case FAMILY_SAME:
-        return 0; /* when all are read */
+        return 0; /* checked after all others */
     }
     return -EINVAL;
 }
@@ -208,7 +208,7 @@ static int read_pair(struct model_config *out, const struct family *family, cons
     return refuse(err, name, value, "this key is unknown, and it may change the mathematics");
 }
 
-/* Of a key that is read last: what it must be the same as has been read. */
+/* Checks a key that must equal another one, which has been read. */
 static int check_same(const struct model_config *out, const struct family_key *key, const json_t *value,
                       struct error *err)
 {
@@ -221,7 +221,7 @@ static int check_same(const struct model_config *out, const struct family_key *k
     return refuse(err, key->name, value, accepted);
 }
 
-/* By model_type. NULL: there is none, or no family of this name. */
+/* Finds the family by model_type. NULL: there is none, or no family has this name. */
 static const struct family *find_family(const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "model_type"));
@@ -249,7 +249,7 @@ static int refuse_type(const json_t *type, struct error *err)
     return refuse(err, "model_type", type, accepted);
 }
 
-/* The family comes first: what a key means is its to say. */
+/* Reads the family first, since it defines the keys. */
 static int read_object(struct model_config *out, json_t *object, struct error *err)
 {
     const struct family *family = find_family(object);
@@ -289,7 +289,7 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
     return rc;
 }
 
-/* The shortest of two spellings that mean the same numbers: 15 digits, else all 17. */
+/* Prints numbers with 15 digits if that gives the same numbers, else with all 17. */
 static char *print(const json_t *config)
 {
     char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
@@ -304,7 +304,7 @@ static char *print(const json_t *config)
 }
 
 /* An id beyond the vocabulary names a token that does not exist; for a missing id, transformers assumes the family's.
- * Returns whether something was changed. */
+ * Returns true if something was changed. */
 static bool drop_foreign_ids(json_t *config)
 {
     static const char *const ids[] = {"bos_token_id", "eos_token_id"};

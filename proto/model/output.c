@@ -20,7 +20,7 @@ static void name_step(char out[NAME_TEXT], uint64_t step, const char *suffix)
     snprintf(out, NAME_TEXT, "step-%" PRIu64 "%s", step, suffix);
 }
 
-/* ---- what went wrong -------------------------------------------------------------------------------------------- */
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
 
 static const char *find_remedy(int code)
 {
@@ -130,7 +130,7 @@ static DIR *open_checkpoint(int output, const char *name)
     return yes ? dir : NULL;
 }
 
-/* What has come in since it was looked at stays, and the directory with it. */
+/* Files that were added since the check stay, and the directory with them. */
 static void remove_checkpoint(int output, const char *name)
 {
     DIR *dir = open_checkpoint(output, name);
@@ -209,13 +209,13 @@ int output_write(int directory, const char *name, const void *data, size_t n, st
     return rc ? output_fail(err, rc, directory, name, "written") : 0;
 }
 
-/* The partial one takes the name; the other, if there was one, then has the partial's. */
+/* Renames the partial directory; an existing one gets the partial's name. */
 static int rename_step(int output, const char *partial, const char *name, bool *exchanged, struct error *err)
 {
     *exchanged = false;
     if (renameat2(output, partial, output, name, RENAME_NOREPLACE) == 0)
         return 0;
-    if (errno == EINVAL || errno == ENOSYS) { /* a file system that knows no flags */
+    if (errno == EINVAL || errno == ENOSYS) { /* a file system without these flags */
         if (faccessat(output, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
             return output_fail(err, -EINVAL, output, name, "replaced");
         return renameat(output, partial, output, name) ? output_fail(err, -errno, output, partial, "renamed") : 0;
@@ -277,7 +277,7 @@ int output_place(int output, int directory, uint64_t step, struct error *err)
     int rc = rename_step(output, partial, name, &exchanged, err);
     if (!rc && fsync(output) < 0)
         rc = output_fail(err, -errno, output, name, "flushed");
-    if (!rc) /* it is saved: without the link it is found all the same */
+    if (!rc) /* it is saved, and can be found without the link */
         output_point_latest(output, step, err);
     if (exchanged)
         remove_checkpoint(output, partial);

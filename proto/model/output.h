@@ -1,11 +1,11 @@
-/* proto/model/output.h - the output directory: step-N/ comes into its place so that a crash at any instant leaves the checkpoint
- * that was there or the new one.
+/* proto/model/output.h - the output directory. step-N/ is replaced so that a crash at any instant leaves the old
+ * checkpoint or the new one.
  *
- * A checkpoint is written as step-N.partial/, flushed file by file, then renamed; a step-N that stands there already is
- * exchanged for it and removed. Then `latest` points to it. A killed run leaves step-N.partial at most.
+ * A checkpoint is written as step-N.partial/, flushed file by file, then renamed; an existing step-N is exchanged for
+ * it and removed. Then `latest` points to it. A killed run leaves step-N.partial at most.
  *
- * What is removed is a checkpoint's and nothing else: a directory that holds as much as one file of another kind (not
- * .json, .txt or .safetensors) is left alone, and its name is then in the way. */
+ * Only checkpoints are removed. A directory that holds any file of another kind (not .json, .txt or .safetensors) is
+ * left alone, and a checkpoint of its name then fails. */
 #ifndef PROTO_MODEL_OUTPUT_H
 #define PROTO_MODEL_OUTPUT_H
 
@@ -15,42 +15,41 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A file's name that a checkpoint may have, and that is removed with it. */
+/* True for a file name that a checkpoint may have, and that is removed with it. */
 bool output_is_name(const char *name);
 
-/* The directory's path, or "..." and the end of one that takes cap (at least 5) bytes or more. */
+/* The directory's path; one of cap (at least 5) bytes or more is shortened to "..." and its end. */
 void output_path(char *out, size_t cap, int directory);
 
 /* Removes every step-N.partial that killed runs left. What cannot be removed stays. */
 void output_clean(int output);
 
-/* Makes step-N.partial, empty, in place of one that was left there. *directory is owned. -EEXIST, -errno. */
+/* Makes an empty step-N.partial, in place of a leftover one. *directory is owned. -EEXIST, -errno. */
 int output_begin(int *directory, int output, uint64_t step, struct error *err);
 
 /* Writes a file of a directory and flushes it. -errno. name is as for output_fail. */
 int output_write(int directory, const char *name, const void *data, size_t n, struct error *err);
 
-/* Flushes step-N.partial, whose files have been flushed, and gives it its name. -EEXIST, -errno: the one that stood there
- * and `latest` are as they were. 0: step-N stands; *err is empty, or tells why `latest` does not name it. */
+/* Flushes step-N.partial, whose files have been flushed, and renames it to step-N. -EEXIST, -errno: an old step-N and
+ * `latest` are unchanged. 0: step-N is in place; *err is empty, or says why `latest` does not point to it. */
 int output_place(int output, int directory, uint64_t step, struct error *err);
 
-/* Makes `link`, `latest` or `best`, a link to step-N in one go; link.partial does not stay behind. -errno. */
+/* Points `link` (`latest` or `best`) to step-N atomically; leaves no link.partial behind. -errno. */
 int output_point(int output, const char *link, uint64_t step);
 
-/* The same of `latest`, with a sentence. */
+/* The same for `latest`, with a sentence. */
 int output_point_latest(int output, uint64_t step, struct error *err);
 
-/* Flushes the directory that the last part of a path is in. -errno. */
+/* Flushes a path's parent directory. -errno. */
 int output_flush_parent(const char *path);
 
-/* Removes what output_begin made, and what is in it. */
+/* Removes step-N.partial and its content. */
 void output_remove_partial(int output, uint64_t step);
 
-/* "DIRECTORY/name could not be WHAT: ...; what to do about it": of a negative errno, which it returns. */
+/* "DIRECTORY/name could not be WHAT: ...; REMEDY", for a negative errno, which it returns. */
 int output_fail(struct error *err, int code, int directory, const char *name, const char *what);
 
-/* Puts the directory (-1: none) in front of a sentence that begins with a file's name, and what to do behind it. Returns
- * code. */
+/* Puts the directory (-1: none) before a sentence that begins with a file's name; appends the remedy. Returns code. */
 int output_explain(struct error *err, int code, int directory);
 
 #endif

@@ -2,8 +2,8 @@
  *
  * A layer maps one value, its input, to another, its output, for each token of a microbatch. All else follows from the
  * program: the tensors of its unit, the order of forward and backward and what backward computes again
- * (proto/model/schedule.h), where values lie (proto/plan/layers.h), how long operations take (proto/plan/work.h), and the
- * calls to the device (device/layers/program.c).
+ * (proto/model/schedule.h), where values lie (proto/plan/layers.h), how long operations take (proto/plan/work.h), and
+ * the calls to the device (device/layers/program.c).
  *
  * A program is written by calling the functions below in order, as in
  *
@@ -40,18 +40,18 @@ enum program_kind {
     PROGRAM_LINEAR,     /* y = x W + b, or several of them side by side */
     PROGRAM_ROPE,       /* y = x with queries and keys rotated by their positions */
     PROGRAM_ATTENTION,  /* a, log-sum-exp = attention(queries, keys and values side by side) */
-    PROGRAM_ACTIVATION, /* y = act(x); nobody else reads x */
+    PROGRAM_ACTIVATION, /* y = act(x); no other operation reads x */
     PROGRAM_GLU,        /* y = act(gate) * up, side by side */
     PROGRAM_ADD,        /* y = x + dropout(h) */
     PROGRAM_KINDS
 };
 
-/* What holds for every operation of a kind. A set has bit i for input or output i. */
+/* Properties of a kind of operation. A set has bit i for input or output i. */
 struct program_rule {
     const char *name;
     uint8_t reads_inputs, reads_outputs; /* sets: what the operation's backward reads */
     uint8_t over_inputs;                 /* set: output 0 may be written over them */
-    bool gradient_over; /* the gradient of input 0 may be written over that of output 0, if nothing is added to */
+    bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
     bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
 };
 extern const struct program_rule program_rules[PROGRAM_KINDS];
@@ -138,7 +138,7 @@ struct program {
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
-    double frequencies[PROGRAM_MAX_ROTATED / 2]; /* of PROGRAM_ROPE, of which a program has one at most */
+    double frequencies[PROGRAM_MAX_ROTATED / 2]; /* of PROGRAM_ROPE; a program has at most one */
 };
 
 /* Begins a program; returns the layer's input. */
@@ -167,11 +167,11 @@ void program_end(struct program *p, int y);
 /* The number of operations that read a value, the layer's end included. */
 int program_count_readers(const struct program *p, int value);
 
-/* The values that backward reads and that are expensive to recompute: what a layer keeps that keeps everything. */
+/* The values that backward reads and that are expensive to recompute: all that a layer can keep. */
 uint64_t program_keepable(const struct program *p);
 
-/* The same, in groups: what one operation writes is kept together, and what the last operations of many write. Fills in
- * as many sets as it returns, and the first operation of each. */
+/* The same in groups: the values of one operation are kept together; if operations outnumber groups, the last ones
+ * share a group. Returns the number of groups, and fills in each one's set and first operation. */
 enum { PROGRAM_KEPT_GROUPS = 4 };
 int program_kept_groups(const struct program *p, uint64_t values[PROGRAM_KEPT_GROUPS],
                         int operations[PROGRAM_KEPT_GROUPS]);

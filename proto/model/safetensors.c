@@ -11,7 +11,7 @@
 
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, MAX_DIMS = 8 };
 
-/* While it is read, an entry has its range too. */
+/* The range of an entry, while the header is read. */
 struct range {
     uint64_t begin, end; /* bytes, from the data's start */
     size_t entry;
@@ -121,10 +121,10 @@ static int by_begin(const void *a, const void *b)
 
     if (left->begin != right->begin)
         return left->begin < right->begin ? -1 : 1;
-    return (left->end > right->end) - (left->end < right->end); /* an empty one goes before its neighbour */
+    return (left->end > right->end) - (left->end < right->end); /* an empty range precedes its neighbour */
 }
 
-/* Sorts the ranges and sees that they fill the data from its first byte to its last. */
+/* Sorts the ranges and checks that they cover the data without gap or overlap. */
 static int check_ranges(const struct safetensors *file, struct range *ranges, uint64_t data_bytes, struct error *err)
 {
     uint64_t end = 0;
@@ -186,7 +186,7 @@ static int read_header(struct safetensors *file, int fd, json_t *header, uint64_
     return rc;
 }
 
-/* All n bytes, or the file has changed. */
+/* Reads all n bytes; fewer mean that the file has changed. */
 static int read_at(int fd, void *out, uint64_t n, uint64_t offset, struct error *err)
 {
     for (uint64_t done = 0; done < n;) {
@@ -302,8 +302,7 @@ static float from_bits(uint32_t bits)
     return value;
 }
 
-/* Shifted into place, an f16 is 2^112 too small as an fp32, subnormal or not; infinity and NaN have an exponent of
- * their own. */
+/* Shifted into place, an f16 is too small by 2^112 as fp32, subnormal or not. Infinity and NaN are handled apart. */
 static float from_f16(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7FFF) << 13;

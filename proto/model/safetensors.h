@@ -1,9 +1,9 @@
 /* proto/model/safetensors.h - weights on disk, as Hugging Face writes them.
  *
  * A file is: header length u64 little-endian | JSON header | data. The header names dtype, shape and byte range of
- * each tensor. Reading believes nothing: every length, offset, overlap and gap is checked first. Nothing is mapped, for
- * a file that another program cuts short, or a bad disk, would end the process that reads there. Writing streams,
- * tensor by tensor, so that no copy of the model is needed.
+ * each tensor. The reader trusts nothing: every length, offset, overlap and gap is checked first. Files are not mapped:
+ * if one is truncated meanwhile, or the disk is bad, a mapping would kill the process. The writer streams tensor by
+ * tensor, so no copy of the model is needed.
  * Format: github.com/huggingface/safetensors, README "Format". */
 #ifndef PROTO_MODEL_SAFETENSORS_H
 #define PROTO_MODEL_SAFETENSORS_H
@@ -40,10 +40,10 @@ void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
 /* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
- * one of these three. -EIO if the file is shorter by now, -errno, with a sentence; any thread. */
+ * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread. */
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
 
-/* The same for I64, as they stand there. */
+/* The same for I64, unconverted. */
 int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
                             struct error *err);
 
@@ -53,7 +53,7 @@ struct safetensors_writer {
     uint64_t written;
 };
 
-/* What is to come: names, shapes, types (F32, BF16, I64); in this order. */
+/* A tensor to write: name, shape, type (F32, BF16, I64); in order. */
 struct safetensors_plan {
     const char *name;
     uint32_t n_dims;
@@ -61,9 +61,8 @@ struct safetensors_plan {
     enum safetensors_type type;
 };
 
-/* A file laid out before it is written, for those who write in another order than the file's. Tensors follow each other
- * without gaps, in the order of the plan; one whose elements are larger should not follow smaller ones, since readers
- * may want it aligned. */
+/* A file's layout, for writing it in any order. Tensors follow each other without gaps, in the order of the plan.
+ * Larger elements should precede smaller ones, since readers may want them aligned. */
 struct safetensors_layout {
     char *header; /* (header_bytes), owned: the length, the JSON, its padding: the file's first bytes */
     size_t header_bytes;
@@ -80,11 +79,10 @@ void safetensors_layout_free(struct safetensors_layout *layout); /* safe on a ze
 int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,
                       struct error *err);
 
-/* Appends bytes of the tensor that is next, all or a run of it, in its type. -errno: -ENOSPC and short writes included.
- */
+/* Appends bytes of the next tensor, all or a run, in its type. -errno: -ENOSPC and short writes included. */
 int safetensors_append(struct safetensors_writer *writer, const void *data, uint64_t bytes, struct error *err);
 
-/* -EINVAL if less was appended than promised; flushes (fsync). -errno. */
+/* Flushes (fsync). -EINVAL if less was appended than promised, -errno. */
 int safetensors_end(struct safetensors_writer *writer, struct error *err);
 
 #endif

@@ -38,7 +38,7 @@ static const struct {
     [SAFETENSORS_I64] = {"I64", 8},
 };
 
-/* One more tensor of the header, its data at *offset; NULL if there is no memory. */
+/* The header's entry for a tensor, its data at *offset. NULL: no memory. */
 static json_t *describe(const struct safetensors_plan *plan, uint64_t *offset)
 {
     assert(plan->n_dims <= 2 && plan->type < sizeof types / sizeof *types && types[plan->type].name);
@@ -61,7 +61,7 @@ static json_t *describe(const struct safetensors_plan *plan, uint64_t *offset)
     return entry;
 }
 
-/* The header as text, free() it; NULL if there is no memory. Fills in offsets, from the data's start. */
+/* The header as text, owned: free. NULL: no memory. Fills in offsets, from the data's start. */
 static char *print_header(const struct safetensors_plan *plan, size_t n, uint64_t *offsets, uint64_t *data_bytes)
 {
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");

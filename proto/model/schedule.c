@@ -7,7 +7,7 @@ struct builder {
     struct schedule *s;
     uint64_t kept;
     int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
-    int gradients[PROGRAM_VALUES]; /* the same of its gradient, as far as readers have added to it */
+    int gradients[PROGRAM_VALUES]; /* the same for its gradient, as far as it is summed */
     int changed[SCHEDULE_BUFFERS]; /* how often a gradient was added to */
     int as_of[PROGRAM_VALUES];     /* `changed` when a sum passed this gradient on */
 };
@@ -35,7 +35,7 @@ static int add_buffer(struct builder *b, enum schedule_place place, int value, b
     return s->n_buffers++;
 }
 
-/* By the step that is being made. */
+/* Extends a buffer's life to the step that is being built. */
 static int touch(struct builder *b, int buffer, bool attends)
 {
     struct schedule_buffer *of = &b->s->buffers[buffer];
@@ -45,7 +45,7 @@ static int touch(struct builder *b, int buffer, bool attends)
     return buffer;
 }
 
-/* The step is made by filling it in; the next one ends it. */
+/* Begins a step, which the caller fills in; the next call ends it. */
 static struct schedule_step *add_step(struct builder *b, enum schedule_action action, int operation)
 {
     struct schedule_step *step = &b->s->steps[b->s->n_steps];
@@ -84,7 +84,7 @@ static void add_scratch(struct builder *b, struct schedule_step *step)
     step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false), true);
 }
 
-/* The activation that is made of a linear map's result in the same call; or SCHEDULE_NONE. */
+/* The activation that a linear map's step computes as well, or SCHEDULE_NONE. */
 static int activation_after(const struct program *p, int operation)
 {
     const struct program_operation *op = &p->operations[operation], *next = op + 1;
@@ -95,7 +95,7 @@ static int activation_after(const struct program *p, int operation)
     return operation + 1;
 }
 
-/* With its activation, if that is to be made too. */
+/* Runs an operation, with its activation if that is needed too. */
 static void run(struct builder *b, int operation, bool with_activation)
 {
     const struct program_operation *op = &b->p->operations[operation];
@@ -134,7 +134,7 @@ static void replace(int *buffer, int old, int new)
         *buffer = new;
 }
 
-/* One buffer, `into`, for both, of which one's last step is the other's first. */
+/* Merges two buffers into `into`; the last step of one is the first of the other. */
 static void merge(struct schedule *s, int from, int into)
 {
     struct schedule_buffer *a = &s->buffers[from], *b = &s->buffers[into];
@@ -155,7 +155,7 @@ static void merge(struct schedule *s, int from, int into)
     *a = (struct schedule_buffer){.place = SCHEDULE_WORKSPACE, .value = SCHEDULE_NONE, .first = 0, .last = -1};
 }
 
-/* Whether step n may write `to` over `from`, which nobody reads later. */
+/* True if step n may write `to` over `from`, which no later step reads. */
 static bool may_merge(const struct schedule *s, int n, int from, int to)
 {
     const struct schedule_buffer *a = &s->buffers[from], *b = &s->buffers[to];
@@ -165,7 +165,7 @@ static bool may_merge(const struct schedule *s, int n, int from, int to)
            a->place != SCHEDULE_KEPT;
 }
 
-/* over_entry: the gradient that backward begins with may be written over. */
+/* over_entry: the gradient that backward begins with may be overwritten. */
 static void merge_in_step(struct schedule *s, const struct program *p, int n, bool over_entry)
 {
     const struct schedule_step *step = &s->steps[n];
@@ -210,7 +210,7 @@ static bool is_cheap(const struct program *p, int operation)
     return program_rules[p->operations[operation].kind].cheap;
 }
 
-/* Whether it is made again in the recomputation, and another of its kind after it. */
+/* False if the recomputation computes another operation of this kind later. */
 static bool is_made_last(const struct program *p, int operation, uint64_t operations)
 {
     for (int i = operation + 1; i < p->n_operations; i++)
@@ -219,7 +219,7 @@ static bool is_made_last(const struct program *p, int operation, uint64_t operat
     return true;
 }
 
-/* Adds the operations that must run so that a value is there. */
+/* Adds the operations that must run to make a value available. */
 static void require(const struct builder *b, int value, uint64_t *operations)
 {
     const int operation = b->p->values[value].operation;
@@ -231,7 +231,7 @@ static void require(const struct builder *b, int value, uint64_t *operations)
         require(b, b->p->operations[operation].inputs[i], operations);
 }
 
-/* A cheap value that is computed from what is there, however old, need not be part of the recomputation. */
+/* True for a cheap value that is recomputed only when backward reads it, as a later one of its kind exists. */
 static bool waits(const struct builder *b, int value, uint64_t read)
 {
     const int operation = b->p->values[value].operation;
@@ -266,7 +266,7 @@ static void recompute(struct builder *b)
     }
 }
 
-/* Makes a value again that backward reads and that is not there. */
+/* Recomputes a value that backward reads, unless it is available. */
 static void ensure(struct builder *b, int value)
 {
     if (b->values[value] != SCHEDULE_NONE)
@@ -286,7 +286,7 @@ static int read_gradient(struct builder *b, int value, bool attends)
     return touch(b, buffer, attends);
 }
 
-/* What a step writes, or adds to, of a value's gradient. */
+/* Sets the gradient that a step writes, or adds to, for a value. */
 static void write_gradient(struct builder *b, struct schedule_step *step, int value, bool attends)
 {
     int *buffer = &b->gradients[value];
@@ -299,7 +299,7 @@ static void write_gradient(struct builder *b, struct schedule_step *step, int va
     step->x_gradient = touch(b, *buffer, attends);
 }
 
-/* Passed on as it is, to a value that no other reader has a gradient for yet. */
+/* Passes a gradient on unchanged, to a value that has none yet. */
 static void pass_gradient(struct builder *b, int from, int to)
 {
     assert(b->gradients[to] == SCHEDULE_NONE);
@@ -322,7 +322,7 @@ static void add_backward(struct builder *b, int operation)
     b->s->n_steps++;
 }
 
-/* The activation whose gradient a linear map's makes in the same call: its input, which nobody else reads. */
+/* The activation whose gradient a linear map's backward step computes as well, as its result's only reader. */
 static int activation_before(const struct program *p, int operation)
 {
     const int value = p->operations[operation].inputs[0], maker = p->values[value].operation;
@@ -358,7 +358,7 @@ static void linear_backward(struct builder *b, int operation)
     b->s->n_steps++;
 }
 
-/* All that its rule says it reads, then one gradient. */
+/* Backward of other operations: reads all values that its rule names, then one gradient. */
 static void other_backward(struct builder *b, int operation)
 {
     const struct program_operation *op = &b->p->operations[operation];
@@ -398,7 +398,7 @@ static void differentiate(struct builder *b, int operation)
         return;
     case PROGRAM_ACTIVATION:
         if (b->gradients[op->inputs[0]] != SCHEDULE_NONE)
-            return; /* with the linear map that reads it */
+            return; /* done by the linear map that reads it */
         break;
     case PROGRAM_NORM:
     case PROGRAM_ROPE:
@@ -415,7 +415,7 @@ static bool overlap(const struct schedule_buffer *a, const struct schedule_buffe
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Gradients as wide as the output go where it is free. */
+/* Moves gradients as wide as the output to the output's place while that is free. */
 static void use_output(struct schedule *s, const struct program *p)
 {
     for (struct schedule_buffer *b = s->buffers; b < s->buffers + s->n_buffers; b++) {
@@ -428,9 +428,9 @@ static void use_output(struct schedule *s, const struct program *p)
     }
 }
 
-/* The input's gradient takes the place of the output's, `entry`: in one buffer with it, or after it. After it where a
- * linear map, which cannot write over what it reads, is all that there is from the input to the output; then the entry
- * must not be written over before. */
+/* The input's gradient takes the place of the output's, `entry`: in the same buffer, or after it. After it if a single
+ * linear map, which cannot overwrite its operand, leads from input to output; the entry must then survive until the
+ * map. */
 static void merge_gradients(struct schedule *s, const struct program *p, int entry)
 {
     const struct schedule apart = *s;

@@ -9,10 +9,10 @@ enum {
     NARROWER_MOMENTS = 1,
     NARROWER_PRECISION = 2,
     ADVICE_TEXT = 48,
-    FEWEST_PARAMETERS = 1000, /* of a model that somebody would train */
+    FEWEST_PARAMETERS = 1000, /* of a model worth training */
 };
 
-/* The n-th thing to try, from 0; false: there are no more. */
+/* The n-th alternative, from 0; false: there are no more. */
 static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *asked,
                    const struct plan_advice_scope *scope, unsigned n)
 {
@@ -43,7 +43,7 @@ static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *aske
     return false;
 }
 
-/* "--workers 1 --parts 4". What would follow from the number of workers or parts, had it not been given, is named too. */
+/* "--workers 1 --parts 4". Also names values that would otherwise change with the number of workers or parts. */
 static void name_advice(char text[ADVICE_TEXT], const struct plan_fit_asked *other, const struct plan_fit_asked *asked)
 {
     const struct plan_goal *goal = &other->goal;
@@ -77,7 +77,7 @@ bool plan_advise(struct error *err, const struct plan_fit_asked *asked, const st
     return false;
 }
 
-/* The same plans, with updates that take less of the host. */
+/* Tries the same plans with updates that take less host memory. */
 static bool find_lighter_updates(struct error *err, const struct plan_fit_asked *asked, const struct plan_fit *fit,
                                  uint64_t arenas)
 {

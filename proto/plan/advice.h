@@ -1,4 +1,4 @@
-/* proto/plan/advice.h - what to ask for instead where a job does not fit: the words that follow the refusal. */
+/* proto/plan/advice.h - suggestions that follow the refusal of a job that does not fit. */
 #ifndef PROTO_PLAN_ADVICE_H
 #define PROTO_PLAN_ADVICE_H
 
@@ -6,17 +6,17 @@
 
 /* What may be changed. */
 struct plan_advice_scope {
-    bool can_drop_workers; /* they are the client's own */
-    bool resumed;          /* a run keeps its parts and its numbers */
+    bool can_drop_workers; /* the workers are private to the client */
+    bool resumed;          /* a resumed run keeps its parts and number formats */
 };
 
-/* Of a training job that does not fit. The cheapest other options that do are appended to err: fewer workers leave the
- * result what it is, fewer parts round differently, narrower numbers lose digits. Less device memory is not among them:
- * plans take less by themselves. False, and err as it was: none of these suffices. */
+/* For a training job that does not fit: appends to err the cheapest options that would. Fewer workers keep the result,
+ * fewer parts round differently, narrower numbers lose digits. Less device memory is never suggested: the planner tries
+ * that itself. False, with err unchanged, if nothing suffices. */
 bool plan_advise(struct error *err, const struct plan_fit_asked *asked, const struct plan_advice_scope *scope);
 
-/* Of a job for which the host is too small, where nothing else helps: fit is plan_fit's answer, -ENOMEM. Appended to err:
- * what lets the host hold the same plans, or how much smaller a model would have to be. */
+/* For a job too large for the host, when no option helps; fit is plan_fit's result, -ENOMEM. Appends to err what would
+ * let the host hold the same plans, or how much smaller the model must be. */
 void plan_remedy(struct error *err, const struct plan_fit_asked *asked, const struct plan_fit *fit);
 
 #endif

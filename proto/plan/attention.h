@@ -1,8 +1,8 @@
 /* proto/plan/attention.h - how a CUDA device computes attention's gradient, and what scratch each way takes.
  *
- * Our own kernels take two numbers a query and head. cuDNN has three ways that give the same bits every time; which of them a
- * device can is a fact of its kind and of the library's version (cuda_probe), told before there is a plan. So all sizes are
- * arithmetic; tests/gpu/test_dnn.c holds them against what the library itself says. */
+ * Our own kernels need two numbers per query and head. cuDNN has three deterministic algorithms. Compute capability and
+ * library version decide which of them a device supports, and cuda_probe reports it before planning. So all sizes are
+ * computed; tests/gpu/test_dnn.c compares them with the library's own. */
 #ifndef PROTO_PLAN_ATTENTION_H
 #define PROTO_PLAN_ATTENTION_H
 
@@ -10,27 +10,27 @@
 
 enum plan_attention {
     PLAN_ATTENTION_OWN,     /* our kernels */
-    PLAN_ATTENTION_SCORES,  /* the gradient of scores is kept in bf16, of as many heads at a time as there is room for:
-                             * 8.0 to 9.0, from 9.10.2 on */
-    PLAN_ATTENTION_TWICE,   /* scores are computed twice, and nothing is kept: compute capability 10, from 9.18.1 on */
-    PLAN_ATTENTION_ORDERED, /* queries' gradient is added up in fp32 in the order of keys: 9.0, from 9.25 on */
+    PLAN_ATTENTION_SCORES,  /* the gradient of scores is stored in bf16, for as many heads at a time as fit: compute
+                             * capability 8.0 to 9.0, cuDNN from 9.10.2 on */
+    PLAN_ATTENTION_TWICE,   /* scores are computed twice and not stored: compute capability 10, cuDNN from 9.18.1 on */
+    PLAN_ATTENTION_ORDERED, /* queries' gradient is summed in fp32 in key order: 9.0, cuDNN from 9.25 on */
     PLAN_ATTENTIONS,
 };
 
-/* Of the gradients of scores that are kept: as many heads as these bytes hold, by which some 256 blocks are at work; and a
- * single head may take twice as much, with which rows of 16 Ki tokens fit. */
+/* Limits on stored gradients of scores: for several heads, enough for some 256 blocks at a time; for a single head,
+ * enough for rows of 16 Ki tokens. */
 enum { PLAN_SCORES_BYTES = 256 << 20, PLAN_SCORES_MOST_BYTES = 512 << 20 };
 
 struct plan_attention_scratch {
     enum plan_attention way;
-    size_t slice_rows, slice_heads; /* that are computed at a time */
-    uint64_t sum, workspace; /* offsets: queries' gradient in fp32, behind delta; and what the library asks for */
+    size_t slice_rows, slice_heads; /* computed at a time */
+    uint64_t sum, workspace;        /* offsets: queries' gradient in fp32, after delta; the library's workspace */
     uint64_t workspace_bytes;
     uint64_t bytes;
 };
 
-/* Shapes that cuDNN takes, forward and backward: heads of whole 16 bytes, up to 128 values; and rows whose statistics begin
- * at whole 16 bytes. A single token it has no gradient for. */
+/* True for shapes that cuDNN supports, forward and backward: heads of up to 128 values and a multiple of 16 bytes, rows
+ * whose statistics are aligned to 16 bytes, more than one token. */
 static inline bool plan_attention_suits(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width)
 {
     const size_t head = width / n_heads;
@@ -43,8 +43,9 @@ static inline uint64_t plan_attention_round(uint64_t n, uint64_t whole)
     return (n + whole - 1) / whole * whole;
 }
 
-/* Heads, then rows, in slices of equal length, of which the last may lie over the one before. False: none can be. Rows of
- * whole 128 tokens alone: others were read beyond their end before 9.15.1. */
+/* Sizes slices of rows or, if one row is too much, of its heads. All are equal; the last may overlap the one before.
+ * False if no slice fits, or if a row is not a multiple of 128 tokens: before 9.15.1 cuDNN read beyond the end of such
+ * rows. */
 static inline bool plan_attention_slice(struct plan_attention_scratch *out, size_t n_rows, size_t n_tokens,
                                         size_t n_heads)
 {
@@ -63,7 +64,7 @@ static inline bool plan_attention_slice(struct plan_attention_scratch *out, size
     return true;
 }
 
-/* The scratch of a way, or of our own kernels where it does not do for this shape: out->way says which. */
+/* The scratch of `way`, or of our own kernels if `way` does not support this shape; out->way is the one used. */
 static inline void plan_attention_lay_out(struct plan_attention_scratch *out, enum plan_attention way, size_t n_rows,
                                           size_t n_tokens, size_t n_heads, size_t width)
 {
@@ -88,7 +89,7 @@ static inline void plan_attention_lay_out(struct plan_attention_scratch *out, en
     case PLAN_ATTENTION_TWICE:
         out->workspace_bytes = 256;
         break;
-    case PLAN_ATTENTION_ORDERED: /* whose turn it is, of each 32 queries */
+    case PLAN_ATTENTION_ORDERED: /* a turn counter for each 32 queries */
         out->workspace += plan_attention_round((uint64_t)n_rows * n_tokens * width * sizeof(float), 256);
         out->workspace_bytes = 256 + plan_attention_round(heads * ((n_tokens + 31) / 32) * sizeof(float), 256);
         break;

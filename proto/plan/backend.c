@@ -12,7 +12,7 @@ static uint64_t cpu_library_bytes(unsigned n_threads)
 static uint64_t cpu_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
                                   unsigned n_threads)
 {
-    (void)n_rows; /* one head of one row a thread at a time */
+    (void)n_rows; /* each thread computes one head of one row at a time */
     return n_threads * plan_cpu_attention_scratch(n_tokens, width / n_heads, n_kv_heads < n_heads) * sizeof(float);
 }
 

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* What a visit takes, in seconds, each for itself, and moves. */
+/* The seconds of a visit, each as if alone, and its bytes. */
 struct visit {
     double compute, pull, push, stash, optimizer;
     uint64_t down_bytes, up_bytes, stash_bytes;
@@ -17,7 +17,7 @@ struct costs {
     const struct plan_host_setting *host;
     const struct profile *profile;
     struct plan_work work;
-    double slow;  /* workers that share what the profile was measured with */
+    double slow;  /* workers that share the profiled device */
     double value; /* bytes */
 };
 
@@ -26,7 +26,7 @@ static double moved(const struct costs *c, double bytes)
     return bytes / c->profile->memory_bytes_per_s;
 }
 
-/* All microbatches of the share, and what their contributions take to be rounded. */
+/* Computation of all microbatches of the share, including the rounding of contributions. */
 static double compute_of(const struct costs *c, uint32_t visit, bool backward)
 {
     double seconds = backward ? plan_work_round(&c->work, visit) : 0;
@@ -45,12 +45,12 @@ static double optimizer_of(const struct costs *c, const struct model_unit *unit)
     return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
 }
 
-/* Which units lie in the buffers: the last ones that were used, as device/step/weights.c has it. */
+/* The units in the buffers: those used last, as in device/step/weights.c. */
 struct buffers {
     uint32_t units[PLAN_MAX_WEIGHT_BUFFERS], n, capacity;
 };
 
-/* True if it was not there: it is pulled. */
+/* True if the unit must be pulled. */
 static bool use(struct buffers *b, uint32_t unit)
 {
     uint32_t at = 0;
@@ -68,15 +68,15 @@ static bool use(struct buffers *b, uint32_t unit)
     return missed;
 }
 
-/* Pulls run ahead as far as there are buffers, contributions and tiles leave as far as there are sums and sets. With one of
- * each the worker waits for what leaves before it asks for the next unit (device/step/offers.h). */
+/* Buffers bound how far pulls run ahead; sums and sets bound how many contributions and tiles wait to be sent. With one
+ * of each the worker waits for its transfers before it requests the next unit (device/step/offers.h). */
 struct pipeline {
     double pulled;
     double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SUMS]; /* ends of the last visits, the latest first */
     uint32_t n_buffers, n_sets, n_sums;
 };
 
-/* libm's is a call, as it minds NaNs. */
+/* Inlined; libm's fmax is a call because it handles NaN. */
 static double later(double a, double b)
 {
     return a > b ? a : b;
@@ -91,7 +91,7 @@ static void shift(double *ends, uint32_t n, double end)
 
 static void advance(struct pipeline *p, const struct visit *v)
 {
-    const double stash = v->stash / 2; /* half of it each way */
+    const double stash = v->stash / 2; /* half of it in each direction */
     const double left = p->n_sets == 1 ? p->pushed[0] : 0;
 
     p->pulled = later(later(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull + stash;
@@ -101,7 +101,7 @@ static void advance(struct pipeline *p, const struct visit *v)
     shift(p->pushed, p->n_sums, later(p->pushed[0], p->computed[0]) + v->push + stash);
 }
 
-/* Every end moves by so much; true if they all do (but for rounding) since `before`. */
+/* True if all ends have moved since `before` by the same amount, *by, up to rounding. */
 static bool moved_alike(const struct pipeline *p, const struct pipeline *before, double *by)
 {
     const double least = 1e-9;
@@ -124,8 +124,8 @@ static void move(struct pipeline *p, double by)
         p->pushed[i] += by;
 }
 
-/* n visits alike. Buffers, sets and sums come round again after a number of visits; once all ends have moved by the same
- * in such a round, they do so in every further one. */
+/* Advances by n equal visits. The use of buffers, sets and sums repeats after a round of visits. Once a round moves all
+ * ends by the same amount, every further one does. */
 static void advance_by(struct pipeline *p, const struct visit *v, uint32_t n)
 {
     const uint32_t round = p->n_buffers * p->n_sets * p->n_sums;
@@ -142,7 +142,7 @@ static void advance_by(struct pipeline *p, const struct visit *v, uint32_t n)
     }
 }
 
-/* Whether the visit waits for its unit. One that stays comes once: to generate, before. The embedding's never come. */
+/* True if the visit pulls its unit. A resident unit is pulled once, in generation beforehand; the embedding's never. */
 static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
     const uint32_t unit = c->model->visits[visit];
@@ -166,9 +166,9 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
     return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->goal.precision);
 }
 
-/* Bytes of a stash on the host that a visit moves, both ways (device/step/boundaries.c): forward reads its input and writes its
- * output, backward reads its input, reads and writes the gradient. A layer's later visits add to what the earlier wrote;
- * nobody has a gradient before the head, nor wants the embedding's. */
+/* Bytes of a host stash that a visit moves, both ways (device/step/boundaries.c). Forward reads its input and writes
+ * its output; backward reads its input, and reads and writes the gradient. A layer's later visits add to what earlier
+ * ones wrote. The head reads no gradient, and the embedding writes none. */
 static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct plan *plan = c->plan;
@@ -180,7 +180,7 @@ static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward
 
     if (!plan->choice.host_stash || (head && plan->one_pass && (backward || !top)))
         return 0;
-    if (backward && head && plan->head_sums) /* twice as many bytes, but for what it is rounded to */
+    if (backward && head && plan->head_sums) /* twice the bytes, except for the rounded gradient */
         boundaries += (top ? 0u : 2u) + (bottom ? 1u : 2u);
     else if (backward || (head && plan->one_pass))
         boundaries += 2u - (head && top) - (embedding && bottom);
@@ -189,7 +189,7 @@ static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward
     return boundaries * tokens * c->model->config.width * number_bytes(plan->setting.goal.precision);
 }
 
-/* n visits alike. */
+/* Adds n equal visits. */
 static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const struct visit *v, uint32_t n)
 {
     out->compute_ms += n * v->compute * 1e3;
@@ -203,7 +203,7 @@ static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const s
     advance_by(pipeline, v, n);
 }
 
-/* Of a token to generate: weights are read, and the keys and values of those before. */
+/* Seconds per generated token: reads the weights, and earlier tokens' keys and values. */
 static double generate_of(const struct costs *c, uint32_t visit)
 {
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
@@ -237,7 +237,7 @@ static struct visit visit_of(const struct costs *c, struct buffers *buffers, uin
     return v;
 }
 
-/* The end of the range, of those that begin at 0, `first` and n, that index is in; backward, its first. */
+/* The end of the range with index, of 0 .. first-1 and first .. n-1; backward, its begin. */
 static uint32_t end_of_range(uint32_t index, uint32_t first, uint32_t n, bool backward)
 {
     if (backward)
@@ -245,7 +245,7 @@ static uint32_t end_of_range(uint32_t index, uint32_t first, uint32_t n, bool ba
     return index < first ? first : n;
 }
 
-/* Visits of blocks alike from this one on: all of them keep the same, and stay or do not; else 1. */
+/* The number of equal visits of blocks from this one on (same kept values, all resident or none); else 1. */
 static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward, uint32_t most)
 {
     const struct model *model = c->model;
@@ -267,14 +267,14 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     return model->units[backward ? unit - (count - 1) : unit].n_alike >= count ? count : 1;
 }
 
-/* Visit by visit, but for the middle of a run of visits alike, as of 4,096 blocks: its first must find all buffers taken
- * by units of the run, and its last must leave them there. */
+/* Visit by visit, except for the middle of a run of equal visits, as of 4,096 blocks: when it begins, all buffers must
+ * hold units of the run, and so they do when it ends. */
 static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
 {
     const uint32_t n = c->model->n_visits;
     const uint32_t end = c->plan->setting.goal.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
     struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
-    uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; alike from the last on */
+    uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; equal ones from the last on */
 
     for (uint32_t place = 0, count; place < end; place += count) {
         const bool backward = place >= n;
@@ -289,7 +289,7 @@ static void add_all(struct plan_cost *out, struct pipeline *pipeline, const stru
     }
 }
 
-/* The optimizer goes on while the next step begins, and its memory is the link's too. */
+/* The optimizer overlaps the next step, and shares host memory with the link. */
 static double host_ms(const struct costs *c, const struct plan_cost *out)
 {
     const double optimizer_bytes =

@@ -16,7 +16,7 @@ bool device_name_is(const char *name, const char *kind)
     return strlen(kind) == n && memcmp(name, kind, n) == 0;
 }
 
-/* A number as it is printed: no sign, no zero before it. */
+/* Accepts a number as device_name_print writes it: no sign, no leading zero. */
 static bool parse_index(struct device_name *out, const char *digits)
 {
     char *end;

@@ -1,4 +1,4 @@
-/* proto/plan/device_name.h - which device is meant: what --device takes, and what a worker calls its own.
+/* proto/plan/device_name.h - names of devices: the argument of --device, and a worker's name for its own.
  *
  *   auto      CUDA if this host has it, else the CPU: the worker finds out; auto:1 is the second worker's
  *   cpu
@@ -27,10 +27,10 @@ struct device_name {
 /* -EDOM with a sentence that begins with the option. */
 int device_name_parse(struct device_name *out, const char *option, const char *text, struct error *err);
 
-/* As it is parsed: "cuda:1". Returns out. */
+/* In the form that device_name_parse reads, "cuda:1". Returns out. */
 const char *device_name_print(char out[DEVICE_NAME_BYTES], const struct device_name *name);
 
-/* Whether the device that goes by this name ("cuda:1") is one of a kind ("cuda"). */
+/* True if the device of this name ("cuda:1") is of this kind ("cuda"). */
 bool device_name_is(const char *name, const char *kind);
 
 #endif

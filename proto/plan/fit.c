@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* What the host leaves to devices whose memory is its own. */
+/* The host's limits for devices in its memory. */
 struct limit {
     bool no_host_stash;
     uint64_t budget; /* bytes, of each such device */
@@ -14,8 +14,8 @@ struct limit {
 
 static const struct limit no_limit = {false, UINT64_MAX};
 
-/* One way for all workers, as work that is redone by another must come out alike; and whatever the budgets, as no budget
- * changes a bit. */
+/* One algorithm for all workers, as another worker must redo work with the same bits; independent of budgets, as no
+ * budget changes a bit. */
 static enum plan_attention common_attention(const struct plan_fit_asked *asked)
 {
     const enum plan_attention first = asked->devices[0].attention;
@@ -56,7 +56,7 @@ static uint32_t count_arenas(const struct plan_fit_asked *asked)
     return n;
 }
 
-/* But for the stash, which depends on the plans. */
+/* Without the stash, which depends on the plans. */
 static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
 {
     return (struct plan_host_setting){.goal = asked->goal,
@@ -66,7 +66,7 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
                                       .side_bytes = asked->side_bytes};
 }
 
-/* The devices are planned: what the host takes beside them. */
+/* Computes the host's bytes once the devices are planned. */
 static void account(struct plan_fit *fit, const struct plan_fit_asked *asked)
 {
     uint64_t stash_bytes = 0, arenas = 0;
@@ -148,7 +148,7 @@ static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct 
     plan_smallest(&fit->plans[i], asked->model, &setting, &wish);
 }
 
-/* Without a stash on the host, except for devices that are too small for that. */
+/* Plans without a stash on the host, except for devices that are too small for that. */
 static void plan_smallest_devices(struct plan_fit *fit, const struct plan_fit_asked *asked)
 {
     for (uint32_t i = 0; i < asked->n_workers; i++) {

@@ -1,10 +1,10 @@
 /* proto/plan/fit.h - does a job fit both memories, those of its devices and the host's?
  *
- * Answered in one place, for eps plan and for the daemon: what the one predicts, the other does, to the byte. Each device
- * gets the fastest plan that it holds; then all get the smallest microbatch among them, since a run's bits depend on it and
- * parts may move between workers. The host must hold what it keeps for the job and, of devices that take turns with it (the
- * CPU), the arenas too. Where it does not, these devices are planned again in what it has left, first without a stash on the
- * host, then beside the one that small devices cannot do without; and at last all devices get their smallest plans.
+ * eps plan and the daemon both ask here, so what the one predicts, the other does, to the byte. Each device gets the
+ * fastest plan that fits it; then all get the smallest microbatch among them, since a run's bits depend on it and parts
+ * may move between workers. The host must hold the daemon's bytes for the job and the arenas of devices in its memory
+ * (the CPU). If it cannot, those devices are planned again within the remaining memory: first without a stash on the
+ * host, then with the stash that small devices require. As a last resort, all devices get their smallest plans.
  *
  * Pure arithmetic: milliseconds for each kind of device. */
 #ifndef PROTO_PLAN_FIT_H
@@ -17,13 +17,13 @@
 
 enum { PLAN_FIT_WORKERS = 64 };
 
-/* A worker's. */
+/* One worker's device. */
 struct plan_fit_device {
     const struct plan_backend *backend;
     const struct profile *profile; /* checked; borrowed */
-    uint64_t budget;               /* bytes that may be taken of it */
+    uint64_t budget;               /* bytes of it that may be used */
     uint64_t library_bytes;        /* as in plan_setting */
-    enum plan_attention attention; /* that it can; all compute it in the same way */
+    enum plan_attention attention; /* the algorithm that it supports; all workers use the same one */
 };
 
 struct plan_fit_asked {
@@ -34,38 +34,39 @@ struct plan_fit_asked {
     const struct plan_fit_device *devices; /* (n_workers) */
     uint32_t n_workers;                    /* with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
     long n_cores;
-    uint64_t available; /* free bytes of the host, for all that lives there; UINT64_MAX: not known */
+    uint64_t available; /* free host memory, for the daemon and arenas there; UINT64_MAX: unknown */
     uint64_t cap;       /* bytes that the daemon may take for the job; UINT64_MAX: no cap */
 };
 
-/* If the job does not fit, all is of the plans that take least. */
+/* If the job does not fit, all members describe the smallest plans. */
 struct plan_fit {
     uint32_t n_workers;
     struct plan plans[PLAN_FIT_WORKERS]; /* (n_workers) */
     struct plan_host_setting setting;
-    struct plan_host host; /* with all the slots there is room for, if the job fits */
+    struct plan_host host; /* with as many inbox slots as fit, if the job fits */
     struct plan_room room;
     struct plan_cost cost; /* of the first worker */
 };
 
-/* 0 if it fits; -ENOSPC with plan_search's sentence if a device is too small, -ENOMEM without a sentence if the host is.
+/* 0 if it fits; -ENOSPC with plan_search's sentence if a device is too small, -ENOMEM without a sentence if the host
+ * is.
  * -EINVAL with a sentence, and *out undefined: as plan_search. */
 int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct error *err);
 
-/* After -ENOMEM: what the host is short of. */
+/* After -ENOMEM: what the host lacks. */
 enum { PLAN_FIT_TERMS_TEXT = 160 };
 struct plan_fit_shortage {
-    bool capped; /* by `cap`, which counts the daemon's bytes; else by what is available, which counts arenas too */
-    uint64_t need, have;             /* bytes */
+    bool capped;         /* the limit is `cap`, on the daemon's bytes; else `available`, on the arenas' too */
+    uint64_t need, have; /* bytes */
     char terms[PLAN_FIT_TERMS_TEXT]; /* "first_moment 4.0 GiB, second_moment 4.0 GiB": the largest */
 };
 void plan_fit_shortage(struct plan_fit_shortage *out, const struct plan_fit *fit);
 
-/* The smallest budget of the first device with which the job can work: without a stash on the host where that lets the
- * rest fit there. The rest of the question is as in plan_fit, which has not answered -EINVAL. */
+/* The smallest sufficient budget of the first device; without a stash on the host if only that lets the rest fit there.
+ * plan_fit must not have returned -EINVAL for the same question. */
 uint64_t plan_fit_minimum(const struct plan_fit_asked *asked);
 
-/* As plan_search uses it, of the given worker. */
+/* The setting of the given worker, for plan_search. */
 struct plan_setting plan_fit_setting(const struct plan_fit_asked *asked, uint32_t worker);
 
 #endif

@@ -8,15 +8,15 @@
 
 enum {
     MIN_SLOTS = 2,
-    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one, while nothing waits in it: 64 MiB under way */
-    FORWARD_SHARE = 3,  /* of what a step computes: 1/3 at most, and less where backward computes it again */
-    ACCUMULATORS = 2,   /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
-    NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
-    SLACK_DIVISOR = 50, /* what is taken besides, of all bytes: 1/50 */
-    SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
+    MAX_SLOTS = 4,      /* of an inbox, without the reserved one, unless contributions wait in it: 64 MiB in transfer */
+    FORWARD_SHARE = 3,  /* of a step's computation: at most 1/3, less if backward recomputes */
+    ACCUMULATORS = 2,   /* adamw with parts: for the unit being contributed, and for the one above, being updated */
+    NO_INBOX = 64,      /* bytes without contributions: a segment is never empty */
+    SLACK_DIVISOR = 50, /* uncounted memory: 1/50 of all bytes */
+    SLACK_PROCESS_BYTES = 8 << 20, /* and for each process, its code and stacks */
 };
 
-/* The fewest slots: for all slices of the largest unit, within limits. */
+/* The minimum of slots: for all slices of the largest unit, within limits. */
 static void size_inbox(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
     out->n_slots = MIN_SLOTS;
@@ -54,7 +54,7 @@ uint64_t plan_host_accumulators(const struct model *model, const struct plan_hos
     return count_accumulators(s) * plan_host_accumulator_bytes(model);
 }
 
-/* Moments, and sums: with fenced commit one of every unit, which then serves the tied ones and the parts too. */
+/* Moments, and sums: with fenced commit one sum per unit, which also serves tied units and parts. */
 static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
     const uint64_t n = model->trained_n;
@@ -71,8 +71,9 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * plan_host_accumulator_bytes(model);
 }
 
-/* Of one file's header: {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[R,C],"data_offsets":[B,E]},...}.
- * A name has at most 65 characters, numbers 20, and 52 stand around them. */
+/* Maximum bytes of a file's header:
+ * {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[R,C],"data_offsets":[B,E]},...}. A name has at most 65
+ * characters, numbers 20, and 52 surround them. */
 static uint64_t header_bytes(uint64_t n_tensors)
 {
     enum { FIXED = 64, OF_A_TENSOR = 200 };
@@ -102,7 +103,7 @@ void plan_host_files(struct plan_host_files *out, const struct model *model)
                  (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
 }
 
-/* Of units and visits, and the texts that came with the job. */
+/* Tables of units and visits, and the job's texts. */
 static uint64_t table_bytes(const struct model *model, const struct plan_host_setting *s)
 {
     struct plan_host_files files;
@@ -110,14 +111,14 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
 
     bytes += ledger_table(model->n_visits * sizeof(uint32_t));             /* slices of each visit */
     bytes += ledger_table(model->n_units * sizeof(double));                /* a fenced step's squares */
-    bytes += ledger_table(model->n_units * sizeof(uint32_t));              /* and how many folds it has had */
-    bytes += ledger_table((model->n_frozen_units + 1) * sizeof(uint32_t)); /* units that no step updates */
+    bytes += ledger_table(model->n_units * sizeof(uint32_t));              /* number of its folds */
+    bytes += ledger_table((model->n_frozen_units + 1) * sizeof(uint32_t)); /* frozen units */
     if (s->goal.purpose == PLAN_TRAIN) {
         bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
-        bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* how many updates it has had */
+        bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* number of its updates */
         plan_host_files(&files, model);
         bytes += ledger_table(files.bytes);
-        bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* where each save under way is */
+        bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* flags of each save in progress */
         if (s->goal.precision != NUMBER_FP32 || s->goal.moments != NUMBER_FP32)
             bytes += PLAN_HOST_RUN_BYTES;
     }

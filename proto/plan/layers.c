@@ -11,7 +11,7 @@ enum plan_attention plan_attention_way(const struct program_attention_options *a
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }
 
-/* Of attention, forward and backward. */
+/* Scratch of attention, enough for forward and backward. */
 static uint64_t scratch_bytes(const struct program *p, const struct program_operation *op,
                               const struct plan_setting *setting, struct plan_shape shape)
 {
@@ -70,7 +70,7 @@ struct plan_kept plan_keep(const struct plan *plan, const struct model *model, u
 
 /* ---- the workspace ---- */
 
-/* Buffers of the workspace, in the order in which they are placed; then those that have a place, by offset. */
+/* Buffers of the workspace, in placing order; then the placed ones, by offset. */
 struct placing {
     const struct schedule *schedule;
     uint64_t bytes[SCHEDULE_BUFFERS];
@@ -83,7 +83,7 @@ static bool overlap(const struct schedule_buffer *a, const struct schedule_buffe
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* At the lowest offset. Returns its end. */
+/* Places a buffer at the lowest free offset. Returns its end. */
 static uint64_t place(struct placing *g, struct plan_places *out, int buffer)
 {
     const struct schedule_buffer *buffers = g->schedule->buffers;
@@ -117,7 +117,7 @@ static void place_all(struct placing *g, struct plan_places *out)
     }
 }
 
-/* Stable, so that what is of the same size stays in order. */
+/* Stable: buffers of equal size stay in order. */
 static void sort_by_size(struct placing *g)
 {
     for (int i = 1; i < g->n; i++) {
@@ -156,7 +156,7 @@ void plan_places(struct plan_places *out, const struct program *program, const s
     }
 }
 
-/* The most of a program's schedules that the plan runs, where it keeps so much. */
+/* The largest workspace of a program's schedules that the plan runs with this keeping. */
 static uint64_t program_bytes(const struct plan *plan, const struct model_program *p, struct plan_shape shape,
                               uint32_t keeping)
 {
@@ -186,7 +186,7 @@ static uint64_t block_bytes(const struct plan *plan, const struct model *model, 
     return most;
 }
 
-/* Logits of one tile and the largest unit, or of all of them, and then what they add up. */
+/* Logits of a tile for the largest unit, or for all units, and then the sums. */
 static uint64_t head_bytes(const struct plan *plan, const struct model *model, uint64_t tokens)
 {
     const struct model_layer *head = plan_head(model);
@@ -200,7 +200,7 @@ static uint64_t head_bytes(const struct plan *plan, const struct model *model, u
     return (tokens < plan->head_tile ? tokens : plan->head_tile) * n * sizeof(float);
 }
 
-/* The most of all layers with a program that are no blocks. */
+/* The largest workspace of the layers with a program that are not blocks. */
 static uint64_t singles_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
 {
     uint64_t most = 0;

@@ -10,7 +10,7 @@ struct layout {
     uint64_t *bytes; /* (LEDGER_CATEGORIES) */
 };
 
-/* n buffers of so many bytes, one after another; returns where the first lies. */
+/* n consecutive buffers of `bytes` each; returns the first's offset. */
 static uint64_t take_each(struct layout *l, enum ledger_category category, uint64_t n, uint64_t bytes)
 {
     const uint64_t at = l->offset, rounded = plan_align(bytes);
@@ -41,13 +41,13 @@ static uint64_t room(const struct plan *plan, const struct model *model, uint32_
     return plan_unit_room(model, unit, plan->head_pad);
 }
 
-/* Whether the sum of the input's gradient has a place from one unit's visit to the next one's. */
+/* True if the sum of the input's gradient must outlive a unit's visit. */
 static bool keeps_sum(const struct plan *plan)
 {
     return plan->head_sums && !plan->one_pass;
 }
 
-/* Units that stay, and buffers for the others: one of each at most. */
+/* Resident units, and buffers for the others: at most one for each. */
 static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint32_t passing = plan_count_uploaded(model) - plan->n_resident;
@@ -65,7 +65,7 @@ static void take_weights(struct plan *plan, const struct model *model, struct la
         plan->weights[i] = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
 }
 
-/* Boundaries of so many tokens, and to train their gradient: on the device, or tiles of what the host has. */
+/* Boundaries of this many tokens and, in training, their gradient: on the device, or as tiles of a host stash. */
 static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l, uint64_t tokens)
 {
     const uint64_t token = model->config.width * value_bytes(plan);
@@ -96,8 +96,8 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         plan->gradient = take(l, LEDGER_GRADIENT, tokens * token);
 }
 
-/* Sums that every unit fits in which has no place of its own, and the head's for every part if they have. Before each is
- * room to begin rounding it in; the head's, which are rounded from the first to the last, have it in common. */
+/* Sums for the units without a sum of their own, and the head's for every part if they lie apart. Free bytes for
+ * rounding precede each sum; the head's, which are rounded from first to last, share them. */
 static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
 {
     const struct model_layer *head = plan_head(model);
@@ -134,7 +134,7 @@ static uint32_t count_sums(const struct plan *plan, const struct model *model)
     return plan->choice.n_sums < most ? plan->choice.n_sums : (uint32_t)most;
 }
 
-/* Blocks lie one after another, the lowest first. */
+/* Blocks follow each other, the lowest first. */
 static void take_kept(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint32_t n = model->config.n_layers, n_below = n - plan->choice.n_kept;
@@ -147,7 +147,7 @@ static void take_kept(struct plan *plan, const struct model *model, struct layou
         kept->at = take(l, LEDGER_KEPT, kept->n_blocks * kept->bytes);
 }
 
-/* The most that a layer up to `top` asks for. Nothing lies behind it, so its end is the arena's, without rounding. */
+/* The most that a layer up to `top` needs. It comes last, so its end is the arena's, without rounding. */
 static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top)
 {
     for (enum model_layer_kind kind = MODEL_EMBEDDING; kind <= top; kind++) {
@@ -163,7 +163,7 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
                                       : plan->setting.backend->library_bytes(plan->setting.n_threads);
 }
 
-/* Everything, in the order in which it lies. */
+/* Lays out everything, in order. */
 static void lay_out(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;
@@ -183,7 +183,7 @@ static void lay_out(struct plan *plan, const struct model *model)
     take_workspace(plan, model, &l, MODEL_HEAD);
 }
 
-/* The same to generate. The head's logits have a place of their own, and its product needs no room. */
+/* The same for generation. The head's logits are outside the workspace, and its product needs none. */
 static void lay_out_generation(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;

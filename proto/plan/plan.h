@@ -1,25 +1,24 @@
 /* proto/plan/plan.h - where every byte of a device's arena lies, before there is an arena.
  *
- * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so what it predicts is
- * what is used, to the byte. It is pure arithmetic, and needs neither device nor daemon: what a device's operations need
- * is in a table (proto/plan/backend.h). The setting is given; the choice is what a planner can trade against it.
+ * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so its prediction is
+ * exact to the byte. It is pure arithmetic and needs neither device nor daemon: the sizes that a device's operations
+ * need are in a table (proto/plan/backend.h). The setting is given; the choice is what a planner can trade against it.
  *
- * The arrangement: weight buffers, each of the largest unit that is uploaded and does not stay; units that stay; one
- * contribution sum, or some; boundary activations and their gradient; the workspace of one microbatch inside one layer. There is
- * a boundary (share tokens, width) for each layer but the last: layer l reads boundary l-1 and writes boundary l; the
- * embedding reads ids, and the head writes losses. They are the stash: on the device, or in a segment of the host, and
- * then the device has tiles of one microbatch and no term of the arena grows with depth.
+ * The arena holds weight buffers, each as large as the largest unit that passes through them; resident units;
+ * contribution sums; boundary activations and their gradient; the workspace of one microbatch in one layer. Every layer
+ * but the last has a boundary (share tokens, width): layer l reads boundary l-1 and writes boundary l; the embedding
+ * reads ids, and the head writes losses. The boundaries are the stash (activation checkpoints). It is on the device, or
+ * in a host segment; then the device has tiles of one microbatch, and no term of the arena grows with depth.
  *
- * A device that works beside the host copies while it computes: where it has two weight buffers or more, it has two sets
- * of tiles, and two sums at least: one on its way to the host while the next is made. With more of them it goes on
- * computing while several wait for the link.
+ * A device with memory of its own copies while it computes. With two or more weight buffers it has two sets of tiles
+ * and at least two sums: one is sent to the host while the next is computed. With more sums it computes on while
+ * several wait for the link.
  *
- * The embedding's rows are gathered where the host has them: its units take no room but for their contributions.
+ * The embedding's rows are gathered in host memory: on the device its units have only contributions.
  *
- * To generate, one row's keys and values are kept in a cache, and its tokens run through all layers in tiles. Each token
- * visits all weights, so as many units as the budget holds stay on the device; what is left passes through the weight
- * buffers, token by token.
- */
+ * In generation, one row's keys and values are kept in a cache, and its tokens run through all layers in tiles. Each
+ * token reads all weights, so as many units as fit are resident; the others pass through the weight buffers for each
+ * token. */
 #ifndef PROTO_PLAN_PLAN_H
 #define PROTO_PLAN_PLAN_H
 
@@ -31,8 +30,8 @@
 
 #include <stdbool.h>
 
-/* Within the limits of a share and those of proto/model_config.h no sum of bytes reaches 2^63: the most is what 4,096
- * blocks keep, 2^12 * 2^28 tokens * (8 width + inner + heads) of 2^16, 2^20 and 2^16 * 4 bytes = 2^62.7. */
+/* Within these limits and those of model_config_check no sum of bytes reaches 2^63. The largest is what 4,096 blocks
+ * keep: 2^12 * 2^28 tokens * (8 width + inner + heads) of 2^16, 2^20 and 2^16 * 4 bytes = 2^62.7. */
 enum {
     PLAN_MAX_TOKENS = 1 << 28, /* of a share */
     PLAN_MAX_PARTS = 1 << 16,  /* of a share */
@@ -40,9 +39,9 @@ enum {
     PLAN_MAX_WEIGHT_BUFFERS = 3,
     PLAN_MAX_SETS = 2, /* of tiles */
     PLAN_MAX_SUMS = 16,
-    PLAN_GENERATE_TILE = 64, /* tokens of a prompt that run through the layers at a time, at most */
+    PLAN_GENERATE_TILE = 64, /* maximum tokens of a prompt in one pass through the layers */
     PLAN_ALIGNMENT = 64,     /* of every buffer: a cache line */
-    PLAN_NAMED_TERMS = 3,    /* in a refusal: the largest say what to change */
+    PLAN_NAMED_TERMS = 3,    /* largest terms that a refusal names */
 };
 
 enum plan_purpose {
@@ -51,7 +50,7 @@ enum plan_purpose {
     PLAN_GENERATE, /* forward only, of one row (share_rows and part_rows are 1) of up to seq tokens */
 };
 
-/* What a job is for: the same for all of its workers. */
+/* A job's purpose, formats and sizes, common to all its workers. */
 struct plan_goal {
     enum plan_purpose purpose;
     enum number_type precision; /* of weights on the device, activations, stash */
@@ -64,31 +63,31 @@ struct plan_goal {
     uint32_t n_parts;
 };
 
-/* What is given: the goal, for one worker and its device. */
+/* What is given: the goal, one worker's share, and its device. */
 struct plan_setting {
     const struct plan_backend *backend;
     struct plan_goal goal;
     uint32_t share_rows; /* rows of the largest share: parts * rows of a part */
     uint32_t part_rows, n_threads;
     enum plan_attention attention; /* how the device can compute attention's gradient (device_facts) */
-    uint64_t library_bytes; /* outside the arena, where the device has said (device_facts); 0: what the backend's table
-                             * says of devices in general */
+    uint64_t library_bytes;        /* outside the arena, as the device reported (device_facts); 0: the estimate of the
+                             * backend's table */
 };
 
-/* What can be chosen. */
+/* What the planner chooses. */
 struct plan_choice {
     uint32_t microbatch; /* rows, 1..part_rows: the one choice that changes bits (rounding) */
     bool host_stash;     /* boundaries and their gradient live in a host segment; the device has tiles of them */
     /* The n_kept topmost blocks keep the values `kept` from forward to backward, the others `kept_below`: as in struct
-     * model_program. Backward computes the rest again. */
+     * model_program. Backward recomputes the rest. */
     uint32_t n_kept, kept, kept_below;
     uint32_t n_weight_buffers; /* 1..3 */
-    uint32_t n_sums;           /* 0..PLAN_MAX_SUMS: no fewer than sets of tiles, and where there is one of these, one */
-    uint32_t n_resident; /* units that stay, in the order of plan_unit_at (proto/plan/units.h): to generate for good, to
-                                * train from their first visit of a step to their last */
-    bool whole_head;     /* the head's units and their contributions of every part are on the device at once, and
-                                * so are the logits of a tile: it computes them once. A head of one unit with one part
-                                * in the share always does */
+    uint32_t n_sums;           /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
+    uint32_t n_resident; /* resident units, in the order of plan_unit_at (proto/plan/units.h): for good in generation,
+                                * in training from their first visit of a step to their last */
+    bool whole_head;     /* the head's units, their contributions of every part and a tile's logits are on the device at
+                                * once, so logits are computed once. Implied by one unit in the head and one part in the
+                                * share */
 };
 
 /* What some of the blocks keep. */
@@ -96,62 +95,62 @@ struct plan_kept {
     uint32_t keeping;         /* as in struct model_program */
     uint32_t first, n_blocks; /* the lowest, and how many there are */
     uint64_t at, bytes;       /* of block `first`; of each block */
-    uint64_t part;            /* bytes of one part in there, microbatch after microbatch */
-    uint64_t microbatch;      /* bytes of one microbatch in there */
+    uint64_t part;            /* bytes of one part, microbatch after microbatch */
+    uint64_t microbatch;      /* bytes of one microbatch */
 };
 
 /* Offsets are in bytes from the arena's start, multiples of PLAN_ALIGNMENT. */
 struct plan {
     struct plan_setting setting;
     struct plan_choice choice;
-    uint32_t n_resident;               /* those chosen; with the head apart, the head's at least */
-    uint64_t resident, resident_bytes; /* plan_resident() of a unit; what they hold, rounding not counted */
-    uint32_t n_weight_buffers;         /* those chosen, but no more than there are units that do not stay */
+    uint32_t n_resident;               /* as chosen; at least the head's if it is apart */
+    uint64_t resident, resident_bytes; /* their start, for plan_resident(); their bytes without rounding */
+    uint32_t n_weight_buffers;         /* as chosen, at most the number of units that are not resident */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
-    uint32_t n_sets; /* of input, output and dy, used in turn: 2 where copies run beside computing */
-    uint32_t n_sums; /* used in turn: n_sets at least, else no more than there are contributions to sum up in them */
-    /* One per layer but the last, or two in turn to evaluate and to generate: layer l's output is at
-     * boundaries + (l % n_boundaries) * boundary_bytes, in the arena or the host's stash. */
+    uint32_t n_sets; /* of input, output and dy, used in turn: 2 if copies and computation overlap */
+    uint32_t n_sums; /* used in turn: at least n_sets, otherwise at most the number of contributions that use them */
+    /* One per layer but the last, or two in turn in evaluation and generation: layer l's output is at boundaries + (l %
+     * n_boundaries) * boundary_bytes, in the arena or the host's stash. */
     uint32_t n_boundaries;
     uint64_t boundaries, boundary_bytes;
-    uint64_t gradient; /* (share tokens, width): where the boundaries are */
-    /* With the stash on the host: tiles (microbatch tokens, width); dy of gradient. */
+    uint64_t gradient; /* (share tokens, width), in the boundaries' memory */
+    /* With the stash on the host: tiles (microbatch tokens, width); dy is gradient's. */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
     uint64_t contribution[PLAN_MAX_SUMS]; /* of one unit, fp32 */
-    uint64_t rounding_bytes;              /* that bf16 begins before the sum it is made of; 0: where it does */
-    bool one_pass;                        /* the head computes its logits once */
-    bool head_apart;                      /* its contributions have a place of their own: plan_head_contribution() */
-    uint32_t head_tile;                   /* tokens whose logits are there at a time, at most */
-    uint32_t head_pad;                    /* its units have whole so many rows: plan_unit_room() */
-    /* Its units, one after another, add up their input's gradient in fp32. In one pass those of a tile are in the
-     * workspace, behind its logits. Else from `gradient_sum` on (share tokens, width), where the boundaries are, and
-     * `gradient` is made of it, in its place; with the stash on the host its tiles take the place of output and dy. */
+    uint64_t rounding_bytes;              /* that the rounded bf16 begins before its sum; 0: same start */
+    bool one_pass;                        /* the head's logits are computed once */
+    bool head_apart;                      /* its contributions lie apart from the sums: plan_head_contribution() */
+    uint32_t head_tile;                   /* maximum tokens whose logits exist at a time */
+    uint32_t head_pad;                    /* its units' rows are padded to a multiple of this: plan_unit_room() */
+    /* The head's units, one after another, sum their input's gradient in fp32. In one pass, a tile's sum is in the
+     * workspace, after its logits. Otherwise it is at `gradient_sum` (share tokens, width), in the boundaries' memory,
+     * and `gradient` is rounded from it in place; with the stash on the host, its tiles replace output and dy. */
     bool head_sums;
     uint64_t gradient_sum;
     uint64_t head, head_bytes;   /* contributions of part i of the share to the head: at head + i * head_bytes */
     uint64_t running;            /* (share tokens, 3) log-sum-exp of the head */
     uint64_t losses;             /* (share tokens) double */
-    uint64_t ids, labels;        /* (share tokens) u32 each; to generate, ids of one tile */
+    uint64_t ids, labels;        /* (share tokens) u32 each; in generation, ids of one tile */
     struct plan_kept kept[2];    /* of the lower blocks, and of the n_kept topmost */
-    uint64_t cache, cache_bytes; /* to generate: keys and values, of block i at cache + i * cache_bytes */
-    uint64_t logits;             /* to generate: (vocabulary) of the last token */
-    uint64_t workspace, workspace_bytes; /* the largest that a layer asks for one microbatch */
+    uint64_t cache, cache_bytes; /* generation: keys and values, of block i at cache + i * cache_bytes */
+    uint64_t logits;             /* generation: (vocabulary) of the last token */
+    uint64_t workspace, workspace_bytes; /* the most that a layer needs for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
-    uint64_t host_stash_bytes;           /* of the segment that takes boundaries and gradient; 0 without host_stash */
-    /* The same, by category, and the library's: sums to plan_total. */
+    uint64_t host_stash_bytes;           /* of the segment with boundaries and gradient; 0 without host_stash */
+    /* Bytes by category, the library's included: they sum to plan_total. */
     uint64_t bytes[LEDGER_CATEGORIES];
 };
 
-/* Fills in what a setting has by its goal's batch and parts, shared by n_workers (1 .. n_parts) on a machine of n_cores:
- * the largest share's rows, a part's, and threads. */
+/* Sets a setting's threads, and the rows of the largest share and of a part, from its goal and the n_workers (1 ..
+ * n_parts) on a machine of n_cores. */
 void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions, generating more than one row. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
-/* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, numbers
- * that no plan has. */
+/* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, other
+ * counts out of range. */
 int plan_check_choice(const struct model *model, const struct plan_setting *setting, const struct plan_choice *choice,
                       struct error *err);
 
@@ -159,7 +158,7 @@ int plan_check_choice(const struct model *model, const struct plan_setting *sett
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice);
 
-/* Whether blocks can keep values: only to train, with the stash on the device. */
+/* True if blocks can keep values: only in training, with the stash on the device. */
 static inline bool plan_may_keep(const struct plan_setting *setting, const struct plan_choice *choice)
 {
     return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash;
@@ -171,17 +170,17 @@ static inline const struct plan_kept *plan_kept_of(const struct plan *plan, uint
     return &plan->kept[index >= plan->kept[1].first];
 }
 
-/* Where a unit that stays lies, from the arena's start. */
+/* Offset of a resident unit from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);
 
-/* Where the sum of a part's contributions to the head's unit number i, from the bottom, lies: those that lie apart. */
+/* Offset of the sum of a part's contributions to the head's unit i, counted from the bottom; only if they lie apart. */
 uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i);
 
-/* For sentences that name what takes most: the largest of n terms (at most 32) that is none of *named, a set of bits,
- * which it then is. -1: what is left is 0. */
+/* For sentences that name the largest terms: the largest of n terms (at most 32) that is not in the bit set *named, to
+ * which it is added. -1: the rest are 0. */
 int plan_largest(const uint64_t *bytes, int n, uint32_t *named);
 
-/* The arena and what libraries take besides: what is compared with a budget. */
+/* The arena plus the libraries' bytes: what is compared with a budget. */
 uint64_t plan_total(const struct plan *plan);
 
 #endif

@@ -1,11 +1,11 @@
-/* proto/plan/products.h - which of a library's algorithms computes which products, once that has been timed.
+/* proto/plan/products.h - the library's fastest algorithm for each class of matrix products, as timed.
  *
- * cuBLASLt proposes several for a product, and its first is not always the fastest. eps bench --profile times them, and the
- * profile keeps the fastest of each class as the numbers that the library configures it by, with the library's version:
- * to another version they mean nothing. Which one is chosen may change the order of a sum. So the daemon sends one choice
- * to all workers of a job, and a checkpoint has it: a run that goes on keeps it, whatever has been measured since.
+ * cuBLASLt proposes several for a product, and its first is not always the fastest. eps bench --profile times them. The
+ * profile stores the fastest of each class as the library's configuration numbers, which are valid only for the stored
+ * version of the library. The algorithm may change the order of a sum. So the daemon sends one choice to all workers of
+ * a job, and checkpoints store it: a resumed run keeps it, whatever has been measured since.
  *
- * In JSON, in a profile as in a checkpoint's options; what was not timed is missing:
+ * In JSON, in a profile as in a checkpoint's options; classes that were not timed are absent:
  *
  *   {"cublaslt": VERSION, "bf16": {"forward": {"512": [9 numbers], "4096": [...]}, "backward": ..., "weights": ...},
  *    "fp32": ...} */
@@ -21,10 +21,10 @@
 
 enum {
     PRODUCTS_CONFIG =
-        9, /* cublasLtMatmulAlgoConfigAttributes_t 0 to 8: id, tile, parts of a sum, how these are added up,
-                         * swizzling, custom option, stages, inner shape, cluster shape */
+        9, /* cublasLtMatmulAlgoConfigAttributes_t 0 to 8: id, tile, split-k, reduction scheme, swizzling, custom
+                         * option, stages, inner shape, cluster shape */
     PRODUCTS_ROWS = 2,
-    PRODUCTS_LEAST_ROWS = 256, /* of tokens; and of the other two sizes: below, the library's first choice is taken */
+    PRODUCTS_LEAST_ROWS = 256, /* of tokens, and of the other sizes: smaller products use the library's first choice */
     PRODUCTS_LEAST_WIDTH = 2048,
     PRODUCTS_CANDIDATES = 16,
 };
@@ -38,7 +38,7 @@ enum products_kind {
 
 enum { PRODUCTS_CLASSES = NUMBER_TYPES * PRODUCTS_KINDS * PRODUCTS_ROWS };
 
-/* Rows that a class was timed at; the nearest one's, by their logarithm, are those of a product. */
+/* Rows at which classes are timed. A product belongs to the nearest, by logarithm. */
 extern const uint32_t products_rows[PRODUCTS_ROWS];
 
 struct json_t;
@@ -49,7 +49,7 @@ struct products_algorithm {
 };
 
 struct products {
-    uint64_t version; /* of the library; 0: nothing is known */
+    uint64_t version; /* of the library; 0: no choice */
     struct products_algorithm of[PRODUCTS_CLASSES];
 };
 
@@ -59,14 +59,14 @@ struct products_candidates {
     struct products_algorithm of[PRODUCTS_CANDIDATES];
 };
 
-/* The class of these, and of a product (m, k) by (k, n); -1: of none. */
+/* The class with these properties; the class of a product (m, k) by (k, n), -1 if it has none. */
 int products_class(enum number_type type, enum products_kind kind, uint32_t rows_index);
 int products_find(enum number_type type, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k);
 
-/* Owned. NULL: no memory. Not of those whose version is 0. */
+/* Owned. NULL: no memory. The version must not be 0. */
 struct json_t *products_to_json(const struct products *products);
 
-/* NULL is none. -EINVAL with a sentence; *out is then none. */
+/* object NULL: no choice. -EINVAL with a sentence, and no choice. */
 int products_from_json(struct products *out, struct json_t *object, struct error *err);
 
 #endif

@@ -14,16 +14,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A second, of anything: so no predicted time is beyond a double's range, or nothing. */
+/* Limit on every rate, so that no predicted time overflows a double or is 0. */
 static const double most_a_second = 1e21;
 
 enum { MAX_FILE_BYTES = 64 << 10, MATMUL_FIGURES = NUMBER_TYPES * PROFILE_ROWS };
 
 const uint32_t profile_rows[PROFILE_ROWS] = {64, 512, 4096, 32768};
 
-/* Two Zen 5 cores: products by the best library measured there, copies and AdamW over arrays beyond any cache, the
- * triad with writes past the caches; attention, which computes in fp32 whatever the values are, of heads of 64 and 256 to
- * 1024 tokens. */
+/* Two Zen 5 cores: products by the best library measured there; copies and AdamW on arrays larger than any cache, the
+ * triad with non-temporal writes; attention, always computed in fp32, with heads of 64 and 256 to 1024 tokens. */
 static const struct profile cpu = {
     .matmul_flops = {[NUMBER_FP32] = {300e9, 490e9, 490e9, 490e9}, [NUMBER_BF16] = {500e9, 980e9, 980e9, 980e9}},
     .attention_flops = {{270e9, 270e9}, {300e9, 300e9}},
@@ -32,10 +31,10 @@ static const struct profile cpu = {
     .update_parameters_per_s = 2.1e9,
 };
 
-/* Of an H200 by its datasheet: three quarters of its rates for large products (989 and 67 TFLOP/s, tensor cores and
- * others), of its link's 64 GB/s and of its memory's 4.8 TB/s. Attention at 0.6 and 0.45 of products in bf16, about what
- * the best published kernels reach there with causal masks and heads of 128. Its host's memory moves 200 GB/s, at 28 bytes
- * a parameter. */
+/* An H200 by its datasheet: three quarters of its rates for large products (989 and 67 TFLOP/s, tensor cores and
+ * others), of its link's 64 GB/s and of its memory's 4.8 TB/s. Attention at 0.6 and 0.45 of bf16 products, about what
+ * the best published kernels reach there with causal masks and heads of 128. The host's memory moves 200 GB/s, at 28
+ * bytes per parameter. */
 static const struct profile cuda = {
     .matmul_flops = {[NUMBER_FP32] = {15e12, 40e12, 50e12, 50e12}, [NUMBER_BF16] = {60e12, 400e12, 740e12, 740e12}},
     .attention_flops = {{20e12, 440e12}, {15e12, 330e12}},
@@ -49,7 +48,7 @@ const struct profile *profile_default(const char *device)
     return device_name_is(device, "cpu") ? &cpu : device_name_is(device, "cuda") ? &cuda : NULL;
 }
 
-/* The figures beside matmul_flops. */
+/* The figures other than matmul_flops. */
 static const struct figure {
     const char *name;
     size_t offset;
@@ -191,7 +190,7 @@ static int read_matmul(struct profile *out, json_t *object, struct error *err)
     return rc ? rc : refuse_unknown(object, NUMBER_TYPES, known, err);
 }
 
-/* The default's shares of the rate of products with many rows. */
+/* Uses the default profile's fractions of the rate of products with many rows. */
 static void derive_attention(struct profile *out, const char *device)
 {
     const struct profile *otherwise = profile_default(device);
@@ -367,7 +366,7 @@ static json_t *to_json(const struct profile *profile, const char *device)
     return root;
 }
 
-/* Like mkdir -p of what is above the file; what is wrong shows when that is opened. */
+/* Like mkdir -p of the file's parents; errors show when the file is opened. */
 static void make_directories(const char *path)
 {
     char above[PATH_MAX];

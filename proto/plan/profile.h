@@ -1,7 +1,7 @@
-/* proto/plan/profile.h - what a device and its host manage, in figures that the planner predicts times from.
+/* proto/plan/profile.h - rates of a device and its host, from which the planner predicts times.
  *
- * A worker measures its own (eps-worker --profile, or eps bench) and keeps them in a file, which it reads when
- * it starts and tells the daemon with its HELLO. The file is JSON, by name, each figure once:
+ * A worker measures them (eps-worker --profile, or eps bench) and stores them in a file. It reads the file at start and
+ * sends it to the daemon with its HELLO. The file is JSON:
  *
  *   {"device": "cpu",
  *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
@@ -9,9 +9,9 @@
  *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P,
  *    "host_bytes_per_s": B, "products": {...: proto/plan/products.h}}
  *
- * Products and attention are timed on random numbers. Three figures may be missing: attention_flops, which is then the
- * default's share of the rate of products; host_bytes_per_s, which nothing measures yet; and products, where a library has
- * nothing to choose from. */
+ * Products and attention are timed on random numbers. Three figures may be absent: attention_flops (then the default
+ * profile's fraction of the rate of products), host_bytes_per_s (not measured yet), and products (no choice of
+ * algorithms). */
 #ifndef PROTO_PLAN_PROFILE_H
 #define PROTO_PLAN_PROFILE_H
 
@@ -31,29 +31,28 @@ extern const uint32_t profile_rows[PROFILE_ROWS];
 enum profile_attention { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
 
 struct profile {
-    double matmul_flops[NUMBER_TYPES][PROFILE_ROWS]; /* a second, by enum number_type and profile_rows */
-    /* A second, of 2 n^2 width a row forward and 5 n^2 width backward: causal, heads of 64 or more. */
+    double matmul_flops[NUMBER_TYPES][PROFILE_ROWS]; /* per second, by enum number_type and profile_rows */
+    /* Per second, with 2 n^2 width operations per row forward and 5 n^2 width backward: causal, heads of 64 or more. */
     double attention_flops[PROFILE_DIRECTIONS][NUMBER_TYPES];
     double link_bytes_per_s;        /* copies from the host to the device */
-    double memory_bytes_per_s;      /* the device's memory, of operations that read and write more than they compute */
+    double memory_bytes_per_s;      /* the device's memory, in memory-bound operations */
     double update_parameters_per_s; /* AdamW in fp32, on the host */
-    /* The host's memory, which copies over the link and the optimizer share while both are under way; 0: as if each had
-     * its own. */
+    /* The host's memory, shared by concurrent link copies and optimizer; 0: no limit. */
     double host_bytes_per_s;
-    struct products products; /* algorithms that these rates are of; version 0: as the library chooses */
+    struct products products; /* algorithms behind these rates; version 0: the library's choice */
 };
 
-/* For a device nobody has measured; a constant. NULL: no such device. */
+/* The constant profile for an unmeasured device. NULL: no such device. */
 const struct profile *profile_default(const char *device);
 
-/* Every figure is from 1 to 1e21, host_bytes_per_s may be 0; else -EINVAL with a sentence that names the one. */
+/* Figures must be from 1 to 1e21 (host_bytes_per_s may be 0); else -EINVAL with a sentence that names the figure. */
 int profile_check(const struct profile *profile, struct error *err);
 
-/* Products of this many rows, a second: between those measured by the logarithm of the rows, beyond them as the
- * nearest. The profile is checked. */
+/* Operations per second of products with this many rows: interpolated by the rows' logarithm, constant beyond the
+ * measured range. The profile must have been checked. */
 double profile_flops(const struct profile *profile, enum number_type type, double rows);
 
-/* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/...: -ENOENT with a sentence where neither is known,
+/* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/...: -ENOENT with a sentence if neither is known,
  * -ENAMETOOLONG. */
 int profile_path(char *out, size_t cap, const char *device, struct error *err);
 
@@ -61,16 +60,15 @@ int profile_path(char *out, size_t cap, const char *device, struct error *err);
  * if it is not a profile of this device; *out is then untouched. */
 int profile_read(struct profile *out, const char *path, const char *device, struct error *err);
 
-/* The one measured on this machine for this device, else the default. *measured (may be NULL) says which. A file that
- * is there and cannot be used is -errno with a sentence, and *out is the default. The device exists. */
+/* The profile measured on this machine for this device, else the default; *measured (may be NULL) says which. On an
+ * unusable file: -errno with a sentence, and *out is the default. profile_default must know the device. */
 int profile_find(struct profile *out, bool *measured, const char *device, struct error *err);
 
-/* -EINVAL with a sentence where something stands that is not a file: a rename would put one in the place of a device, a
- * pipe or a link. To be asked before a measurement, too, which takes long. */
+/* -EINVAL with a sentence if the path exists and is no regular file: a rename would replace a device, a pipe or a link.
+ * Also called before a measurement, which takes long. */
 int profile_may_write(const char *path, struct error *err);
 
-/* Makes the directories above, and replaces a file at once or not at all. The profile is checked. -errno with a
- * sentence. */
+/* Makes the parent directories, and replaces the file atomically. The profile was checked. -errno with a sentence. */
 int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err);
 
 #endif

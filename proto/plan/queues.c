@@ -15,7 +15,7 @@ static struct plan_task *first_of(struct plan_queue_state *s)
     return &s->tasks[s->first];
 }
 
-/* Room for one more at the end. */
+/* Makes room for one more task at the end. */
 static bool make_room(struct plan_queue_state *s)
 {
     enum { LEAST = 64 };
@@ -35,7 +35,7 @@ static bool make_room(struct plan_queue_state *s)
     return true;
 }
 
-/* Behind those of units that are no higher, and what is under way. */
+/* After the running task, and after those of units that are not higher. */
 static size_t place_of(const struct plan_queue_state *s, const struct plan_task *task)
 {
     size_t at = s->n;
@@ -69,7 +69,7 @@ void plan_queues_follow(struct plan_queues *q, enum plan_queue queue, enum plan_
         *after = mark;
 }
 
-/* Whom the first task waits for, or PLAN_QUEUE_NOBODY. */
+/* The queue that the first task waits for, or PLAN_QUEUE_NOBODY. */
 static enum plan_queue held_by(const struct plan_queues *q, const struct plan_queue_state *s)
 {
     enum plan_queue other = 0;
@@ -90,7 +90,7 @@ static void begin(struct plan_queues *q)
     }
 }
 
-/* Bytes of host memory a second that it takes when nobody else does. */
+/* Host memory bytes per second that the first task takes if it runs alone. */
 static double demand_of(struct plan_queue_state *s)
 {
     const struct plan_task *task = s->at_work ? first_of(s) : NULL;
@@ -98,7 +98,7 @@ static double demand_of(struct plan_queue_state *s)
     return task && task->host_bytes > 0 && task->seconds > 0 ? task->host_bytes / task->seconds : 0;
 }
 
-/* Of the speed that those who touch host memory have alone. */
+/* Speed of tasks that touch host memory, relative to running alone. */
 static double shared_speed(struct plan_queues *q)
 {
     double demand = 0;
@@ -108,7 +108,7 @@ static double shared_speed(struct plan_queues *q)
     return q->host_bytes_per_s > 0 && demand > q->host_bytes_per_s ? q->host_bytes_per_s / demand : 1;
 }
 
-/* Who is at work, at the end of the chain of waits that begins with `queue`. An empty queue waits for the host. */
+/* The busy queue at the end of the chain of waits that begins with `queue`. An empty queue waits for the host. */
 static enum plan_queue cause_of(const struct plan_queues *q, enum plan_queue queue, enum plan_queue host_waits_for)
 {
     for (int steps = 0; steps <= 2 * PLAN_QUEUES && queue != PLAN_QUEUE_NOBODY; steps++) {

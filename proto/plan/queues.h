@@ -1,10 +1,10 @@
-/* proto/plan/queues.h - work on queues beside each other, in time that is computed: who is at work, and who waits for whom.
+/* proto/plan/queues.h - parallel queues simulated in virtual time: which are busy, and which wait for which.
  *
- * A queue does its tasks in order, each when what it follows is done; the host gives them out, which takes no time, and
- * waits. While the host waits, time passes from the end of one task to the end of the next. Tasks that touch host memory
- * slow each other down where they want more of it together than there is: all by the same factor.
+ * A queue runs its tasks in order, each when the tasks that it follows are done. The host enqueues them, which takes no
+ * time, and waits. While it waits, time advances from one task's end to the next. If concurrent tasks demand more than
+ * host memory's rate, all slow down by the same factor.
  *
- * Deterministic: no clock is read, and no random number. */
+ * Deterministic: no clock, no random numbers. */
 #ifndef PROTO_PLAN_QUEUES_H
 #define PROTO_PLAN_QUEUES_H
 
@@ -16,47 +16,47 @@ enum plan_queue {
     PLAN_QUEUE_PULL,      /* copies to the device */
     PLAN_QUEUE_COMPUTE,   /* the device */
     PLAN_QUEUE_PUSH,      /* copies to the host */
-    PLAN_QUEUE_OPTIMIZER, /* the host's team: of the tasks that it has, the one of the lowest unit first */
+    PLAN_QUEUE_OPTIMIZER, /* the host's threads: the task of the lowest unit first */
     PLAN_QUEUES,
-    PLAN_QUEUE_NOBODY = PLAN_QUEUES, /* a cause */
+    PLAN_QUEUE_NOBODY = PLAN_QUEUES, /* as a cause of waiting */
 };
 
 struct plan_task {
-    double seconds;    /* alone */
+    double seconds;    /* if it runs alone */
     double host_bytes; /* of host memory, in that time */
     uint32_t unit;     /* the optimizer's */
     bool is_update;
-    uint64_t after[PLAN_QUEUES]; /* tasks of each queue that must be done: set by plan_queues_give */
+    uint64_t after[PLAN_QUEUES]; /* marks of each queue that must be done: set by plan_queues_give */
 };
 
 struct plan_queues {
     double now;              /* seconds */
     double host_bytes_per_s; /* 0: no limit */
     struct plan_queue_state {
-        struct plan_task *tasks; /* from `first` on, n of them; the first may be at work */
+        struct plan_task *tasks; /* n of them from `first` on; the first may be running */
         size_t first, n, capacity;
         uint64_t given, done;
-        uint64_t after[PLAN_QUEUES]; /* what tasks from now on follow */
+        uint64_t after[PLAN_QUEUES]; /* marks that later tasks follow */
         bool at_work;
-        double left; /* seconds, of the first */
-        double busy; /* seconds at work so far */
+        double left; /* seconds left of the first */
+        double busy; /* busy seconds so far */
         double
-            waited[PLAN_QUEUES + 1]; /* and not at work, by whom it waited for: at the end of a chain of waits, who was
-                                           at work */
+            waited[PLAN_QUEUES + 1]; /* idle seconds, by the queue waited for: the busy one at the end of the chain of
+                                           waits */
     } queues[PLAN_QUEUES];
     bool no_memory; /* tasks were lost */
 };
 
-/* Zeroed, with host_bytes_per_s set, is a start. Undo. */
+/* Frees the tasks. A zeroed struct with host_bytes_per_s set is ready for use. */
 void plan_queues_free(struct plan_queues *q);
 
-/* Returns the task's number in its queue, from 1: its mark. */
+/* Enqueues a task. Returns its mark: its number in its queue, from 1. */
 uint64_t plan_queues_give(struct plan_queues *q, enum plan_queue queue, const struct plan_task *task);
 
-/* What is given to `queue` from now on waits for this mark of another. */
+/* Tasks given to `queue` from now on wait for this mark of `other`. */
 void plan_queues_follow(struct plan_queues *q, enum plan_queue queue, enum plan_queue other, uint64_t mark);
 
-/* The mark of what was given last. */
+/* The mark of the last task given. */
 static inline uint64_t plan_queues_mark(const struct plan_queues *q, enum plan_queue queue)
 {
     return q->queues[queue].given;
@@ -67,8 +67,8 @@ static inline bool plan_queues_is_done(const struct plan_queues *q, enum plan_qu
     return q->queues[queue].done >= mark;
 }
 
-/* Time passes until the next task ends, or several do, while the host waits for `queue`. What the optimizer has done is
- * told at once: it may then be given more. False: nobody is at work. */
+/* Advances time to the next end of a task or several, while the host waits for that queue. on_optimized is called for
+ * each task that the optimizer finished, and may give it more. False: no queue is busy. */
 bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for,
                       void (*on_optimized)(void *context, const struct plan_task *task), void *context);
 

@@ -16,7 +16,7 @@ enum {
     MAX_COUNTS = EVERY_COUNT + 32,
 };
 
-/* What blocks may keep, from nothing on: all of them one level, then the topmost ones the next. */
+/* What blocks may keep, from nothing on: all blocks keep one level, then the topmost ones the next. */
 struct levels {
     uint32_t of[MODEL_KEEPINGS], n;
 };
@@ -25,19 +25,19 @@ struct search {
     const struct model *model;
     const struct plan_setting *setting;
     const struct profile *profile;
-    struct plan_host_setting host; /* what is chosen here changes nothing that the prediction reads of it */
+    struct plan_host_setting host; /* no choice made here affects what the prediction reads of it */
     uint64_t budget;
-    struct levels levels; /* those that pay most, for the microbatch that is looked at */
+    struct levels levels; /* the best ones for the current microbatch */
     struct plan best;
     int64_t best_time;
     bool found;
 };
 
-/* Chosen already: all but what blocks keep and the units that stay. */
+/* Everything is chosen but the kept values and the resident units. */
 struct chain {
     struct plan_choice choice;
     const struct levels *levels;
-    uint32_t n_blocks, most_kept, most_resident; /* most_kept: blocks, each counted at every level above nothing */
+    uint32_t n_blocks, most_kept, most_resident; /* most_kept: blocks times levels above nothing */
     bool resident_first;
 };
 
@@ -48,7 +48,7 @@ static uint32_t chain_end(const struct chain *chain)
 
 static const struct levels nothing_or_all = {{MODEL_KEEPS_NOTHING, MODEL_KEEPS_ALL}, 2};
 
-/* After so many blocks have gone up by a level. */
+/* Sets the choice after `steps` blocks have gone up by a level. */
 static void keep(struct plan_choice *choice, const struct chain *chain, uint32_t steps)
 {
     const uint32_t level = steps / chain->n_blocks, rest = steps % chain->n_blocks;
@@ -74,16 +74,16 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
     plan_lay_out(out, s->model, s->setting, &choice);
 }
 
-/* Predicted time in steps of a thousandth: what differs by less is a tie, rounding and the prediction's worth being what
- * they are. Whole steps, so that the least of more plans is never more. To generate nothing is predicted but copies, and
- * the last rows that need none count. */
+/* Predicted time in steps of a thousandth: smaller differences are ties, as predictions are no better. Whole steps, so
+ * that the minimum over more plans never grows. In generation only copies are predicted, and even a unit of few rows
+ * counts: billionths. */
 static int64_t time_of(const struct search *s, const struct plan *plan)
 {
     const double steps = s->setting->goal.purpose == PLAN_GENERATE ? 1e9 : 1e3, least = 1e-300, most = 1e300;
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile);
-    return (int64_t)floor(log(fmin(fmax(cost.step_ms, least), most)) * steps); /* of a profile that is nonsense too */
+    return (int64_t)floor(log(fmin(fmax(cost.step_ms, least), most)) * steps); /* bounded for absurd profiles */
 }
 
 static void offer(struct search *s, const struct plan *plan)
@@ -95,8 +95,8 @@ static void offer(struct search *s, const struct plan *plan)
     s->best = *plan, s->best_time = time, s->found = true;
 }
 
-/* Where bytes may fall as the chain goes on: once all of the head's units stay, or all there are, buffers need less room,
- * and so does the workspace once all blocks keep the same. Between two of these bytes grow. The last is past the end. */
+/* Points where bytes may fall along the chain: once all of the head's units, or all units, are resident, buffers
+ * shrink; once all blocks keep the same, the workspace does. Between them bytes grow. The last is past the end. */
 enum { CHAIN_BREAKS = MODEL_KEEPINGS + 4 };
 
 static int find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const struct chain *chain)
@@ -120,7 +120,7 @@ static int find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const 
     return n;
 }
 
-/* The furthest that fits. */
+/* The furthest point of the chain that fits. */
 static bool find_furthest(struct plan *out, uint32_t *at, const struct search *s, const struct chain *chain)
 {
     uint32_t breaks[CHAIN_BREAKS];
@@ -145,7 +145,7 @@ static bool find_furthest(struct plan *out, uint32_t *at, const struct search *s
     return true;
 }
 
-/* Of those that take as long as the furthest that fits, the least far. */
+/* Takes the first point of the chain with the predicted time of the furthest that fits. */
 static void follow(struct search *s, const struct chain *chain)
 {
     struct plan plan, least;
@@ -169,7 +169,7 @@ static void follow(struct search *s, const struct chain *chain)
         offer(s, &least);
 }
 
-/* All that can stay, and all blocks at all levels: where any can keep anything, all can. */
+/* The longest chain: all units that can be resident, and all blocks at all levels if blocks can keep values. */
 static struct chain chain_of(const struct search *s, const struct plan_choice *choice, const struct levels *levels)
 {
     const uint32_t n_blocks = s->model->config.n_layers;
@@ -181,8 +181,8 @@ static struct chain chain_of(const struct search *s, const struct plan_choice *c
                           .most_resident = plan_count_uploaded(s->model)};
 }
 
-/* From nothing on, each next level is the one that saves most time for each byte that it adds: so no mix of others saves
- * more with as many bytes. */
+/* From nothing on, each next level saves the most time per added byte, so no mix of others saves more in the same
+ * bytes. */
 static struct levels best_levels(const struct search *s, uint32_t rows)
 {
     const struct plan plan = {.setting = *s->setting, .choice = {.microbatch = rows}};
@@ -211,7 +211,7 @@ static struct levels best_levels(const struct search *s, uint32_t rows)
     }
 }
 
-/* Rows of the microbatches to look through, falling; returns how many. */
+/* Candidate rows of a microbatch, descending; returns their number. */
 static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_t wish)
 {
     uint32_t n = 0;
@@ -225,7 +225,7 @@ static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_
     return n;
 }
 
-/* Everything with so many rows: calls visit for each. */
+/* Calls visit for each candidate with this many rows. */
 static void look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
                          void (*visit)(struct search *s, const struct plan_choice *choice))
 {
@@ -239,7 +239,7 @@ static void look_through(struct search *s, uint32_t rows, const struct plan_wish
     }
 }
 
-/* What blocks keep and then units that stay, and the other way round. */
+/* Follows both chains: kept values, then resident units; and the reverse. */
 static void follow_both(struct search *s, const struct plan_choice *choice, const struct levels *levels)
 {
     struct chain chain = chain_of(s, choice, levels);
@@ -285,7 +285,7 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
     *out = s.best;
 }
 
-/* Rounded up, so that the figure suffices when it is typed back. */
+/* Rounded up, so that the printed figure suffices as a budget. */
 static double mib(uint64_t bytes)
 {
     return ceil((double)bytes / (1 << 20) * 10) / 10;
@@ -309,7 +309,7 @@ static void name_terms(char *text, size_t n, const struct plan *plan)
     }
 }
 
-/* "; its largest unit, h.0, alone has 27.0 MiB of weights": where that settles it. */
+/* "; its largest unit, h.0, alone has 27.0 MiB of weights": if that alone exceeds the budget. */
 static void name_unit(char *text, size_t n, const struct model *model, const struct plan *plan, uint64_t budget)
 {
     const uint64_t bytes = model->largest_unit * number_bytes(plan->setting.goal.precision);
@@ -351,9 +351,9 @@ static int refuse(const struct plan *plan, const struct search *s, const struct 
                      mib(needed), needed, how, terms, otherwise, unit, (double)s->budget / (1 << 20), s->budget);
 }
 
-/* In what the best plan leaves. A contribution leaves in the order in which it was made, so more sums than two gain a few
- * percent at most: where that of a small unit, as the last norm is, stands between large ones. So they are the last
- * thing that memory is spent on, and only as many as are predicted to gain something. */
+/* Adds sums in the memory that the best plan leaves. Contributions are sent in order, so more than two sums gain a few
+ * percent at most, if a small unit such as the last norm stands between large ones. So sums come last, and only as many
+ * as the prediction favours. */
 static void add_sums(struct search *s)
 {
     struct plan_choice choice = s->best.choice;
@@ -367,8 +367,8 @@ static void add_sums(struct search *s)
     }
 }
 
-/* Blocks that keep a part of their values may leave fewer bytes over than those that keep nothing or all, and then less for
- * sums: of both the better one counts. */
+/* Blocks that keep some of their values may leave less memory for sums than blocks that keep all or nothing, so both
+ * are tried and the better one is used. */
 static void search_levels(struct search *s, const uint32_t *rows, uint32_t n_rows, const struct plan_wish *wish)
 {
     struct search plain = *s;

@@ -15,7 +15,7 @@ struct microbatch {
     enum plan_work_kind kind;
     double tokens;
     bool backward;
-    bool in_one_pass; /* forward is backward too */
+    bool in_one_pass; /* forward includes backward */
 };
 
 static const struct model_layer *layer_of(const struct timeline_run *r, const struct microbatch *m)
@@ -126,7 +126,7 @@ static enum plan_work_kind kind_of(const struct timeline_run *r, uint32_t number
     return r->work.n[PLAN_WORK_REST] > 0 && number + 1 == r->n_microbatches ? PLAN_WORK_REST : PLAN_WORK_NEXT;
 }
 
-/* Between a microbatch's computing and what it sends down after it. */
+/* Transfers between a microbatch's computation and its tiles' download. */
 static void overlap(struct timeline_run *r, uint32_t place, const struct microbatch *m)
 {
     const uint32_t done = m->number + 1, n = r->n_microbatches;
@@ -246,7 +246,7 @@ static void close_run(struct timeline_run *r)
     free(r->stashed);
 }
 
-/* What passed since `before`. */
+/* Reports the time since `before`. */
 static void tell(struct plan_timeline *out, const struct plan_queues *q, const struct plan_queues *before)
 {
     *out = (struct plan_timeline){.first = before->now, .seconds = q->now - before->now};

@@ -1,12 +1,12 @@
-/* proto/plan/timeline.h - one step in time: what each queue does when, what it waits for, and so what binds.
+/* proto/plan/timeline.h - simulates one step: what each queue does and waits for, and so which one binds.
  *
- * The worker's step is played as device/ queues it (step.c, weights.c, boundaries.c, offers.c), with the durations of
- * proto/plan/work.h on the queues of proto/plan/queues.h: units pulled into few buffers, sums on the device and slots of the inbox that
- * hold computing up when they are full, an optimizer whose updates the next step's pulls wait for. Two steps follow each
- * other, and it is the second that is told, from the end of the first on: a step among many.
+ * The worker's step is enqueued as device/ does it (step.c, weights.c, boundaries.c, offers.c), with the durations of
+ * proto/plan/work.h on the queues of proto/plan/queues.h. Units are pulled into few buffers, full sums and inbox slots
+ * stall computation, and the next step's pulls wait for the optimizer's updates. Of two simulated steps the second is
+ * reported, from the end of the first on: a step in a long run.
  *
- * Messages take no time here, nor do launches, nor the worker's own thread. Of several workers one is played, and
- * the optimizer does what all of them contribute. */
+ * Messages, launches and the worker's own thread take no time here. Of several workers one is simulated, and the
+ * optimizer handles the contributions of all. */
 #ifndef PROTO_PLAN_TIMELINE_H
 #define PROTO_PLAN_TIMELINE_H
 
@@ -20,15 +20,15 @@ struct plan_timeline_setting {
     const struct model *model;
     const struct plan_host_setting *host;
     const struct profile *profile; /* checked */
-    uint32_t n_slots;              /* of the worker's inbox, but for the reserved one */
+    uint32_t n_slots;              /* of the worker's inbox, without the reserved one */
 };
 
 struct plan_timeline {
-    double first;   /* seconds: of the first step, which nothing was before */
+    double first;   /* seconds of the first step, which starts idle */
     double seconds; /* of the second */
     struct {
         double busy;                    /* in the second step */
-        double waited[PLAN_QUEUES + 1]; /* for whom it was idle; with busy, `seconds` */
+        double waited[PLAN_QUEUES + 1]; /* idle, by the queue waited for; with busy, `seconds` */
     } queues[PLAN_QUEUES];
     enum plan_queue binds; /* the busiest */
 };

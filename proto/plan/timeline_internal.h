@@ -1,6 +1,6 @@
-/* proto/plan/timeline_internal.h - a step that is played, from inside: what weights and contributions go through
- * (proto/plan/timeline_link.c), and the order in which a step asks for them (proto/plan/timeline.c). Places count a step's visits
- * forward, then backward. */
+/* proto/plan/timeline_internal.h - the state of a simulated step: transfers of weights and contributions
+ * (proto/plan/timeline_link.c), and the order in which a step needs them (proto/plan/timeline.c). Places number a
+ * step's visits forward, then backward. Unless said otherwise, u64 times are marks of queues. */
 #ifndef PROTO_PLAN_TIMELINE_INTERNAL_H
 #define PROTO_PLAN_TIMELINE_INTERNAL_H
 
@@ -15,13 +15,13 @@ struct timeline_unit {
 };
 
 struct timeline_buffer {
-    uint32_t unit, last; /* the last place that is known to want it */
+    uint32_t unit, last; /* the last place known to need it */
     bool taken;
-    uint64_t used; /* computed with, so far */
+    uint64_t used; /* by computation, so far */
 };
 
 struct timeline_tiles {
-    uint64_t used, saved; /* computed with; pushed */
+    uint64_t used, saved; /* by computation; pushed */
 };
 
 struct timeline_offer {
@@ -36,7 +36,7 @@ struct timeline_run {
     struct plan_work work;
     struct plan_queues q;
     double slow;          /* workers that share the device */
-    double contributions; /* of all workers, for each of this one's */
+    double contributions; /* of all workers, per contribution of this one */
     uint32_t n_runs, n_microbatches, n, step;
     uint32_t end; /* place: where backward ends */
 
@@ -46,7 +46,7 @@ struct timeline_run {
 
     struct {
         struct timeline_buffer buffers[PLAN_MAX_WEIGHT_BUFFERS];
-        uint32_t pending[PLAN_MAX_WEIGHT_BUFFERS], n_pending; /* places asked for */
+        uint32_t pending[PLAN_MAX_WEIGHT_BUFFERS], n_pending; /* places requested */
         uint32_t arranged;
         uint32_t coming;
         bool is_coming;
@@ -74,7 +74,7 @@ static inline bool timeline_takes_turns(const struct timeline_run *r)
     return r->plan->setting.backend->takes_turns;
 }
 
-/* `queue` waits for what is given to another by now. */
+/* `queue` waits for everything given to `other` so far. */
 static inline void timeline_follow(struct timeline_run *r, enum plan_queue queue, enum plan_queue other)
 {
     plan_queues_follow(&r->q, queue, other, plan_queues_mark(&r->q, other));
@@ -95,32 +95,32 @@ static inline bool timeline_overlaps(const struct timeline_run *r)
     return r->plan->n_sets > 1;
 }
 
-/* Time passes until the queue has done what has this mark. */
+/* Advances time until the queue has done this mark. */
 void timeline_finish(struct timeline_run *r, enum plan_queue queue, uint64_t mark);
-/* Work for a queue; its mark. A device that takes turns does it before anything else happens. */
+/* Gives work to a queue and returns its mark. A device that takes turns does it before anything else happens. */
 uint64_t timeline_give(struct timeline_run *r, enum plan_queue queue, double seconds, double host_bytes);
 void timeline_copy(struct timeline_run *r, enum plan_queue queue, double bytes);
 
-/* Slices that are contributed to a unit in a step. */
+/* Slices contributed to a unit in a step. */
 uint64_t timeline_slices_of(const struct timeline_run *r, uint32_t unit);
 
-/* device/step/weights.c: computing at this place waits for its weights; those of a later place go down meanwhile, up to a part
- * (0..1) of their bytes. */
+/* As device/step/weights.c: computation at this place waits for its weights; meanwhile those of a later place go down,
+ * up to a fraction (0..1) of their bytes. */
 void timeline_next_weights(struct timeline_run *r, uint32_t place);
 void timeline_weights_ahead(struct timeline_run *r, uint32_t place, double part);
 
-/* device/step/offers.c. Contributions that have a place of their own, apart from the sums: a whole head's. */
+/* As device/step/offers.c. The number of contributions that lie apart from the sums: a whole head's. */
 uint64_t timeline_count_apart(const struct timeline_run *r);
-/* Computing waits for the sum that this contribution is made in. */
+/* Computation waits for the sum in which this contribution is computed. */
 void timeline_begin_sum(struct timeline_run *r, uint64_t contribution);
-/* It is rounded to bf16, where contributions are. */
+/* Rounds it if contributions travel in bf16. */
 void timeline_round_sum(struct timeline_run *r, uint64_t contribution);
 /* The next contribution is computed. */
 void timeline_offers_made(struct timeline_run *r);
-/* Some of the slices that wait go up: all of them in `left` such calls. */
+/* Sends some of the waiting slices: all of them within `left` such calls. */
 void timeline_offers_go_on(struct timeline_run *r, uint32_t left);
 void timeline_finish_offers(struct timeline_run *r);
-/* The losses go up, once a step. */
+/* Sends the losses, once a step. */
 void timeline_tell_losses(struct timeline_run *r);
 
 #endif

@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Where the visit at a place of the sequence finds its weights: as in device/step/weights.c. */
+/* Where the visit at a place finds its weights, as in device/step/weights.c. */
 enum where { NOWHERE, BUFFER, RESIDENT, HOST };
 
 /* ---- queues ---- */
@@ -15,7 +15,7 @@ static void pass(struct timeline_run *r, enum plan_queue waits_for)
 {
     const bool someone = plan_queues_pass(&r->q, waits_for, on_optimized, r);
 
-    assert(someone || r->q.no_memory); /* else this step never ends, and nor would the worker's */
+    assert(someone || r->q.no_memory); /* else the step never ends, in the worker either */
 }
 
 void timeline_finish(struct timeline_run *r, enum plan_queue queue, uint64_t mark)
@@ -65,7 +65,6 @@ static void update(struct timeline_run *r, uint32_t unit)
         r->units[unit].updates++;
 }
 
-/* Of a step. */
 uint64_t timeline_slices_of(const struct timeline_run *r, uint32_t unit)
 {
     const struct model_unit *u = &r->model->units[unit];
@@ -73,8 +72,8 @@ uint64_t timeline_slices_of(const struct timeline_run *r, uint32_t unit)
     return (uint64_t)u->n_slices * u->n_visits * r->n_runs;
 }
 
-/* A unit is updated when all is folded that belongs to it; with fenced commit, to the step. Nothing of the next is
- * contributed before. */
+/* A unit is updated when all its slices are folded; with fenced commit, when all of the step's are. The next step
+ * contributes nothing before that. */
 static void on_optimized(void *context, const struct plan_task *task)
 {
     struct timeline_run *r = context;
@@ -176,7 +175,7 @@ static bool ask(struct timeline_run *r, uint32_t place, uint32_t wanted)
     return true;
 }
 
-/* The host has the oldest that was asked for. */
+/* Receives the oldest pending pull. */
 static void receive(struct timeline_run *r)
 {
     const uint32_t place = r->weights.pending[0], unit = unit_at(r, place);
@@ -285,7 +284,7 @@ static void land(struct timeline_run *r)
         pass(r, PLAN_QUEUE_OPTIMIZER);
 }
 
-/* False: there is no slot now. */
+/* False: no slot is free now. */
 static bool send_slice(struct timeline_run *r, bool wait)
 {
     const uint64_t contribution = r->offers.next;

@@ -1,7 +1,7 @@
 #include "proto/plan/units.h"
 
-/* Units as proto/model/model.c adds them: the embedding's, one for each layer with a program, and unless it is tied the
- * head's own. */
+/* Units in the order of proto/model/model.c: the embedding's, one per layer with a program, the head's own unless
+ * tied. */
 static uint32_t count_programmed(const struct model *model)
 {
     return model->n_layers - 2;

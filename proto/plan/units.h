@@ -1,42 +1,40 @@
-/* proto/plan/units.h - which units the device needs room for, and which of them stay. */
+/* proto/plan/units.h - which units the device holds, and which of them are resident. */
 #ifndef PROTO_PLAN_UNITS_H
 #define PROTO_PLAN_UNITS_H
 
 #include "proto/plan/plan.h"
 
-/* Units that are uploaded: all but those that the embedding alone visits, whose rows are gathered where the host has
- * them. */
+/* The number of uploaded units: all but those of the embedding alone, whose rows are gathered in host memory. */
 uint32_t plan_count_uploaded(const struct model *model);
 
-/* The unit of this place, 0 .. plan_count_uploaded()-1, in the order in which units stay on the device: from the head
- * downwards; and the place of a unit, plan_count_uploaded() for those that are not uploaded. */
+/* The unit at this place, 0 .. plan_count_uploaded()-1, in the order in which units become resident: from the head
+ * downwards; the place of a unit, plan_count_uploaded() if it is not uploaded. */
 uint32_t plan_unit_at(const struct model *model, uint32_t place);
 uint32_t plan_place_of(const struct model *model, uint32_t unit);
 
-/* The places from this one on, before `end`, whose units have as many elements, or 1: so that what is done for each of
- * 4,096 blocks can be done once. */
+/* The number of places from this one on, before `end`, whose units have equal sizes; at least 1. It lets work for each
+ * of 4,096 blocks be done once. */
 uint32_t plan_count_alike(const struct model *model, uint32_t place, uint32_t end);
 
-/* Elements that a unit has room for on the device: its own, and for one of the head's, whose rows
- * are padded to a multiple of `pad`, those of the rows added, too. */
+/* Elements that a unit takes on the device, the padding rows of a head's unit included (to a multiple of `pad`). */
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad);
 
-/* The same of its contribution: of the trained elements, which of one of the head's are all or none. */
+/* The same for its contribution, which has the trained elements only; a head's unit has all or none of them. */
 uint64_t plan_unit_sum(const struct model *model, uint32_t unit, uint32_t pad);
 
-/* The head's visits whose contributions have a place of their own. */
+/* The number of the head's visits whose contributions lie apart. */
 uint32_t plan_count_apart(const struct plan *plan, const struct model *model);
 
-/* The most of those (elements) of the places from `first` on, which are uploaded; 0 if there is none. */
+/* The largest plan_unit_room (elements) of the places from `first` on; 0 if there is none. */
 uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad);
 
-/* Labels, or logits of a row, and what pads them. */
+/* n labels, or logits of a row, with their padding. */
 static inline uint64_t plan_head_pad(uint64_t n, uint32_t pad)
 {
     return (n + pad - 1) / pad * pad;
 }
 
-/* Of the head. */
+/* The head's layer. */
 static inline const struct model_layer *plan_head(const struct model *model)
 {
     return &model->layers[model->n_layers - 1];

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* Of one microbatch. */
+/* A microbatch. */
 struct batch {
     const struct plan_work *work;
     double tokens, rows;
@@ -21,13 +21,13 @@ static double moved(const struct batch *b, double bytes)
     return bytes / b->work->profile->memory_bytes_per_s;
 }
 
-/* Of so many values of the device's type. */
+/* Seconds to move n values of the device's type. */
 static double values(const struct batch *b, double n)
 {
     return moved(b, n * value_bytes(b));
 }
 
-/* (rows, in) times (in, out), or with `rows` summed over; so many bytes of the three matrices. */
+/* (rows, in) times (in, out), or summed over `rows`. bytes: of the three matrices. */
 static double product(const struct batch *b, double rows, double in, double out, double bytes)
 {
     const double computed =
@@ -42,7 +42,7 @@ static double linear(const struct batch *b, double in, double out)
     return product(b, b->tokens, in, out, (b->tokens * (in + out) + in * out) * value_bytes(b));
 }
 
-/* The gradients of W and the bias, in fp32: added up over microbatches. */
+/* The gradients of W and the bias, in fp32, summed over microbatches. */
 static double linear_contribution(const struct batch *b, double in, double out)
 {
     const double sum = in * out * sizeof(float) * (b->fresh ? 1 : 2);
@@ -62,7 +62,7 @@ static double norm_backward(const struct batch *b, double width, double arrays)
     return values(b, (arrays * b->tokens + 1) * width) + moved(b, 8 * b->tokens + 16 * width);
 }
 
-/* columns: of all arrays that are read and written. */
+/* columns: of all arrays read and written. */
 static double attention(const struct batch *b, const struct program_operation *op, double width,
                         enum profile_attention direction, double columns, double times)
 {
@@ -91,7 +91,7 @@ static double dropped(const struct batch *b, double p)
 
 /* ---- programs ---- */
 
-/* Whether a product may do it on its way out: the backend's choice (device/cuda/matmul.c). */
+/* True if a product's epilogue computes it: the backend's choice (device/cuda/matmul.c). */
 static bool is_slope_fused(const struct batch *b, enum model_activation activation, uint32_t columns)
 {
     return b->work->plan->setting.goal.precision == NUMBER_BF16 && activation == MODEL_GELU_NEW && columns % 8 == 0;
@@ -146,7 +146,7 @@ static double backward_of(const struct batch *b, const struct program *p, const 
         return values(b, 5 * b->tokens * out);
     case PROGRAM_ACTIVATION:
         return values(b, 3 * b->tokens * in);
-    case PROGRAM_ADD: /* what dropout left out */
+    case PROGRAM_ADD: /* dropout's gradient */
         return values(b, 2 * b->tokens * out);
     case PROGRAM_KINDS:
         break;
@@ -154,7 +154,7 @@ static double backward_of(const struct batch *b, const struct program *p, const 
     return 0;
 }
 
-/* A fresh contribution begins at zero where no product writes it. */
+/* A fresh contribution is zeroed where no product writes it. */
 static double cleared(const struct batch *b, const struct program *p)
 {
     double n = 0;
@@ -216,7 +216,7 @@ static struct plan_work_layer layer_of(const struct batch *b, const struct model
 
 struct table {
     enum model_lookup by;
-    double rows; /* all that a token may take; of positions, those that a row of tokens reaches */
+    double rows; /* rows that a token may look up; for positions, those within a sequence */
 };
 
 static struct table table_of(const struct batch *b, const struct model_unit *unit)
@@ -229,8 +229,8 @@ static struct table table_of(const struct batch *b, const struct model_unit *uni
     return (struct table){by, by == MODEL_BY_POSITION ? fmin(fmax(seq - first, 0), n) : n};
 }
 
-/* Values of (tokens, width) that a unit's rows are looked up for or added to: of a row of tokens each position's, or the
- * tokens that are likely to be of this unit. */
+/* Values of (tokens, width) for which a unit's rows are looked up: for positions, the table's own; for tokens, those
+ * expected to be in this unit. */
 static double looked_up(const struct batch *b, const struct table *table)
 {
     const struct model_config *c = &b->work->model->config;
@@ -286,7 +286,7 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
 
 /* ---- the head ---- */
 
-/* Labels of one visit; with the rows that pad it. */
+/* Labels of one visit, without and with padding. */
 struct chunk {
     double n, padded;
     bool bottom, top;
@@ -314,7 +314,7 @@ static double log_sum_exp(const struct batch *b, const struct chunk *chunk, doub
     return moved(b, 4 * m * chunk->n + (chunk->bottom ? 16 : 28) * m);
 }
 
-/* Of logits that are there: their gradient, and what it contributes. */
+/* Backward from existing logits: their gradient, and its contribution. */
 static double tile_backward(const struct batch *b, const struct chunk *chunk, double m, bool first)
 {
     const double width = b->work->model->config.width, n = chunk->padded;
@@ -333,14 +333,14 @@ static double tile_backward(const struct batch *b, const struct chunk *chunk, do
            (trained ? weights : 0);
 }
 
-/* Of m tokens: logits, and what forward and backward make of them. */
+/* m tokens: logits, then forward, backward or both. */
 static double tile(const struct batch *b, const struct chunk *chunk, double m, bool first, bool forward, bool backward)
 {
     return logits(b, chunk, m) + (forward ? log_sum_exp(b, chunk, m) : 0) +
            (backward ? tile_backward(b, chunk, m, first) : 0);
 }
 
-/* Tile by tile. */
+/* All tiles of a microbatch. */
 static double tiles(const struct batch *b, const struct chunk *chunk, bool forward, bool backward)
 {
     const double most = b->work->plan->head_tile, first = fmin(most, b->tokens);
@@ -352,7 +352,7 @@ static double tiles(const struct batch *b, const struct chunk *chunk, bool forwa
     return rest > 0 ? seconds + tile(b, chunk, rest, false, forward, backward) : seconds;
 }
 
-/* Of the input's gradient, where it is summed up in fp32. */
+/* Rounding of the input's gradient, if it is summed in fp32. */
 static double rounding(const struct batch *b)
 {
     return b->work->plan->head_sums ? moved(b, 6 * b->tokens * b->work->model->config.width) : 0;
@@ -418,7 +418,7 @@ void plan_work_init(struct plan_work *work, const struct plan *plan, const struc
         }
 }
 
-/* A unit that is trained in part takes that part of the contribution's time. */
+/* A partly trained unit takes the same part of the contribution's time. */
 static double program_backward(const struct plan_work_layer *layer, const struct model_unit *unit, bool is_top)
 {
     const double frozen = (double)(unit->n - unit->n_trained) / (double)unit->n;

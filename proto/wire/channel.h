@@ -61,8 +61,7 @@ size_t channel_queued(const struct channel *channel); /* bytes not yet taken by 
 /* True if nanomsg knows a peer: it learns of an end only after everything before it was received. */
 bool channel_is_connected(const struct channel *channel);
 
-/* Delivers everything that nanomsg has received so far. nanomsg fetches one message ahead, so more may follow at
- * once. */
+/* Delivers everything that nanomsg has received so far. It fetches one message ahead, so more may follow. */
 void channel_drain(struct channel *channel);
 
 /* Drops what is queued, including what nanomsg has not written; on_closed follows from the loop. Call once. */

@@ -41,8 +41,7 @@ struct door {
  * -EACCES (it belongs to another user and serves no group of the caller's), -errno. */
 int door_connect(int *fd, const char *path, struct error *err);
 
-/* The process behind a connected socket: the one that connected, or that listened. False if the kernel does not
- * tell. */
+/* The process behind a connected socket: the one that connected, or that listened. False: unknown. */
 struct door_peer {
     pid_t pid;
     uid_t uid;
@@ -60,8 +59,7 @@ int door_open(struct door *door, uv_loop_t *loop, int fd, const struct door_even
  * if DOOR_MAX_QUEUED packets wait, -EMFILE, -ENOMEM. A peer that is gone is no error here: on_end reports it. */
 int door_send(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds);
 
-/* While paused, packets stay unread until door_resume, or until the peer's end, when they are delivered before
- * on_end. */
+/* While paused, packets stay unread until door_resume, or until the peer's end: then they precede on_end. */
 void door_pause(struct door *door);
 void door_resume(struct door *door);
 

@@ -172,8 +172,7 @@ static void remove_sockets(const char *directory)
     remove_sockets_in(directory);
 }
 
-/* Makes the directory of channels, for the daemon's user only: whoever reaches a channel's socket can end this
- * process. */
+/* Makes the directory of channels, for the daemon's user only: anyone at a channel's socket can end this process. */
 static int make_channels(const char *directory, struct error *err)
 {
     char path[DIRECTORY_MAX + 8];

@@ -1,4 +1,4 @@
-/* proto/wire/message.h - everything two processes say to each other.
+/* proto/wire/message.h - all messages between two processes.
  *
  * One codec for both links of a session (proto/wire/session.h). A message is at most 1 KiB, fixed little-endian:
  *   magic u16 | version u8 | kind u8 | body bytes u16 | zero u16 | sequence u64 | body
@@ -12,29 +12,30 @@
  *   attach    HELLO door >D, WELCOME or DISMISSED door <D, GREETING both ways on the channel, if there is one; PING D>,
  *             PONG >D
  *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
- *                       moments or -]; a directory is taken from the daemon's own user alone: see output
+ *                       moments or -]; only the daemon's own user may send a directory: see output
  *             D>C JOB_OPENED door [data] or REFUSED
  *             D>W ASSIGN door [weights, inbox, data, config, stash or -, trace or -]
- *             W>D ASSIGNED or REFUSED (does not fit: what would)
+ *             W>D ASSIGNED or REFUSED (it does not fit; the sentence says what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
- *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1); where workers compute
- *             beside the optimizer, ARRIVED before them: no worker needs the step's data any more, step+1 may be opened
+ *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
+ *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
+ *             step+1 may be opened
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL and WEIGHTS as above; W>D EVALUATED; D>C EVALUATED
  *   generate  C>D GENERATE; D>W GENERATE, PULL and WEIGHTS as above; W>D GENERATED; D>C GENERATED
- *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. For each save that ends D>C SAVED or SAVE_FAILED,
- *             whoever asked for it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the weights
- *             as they are at the next fence are written into empty files of the viewer's; D>V SAVED or REFUSED
- *   output    of a job of another user's: D>C OUTPUT for each checkpoint, to open its files, to put it in place, or to
- *             drop it; C>D OUTPUT_DONE door [weights, moments, config, side files..., training.json] to the first,
- *             [] to the second
- *   look      any>D STATUS; D> STATUS_REPLY, which waits until as many workers are attached as were named
- *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with what the
- *             system says of their pages, where that was asked for
+ *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. When a save ends: D>C SAVED or SAVE_FAILED,
+ *             whoever requested it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the
+ *             weights of one version are written into the viewer's empty files; D>V SAVED or REFUSED
+ *   output    for another user's job: D>C OUTPUT for each checkpoint, to open its files, to put it in place, or to drop
+ *             it; C>D OUTPUT_DONE door [weights, moments, config, side files..., training.json] to the first, [] to
+ *             the second
+ *   look      any>D STATUS; D> STATUS_REPLY, which waits until the requested number of workers is attached
+ *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with the system's
+ *             figures on their pages, if requested
  *             any>D UNITS, WORKERS, RECENT; D> UNITS_REPLY (a page of units), a WORKERS_REPLY for each worker, the last
  *             marked, RECENT_REPLY (the last steps)
- *   stop      V>D STOP: D>C STOP, to which the client answers by saving what it promised, and CLOSE; then, or after 60 s,
- *             or at a second STOP, the daemon ends its job with a word to the client, and itself
+ *   stop      V>D STOP: D>C STOP; the client saves what it promised and sends CLOSE. Then, after 60 s, or at a second
+ *             STOP, the daemon ends its job, tells the client, and exits
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
  *   DISMISSED door, either: the session is over, and why; nothing comes after it
@@ -120,19 +121,19 @@ enum message_kind {
 enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
 enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_GENERATING, STATE_STOPPING };
 
-/* What a client is asked to do with a checkpoint of its own. OUTPUT_DROP is not answered. */
+/* The daemon's requests to a client that opens its own checkpoint files. OUTPUT_DROP is not answered. */
 enum message_output { OUTPUT_OPEN, OUTPUT_PLACE, OUTPUT_DROP };
 
-/* What a worker is at. */
+/* A worker's current activity. */
 enum message_phase { PHASE_RESTING, PHASE_FORWARD, PHASE_BACKWARD, PHASE_EVALUATING, PHASE_GENERATING };
-/* What a unit is at: nothing; its weights are with a worker, or a contribution waits in an inbox; the optimizer thread
- * has a job of it. One byte on the wire, with UNIT_AHEAD. */
+/* A unit's state: idle; its weights are with a worker, or its contribution waits in an inbox; the optimizer thread
+ * folds or updates it. One byte on the wire, with UNIT_AHEAD. */
 enum message_unit { UNIT_WAITING, UNIT_RELAYING, UNIT_FOLDING, UNIT_UPDATING, UNIT_AHEAD = 4 };
 
 /* Label of a position that does not count: padding. */
 #define MESSAGE_NO_LABEL UINT32_MAX
 
-/* Of SAVE: whichever comes next. Of status: nothing saved yet. */
+/* In SAVE: the next step. In status: nothing saved yet. */
 #define MESSAGE_NO_STEP UINT64_MAX
 
 struct message {
@@ -143,13 +144,13 @@ struct message {
             enum message_role role;
             uint32_t pid;
             uint64_t nonce; /* of this attempt to attach */
-            /* Of a worker and its device: */
+            /* For a worker, its device: */
             char device[32]; /* "cpu", "cuda:1" */
-            char model[64];  /* "NVIDIA H200"; empty where there is nothing to say */
+            char model[64];  /* "NVIDIA H200"; may be empty */
             uint64_t budget; /* --device-mem in bytes */
             uint64_t
-                library_bytes; /* of them, what its libraries hold outside any arena; 0: as proto/plan/backend.h says */
-            uint32_t attention;     /* how it can compute attention's gradient: enum plan_attention */
+                library_bytes;  /* of these, held by its libraries outside any arena; 0: as in proto/plan/backend.h */
+            uint32_t attention; /* how it can compute attention's gradient: enum plan_attention */
             struct profile profile; /* all zero: not known */
         } hello;
         struct {
@@ -165,12 +166,12 @@ struct message {
         } pong;
         struct {
             struct plan_goal goal;
-            bool fresh;    /* weights are drawn from seed, no weight files come */
-            bool output;   /* a descriptor of the output directory comes */
-            bool files;    /* none comes: the client opens the files of checkpoints itself; not with output */
+            bool fresh;    /* weights are drawn from seed; no weight files are sent */
+            bool output;   /* the output directory's descriptor is sent */
+            bool files;    /* no directory is sent: the client opens checkpoint files itself */
             char out[192]; /* the client's name for that directory, for viewers */
-            bool side;     /* a file comes: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
-            bool trace;    /* a file comes that events are appended to: proto/base/trace.h */
+            bool side;     /* a file is sent: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
+            bool trace;    /* a file is sent, for appending events: proto/base/trace.h */
             bool resume;   /* the last file is optimizer.safetensors */
             bool deterministic;
             uint64_t step;    /* updates done when the job begins */
@@ -179,9 +180,9 @@ struct message {
             uint32_t microbatch; /* rows; 0: the daemon chooses */
             double beta1, beta2, epsilon, weight_decay;
             bool require_pinned;             /* host memory that cannot be page-locked is an error */
-            double clip_norm;                /* the gradient's norm at most, with a fenced commit; 0: not clipped */
-            double clip_update;              /* root mean square of a tensor's update at most; 0: not clipped */
-            uint64_t host_mem;               /* bytes the job may take of the host; 0: what is free */
+            double clip_norm;                /* maximum norm of the gradient, with a fenced commit; 0: not clipped */
+            double clip_update;              /* maximum root mean square of a tensor's update; 0: not clipped */
+            uint64_t host_mem;               /* bytes of host memory for the job; 0: free memory */
             char freeze[MODEL_FREEZE_BYTES]; /* patterns of frozen tensors: model_freeze */
         } job;
         struct {
@@ -192,7 +193,7 @@ struct message {
             struct plan_choice choice; /* for the first worker; all have its microbatch */
         } job_opened;
         struct {
-            uint32_t config_bytes; /* of config.json, in a segment that comes: 1..MESSAGE_MAX_CONFIG_BYTES */
+            uint32_t config_bytes; /* of config.json, in its segment: 1..MESSAGE_MAX_CONFIG_BYTES */
             struct plan_goal goal; /* as in job */
             uint64_t seed;
             uint32_t max_parts; /* of this worker's share */
@@ -201,9 +202,9 @@ struct message {
             bool takes_turns;   /* blocks until its contribution is folded: it shares cores with the optimizer */
             bool trace;         /* as in job */
             struct plan_choice choice;
-            uint32_t attention;              /* how its gradient is computed: enum plan_attention */
+            uint32_t attention;              /* how attention's gradient is computed: enum plan_attention */
             uint64_t host_stash_bytes;       /* of that segment; 0 without */
-            struct products products;        /* all workers of a job have these algorithms */
+            struct products products;        /* algorithms, the same for all workers of a job */
             char freeze[MODEL_FREEZE_BYTES]; /* as in job */
         } assign;
         struct {
@@ -247,14 +248,14 @@ struct message {
         struct {
             uint64_t step;
             double loss;          /* nats per token, before this step's update */
-            uint64_t device_peak; /* bytes, of the worker that has most */
+            uint64_t device_peak; /* bytes, of the worker with the most */
             uint64_t host_bytes;
             double grad_norm; /* of the whole gradient, before it was clipped; NAN where not known: eager, skipped */
-            bool skipped;     /* not finite: a step of a fenced job that left no trace */
+            bool skipped;     /* not finite, so nothing was updated (fenced commit) */
         } covered, done;
         struct {
             uint32_t buffer;
-            uint32_t first_row, n_rows; /* of the buffer; the client's name all, a worker's its share */
+            uint32_t first_row, n_rows; /* of the buffer: all of them from the client, its share to a worker */
         } evaluate;
         struct {
             double sum; /* as in loss */
@@ -263,7 +264,7 @@ struct message {
             uint32_t first,
                 n;  /* tokens first .. first+n-1 of the data segment are new; those before have been run. first
                                 * 0: the row begins anew */
-        } generate; /* GENERATED has no fields: logits of the last one stand in the data segment */
+        } generate; /* GENERATED has no fields: the last token's logits are in the data segment */
         struct {
             uint64_t step; /* updates done: the N of step-N */
         } save, saved;
@@ -289,7 +290,7 @@ struct message {
             uint32_t n_workers;
             uint32_t n_threads; /* that fold and update */
             uint32_t pid;
-            uint32_t uid;        /* whose job it is; the daemon's, without one */
+            uint32_t uid;        /* of the job's owner; of the daemon without a job */
             double loss;         /* of the last step; NAN before the first */
             uint64_t saved_step; /* of the last checkpoint of this job, or MESSAGE_NO_STEP */
             bool saving;
@@ -300,10 +301,10 @@ struct message {
             char trouble[256]; /* why the last save failed; empty if it did not */
         } status_reply;
         struct {
-            uint32_t n_workers; /* to wait for, of which at most one question is open at a time; 0: answered at once */
+            uint32_t n_workers; /* to wait for, at most one such request at a time; 0: answer at once */
         } status;
         struct {
-            bool pages; /* are asked for, which takes milliseconds */
+            bool pages; /* request the system's figures, which takes milliseconds */
         } memory;
         struct {
             bool last;
@@ -312,7 +313,7 @@ struct message {
             uint64_t budget;
             struct ledger ledger;
             uint64_t planned[LEDGER_CATEGORIES]; /* bytes; all 0: nothing is planned */
-            struct pages pages;                  /* as the system told within the last second, if they were asked for */
+            struct pages pages;                  /* the system's figures of the last second, if requested */
         } memory_reply;
         struct ledger ledger;
         struct {
@@ -320,7 +321,7 @@ struct message {
         } units;
         struct {
             uint32_t first, n, n_units;        /* of the page, and of the model; 0 without a job */
-            uint64_t version;                  /* of each of them, or one more: UNIT_AHEAD */
+            uint64_t version;                  /* of each unit; one more with UNIT_AHEAD */
             uint8_t units[MESSAGE_PAGE_UNITS]; /* (n) enum message_unit */
         } units_reply;
         struct {
@@ -351,15 +352,15 @@ struct message {
     };
 };
 
-/* Bytes written to buf (cap at least MESSAGE_MAX_BYTES). Cannot fail: a field outside what the decoder accepts is a
- * mistake of ours (assert), except that unprintable bytes of a text become '?', since a sentence may quote a file. */
+/* Bytes written to buf (cap at least MESSAGE_MAX_BYTES). Cannot fail: a field that the decoder would not accept is a
+ * bug (assert), except that unprintable bytes of a text become '?', since a sentence may quote a file. */
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m);
 
 /* 0, or -EBADMSG with *out untouched and *why a constant string. buf (n) is borrowed and may hold anything.
  * -EPROTONOSUPPORT for another version of the protocol. */
 int message_decode(struct message *out, const uint8_t *buf, size_t n, const char **why);
 
-/* The protocol version of a message of ours, whichever it is; -1 if it is none of ours. */
+/* The protocol version of a message of eps, known or not; -1 if it is no such message. */
 int message_version(const uint8_t *buf, size_t n);
 
 /* "HELLO"; for logs. A constant string, "?" outside the enum. */
