@@ -21,8 +21,8 @@ static struct peer *find_peer(struct session *s)
 
 /* ---- attached --------------------------------------------------------------------------------------------------- */
 
-/* Leaves cores to the devices, from the first worker with a device of its own on, and for good. The team never grows
- * again: the system may have no thread left by then. */
+/* Leaves cores to the devices once the first worker with a device attaches, and for good. The team never grows again:
+ * the system may have no thread left by then. */
 static void leave_cores(struct daemon *d, const struct peer *worker)
 {
     if (!worker->backend || worker->backend->takes_turns)
@@ -62,8 +62,7 @@ static void refuse_role(struct peer *peer)
     peer_refuse(peer, "a message that its role does not send");
 }
 
-/* Whether to carry out a client's request. Its job may have ended, and the client been told, while the request was
- * under way: such a request is ignored. */
+/* True if a client's request must be carried out. It is ignored if its job ended while it was in transfer. */
 static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
 {
     if (peer->role != ROLE_CLIENT)
@@ -94,7 +93,7 @@ static void on_stop(struct daemon *d, struct peer *peer)
         settle_ask_to_stop(d, "by request");
 }
 
-/* Whether a viewer may have the weights of the job. If not, it has been told why. */
+/* True if a viewer may have the weights of the job. If not, it has been told why. */
 static bool viewer_may(const struct daemon *d, struct peer *peer)
 {
     struct error err;

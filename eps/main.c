@@ -34,10 +34,10 @@ static const char usage[] =
     "Exit status: 0 stopped, 1 failed, 2 wrong usage.\n";
 
 struct arguments {
-    const char *address, *group; /* NULL: not said */
+    const char *address, *group; /* NULL: unset */
     bool is_private;
-    long parent;        /* 0: not said */
-    uint64_t host_mem;  /* 0: not said */
+    long parent;        /* 0: unset */
+    uint64_t host_mem;  /* 0: unset */
     const char *answer; /* what --help or --version prints */
 };
 

@@ -186,12 +186,12 @@ static void end(struct daemon *d)
 }
 
 /* Does the first of these that is due; false: none is.
- *   1. A posted event. A save's version was fixed when the save was asked for, by the relay's state then. So its reader
+ *   1. A posted event. A save's version was fixed when the save was requested, by the relay's state then. So its reader
  *      is announced before anything else reaches the relay.
  *   2. The release of a written unit. It comes before anything more is opened or folded: the unit's next fold may free
  *      the slot that a worker, and so the step, waits for.
  *   3. The step ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
- *      an update of that step ends. So the job does not rest between two steps that were both asked for.
+ *      an update of that step ends. So the job does not rest between two steps that were both requested.
  *   4. A finished task of the optimizer thread. It comes last because it may end the job. */
 static bool take_next(struct daemon *d)
 {
@@ -216,8 +216,8 @@ static bool take_next(struct daemon *d)
  *   5. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
  *   6. The writer's next task. It comes this late to include every unit that is ready. It comes after 5, so that saves
  *      that were given up are discarded instead of written on.
- *   7. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 6, which says whether a
- *      save does. The next job may end at once: then all of this runs again. */
+ *   7. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 6, which decides whether
+ *      a save still uses it. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {
     if (d->job.state == JOB_ENDING && !updater_pending(d->hub.updater))

@@ -1,4 +1,4 @@
-/* eps/base/hub.h - what the parts of the daemon share: the attached peers, and the events that parts post to each other.
+/* eps/base/hub.h - shared by all parts of the daemon: the attached peers, and the events that parts post to each other.
  *
  * One thread, libuv's loop, runs all parts. A second thread, the optimizer's (eps/store/updater.h), computes. Parts
  * call downwards only: dispatch and watch, steps and evaluate, save, job, hub. A part posts an event to reach a part
@@ -31,7 +31,7 @@ struct peer {
     bool refused; /* it is at fault, and its session is ending */
     /* What a viewer asked (eps/observe/look.h): */
     unsigned n_asked;   /* answers to MEMORY that wait for figures from the system */
-    uint32_t n_awaited; /* its question for the status waits until so many workers are attached; 0: no question waits */
+    uint32_t n_awaited; /* its status request waits until this many workers are attached; 0: no request waits */
     /* Of a worker, to the end of the struct: */
     char device[32], model[64];
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */

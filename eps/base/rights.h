@@ -10,10 +10,10 @@ int rights_stop(const struct peer *peer, struct error *err);
 int rights_output(const struct peer *client, struct error *err);
 /* -EINVAL unless all are regular files open for writing at offsets. Regular files never block. */
 int rights_files(const int *fds, unsigned n, struct error *err);
-/* Whether the worker may append to the client's trace: the worker's user is the client's or the daemon's. */
+/* True if the worker may append to the client's trace: its user is the client's or the daemon's. */
 bool rights_trace(const struct peer *worker, const struct peer *client);
-/* Whether a viewer may have the weights of the client's job. 0 without a client (NULL): callers report that there is
- * no job. */
+/* Checks that a viewer may have the weights of the client's job. 0 without a client (NULL): callers report that there
+ * is no job. */
 int rights_save(const struct peer *peer, const struct peer *client, struct error *err);
 
 #endif

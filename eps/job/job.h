@@ -16,7 +16,7 @@ enum job_state {
     JOB_NONE,
     JOB_LOADING,    /* until the optimizer thread has drawn or read the weights */
     JOB_ASSIGNING,  /* until every worker has answered */
-    JOB_RESTING,    /* until a step or an evaluation is asked for */
+    JOB_RESTING,    /* until a step or an evaluation is requested */
     JOB_STEPPING,   /* until the last step opened is done */
     JOB_EVALUATING, /* until every worker has reported its sum */
     JOB_GENERATING, /* until the worker has run the tokens that the client named */
@@ -28,7 +28,7 @@ struct job {
     struct hub *hub;
     enum job_state state;   /* assigned by job_enter alone */
     struct peer *client;    /* NULL once it has left, or has been told that the job ended */
-    bool closing;           /* the client asked for the end; CLOSE answers it once memory is given back */
+    bool closing;           /* the client requested the end; CLOSE answers it once memory is given back */
     struct message request; /* the JOB */
     struct segment config;  /* text of config.json, ended by a 0; shared with the workers */
     size_t config_bytes;
@@ -74,19 +74,19 @@ static inline bool job_trains(const struct job *job)
     return job_goal(job)->purpose == PLAN_TRAIN;
 }
 
-/* Whether the job holds its updates until the whole step is known to be good. */
+/* True if the job holds its updates until the whole step is known to be good. */
 static inline bool job_is_fenced(const struct job *job)
 {
     return job_trains(job) && job_goal(job)->fenced;
 }
 
-/* Whether the job can save checkpoints. */
+/* True if the job can save checkpoints. */
 static inline bool job_has_output(const struct job *job)
 {
     return job->output >= 0 || job->request.job.files;
 }
 
-/* Whether steps may be opened and the relay may be fed. */
+/* True if steps may be opened and the relay may be fed. */
 static inline bool job_is_open(const struct job *job)
 {
     return job->state == JOB_RESTING || job->state == JOB_STEPPING || job->state == JOB_EVALUATING;
@@ -115,9 +115,9 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
 /* Ends the job in any state. Code 0: the client sent CLOSE. Nothing new begins; tasks under way finish. Does nothing if
  * there is no job. */
 void job_end(struct job *job, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Whether a worker or the optimizer thread still uses the memory of an ending job without saves. */
+/* True if a worker or the optimizer thread still uses the memory of an ending job without saves. */
 bool job_is_in_use(const struct job *job);
-/* Nobody uses it: has the optimizer thread give the memory back. */
+/* Once it is unused: has the optimizer thread give the memory back. */
 void job_unload(struct job *job);
 /* Frees the rest; then there is no job. Returns the client that waits for CLOSE, or NULL. */
 struct peer *job_free(struct job *job);

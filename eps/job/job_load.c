@@ -113,7 +113,7 @@ static void touch(const struct segment *segment)
         memset(segment->base, 0, segment->bytes);
 }
 
-/* All pages of the segment are allocated before the first step. So the ledger agrees with the system, and no step
+/* All pages of the segments are allocated before the first step. So the ledger agrees with the system, and no step
  * waits for a page. */
 static void touch_segments(const struct job *job)
 {

@@ -1,4 +1,4 @@
-/* eps/job/side.h - a job's side file: what the client has kept in every checkpoint beside weights and moments.
+/* eps/job/side.h - a job's side file: what each checkpoint stores for the client beside weights and moments.
  *
  * It is JSON, {"options": {...}, "files": {NAME: TEXT, ...}}: the run's options, and files such as the tokenizer's. */
 #ifndef EPS_JOB_SIDE_H

@@ -3,7 +3,7 @@
  * Whatever the daemon waits for, somebody owes. A worker owes the answer to ASSIGN or RELEASE, its part of an
  * evaluation, or the next loss or contribution of the step. The optimizer thread owes what it was given. Each has a
  * count that rises as it works. A worker's counts device operations and comes with its PONGs. The optimizer thread's
- * counts tasks done and runs of a file read. Whoever owes something hangs if their count stands still for too long.
+ * counts tasks done and runs of a file read. A party that owes something hangs if its count does not rise for too long.
  * A worker that waits for weights, for a slot or for its next share owes nothing.
  *
  * Too long is 60 ticks, or eight times the longest silence that it has come back from, whichever is more. Time for a
@@ -84,7 +84,7 @@ static void watch_worker(const struct watch *watch, struct peer *worker)
     peer_refuse(worker, reason);
 }
 
-/* Its largest task: a unit's update; or, for a loading job, all memory that it takes and what it reads then. */
+/* Its largest task: a unit's update; or, for a loading job, the memory that it takes and the files that it reads. */
 static double optimizer_allowance(const struct job *job)
 {
     uint64_t most = 0;

@@ -11,7 +11,7 @@ struct watch {
     bool hung; /* the optimizer thread hangs, so the daemon must end */
 };
 
-/* Call each second. True: the optimizer thread hangs, and the client has had a second to read why. The process must
+/* Call each second. True: the optimizer thread hangs, the client has had a second to read why, and the process must
  * end. */
 bool watch_tick(struct watch *watch);
 

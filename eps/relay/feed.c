@@ -90,7 +90,7 @@ static void cover(struct relay *r, bool skipped)
 
 /* ---- parts and who has them ------------------------------------------------------------------------------------- */
 
-/* A part belongs to one worker, in one attempt. Only that worker, in that attempt, speaks for it. */
+/* A part belongs to one worker, in one attempt; only in it may that worker send the part's loss and contributions. */
 static bool is_current(const struct relay *r, uint32_t worker, uint32_t part, uint32_t attempt)
 {
     return r->parts[part].owner == worker && r->parts[part].attempt == attempt;
@@ -102,8 +102,7 @@ static bool is_unfinished(const struct relay *r, uint32_t part)
     return !r->covered && r->parts[part].n_sure < r->n_names_of_part;
 }
 
-/* Version t of every unit is still there: kept for replay, or because no unit can have been updated without the
- * part. */
+/* Version t of every unit is still there: kept for replay, or as no unit can have been updated without the part. */
 static bool can_redo(const struct relay *r, uint32_t part)
 {
     return r->config.replay || r->config.fenced || !r->parts[part].n_sure;
@@ -204,8 +203,8 @@ static void on_lost(struct relay *r, uint32_t worker)
     assign_parts(r);
 }
 
-/* A part's numbers are not finite. The first time, the worker is at fault: it is named and lost. The second time,
- * the model is. */
+/* A part's numbers are not finite. The first time, the worker is at fault: it is named and lost. The second time, the
+ * model is. */
 static void fault(struct relay *r, uint32_t worker, uint32_t part)
 {
     r->parts[part].n_faults++;

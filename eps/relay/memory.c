@@ -1,5 +1,4 @@
-/* eps/relay/memory.c - the relay's arrays, all allocated before an event is looked at; the tables of a step; what
- * observers are shown of them.
+/* eps/relay/memory.c - the relay's arrays, all allocated before an event is handled; a step's tables; observers' views.
  *
  * No array ever shrinks. So a run stops allocating once nothing larger comes: no more workers, no longer step. */
 #include "eps/relay/relay_state.h"

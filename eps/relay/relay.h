@@ -37,11 +37,11 @@ enum relay_event_kind {
     RELAY_LOST,         /* worker; final */
     RELAY_OPEN,         /* step, visits, n_slices, frozen, owners */
     RELAY_PULL,         /* worker, step (the version), unit */
-    RELAY_LOSS,         /* worker, name (but for visit and slice), ok */
+    RELAY_LOSS,         /* worker, name (without visit and slice), ok */
     RELAY_CONTRIBUTION, /* worker, name, slot */
     RELAY_FOLDED,   /* unit, name.slice, ok: from the optimizer thread; not ok: not finite, and nothing was folded */
     RELAY_UPDATED,  /* unit */
-    RELAY_SAVE,     /* reader comes */
+    RELAY_SAVE,     /* reader attaches */
     RELAY_RELEASED, /* reader has read unit */
 };
 
@@ -116,7 +116,7 @@ uint64_t relay_cut(const struct relay *relay);
  * contribution of the mark is missing. UINT32_MAX: nobody. */
 uint32_t relay_owes(struct relay *relay);
 
-/* Whether the open step needs nothing more of workers, only folds: its losses are known, and each of its
+/* True if the open step needs only folds, and nothing more from workers: its losses are known, and each of its
  * contributions was folded or is in an inbox. When this is possible at all, the call costs the occupied slots. */
 bool relay_has_all(const struct relay *relay);
 

@@ -1,5 +1,4 @@
-/* eps/relay/relay_state.h - what the relay remembers. For eps/relay/ alone; everyone else includes
- * eps/relay/relay.h.
+/* eps/relay/relay_state.h - the relay's state. For eps/relay/ alone; everyone else includes eps/relay/relay.h.
  *
  * The specification asks about sets ("are all names of this unit folded?"). Here each set is a bit for each name and
  * a count for each question. So an event costs the occupied inbox slots, not names times slots: 0.5 us with 4,096
@@ -145,8 +144,7 @@ bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const st
 void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag);
 /* Says that a slot may be written again. */
 void relay_free_slot(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag);
-/* Empties a slot if it still holds this contribution. Its worker may have been lost since, and another may have its
- * place. */
+/* Empties a slot if it still holds this contribution. Its worker may have been lost since, and replaced. */
 void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag);
 /* Empties every slot that holds this name of the open step. The name was redone while it was being folded. */
 void relay_clear_name(struct relay *r, uint32_t name);

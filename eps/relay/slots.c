@@ -1,10 +1,10 @@
-/* eps/relay/slots.c - who is attached, what is in the slots of their inboxes, and which contribution is folded next. */
+/* eps/relay/slots.c - the attached workers, the slots of their inboxes, and the next contribution to fold. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* A worker's place in the sorted list, whether it is there or not. */
+/* A worker's place in the sorted list; if it is absent, where it belongs. */
 static uint32_t worker_index(const struct relay *r, uint32_t id)
 {
     uint32_t low = 0, high = r->n_workers;

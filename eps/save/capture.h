@@ -1,8 +1,8 @@
 /* eps/save/capture.h - writes one version of the model to disk: as a checkpoint in the output directory, or as a
  * snapshot into a viewer's files.
  *
- * Units come in any order. Each must stand still while it is written. Calls wait for disks, so they are not for the
- * loop thread; one thread at a time. */
+ * Units come in any order. None may change while it is written. Calls wait for disks, so they are not for the loop
+ * thread; one thread at a time. */
 #ifndef EPS_SAVE_CAPTURE_H
 #define EPS_SAVE_CAPTURE_H
 
@@ -47,8 +47,8 @@ struct capture {
  * call capture_discard then. */
 int capture_open(struct capture *capture, const struct capture_options *options, struct error *err);
 int capture_write(struct capture *capture, uint32_t unit, struct error *err);
-/* Call after all units are written. Writes the remaining files and flushes; a checkpoint also gets its name. Closes
- * everything. */
+/* Call after all units are written. Writes the other files, flushes, and closes all; a checkpoint also gets its
+ * name. */
 int capture_finish(struct capture *capture, struct error *err);
 /* Closes and removes what was made. Safe on a zeroed capture, and after finish. */
 void capture_discard(struct capture *capture);

@@ -1,6 +1,6 @@
 /* eps/save/save.h - checkpoints and snapshots, while the job goes on training.
  *
- * save.c brings each to its end. save_request.c judges who asks, and begins it. */
+ * save.c finishes each. save_request.c checks the request and begins it. */
 #ifndef EPS_SAVE_SAVE_H
 #define EPS_SAVE_SAVE_H
 
@@ -26,11 +26,11 @@ void save_free(struct saves *saves);
 void save_on_client(struct saves *saves, const struct message *m);
 void save_on_viewer(struct saves *saves, struct peer *viewer, const struct message *m);
 void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, unsigned n_fds); /* takes fds */
-/* The client has done what it was asked to do with a checkpoint of its own. */
+/* The client has carried out a request on its own checkpoint files (enum message_output). */
 void save_on_output_done(struct saves *saves, const struct message *m, const int *fds, unsigned n_fds); /* takes fds */
 /* The relay has just opened the job's first step: announces the readers that waited for it. */
 void save_on_first_step(struct saves *saves);
-/* RELAY_CAPTURE: a unit stands still until it is released. */
+/* RELAY_CAPTURE: a unit does not change until it is released. */
 void save_on_capture(struct saves *saves, const struct relay_action *a);
 /* EVENT_WRITTEN. */
 void save_on_written(struct saves *saves);

@@ -119,7 +119,7 @@ void save_on_client(struct saves *saves, const struct message *m)
     }
 }
 
-/* Whether the job can be saved now, as a checkpoint or a snapshot: 0, or why not. */
+/* Checks that the job can be saved now, as a checkpoint or a snapshot: 0, or why not. */
 static int check_job(const struct job *job, bool checkpoint, struct error *err)
 {
     if (job->state == JOB_NONE || !job_trains(job))

@@ -1,5 +1,5 @@
-/* eps/save/save_state.h - the state of a checkpoint or snapshot under way. For eps/save/save.c, which brings it to
- * its end, and eps/save/save_request.c, where it begins; everyone else includes eps/save/save.h. */
+/* eps/save/save_state.h - the state of a checkpoint or snapshot under way. For eps/save/save.c, which finishes it, and
+ * eps/save/save_request.c, which begins it; everyone else includes eps/save/save.h. */
 #ifndef EPS_SAVE_SAVE_STATE_H
 #define EPS_SAVE_SAVE_STATE_H
 
@@ -52,7 +52,7 @@ struct save {
     uv_work_t work;
 };
 
-/* A unit stands still at the save's version, so it may be written. */
+/* A unit is held at the save's version, so it may be written. */
 void save_capture_unit(struct save *s, uint32_t unit);
 /* Posts that the relay must hear of the save's reader. */
 void save_announce(struct save *s);

@@ -452,7 +452,7 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
                           (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job_goal(job)->grad));
 }
 
-/* Whether the message belongs to a step that was skipped while the worker was still in it. If so, it has been
+/* True if the message belongs to a step that was skipped while the worker was still in it. If so, it has been
  * answered. */
 static bool is_of_skipped(struct steps *steps, struct peer *worker, const struct message *m)
 {
@@ -519,8 +519,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
 
 /* ---- the optimizer thread --------------------------------------------------------------------------------------- */
 
-/* A fault that no later step can mend. The relay never hears of this unit, so no reader captures it and nothing of
- * it is saved. */
+/* A fault that no later step can mend. The relay never hears of this unit, so no reader captures or saves it. */
 static void end_not_finite(struct job *job, const struct updater_task *work)
 {
     char unit[MODEL_NAME_BYTES];

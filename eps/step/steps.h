@@ -14,8 +14,8 @@ struct steps_recent {
 };
 
 /* Fenced commit: nothing of a step touches the weights until the whole step is known to be good. So the gradient can be
- * clipped before the first update, and a step that is not finite leaves no trace. The norm needs no pass of its own at
- * the end: the last fold of a unit computes the unit's sum of squares, and one addition a unit remains. */
+ * clipped before the first update, and a step that is not finite leaves no trace. The norm needs no extra pass at the
+ * end: the last fold of a unit computes the unit's sum of squares, and one addition per unit remains. */
 struct fence {
     uint32_t n_units;  /* 0: the job is not fenced */
     double *squares;   /* (n_units) of each unit's whole gradient: written by the optimizer thread; borrowed */
@@ -33,7 +33,7 @@ struct steps {
     bool arrived;         /* the relay's last step has all it needs of the workers, and the client was told */
     bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
     struct message ahead; /* its OPEN_STEP */
-    uint64_t told_ahead;  /* the last step ahead that workers were told of; MESSAGE_NO_STEP: none */
+    uint64_t told_ahead;  /* the last step announced to workers ahead; MESSAGE_NO_STEP: none */
     /* The open step: */
     uint64_t n_valid;
     uint32_t buffer;
@@ -53,7 +53,7 @@ struct steps {
 int steps_init(struct steps *steps, struct error *err);
 void steps_free(struct steps *steps);
 
-/* Whether the job's state permits OPEN_STEP. */
+/* True if the job's state permits OPEN_STEP. */
 bool steps_may_open(const struct steps *steps);
 /* The job may have ended when any of these returns. */
 void steps_open(struct steps *steps, const struct message *m);

@@ -230,9 +230,8 @@ static void round_moments(uint16_t *restrict m16, uint16_t *restrict v16, const 
     }
 }
 
-/* random_philox on several quads at once, one in each 64-bit lane. Compilers do not find this multiplication by
- * themselves: it takes the lower half of each lane and gives 64 bits. The upper halves of its operands hold earlier
- * values. */
+/* random_philox on several quads at once, one in each 64-bit lane. Compilers do not find this multiplication: it takes
+ * the lower half of each lane and gives 64 bits. The upper halves of its operands hold earlier values. */
 #if defined __AVX512F__
 typedef uint64_t lanes __attribute__((vector_size(64)));
 #define MULTIPLY(a, b) ((lanes)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))

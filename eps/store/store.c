@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A walk over a slice, run by run: a run lies in one trained piece, so it decays or does not. All passes over a slice go this
- * way, the first touch too, so that the same thread comes to the same pages each time. */
+/* A walk over a slice, run by run: a run lies in one trained piece, so it decays or does not. All passes over a slice
+ * use it, the first touch too, so that the same thread works on the same pages each time. */
 struct walk {
     const struct model *model;
     const struct model_unit *unit;

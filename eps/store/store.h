@@ -1,6 +1,6 @@
-/* eps/store/store.h - the units: relayed weights, what completes them, moments, sums.
+/* eps/store/store.h - the units: relayed weights, low halves of a split master, moments, sums.
  *
- * Bytes a parameter (each block but the weights has model.trained_n elements, unless said otherwise):
+ * Bytes per parameter (each block but the weights has model.trained_n elements, unless said otherwise):
  *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment (model.segment_n), which workers map read-only; in fp32 it
  *                                             is the master
  *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
@@ -9,16 +9,16 @@
  *   LEDGER_SUM            4                   training with a fenced commit: the gradient, held until the step is known
  *                                             good
  *   LEDGER_TIED           4                   training, not fenced: tied units alone, each as model_rounded
- *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as model_rounded;
- *                                             of units, here and above, the trained elements
- *   LEDGER_OTHER          tables, each that is over 4 KiB: 8 (sums) + 8 (updates) bytes a unit, 4 an accumulator; and
- *                         training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES where not all is fp32
- * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more. An evaluation takes 4 or 2, and so do frozen tensors:
- * in bf16 these weights are the file's, rounded to nearest.
+ *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as
+ *                                             model_rounded; here and above, trained elements only
+ *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 4 per accumulator; in training, for
+ *                         files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32
+ * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more. An evaluation takes 4 or 2, and so do frozen
+ * tensors: in bf16 these weights are the file's, rounded to nearest.
  *
  * All but the segment is private to the daemon. Memory is bound by hwloc, requested in huge pages and page-locked where
- * the system allows (eps/store/memory.h), and first touched by the optimizer's threads, in the ranges in which they will
- * work. No memory is allocated after store_init. */
+ * the system allows (eps/store/memory.h), and first touched by the optimizer's threads, in the ranges in which they
+ * will work. No memory is allocated after store_init. */
 #ifndef EPS_STORE_STORE_H
 #define EPS_STORE_STORE_H
 
@@ -47,7 +47,7 @@ struct store {
     struct store_options options;
     const struct optimizer_kernel *kernel; /* this machine's best */
     struct segment weights;                /* model.segment_n elements of the precision, units at their offsets */
-    int16_t *low;               /* (trained_n) what completes bf16 weights; NULL in fp32 and without training */
+    int16_t *low;               /* (trained_n) low halves of a split master; NULL in fp32 and without training */
     float *m, *v;               /* (trained_n) each, the same offsets; NULL without training, or if they are these: */
     uint16_t *m16, *v16;        /* (trained_n) each */
     float *held;                /* (trained_n) fenced: the sum of the contributions; else NULL */
@@ -59,7 +59,7 @@ struct store {
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */
     uint64_t *updates;         /* (n_units) Adam's t of the unit */
     struct store_files *files; /* training: for one save after the other; owned */
-    unsigned denied;           /* MEMORY_...: what the system did not allow (eps/store/memory.h) */
+    unsigned denied;           /* MEMORY_...: refused by the system (eps/store/memory.h) */
     struct ledger *ledger;     /* borrowed */
     uint64_t ledgered[LEDGER_CATEGORIES]; /* what store_free gives back */
 };
@@ -91,8 +91,8 @@ int store_load_moments(struct store *store, int fd, struct error *err);
 /* A unit's weights. The store's are fp32 (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
 
-/* n parameters of a unit, from its element `first` on, all trained or all frozen; part: whose fold their rounding is for.
- * In an evaluation, and for frozen ones, there are no moments, and bf16 weights have no low halves. */
+/* n parameters of a unit, from its element `first` on, all trained or all frozen; part: whose fold their rounding is
+ * for. In an evaluation, and for frozen ones, there are no moments, and bf16 weights have no low halves. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part);
 
 /* The tasks of the optimizer thread. slice: 0-based, of MODEL_SLICE elements.

@@ -255,8 +255,8 @@ static uint64_t offset_of(const struct store_files *files, enum array array, con
     return files->moments.offsets[moment_tensor(model, array == SECOND_MOMENT, piece->tensor)] + first;
 }
 
-/* Pieces that are adjacent in the unit and in the file, such as those of a block, are written as one. Trained and frozen
- * ones have different forms. */
+/* Pieces that are adjacent in the unit and in the file, such as those of a block, are written as one. Trained and
+ * frozen ones have different forms. */
 static int write_array(const struct store_files *files, uint32_t unit, enum array array, struct error *err)
 {
     const struct model *model = files->store->model;

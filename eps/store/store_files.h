@@ -1,10 +1,10 @@
 /* eps/store/store_files.h - model.safetensors and optimizer.safetensors, written unit by unit.
  *
- * A checkpoint's units are captured in the order in which the relay holds them still, while the optimizer goes on
- * with the others. So both files are laid out in advance, and each unit's weights and moments are written to their
- * places when it is captured. They are hashed and written in runs of at most 4 MiB. Arrays that are fp32, as the
- * files are, are written from the store's own memory. Others are joined or widened, one run at a time and exactly,
- * in the store's buffer of that size.
+ * A checkpoint's units are captured in the order in which the relay holds them back, while the optimizer works on the
+ * others. So both files are laid out in advance, and each unit's weights and moments are written to their places when
+ * it is captured. They are hashed and written in runs of at most 4 MiB. Arrays that are fp32, as the files are, are
+ * written from the store's own memory. Others are joined or widened, one run at a time and exactly, in the store's
+ * buffer of that size.
  *
  * One save at a time: begin, then each unit once, then end. Every call blocks on the disk and is meant for the
  * checkpoint thread. store_files_write reads that unit of the store and nothing else of it. After a failed call the
@@ -42,7 +42,7 @@ void store_files_free(struct store_files *files); /* safe on a zeroed one */
 int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
                       struct error *err);
 
-/* Writes a unit as it is now: weights, moments, its count of updates. The unit must stand still meanwhile. */
+/* Writes a unit as it is now: weights, moments, its count of updates. The unit must not change meanwhile. */
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err);
 
 /* After every unit (asserted): writes "updates", and flushes both files if there is a checkpoint. */

@@ -102,7 +102,7 @@ static void remove_at(struct updater_task *tasks, size_t *n, size_t i)
     --*n;
 }
 
-/* This thread's, to come. */
+/* Sets the size of this thread's later teams. */
 static void use_threads(unsigned n)
 {
     (void)n; /* where there is no OpenMP */
