@@ -1,25 +1,25 @@
-/* device/device.h - what a device can do: the operations that layers are written over.
+/* device/device.h - the operations of a device, over which layers are written.
  *
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
  * written once. All tensors are row-major views: a pointer and a row stride in elements. No operation allocates,
  * synchronises or reads back to the host. The caller provides scratch, sized by the backend's table in
  * proto/plan/backend.h.
  *
- * Calls queue work and return. There are three queues, each of which runs in call order: copies to the device, copies to
- * the host, and computation. Only follow() orders one queue after another; only finish() and sync() make the host wait. On
- * the CPU the work is done when the call returns.
+ * Calls queue work and return. There are three queues, each of which runs in call order: copies to the device, copies
+ * to the host, and computation. Only follow() orders one queue after another; only finish() and sync() make the host
+ * wait. On the CPU the work is done when the call returns.
  *
  * Values are weights, activations and gradients of activations: every `void *` here. They have the number type that the
- * device was opened with. Sums over a step or a row (contributions, statistics, log-sum-exp, logits) are always fp32, and
- * so is arithmetic inside operations. Results are rounded once, to nearest, ties to even (proto/base/number.h).
+ * device was opened with. Sums over a step or a row (contributions, statistics, log-sum-exp, logits) are always fp32,
+ * and so is arithmetic inside operations. Results are rounded once, to nearest, ties to even (proto/base/number.h).
  *
- * Determinism: the result of every operation depends on its arguments alone, never on the number of threads. The division
- * of rows into calls changes no bit of an operation on single rows, nor of matmul: the order in which an element is summed
- * depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over_rows or with beta 1)
- * depend on the rows of a call; each call adds to the destination once.
+ * Determinism: the result of every operation depends on its arguments alone, never on the number of threads. The
+ * division of rows into calls changes no bit of an operation on single rows, nor of matmul: the order in which an
+ * element is summed depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over_rows
+ * or with beta 1) depend on the rows of a call; each call adds to the destination once.
  *
- * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/base/random.h) >= random_threshold(p), then
- * scaled by 1/(1-p). p = 0 draws nothing. */
+ * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/base/random.h) >= random_threshold(p),
+ * then scaled by 1/(1-p). p = 0 draws nothing. */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
 
@@ -82,11 +82,11 @@ struct device_matmul {
     void *pre;        /* (m, n), stride c_stride: written by BIAS_ACTIVATION, read by ACTIVATION_GRADIENT */
 };
 
-/* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one buffer qkv:
- * queries from 0 on, width of them, head h at h*width/n_heads; keys behind them, and values behind these, of n_kv_heads
- * heads of the same width each. Neighbouring query heads share a head of keys and values, n_heads/n_kv_heads of them.
- * Ainslie et al., arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao
- * et al., arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums the gradients of shared keys and values head by
+/* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one
+ * buffer qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads
+ * of the same width each. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie
+ * et al., arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et
+ * al., arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by
  * head. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
@@ -103,8 +103,8 @@ struct device_attention {
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
 
-/* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys and
- * values to the cache. Each query sees the keys of all positions up to its own. No dropout. */
+/* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys
+ * and values to the cache. Each query sees the keys of all positions up to its own. No dropout. */
 struct device_attention_cached {
     size_t first, n_tokens, n_heads, width;
     size_t n_kv_heads;  /* as in struct device_attention */
@@ -112,8 +112,7 @@ struct device_attention_cached {
     float scale;        /* > 0 */
     const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
     void *out;          /* (n_tokens, width) */
-    void *
-        cache; /* cache_bytes() of proto/plan/backend.h, laid out as the backend likes: of any content from `first` on */
+    void *cache;   /* cache_bytes() of proto/plan/backend.h, in the backend's own layout; undefined from `first` on */
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
 
@@ -139,9 +138,9 @@ struct device_norm {
     float *bias_gradient;   /* (n), backward, +=; NULL: not computed, or no bias */
 };
 
-/* Rotary positions. A head's first n_rotated columns are n_rotated/2 pairs (j, j + n_rotated/2), each turned in its plane:
- * of the token at position p by the angle p * frequencies[j]. Su et al., arXiv:2104.09864, with the halves apart as
- * Hugging Face has them. A rotation's gradient is the inverse rotation. */
+/* Rotary positions. A head's first n_rotated columns are n_rotated/2 pairs (j, j + n_rotated/2), each rotated in its
+ * plane, for the token at position p by the angle p * frequencies[j]. Su et al., arXiv:2104.09864, with separate halves
+ * as in Hugging Face's models. A rotation's gradient is the inverse rotation. */
 struct device_rope {
     size_t n_rows, n_tokens, n_heads, head_width;
     size_t n_rotated;          /* even, at most head_width and DEVICE_MAX_ROTATED; columns beyond stay as they are */
@@ -167,8 +166,8 @@ struct device_glu {
     size_t gradient_stride; /* of both */
 };
 
-/* y = x + dropout(h), or dropout(h) without x. Element of a row: token*n + column. Dropout's backward is the same operation
- * without x, applied to the gradient of y. */
+/* y = x + dropout(h), or dropout(h) without x. Element of a row: token*n + column. Dropout's backward is the same
+ * operation without x, applied to the gradient of y. */
 struct device_dropout_add {
     size_t n_rows, n_tokens, n;
     const void *x; /* (n_rows*n_tokens, n), or NULL */
@@ -192,31 +191,30 @@ struct device_embed {
 /* y row r*n_tokens+t += table row t. */
 struct device_position {
     size_t n_rows, n_tokens, n;
-    const void *table;      /* (n_tokens, n), forward; wherever that of struct device_embed may be */
+    const void *table;      /* (n_tokens, n), forward; in any memory that struct device_embed allows */
     void *y;                /* (n_rows*n_tokens, n), forward, += */
     const void *y_gradient; /* the same shape, backward */
     float *table_gradient;  /* (n_tokens, n), backward: row t += the sum over rows r, in order */
 };
 
 /* Softmax and cross entropy over a vocabulary that comes in chunks: this chunk has the logits of labels
- * first .. first+n-1. A logit that is NaN or +infinity makes the loss a NaN. Elements from n up to the stride are padding:
- * of any content, and ignored. */
+ * first .. first+n-1. A logit that is NaN or +infinity makes the loss a NaN. Elements from n up to the stride are
+ * padding: of any content, and ignored. */
 struct device_cross_entropy {
     size_t m, n, logits_stride;
     uint32_t first;
     bool start;             /* log_sum_exp: this is the rows' first chunk */
-    float *logits;          /* (m, n), read by log_sum_exp; cross_entropy_gradient puts their gradient in their place */
+    float *logits;          /* (m, n), read by log_sum_exp; cross_entropy_gradient overwrites them by their gradient */
     const uint32_t *labels; /* (m); rows whose label is MESSAGE_NO_LABEL's value (UINT32_MAX) count for nothing */
-    float *
-        running; /* (m, 3): maximum, sum of exp(logit - maximum), logit of the label; written by log_sum_exp, then read */
-    float scale; /* cross_entropy_gradient */
+    float *running;         /* (m, 3): maximum, sum of exp(logit - maximum), the label's logit; log_sum_exp writes it */
+    float scale;            /* cross_entropy_gradient */
 };
 
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
 
-    /* Reads the properties of device `index`, and loads everything that open() needs. -ENODEV with a sentence: the device
-     * is missing, too old or not permitted, or its driver is; -ENOMEM. */
+    /* Reads the properties of device `index`, and loads everything that open() needs. -ENODEV with a sentence: the
+     * device is missing, too old or not permitted, or its driver is; -ENOMEM. */
     int (*probe)(unsigned index, struct device_facts *facts, struct error *err);
 
     /* Claims device `index` for values of one type, and an arena of exactly arena_bytes (> 0), zeroed; n_threads (> 0)
@@ -224,14 +222,15 @@ struct device_ops {
     int (*open)(struct device **out, unsigned index, enum number_type type, size_t arena_bytes, unsigned n_threads,
                 struct error *err);
     void (*close)(struct device *dev);
-    /* From now on each operation increments *done, and on the CPU each piece of a long operation: by __atomic_fetch_add,
-     * so that another thread can watch progress. Borrowed until close. */
+    /* From now on each operation, and on the CPU each piece of a long one, increments *done by __atomic_fetch_add, so
+     * that another thread can watch progress. Borrowed until close. */
     void (*count)(struct device *dev, uint64_t *done);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
 
     /* Page-locks host memory, so that the device reads it directly, and writes it if `writable`; until close or unlend.
-     * Copies work without it, more slowly. -errno with a sentence that names the limit; the memory is then unchanged. */
+     * Copies work without it, more slowly. -errno with a sentence that names the limit; the memory is then
+     * unchanged. */
     int (*lend)(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err);
     /* Undoes lend; nothing queued may use the memory any more. */
     void (*unlend)(struct device *dev, const void *host);
@@ -253,14 +252,14 @@ struct device_ops {
     int (*fault)(struct device *dev, struct error *err);
 
     void (*zero)(struct device *dev, void *x, size_t bytes);
-    /* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/plan/backend.h) before `from`, and may
-     * reach into what has been read; or it lies apart. */
+    /* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/plan/backend.h) before `from`, and
+     * may overlap it; or it lies apart. */
     void (*round_bf16)(struct device *dev, uint16_t *to, const float *from, size_t n);
     void (*matmul)(struct device *dev, const struct device_matmul *op);
     /* Lists the algorithms for a product whose results do not depend on the order of execution. */
     void (*propose)(struct device *dev, const struct device_matmul *op, struct products_candidates *out);
     /* From now on products of these classes use these algorithms where they apply; all others use the library's first
-     * choice. -ENOTSUP with a sentence for the log: some or all of them are unknown here, and ignored. */
+     * choice. -ENOTSUP with a sentence for the log: some or all are unknown here, and ignored. */
     int (*choose)(struct device *dev, const struct products *products, struct error *err);
 
     /* y = act(x), n elements; the same bits as matmul's epilogue. */
@@ -279,10 +278,10 @@ struct device_ops {
     void (*glu_backward)(struct device *dev, const struct device_glu *op);
 
     /* Before the first step: chooses, compiles and loads the implementation of attention for op's shape (its rows or
-     * fewer) and dropout, so that no step has to; forward only if qkv_gradient is NULL. way: the backward method that its
-     * scratch was planned for. Waits; overwrites the arrays of op. *told: a log line that names the implementation and the
-     * reason; empty if there is only one. Attention that was not prepared, has another shape, or has arrays not aligned to
-     * 16 bytes uses the backend's own kernels. */
+     * fewer) and dropout, so that no step has to; forward only if qkv_gradient is NULL. way: the backward method that
+     * its scratch was planned for. Waits; overwrites the arrays of op. *told: a log line that names the implementation
+     * and the reason; empty if there is only one. Attention that was not prepared, has another shape, or has arrays not
+     * aligned to 16 bytes uses the backend's own kernels. */
     void (*prepare_attention)(struct device *dev, const struct device_attention *op, enum plan_attention way,
                               char told[DEVICE_TOLD]);
     void (*attention)(struct device *dev, const struct device_attention *op);
@@ -300,9 +299,9 @@ struct device_ops {
     void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
     /* loss (m) in double = -log p of the label, from running; 0 without a label. */
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
-    /* Overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a label. The gradient is
-     * values: its row i begins where row i of the logits did, so its stride in elements is that of the logits times
-     * device_wide(type). Elements from n up to the stride become 0. */
+    /* Overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a label. The gradient has
+     * the values' type: its row i begins where row i of the logits did, so its stride in elements is that of the logits
+     * times device_wide(type). Elements from n up to the stride become 0. */
     void (*cross_entropy_gradient)(struct device *dev, const struct device_cross_entropy *op);
 };
 
@@ -313,7 +312,7 @@ static inline void device_count(uint64_t *done)
     __atomic_fetch_add(done, 1, __ATOMIC_RELAXED);
 }
 
-/* Of struct device_attention, of which neither width nor heads is 0. */
+/* For struct device_attention; neither width nor heads may be 0. */
 static inline size_t device_kv_heads(size_t n_heads, size_t n_kv_heads)
 {
     return n_kv_heads ? n_kv_heads : n_heads;

@@ -33,7 +33,7 @@ const struct device_ops *device_load(const char *path, struct error *err)
     return NULL;
 }
 
-/* Where the running program is. */
+/* The running program's directory. */
 static const char *find_directory(char program[PATH_MAX])
 {
     const ssize_t n = readlink("/proc/self/exe", program, PATH_MAX - 1);

@@ -1,7 +1,7 @@
 /* device/find.h - backends by name.
  *
- * The CPU's is part of the program. CUDA's is a module, eps-cuda.so, that is loaded when somebody asks for it: so the
- * programs run where no CUDA is, and start as fast. */
+ * The CPU's is part of the program. CUDA's is a module, eps-cuda.so, loaded on demand: so the programs run without
+ * CUDA, and start as fast. */
 #ifndef DEVICE_FIND_H
 #define DEVICE_FIND_H
 
@@ -14,12 +14,12 @@ struct device_module {
     const struct device_ops *ops;
 };
 
-/* "cpu", or "cuda" from the module beside the running program, else in the library directory that it is installed with.
- * NULL with a sentence: there is no such backend or module, or it does not load, or is of another build. What was loaded
- * stays until the process ends. */
+/* "cpu"; or "cuda" from the module beside the running program, else in the installed library directory. NULL with a
+ * sentence: there is no such backend or module, it does not load, or it belongs to another build. A loaded module stays
+ * until the process ends. */
 const struct device_ops *device_find(const char *name, struct error *err);
 
-/* Whether it is worth while to load CUDA's module, which takes a tenth of a second: it is there, and so is a driver. */
+/* True if CUDA's module and a driver exist: otherwise loading it would waste a tenth of a second. */
 bool device_find_cuda(void);
 
 /* The module of this path. */

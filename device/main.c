@@ -1,4 +1,4 @@
-/* eps-worker: owns one device and works for one daemon. The main thread talks, a second one computes:
+/* eps-worker: owns one device and works for one daemon. The main thread exchanges messages, a second one computes:
  * device/worker/compute.h. */
 #include "device/worker/compute.h"
 #include "device/worker/profile.h"
@@ -48,11 +48,10 @@ struct worker_process {
     struct compute_options options;
     int messages_held; /* session_hold_thread's, to the process's end */
     bool open, is_private;
-    char lost[sizeof(struct error)]; /* why this process is of no more use; empty while it is */
+    char lost[sizeof(struct error)]; /* why this process must end; empty while it works */
 };
 
-/* The compute thread may be in the middle of a layer, so the process ends without waiting for it: nothing of it
- * outlives the process. */
+/* The compute thread may be in the middle of a layer, so the process ends without waiting for it. */
 static void end(int code)
 {
     _exit(code);
@@ -93,7 +92,7 @@ static void on_closed(struct session *s, const char *reason)
     end(1);
 }
 
-/* A device that is lost takes no more of this process: another one may find it well. */
+/* A lost device is lost for this process only: a new process may be able to use it. */
 static void leave(struct worker_process *w, const struct error *err)
 {
     snprintf(w->lost, sizeof w->lost, "%s", err->text);
@@ -146,13 +145,12 @@ static void watch_signals(struct worker_process *w)
     process_take_signals();
 }
 
-/* A daemon that was started together with this worker may not have opened its door yet. A private one has: its client
- * is attached to it already. */
+/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. */
 static int attach(struct worker_process *w, const char *directory, const struct message *hello, struct error *err)
 {
     static const struct session_events events = {on_open, on_message, on_closed};
     static const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
-    sigset_t ending; /* held until watch_signals: taken from here */
+    sigset_t ending; /* held until watch_signals */
 
     sigemptyset(&ending);
     sigaddset(&ending, SIGTERM);
@@ -200,7 +198,7 @@ static int run(const char *directory, const struct compute_options *options, boo
         log_line("%s; it is taken to be as fast as most", err->text);
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);
     snprintf(hello.hello.model, sizeof hello.hello.model, "%s", device->facts.model);
-    /* Every thread there will ever be is made before anything is promised to the daemon. */
+    /* All threads are made before anything is promised to the daemon. */
     rc = process_check_threads(compute_threads(&w->options) + 1, err);
     if (!rc)
         rc = session_hold_thread(&w->messages_held, err);
@@ -221,12 +219,12 @@ static int run(const char *directory, const struct compute_options *options, boo
 struct arguments {
     const char *address;
     bool is_private;
-    long parent;        /* 0: not said */
-    const char *answer; /* all that was asked for: --help, --version */
+    long parent;        /* 0: unset */
+    const char *answer; /* what --help or --version prints */
     struct device_name device;
-    uint64_t budget; /* 0: not said */
+    uint64_t budget; /* 0: unset */
     uint64_t n_sharers;
-    const char *profile; /* file to measure for; NULL: not asked */
+    const char *profile; /* file to write measurements to; NULL: none */
 };
 
 static int parse_share(uint64_t *out, const char *text, struct error *err)
@@ -239,7 +237,7 @@ static int parse_share(uint64_t *out, const char *text, struct error *err)
     return error_set(err, -EDOM, "--share %.40s: a number of workers, 1 to %d", text, MESSAGE_MAX_PARTS);
 }
 
-/* False, and said why, if the command line is misused. */
+/* False if the command line is misused; a sentence has been printed. */
 static bool parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
@@ -302,7 +300,7 @@ static int measure(const char *path, const struct device_claim *device, struct e
     return rc ? rc : profile_write(&profile, path, device->ops->name, err);
 }
 
-/* All that was asked for, on the device that was. */
+/* Does what was requested, on the requested device. */
 static int work(const struct arguments *arguments, struct error *err)
 {
     struct compute_options compute = {.box = NULL};
@@ -337,12 +335,12 @@ int main(int argc, char **argv)
         fputs(arguments.answer, stdout);
         return 0;
     }
-    if (arguments.n_sharers > 1) { /* who write into one log */
+    if (arguments.n_sharers > 1) { /* sharers write into one log */
         snprintf(name, sizeof name, "eps-worker[%d]", (int)getpid());
         log_name(name);
     }
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a trace grown too large ends, not the worker */
+    signal(SIGXFSZ, SIG_IGN); /* a trace that grows too large ends, but not the worker */
     if (arguments.is_private && !process_follow_parent(arguments.parent)) {
         log_line("whoever started this worker is gone");
         return 1;

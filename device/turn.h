@@ -1,7 +1,7 @@
 /* device/turn.h - angles as parts of a turn, for rotary positions on every backend.
  *
- * 2^64 is a whole turn, so the product of a position and its angle wraps around by itself and is exact at any position. In
- * fp32 the product would be off by 0.004 of a radian at position 2^16. */
+ * 2^64 is a whole turn, so the product of a position and its angle wraps around and is exact at any position. In fp32
+ * the product would be off by 0.004 of a radian at position 2^16. */
 #ifndef DEVICE_TURN_H
 #define DEVICE_TURN_H
 
@@ -15,7 +15,7 @@
 #define TURN_INLINE static inline
 #endif
 
-/* Of an angle in radians, at least 0; of its negative if inverse. On the host. */
+/* Converts an angle in radians, at least 0; its negative if inverse. Host only. */
 static inline uint64_t turn_of(double radians, bool inverse)
 {
     const double turns = radians / 6.283185307179586476925;
@@ -24,7 +24,7 @@ static inline uint64_t turn_of(double radians, bool inverse)
     return inverse ? 0 - turn : turn;
 }
 
-/* Taylor's polynomials to an eighth of a turn either way, where their next terms are 2e-9. */
+/* Taylor polynomials for up to an eighth of a turn either way, where the next terms are 2e-9. */
 TURN_INLINE void turn_circle(uint64_t turn, float *cosine, float *sine)
 {
     const uint64_t quarter = (turn + (1ull << 61)) >> 62; /* the nearest; 4 is 0 again */

@@ -1,8 +1,8 @@
 /* device/cpu/cpu.h - the CPU device's state, and its kernels, which are compiled per instruction set.
  *
  * kernels/X.kernel.c is compiled once for each x86-64 level and each number type, into tables X_fp32_v2 to X_bf16_v4. A
- * device uses those of its number type and of the best level that the machine supports. Work is divided by shapes alone,
- * and one thread computes each piece in a fixed order, so results do not depend on the number of threads. */
+ * device uses those of its number type and of the best level that the machine supports. Work is divided by shapes
+ * alone, and one thread computes each piece in a fixed order, so results do not depend on the number of threads. */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
 
@@ -59,7 +59,8 @@ struct cpu_attention_cached_kernels {
 };
 
 struct cpu_tile_kernels {
-    /* Computes the sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH into the start of scratch, rows WIDTH apart. */
+    /* Computes the sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH into the start of scratch, rows WIDTH
+     * apart. */
     void (*multiply)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
 };
 

@@ -1,8 +1,8 @@
-/* device/cuda/cuda.h - one CUDA device: what the files of this backend share.
+/* device/cuda/cuda.h - one CUDA device: shared by the files of this backend.
  *
  * cuda.c has the table and the queues; marks.c orders the queues; memory.c handles host memory, lent or staged; probe.c
  * reads a device's properties before it is opened, and explains errors; matmul.c has the products. Only the thread that
- * opened a device calls. */
+ * opened a device may call it. */
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
 
@@ -22,14 +22,14 @@ struct cuda_dnn;    /* cuDNN and its plans: dnn/dnn.c */
 
 /* Mark i is events[i % room] until it is known to be reached. */
 struct cuda_marks {
-    uint64_t n;       /* marks so far; the last one's name */
+    uint64_t n;       /* marks so far; also the last one's value */
     uint64_t reached; /* all marks up to this one are reached */
     size_t room;
     cudaEvent_t *events;
 };
 
 struct cuda_lent {
-    const char *host; /* as it was lent; NULL: free */
+    const char *host; /* address as lent; NULL: free entry */
     size_t bytes;
     char *pages;  /* the registered pages */
     char *device; /* address of host for kernels */
@@ -56,7 +56,7 @@ struct device {
     struct cuda_matmul *matmul;
     struct cuda_dnn *dnn;      /* NULL if the device is in fp32 */
     uint64_t *done, uncounted; /* operation counter: uncounted until count() is called */
-    cudaError_t failed;        /* the first fault; told by finish and sync */
+    cudaError_t failed;        /* the first fault; reported by finish and sync */
     char failed_at[256];       /* place of the fault, if more than the device is known */
 };
 
@@ -87,16 +87,16 @@ void cuda_follow(struct device *dev, enum device_queue queue, enum device_queue 
 int cuda_finish(struct device *dev, enum device_queue queue, uint64_t mark);
 int cuda_sync(struct device *dev);
 
-/* memory.c: the pieces. -ENOMEM. Undo: cuda_memory_close, which takes back what is lent too; safe on half of it. */
+/* memory.c: the pieces. -ENOMEM. Undo: cuda_memory_close, which also undoes lend; safe after a partial open. */
 cudaError_t cuda_memory_open(struct device *dev);
 void cuda_memory_close(struct device *dev);
 int cuda_lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err);
 void cuda_unlend(struct device *dev, const void *host);
 void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes);
 void cuda_download(struct device *dev, void *host, const void *src, size_t bytes);
-/* Where kernels find `bytes` bytes at `at`, of the arena or lent; NULL: nowhere. */
+/* The address for kernels of `bytes` bytes at `at`, in the arena or lent; NULL: in neither. */
 const void *cuda_reach(const struct device *dev, const void *at, size_t bytes);
-/* Host memory into the workspace, on DEVICE_COMPUTE: at most CUDA_PIECE_BYTES. */
+/* Copies host memory into the workspace, on DEVICE_COMPUTE: at most CUDA_PIECE_BYTES. */
 void cuda_fetch(struct device *dev, const void *host, size_t bytes);
 
 /* matmul.c: the products. Handle and workspace are the device's. -ENOMEM. Undo: cuda_matmul_close, safe on NULL. */
@@ -113,7 +113,7 @@ void cuda_dnn_close(struct device *dev);
 /* device/device.h's prepare_attention. */
 void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
                       char told[DEVICE_TOLD]);
-/* False: not prepared so, our own kernels compute it. Else it is queued, or the device has failed. */
+/* False: not prepared, so our own kernels must compute it. True: queued, or the device has failed. */
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op);
 bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op);
 /* How device `index` can compute attention's gradient: device_facts. */

@@ -1,9 +1,9 @@
 /* device/cuda/marks.c - marks: one event each.
  *
  * An event is reused only when its mark is reached. If it were reused earlier, a queue that follows the old mark would
- * wait for the new one too: the upload of a tile would wait for all downloads since. A step of L layers in n microbatches
- * has up to 2 L n marks of tiles pending, so the number of events grows on demand. The host runs at most one step ahead of
- * the device, so the first step reaches the final number. */
+ * wait for the new one too: the upload of a tile would wait for all downloads since. A step of L layers in n
+ * microbatches has up to 2 L n marks of tiles pending, so the number of events grows on demand. The host runs at most
+ * one step ahead of the device, so the first step reaches the final number. */
 #include "device/cuda/cuda.h"
 
 #include <assert.h>

@@ -1,16 +1,16 @@
 /* device/cuda/matmul.c - products by cuBLASLt.
  *
  * Its matrices are column-major. Read so, ours are their own transposes, and c' = op(b)' op(a)'. Descriptors and an
- * algorithm are found once per shape and kept in a table of fixed size. The algorithm is the one chosen for the product's
- * class (proto/plan/products.h) if it applies, else the library's first choice.
+ * algorithm are found once per shape and kept in a table of fixed size. The algorithm is the one chosen for the
+ * product's class (proto/plan/products.h) if it applies, else the library's first choice.
  *
  * The first choice depends on the shape alone: the library is told alignments of at most 16 bytes, which all of its
  * kernels accept, so the place in the arena does not matter. Parts of a sum over k are never added in bf16. With beta 0
  * there is only one part, except for sums over rows, so the order depends on k alone. If the library has no such
  * algorithm, parts are added in fp32, in a fixed order.
  *
- * The bias is always fused, and for bf16 the gradient of tanh GELU. Its forward is not: the library would apply GELU to the
- * unrounded sum, which recomputation from `pre` could not reproduce. */
+ * The bias is always fused, and for bf16 the gradient of tanh GELU. Its forward is not: the library would apply GELU to
+ * the unrounded sum, which recomputation from `pre` could not reproduce. */
 #include "device/cuda/cuda.h"
 
 #include <assert.h>
@@ -229,7 +229,7 @@ static bool read_config(struct products_algorithm *out, const cublasLtMatmulAlgo
     return true;
 }
 
-/* Rejects algorithms that add parts in any order, or in bf16, even if a checkpoint asks for one. */
+/* Rejects algorithms that add parts in any order, or in bf16, even if a checkpoint names one. */
 static bool is_ordered(const struct products_algorithm *a)
 {
     const uint32_t scheme = a->config[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
@@ -331,7 +331,7 @@ int cuda_matmul_choose(struct device *dev, const struct products *products, stru
                      dev->index, n_left_out, n, version);
 }
 
-/* NULL: the library refuses it, fused or not. An entry may be unfused under a fused key: the library refused to fuse. */
+/* NULL: the library refuses it, fused or not. An unfused entry under a fused key means that it refused to fuse. */
 static struct shape *find(struct device *dev, const struct device_matmul *op)
 {
     struct cuda_matmul *table = dev->matmul;

@@ -1,7 +1,8 @@
 /* device/cuda/probe.c - properties of a device before it is opened, and its errors in words.
  *
- * A process that uses a device holds memory for a context and for loaded kernels. The driver loads a kernel at its first
- * launch: in the middle of a step, and beyond any budget. So all kernels are loaded here, and the memory is measured. */
+ * A process that uses a device holds memory for a context and for loaded kernels. The driver loads a kernel at its
+ * first launch: in the middle of a step, and beyond any budget. So all kernels are loaded here, and the memory is
+ * measured. */
 #include "device/cuda/cuda.h"
 
 #include "proto/base/process.h"

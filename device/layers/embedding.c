@@ -1,7 +1,7 @@
-/* x[r][t] = dropout(the sum of the rows that the tables have for it): tokens[id] + positions[t] in GPT-2.
+/* x[r][t] = dropout(sum of the tables' rows): tokens[id] + positions[t] in GPT-2.
  *
- * Long tables come in several units. The table of tokens is visited first: each token finds its row in exactly one of its
- * units, so the first write of a row is plain and nothing need be zeroed. */
+ * Long tables come in several units. The table of tokens is visited first: each token finds its row in exactly one of
+ * its units, so the first write of a row is plain and nothing need be zeroed. */
 #include "device/layers/layers.h"
 
 /* Rows first .. first+n-1 of one of the tables. */
@@ -17,7 +17,7 @@ static struct table table_of(const struct layer_pass *pass)
     return (struct table){model_table_of(pass->model, piece->tensor)->by, piece->first_row, piece->n_rows};
 }
 
-/* Positions of this table that a row of n_tokens from pass->position on reaches: n of them, from `first` on. */
+/* The table's positions within pass->position .. + n_tokens - 1: n of them, from `first` on. */
 static struct table reached(const struct layer_pass *pass, const struct table *table)
 {
     const uint64_t end = (uint64_t)pass->position + pass->n_tokens, table_end = table->first + table->n;
@@ -40,7 +40,7 @@ static struct device_embed embed_of(const struct layer_pass *pass, const struct 
                                  .table_gradient = pass->contribution};
 }
 
-/* x, or its gradient, in place; without dropout nothing. */
+/* Drops elements of x, or of its gradient, in place. */
 static void drop(const struct layer_pass *pass, void *x)
 {
     const struct program_dropout *dropout = &pass->model->embedding.dropout;
@@ -55,7 +55,7 @@ static void drop(const struct layer_pass *pass, void *x)
         pass->ops->dropout_add(pass->dev, &op);
 }
 
-/* The positions that are reached, row by row: forward, or backward. */
+/* Forward or backward for the positions in use, row by row. */
 static void each_row(const struct layer_pass *pass, const struct table *table, bool is_backward)
 {
     const struct table reach = reached(pass, table);
@@ -64,7 +64,7 @@ static void each_row(const struct layer_pass *pass, const struct table *table, b
     for (size_t row = 0; row < pass->n_rows && reach.n > 0; row++) {
         const size_t token = row * pass->n_tokens + reach.first - pass->position;
         struct device_position op = {.n_rows = 1, .n_tokens = reach.n, .n = width};
-        if (is_backward) { /* from the table's first row on: position is 0 */
+        if (is_backward) { /* from the table's first row on, as position is 0 */
             op.y_gradient = layer_element(pass, pass->gradient, token * width);
             op.table_gradient = pass->contribution;
             pass->ops->position_backward(pass->dev, &op);

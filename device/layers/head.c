@@ -1,13 +1,12 @@
 /* logits = h W^T, loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk of the vocabulary;
- * logits exist for one tile of tokens at a time only (plan.head_tile). Forward, each row's log-sum-exp runs along over
- * the chunks, so that backward can turn any chunk's logits, computed again, into their gradient without seeing the
- * others.
+ * logits exist for one tile of tokens at a time only (plan.head_tile). Forward accumulates each row's log-sum-exp over
+ * the chunks, so that backward can turn any chunk's recomputed logits into their gradient without the others.
  *
- * With all chunks on the device, forward does it all, tile by tile: logits, log-sum-exp, their gradient, and what it
- * contributes. Chunk by chunk these are the same operations on the same numbers, in the same order for every sum, so the
- * same bits: products over several chunks at once would be others, and what is on the device depends on its memory.
+ * With all chunks on the device, forward does everything, tile by tile: logits, log-sum-exp, their gradient, and its
+ * contribution. Operations stay chunk by chunk, in the same order for every sum, so the bits are the same; products
+ * over several chunks would change them with the device's memory.
  *
- * Chunks have rows of zeros added where the plan pads them. They make logits that nobody reads, whose gradient is 0. */
+ * Chunks that the plan pads end with rows of zeros. Their logits are not read, and have gradient 0. */
 #include "device/layers/layers.h"
 
 #include "proto/plan/units.h"
@@ -31,7 +30,7 @@ static struct chunk chunk_of(const struct layer_pass *pass, const struct model_u
                           .contribution = pass->contribution};
 }
 
-/* Of a head in one pass. */
+/* Chunk i of a head in one pass. */
 static struct chunk chunk_at(const struct layer_pass *pass, uint32_t i)
 {
     struct chunk chunk = chunk_of(pass, pass->chunks[i].unit);
@@ -65,7 +64,7 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
     pass->ops->matmul(pass->dev, &op);
 }
 
-/* Of tokens first .. first+m-1. */
+/* For tokens first .. first+m-1. */
 static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pass, struct chunk chunk, float *logits,
                                                     size_t first, size_t m)
 {
@@ -87,8 +86,8 @@ static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, f
     pass->ops->log_sum_exp(pass->dev, &op);
 }
 
-/* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; for g (m, n)
- * the gradient of the logits of tokens first .. first+m-1, which takes their place. Of the two only what is needed. */
+/* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; g (m, n)
+ * is the gradient of the logits of tokens first .. first+m-1, in their place. Computes only what is needed. */
 static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, float *sum, size_t first,
                           size_t m)
 {
@@ -129,7 +128,7 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
         pass->ops->matmul(pass->dev, &weights);
 }
 
-/* All chunks of one tile: logits side by side, then from the top down as backward visits them. */
+/* All chunks of one tile: logits side by side, then backward from the top chunk down. */
 static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t m)
 {
     const size_t width = pass->model->config.width;
@@ -141,7 +140,7 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
         add_log_sum_exp(pass, chunk, logits, first, m);
         logits += m * chunk.padded;
     }
-    float *const sum = pass->plan->head_sums ? logits : NULL; /* behind all of them */
+    float *const sum = pass->plan->head_sums ? logits : NULL; /* after all logits */
     for (uint32_t i = pass->layer->n_visits; i-- > 0;) {
         const struct chunk chunk = chunk_at(pass, i);
         logits -= m * chunk.padded;

@@ -1,13 +1,13 @@
-/* device/layers/layers.h - what the step loop asks of a layer.
+/* device/layers/layers.h - the step loop's interface to a layer.
  *
  * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads boundary l-1 and writes
  * boundary l (the embedding reads ids; the head reads the last boundary and writes losses). In backward the gradient
  * buffer holds dL/d(boundary l) on entry to the layer's first visit and dL/d(boundary l-1) on return from its last.
- * Backward reads the activations that forward kept, or recomputes them in the workspace from the layer's input, with the
- * same bits.
+ * Backward reads the activations that forward kept, or recomputes them in the workspace from the layer's input, with
+ * the same bits.
  *
- * Dropout's bits depend on the id of the visited unit; for the embedding, which has several units, on that of its topmost
- * visit. */
+ * Dropout's bits depend on the id of the visited unit; for the embedding, which has several units, on that of its
+ * topmost visit. */
 #ifndef DEVICE_LAYERS_LAYERS_H
 #define DEVICE_LAYERS_LAYERS_H
 
@@ -16,7 +16,7 @@
 #include "proto/model/model.h"
 #include "proto/plan/layers.h"
 
-/* A unit of the head that computes all of them in one pass. */
+/* One unit of a head in one pass. */
 struct layer_chunk {
     const struct model_unit *unit;
     const void *weights;
@@ -32,8 +32,8 @@ struct layer_pass {
     const struct model_unit *unit;
     bool bottom, top; /* this is the layer's first visit in forward; in backward */
     bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */
-    /* The unit's weights, on the device; the head's are padded by rows of zeros. The embedding's may be host memory, which
-     * embed and position can read; they are NULL in backward. */
+    /* The unit's weights, on the device; the head's are padded by rows of zeros. The embedding's may be host memory,
+     * which embed and position can read; they are NULL in backward. */
     const void *weights;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
@@ -73,8 +73,9 @@ struct layer_ops {
     void (*backward)(const struct layer_pass *pass);
 };
 
-/* Called before any pass of a model with blocks: device_ops.prepare_attention for passes of as many rows or fewer. Reads
- * ops, dev, model, setting, plan, workspace, kept, n_rows, n_tokens and dropout of pass; writes into workspace and kept. */
+/* Called before any pass of a model with blocks: device_ops.prepare_attention for passes of as many rows or fewer.
+ * Reads ops, dev, model, setting, plan, workspace, kept, n_rows, n_tokens and dropout of pass; writes into workspace
+ * and kept. */
 void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
 
 /* By enum model_layer_kind; every member set. */

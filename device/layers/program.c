@@ -1,7 +1,7 @@
-/* A layer that is a program: its schedule's steps, one call or two to the device each.
+/* A layer that is a program: runs its schedule's steps, each in one or two calls to the device.
  *
- * A linear map is y = x W + b with W (in, out), or its transpose, (out, in). Where forward kept what backward reads, backward begins at the
- * derivatives, or nearly; else it computes forward again first (proto/model/schedule.h). */
+ * A linear map is y = x W + b with W (in, out), or its transpose, (out, in). Backward first recomputes the values that
+ * it reads and forward did not keep (proto/model/schedule.h). */
 #include "device/layers/layers.h"
 
 #include <assert.h>
@@ -36,7 +36,7 @@ static size_t columns(const struct run *r, int value)
     return r->layer->program.values[value].columns;
 }
 
-/* Of values that are kept, those before this one. */
+/* The address of a kept value: after the kept values before it. */
 static void *kept_at(const struct run *r, int value)
 {
     const struct layer_pass *pass = r->pass;
@@ -155,7 +155,7 @@ static void run_linear(const struct run *r, const struct program_operation *op, 
     }
 }
 
-/* Of queries and keys, in place; or back, of their gradients. */
+/* Rotates queries and keys in place; inverse: their gradients. */
 static void turn(const struct run *r, const struct program_operation *op, void *x, bool inverse)
 {
     const struct device_rope rope = {.n_rows = r->pass->n_rows,
@@ -195,7 +195,7 @@ static struct device_attention attention_of(const struct run *r, const struct pr
     };
 }
 
-/* Of the tokens before this pass, keys and values are in the cache. */
+/* The cache holds keys and values of the tokens before this pass. */
 static void run_attention_cached(const struct run *r, const struct device_attention *attention)
 {
     const struct device_attention_cached op = {.first = r->pass->position,
@@ -302,7 +302,7 @@ static void run_forward(const struct run *r, const struct schedule_step *step)
 
 /* ---- backward ---- */
 
-/* All of a map's biases are trained, or none: else they would not lie side by side. */
+/* A map trains all of its biases or none; otherwise they would not be adjacent. */
 static bool trains_biases(const struct run *r, const struct program_operation *op)
 {
     const bool trains = op->linear.bias && contribution_of(r, op, op->n_parts);
@@ -312,8 +312,8 @@ static bool trains_biases(const struct run *r, const struct program_operation *o
     return trains;
 }
 
-/* W's gradient += x^T dy, or its transpose dy^T x; the biases', which lie side by side, += the sum of dy's rows. Only of
- * tensors that are trained. */
+/* W's gradient += x^T dy, or its transpose dy^T x; the gradient of the adjacent biases += the sum of dy's rows. Trained
+ * tensors only. */
 static void run_contribution(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
 {
     const struct layer_pass *pass = r->pass;
@@ -344,7 +344,7 @@ static void run_contribution(const struct run *r, const struct program_operation
         pass->ops->reduce_rows(pass->dev, contribution_of(r, op, op->n_parts), dy, layer_tokens(pass), out);
 }
 
-/* dx = dy W^T, part after part; or of what x is the activation of, times the activation's slope there. */
+/* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand. */
 static void run_linear_backward(const struct run *r, const struct program_operation *op,
                                 const struct schedule_step *step)
 {
@@ -427,10 +427,10 @@ static void run_backward(const struct run *r, const struct schedule_step *step)
     case PROGRAM_ATTENTION:
         run_attention_backward(r, op, step);
         return;
-    case PROGRAM_ADD: /* of what was dropped out */
+    case PROGRAM_ADD: /* dropout's gradient */
         add(r, op, at(r, step->x_gradient), NULL, at(r, step->y_gradient));
         return;
-    case PROGRAM_ACTIVATION: /* that no linear map reads: such a map takes the slope along */
+    case PROGRAM_ACTIVATION: /* not read by a linear map, whose step would apply the slope */
         assert(step->y_gradient == step->x_gradient && !step->accumulate);
         r->pass->ops->activate_backward(r->pass->dev, at(r, step->x_gradient), at(r, step->inputs[0]),
                                         layer_tokens(r->pass) * columns(r, op->inputs[0]), op->activation);
@@ -441,7 +441,7 @@ static void run_backward(const struct run *r, const struct schedule_step *step)
     assert(0 && "an operation");
 }
 
-/* Of a fresh contribution all but what products write, run by run. */
+/* Zeroes the elements of a fresh contribution that no product writes, run by run. */
 static void clear_vectors(const struct layer_pass *pass)
 {
     const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
@@ -478,7 +478,7 @@ static bool contributes(const struct run *r, const struct schedule_step *step)
     return false;
 }
 
-/* Of the lowest trained layer, no step after the last that contributes: what follows is for layers below. */
+/* In the lowest trained layer, steps after the last contribution serve only layers below, so they are skipped. */
 static int count_steps(const struct run *r)
 {
     int n = r->schedule->n_steps;
@@ -523,7 +523,7 @@ static void backward(const struct layer_pass *pass)
 
 const struct layer_ops layer_program = {forward, backward};
 
-/* The last, in this direction; backward, of its derivative. */
+/* The last step of attention in this direction; backward, of its derivative. */
 static const struct schedule_step *find_attention(const struct run *r)
 {
     for (int i = r->schedule->n_steps; i-- > 0;)

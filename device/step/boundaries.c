@@ -148,7 +148,7 @@ static void leave_tiles(struct device_pass *pass, const struct layer_pass *visit
     else if (has_gradient(visit, backward) && !(visit->layer->kind == MODEL_EMBEDDING && visit->bottom))
         download(pass, visit, place_of_gradient(pass, visit, token), visit->gradient, tile_bytes(visit));
     tiles->saved = *stashed_of(pass, token) = ops->mark(visit->dev, DEVICE_PUSH);
-    if (visit->gradient_sum && visit->bottom) /* away from where the next input goes */
+    if (visit->gradient_sum && visit->bottom) /* away from the next input's place */
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
     pass->tile = (pass->tile + 1) % pass->worker->plan.n_sets;
 }

@@ -35,7 +35,7 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
     const uint32_t l = w->model.visit_layers[visit];
     const struct model_layer *layer = &w->model.layers[l];
     const bool block = layer->kind == MODEL_BLOCK, above = model_is_above_blocks(&w->model, layer);
-    /* The first one above has them all before it. */
+    /* The first layer above the blocks reads all tokens. */
     const bool first_above = above && w->model.layers[l - 1].kind == MODEL_BLOCK;
     const size_t skipped = first_above ? (size_t)(t->n - 1) * w->model.config.width : 0;
 
@@ -65,7 +65,7 @@ static int run_layers(struct tile *t)
     struct device_worker *w = t->worker;
 
     device_weights_init(&t->weights, w, t->link, t->context);
-    if (!t->last) /* what is above the blocks is not needed of other tiles */
+    if (!t->last) /* other tiles do not need the layers above the blocks */
         t->weights.n_visits = w->model.layers[w->model.first_block + w->model.config.n_layers].first_visit;
     for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
         struct layer_pass pass = pass_of(t, visit);

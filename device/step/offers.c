@@ -192,7 +192,7 @@ static uint32_t count_in_the_way(const struct device_pass *pass)
     return n_made + 2 > n_sums ? n_made + 2 - n_sums : 0;
 }
 
-/* Losses come first. The host is asked for nothing before a whole contribution with a sum is queued, so that the device
+/* Losses come first. Nothing waits for the host before a whole contribution with a sum is queued, so that the device
  * has work meanwhile. At the last microbatch every contribution that finds slots is sent; the others stay in their sums
  * until the next one needs a sum. Slices of earlier calls are landed: they were queued before a microbatch that is. */
 int device_offers_go_on(struct device_pass *pass, uint32_t left)

@@ -1,7 +1,7 @@
 /* device/step/offers.h - transfers contributions from the device into slots on the host.
  *
- * A step makes contributions in order, numbered from 0: for each visit of a trained unit from the top down, for each part
- * of the share.
+ * A step makes contributions in order, numbered from 0: for each visit of a trained unit from the top down, for each
+ * part of the share.
  * They are offered in this order, slice by slice, several slices in transfer at a time. With two sums in the plan, one
  * contribution is offered while the next is made. Its slices are queued between the next one's microbatches, before
  * these queue their own tiles, so that neither the queue nor the host waits for later work. With more sums, a

@@ -1,7 +1,7 @@
 /* device/step/pass.h - one pass of some rows through the model, for a step or an evaluation.
  *
- * The rows come in runs: the parts of a share, or a single run for an evaluation. On the device they are packed, run
- * after run. */
+ * The rows come in runs: the parts of a share, or one run for an evaluation. On the device they are packed, run after
+ * run. */
 #ifndef DEVICE_STEP_PASS_H
 #define DEVICE_STEP_PASS_H
 
@@ -69,8 +69,7 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
     return ((size_t)run * pass->run_rows + row) * pass->worker->plan.setting.goal.seq;
 }
 
-/* Loads ids and labels of all runs, both as in a share. 0; -EINVAL with a sentence for one outside the vocabulary;
- * -EIO. */
+/* Loads ids and labels of all runs, as in a share. 0; -EINVAL with a sentence for one outside the vocabulary; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const uint32_t *ids, const uint32_t *labels);
 
 /* Adds the losses of one run, computed by forward, to *sum, row by row and token by token. 0 or -EIO. */

@@ -22,7 +22,7 @@ static const struct plan_kept *kept_of(const struct plan *plan, const struct mod
     return layer->kind == MODEL_BLOCK && kept->keeping != MODEL_KEEPS_NOTHING ? kept : NULL;
 }
 
-/* Where they lie of the microbatch that begins at `row` of a run; NULL if the block keeps none. An evaluation keeps
+/* Their address for the microbatch that begins at `row` of a run; NULL if the block keeps none. An evaluation keeps
  * nothing: all its microbatches then share the place of the first. */
 static void *kept_at(const struct device_pass *pass, const struct model_layer *layer, uint32_t run, uint32_t row)
 {
@@ -133,7 +133,7 @@ static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool i
     return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
 }
 
-/* Runs every microbatch of one run. contribution: NULL forward, and where the unit is frozen. */
+/* Runs every microbatch of one run. contribution: NULL forward, and if the unit is frozen. */
 static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
                      const struct layer_chunk *chunks, float *contribution)
 {

@@ -79,8 +79,7 @@ static struct device_weights_buffer *find_free(struct device_weights *weights, u
     return best;
 }
 
-/* Requests what a later place needs, during the visit at `place`. False if that is not possible yet; *rc of the
- * link. */
+/* Requests what a later place needs, during the visit at `place`. False if that is impossible yet; *rc of the link. */
 static bool request_unit(struct device_weights *weights, uint32_t place, uint32_t wanted, int *rc)
 {
     const uint32_t unit = unit_at(weights, wanted);

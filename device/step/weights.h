@@ -1,9 +1,8 @@
 /* device/step/weights.h - the place of a visit's weights.
  *
  * Weights are in one of a few buffers through which units pass; in a place of their own, if the unit is resident; or,
- * for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as many
- * as the plan has buffers, and as buffers are free of earlier visits. This changes only the time of a pull, never what
- * a visit reads.
+ * for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as far
+ * as the plan has buffers that no earlier visit needs. This changes only the time of a pull, never what a visit reads.
  *
  * Among backward visits, those of the embedding, and of a head that computed everything in forward, need no weights. */
 #ifndef DEVICE_STEP_WEIGHTS_H
@@ -12,8 +11,8 @@
 #include "device/step/step.h"
 #include "proto/plan/plan.h"
 
-/* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far as
- * backward goes (model_end_of_backward). */
+/* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far
+ * as backward goes (model_end_of_backward). */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
@@ -55,8 +54,8 @@ uint32_t device_weights_visit(const struct device_weights *weights, uint32_t pla
 int device_weights_next(struct device_weights *weights, uint32_t place, const void **out);
 
 /* Called while the visit before this place is queued, when `done` (> 0) of its n pieces are: uploads the same share of
- * this place's unit, if it was requested. In pieces, so that tiles of a stash on the host fit between. Blocks until the
- * host has it; errors of the link. */
+ * this place's unit, if it was requested. In pieces, so that tiles of a stash on the host fit in between. Blocks until
+ * the host has it; errors of the link. */
 int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n);
 
 #endif

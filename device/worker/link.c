@@ -40,8 +40,8 @@ static void take_in(struct link *link, const struct mail *mail)
     case MAIL_RELEASE:
         link->cancelled = true;
         break;
-    /* The next step's, while the last slices of this step are folded. The newest counts, as earlier ones belong to
-     * skipped steps. */
+    /* The next step's share, while the last slices of this step are folded. The newest counts, as earlier ones belong
+     * to skipped steps. */
     case MAIL_SHARE:
     case MAIL_EVALUATE:
     case MAIL_GENERATE:

@@ -40,8 +40,7 @@ struct link {
 
 extern const struct device_link link_session;
 
-/* Called before each step or evaluation: no pull or grant is pending. Slots of the previous step may still be in
- * use. */
+/* Called before each step or evaluation: no pull or grant is pending. The previous step's slots may still be in use. */
 void link_begin(struct link *link, uint64_t step);
 
 #endif

@@ -29,7 +29,7 @@ static int allocate(struct device_worker *w, struct error *err)
                : error_set(err, -ENOMEM, "out of memory");
 }
 
-/* For the largest microbatch, and a block that keeps least. */
+/* For the largest microbatch, and for a block that keeps the least. */
 static void prepare_attention(struct device_worker *w)
 {
     char *arena = w->ops->arena(w->dev);

@@ -1,9 +1,9 @@
 /* device/cpu/kernels/attention.kernel.c - attention in tiles of 64 queries by 64 keys, no score matrix.
  *
- * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, and in backward
- * all heads that share their keys, one after another. So heads and rows cannot change each other's bits. Views of qkv are
- * packed once per head: its rows are often a multiple of 4 KiB apart, so a tile's rows would share a few sets of the
- * first-level cache. Packed rows, scores, probabilities and their gradients are fp32. */
+ * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, and in
+ * backward all heads that share their keys, one after another. So heads and rows cannot change each other's bits. Views
+ * of qkv are packed once per head: its rows are often a multiple of 4 KiB apart, so a tile's rows would share a few
+ * sets of the first-level cache. Packed rows, scores, probabilities and their gradients are fp32. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/dropout.h"
 #include "device/cpu/kernels/math.h"
@@ -63,8 +63,8 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
     };
 }
 
-/* to (n, padded) = from (n, width) at a stride, zeros behind each row. Rows of qkv lie in pages of their own, which no
- * hardware prefetcher runs ahead over. */
+/* to (n, padded) = from (n, width) at a stride, zeros behind each row. Rows of qkv lie in different pages, and hardware
+ * prefetchers stop at a page's end. */
 static void pack(const struct head *head, float *to, const value *from, size_t stride, size_t n)
 {
     enum { AHEAD = 8, LINE = 16 };
@@ -122,8 +122,8 @@ static void tile_scores(const struct head *head, float *scores, const float *q, 
                               .shape = diagonal ? PRODUCT_COLUMNS_TO_ROW : PRODUCT_WHOLE});
 }
 
-/* Keys of query i of a tile that take part in what is computed: all, or on the diagonal those up to its own, and the
- * rest of its block of product rows, which become zeros. */
+/* Keys of a tile that are computed for query i: all; on the diagonal, those up to its own and the rest of its block of
+ * product rows, which become zeros. */
 static size_t tile_columns(size_t i, bool diagonal)
 {
     return diagonal ? cpu_smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
@@ -294,7 +294,7 @@ static void forward_head(const struct head *head)
 /* The scratch of one head's backward pass. */
 struct backward {
     float *q, *out_gradient, *q_gradient; /* of all tokens */
-    float *delta;                         /* sum over the head of out * its gradient, a number a token */
+    float *delta;                         /* sum over the head of out * its gradient, one number per token */
     float *log2_sum;                      /* log_sum_exp in powers of 2 */
     float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* of one tile of keys */
     float *scores, *score_gradient;

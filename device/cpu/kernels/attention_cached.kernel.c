@@ -1,8 +1,8 @@
 /* device/cpu/kernels/attention_cached.kernel.c - attention of a few queries over cached keys and values.
  *
- * The cache is laid out for reading: for each head its keys in transposed tiles of 64, then its values, token by token. So
- * a query reads memory sequentially, and neither transposes nor packs. Tiles and each query's sums begin at position 0, so
- * the division of tokens into calls changes no bit. */
+ * The cache is laid out for reading: for each head its keys in transposed tiles of 64, then its values, token by token.
+ * So a query reads memory sequentially, and neither transposes nor packs. Tiles and each query's sums begin at position
+ * 0, so the division of tokens into calls changes no bit. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #define PRODUCT_OF_VALUES
@@ -72,7 +72,7 @@ struct softmax {
     float sums[VECTOR]; /* of exponentials, lane by lane */
 };
 
-/* Turns a row of scores, of which the first `visible` count, into exponentials. Returns the factor of the earlier sums. */
+/* Turns the first `visible` scores of a row into exponentials. Returns the factor of the earlier sums. */
 static float exponentiate(struct softmax *softmax, const struct head *head, float *row, size_t visible)
 {
     vec max = vec_all(softmax->max), rescale, sum;

@@ -1,4 +1,4 @@
-/* device/cpu/kernels/elements.kernel.c - what is computed element by element: gated units, rotary positions, dropout.
+/* device/cpu/kernels/elements.kernel.c - element-wise operations: gated units, rotary positions, dropout.
  *
  * Sources: gated units - Shazeer, arXiv:2002.05202. Rotary positions - Su et al., arXiv:2104.09864. */
 #include "device/cpu/cpu.h"
@@ -20,7 +20,7 @@ VECTOR_INLINE void forward_row(enum model_activation activation, value *y, const
                       n - j);
 }
 
-/* Of row i. Both inputs are read before either gradient, which may lie there, is written. */
+/* Row i. Both inputs are read before either gradient, which may overwrite them, is written. */
 VECTOR_INLINE void backward_row(enum model_activation activation, const struct device_glu *op, size_t i)
 {
     const value *gate = (const value *)op->gate + i * op->stride, *up = (const value *)op->up + i * op->stride;
@@ -113,7 +113,7 @@ static void rope(struct device *dev, const struct device_rope *op)
     }
 }
 
-/* ---- dropout of activations, and the residual addition that goes with it ---- */
+/* ---- dropout of activations, with the residual addition ---- */
 
 /* y = x + factor * h, or factor * h if there is no x */
 static void apply(value *y, const value *x, const value *h, const float *factors, size_t n)

@@ -2,8 +2,8 @@
  *
  * gcc uses libm's vector functions only under -ffast-math, which breaks checks for NaN and infinity. These polynomials
  * have the least relative error over the reduced interval, with first coefficients fixed so that 0 maps to 1 exactly.
- * tests/device/cpu/test_cpu_matmul.c and test_cpu_softmax.c compare them with libm's double over a dense grid. NaN stays
- * NaN. */
+ * tests/device/cpu/test_cpu_matmul.c and test_cpu_softmax.c compare them with libm's double over a dense grid. NaN
+ * stays NaN. */
 #ifndef DEVICE_CPU_KERNELS_MATH_H
 #define DEVICE_CPU_KERNELS_MATH_H
 

@@ -30,13 +30,13 @@ VECTOR_INLINE vec panel_all(const float *element)
     return (vec)_mm512_set1_epi32(bits);
 }
 
-/* The element of values that lie side by side, of which n are left. */
+/* An element of adjacent values, of which n are left. */
 VECTOR_INLINE float panel_element(const value *x, size_t n)
 {
     return number_from_pattern(x[0] | (n > 1 ? (uint32_t)x[1] << 16 : 0));
 }
 
-/* n elements of lanes that lie side by side, terms a stride apart, of which n_terms are left. */
+/* n elements of adjacent lanes, with terms a stride apart, of which n_terms are left. */
 VECTOR_INLINE vec panel_load_n(const value *x, size_t stride, size_t n_terms, size_t n)
 {
     vec_uint pairs = (vec_uint)value_load_n(x, n) >> 16;
@@ -100,7 +100,7 @@ struct panel_source {
     size_t n, depth; /* lanes and steps of the source; further lanes of the panel are undefined */
 };
 
-/* One step, of terms a stride apart of which n_terms are left. */
+/* One step; terms are a stride apart, and n_terms are left. */
 VECTOR_INLINE void panel_step(float *to, const size_t n_vectors, const value *x, size_t stride, size_t n_terms,
                               size_t n)
 {
@@ -121,14 +121,14 @@ VECTOR_INLINE void panel_along(float *panel, const size_t n_vectors, const struc
             panel_step(panel, n_vectors, from->x + p * from->stride, from->stride, from->depth - p, from->n);
 }
 
-/* Addresses of VECTOR lanes, of which n exist; the others repeat the last one. */
+/* Addresses of VECTOR lanes; n exist, the others repeat the last one. */
 VECTOR_INLINE void panel_lanes(const value **lanes, const value *x, size_t stride, size_t n)
 {
     for (size_t i = 0; i < VECTOR; i++)
         lanes[i] = x + (i < n ? i : n - 1) * stride;
 }
 
-/* Four steps of them from p: lanes of one group of four are rows of a 4 x 4 matrix. */
+/* Four steps of these lanes from p: each group of four lanes has the rows of a 4 x 4 matrix. */
 VECTOR_INLINE void panel_four(vec row[4], const value *const *lanes, size_t p)
 {
 #pragma GCC unroll 4
@@ -137,7 +137,7 @@ VECTOR_INLINE void panel_four(vec row[4], const value *const *lanes, size_t p)
     vec_transpose(row);
 }
 
-/* One, of which n terms are left. */
+/* One step of these lanes, with n terms left. */
 VECTOR_INLINE vec panel_one(const value *const *lanes, size_t p, size_t n)
 {
     float x[VECTOR];

@@ -15,8 +15,8 @@ enum {
     PRODUCT_COLUMNS = VECTOR == 16 ? 4 : 2, /* vectors */
 };
 
-/* What of a tile on the diagonal is computed; by block of PRODUCT_ROWS rows, so a few zeros more are added, or a few
- * elements more written, than need be. */
+/* The computed part of a diagonal tile, in blocks of PRODUCT_ROWS rows: a few zeros more than necessary are added, or a
+ * few elements more are written. */
 enum product_shape {
     PRODUCT_WHOLE,
     PRODUCT_COLUMNS_TO_ROW, /* columns up to the row's own */
@@ -24,7 +24,7 @@ enum product_shape {
     PRODUCT_DEPTH_FROM_ROW, /* terms from the row's own: a is 0 before */
 };
 
-/* What b holds: floats, or values where a file says so. */
+/* Elements of b: floats, or values if the including file says so. */
 #ifdef PRODUCT_OF_VALUES
 typedef value product_right;
 #define PRODUCT_LOAD value_load

@@ -1,4 +1,4 @@
-/* device/cpu/kernels/rows.kernel.c - sums over rows, table look-ups, and what a product's tile gets when it is done. */
+/* device/cpu/kernels/rows.kernel.c - sums over rows, table look-ups, and the epilogues of a product's tiles. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/value.h"
@@ -16,7 +16,7 @@ static void zero(struct device *dev, void *x, size_t bytes)
         memset((char *)x + i, 0, cpu_smaller(PIECE, bytes - i));
 }
 
-/* sum (n) += the m rows of x at a stride. Added up in double from the first row to the last. */
+/* sum (n) += the m rows of x at a stride. Summed in double from the first row to the last. */
 static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t n)
 {
     double total[COLUMNS + VECTOR] = {0};
@@ -153,7 +153,7 @@ VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_
     }
 }
 
-/* Of a c that is fp32. */
+/* For a c in fp32. */
 static void finish_wide(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
 {
     for (size_t i = 0; i < tile->m; i++) {

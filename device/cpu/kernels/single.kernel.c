@@ -1,9 +1,9 @@
-/* device/cpu/kernels/single.kernel.c - products of a single row: c (1, n) = a (1, k) b, as each token that is generated needs.
+/* device/cpu/kernels/single.kernel.c - products of a single row: c (1, n) = a (1, k) b, as each generated token needs.
  *
- * Every weight is read once and used once, so memory sets the pace and all there is to do is to read b in long runs, on
- * all threads. b as it stands, (k, n), is cut into blocks of columns, of which four rows are read at a time: the sums
- * stay in the first-level cache, and are loaded and stored once in four. b transposed, (n, k), is read in a row for each
- * lane of a vector. Sums are added up in the order of tile.kernel.c, to the same bits. */
+ * Every weight is read once and used once, so memory sets the pace, and b is read in long runs on all threads. An
+ * untransposed b, (k, n), is cut into blocks of columns, of which four rows are read at a time: the sums stay in the
+ * first-level cache, and are loaded and stored once per four rows. A transposed b, (n, k), is read with one row per
+ * lane of a vector. Sums follow the order of tile.kernel.c and have the same bits. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/panel.h"
 
@@ -11,7 +11,7 @@ enum {
     COLUMNS =
         192, /* of a block: 768 bytes of each row in fp32; GPT-2's widths share out evenly among 2, 4 or more threads */
     ROWS = 4,
-    ENOUGH = 1 << 15, /* weights: less is done before a second thread is awake */
+    ENOUGH = 1 << 15, /* weights: fewer are done before a second thread wakes up */
 };
 
 /* sum (n) += a (rows) b (rows, n); rows is a constant wherever this is inlined. */

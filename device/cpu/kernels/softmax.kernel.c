@@ -6,7 +6,7 @@
 #include <float.h>
 #include <math.h>
 
-enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more a lane; blocks are added in double */
+enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more per lane; blocks are added in double */
 
 /* Finite below, so that in a row of minus infinities every exp(x - max) is 0 and none is a NaN. */
 static float row_max(const float *x, size_t n)

@@ -1,14 +1,14 @@
 /* device/cpu/kernels/tile.kernel.c - one tile of a matrix product, on one thread.
  *
- * As Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and Van Zee & van de Geijn,
- * "BLIS" (2015), have it: for each step of k (cpu_product_step), a's rows are packed into panels of ROWS, all of which
- * stay in the second-level cache, and b's columns into one panel of COLUMNS, which stays in the first while every block
- * of rows meets it. A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each
+ * After Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and Van Zee & van de Geijn,
+ * "BLIS" (2015). For each step of k (cpu_product_step), a's rows are packed into panels of ROWS, which stay in the
+ * second-level cache, and b's columns into one panel of COLUMNS, which stays in the first while every block of rows
+ * uses it. A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each
  * independent of the next, so that the multipliers never wait.
  *
- * Sums lie in scratch until the tile is done. So blocks are always whole vectors, c is touched once, and its type and
- * what follows the product are one function's matter. An element's sum is one chain of multiplications and additions
- * for each step of k, from 0, the chains added in order: whatever the block, the tile or the thread. */
+ * Sums lie in scratch until the tile is done. So blocks are always whole vectors, c is touched once, and only one
+ * function depends on its type and on the epilogue. An element's sum is one chain of multiplications and additions per
+ * step of k, from 0; the chains are added in order, for any block, tile or thread. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/panel.h"
 
@@ -20,7 +20,7 @@ enum {
     COLUMNS = COLUMN_VECTORS * VECTOR,
     BLOCKS = (PLAN_CPU_PRODUCT_HEIGHT + ROWS - 1) / ROWS,
     TOGETHER = 4, /* blocks whose panels are filled together where a row of a has their elements side by side */
-    AHEAD = 8,    /* such rows are asked for before they are read */
+    AHEAD = 8,    /* such rows are prefetched */
     LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; a power of two would crowd a part of the cache */
 };
 /* Where scratch holds what, in floats. */
@@ -89,7 +89,7 @@ static void block(size_t rows, float *sums, bool add, const float *left, const f
     }
 }
 
-/* A tile's m rows are shared out evenly among as few blocks as hold them. */
+/* A tile's m rows are divided evenly among as few blocks as hold them. */
 static size_t blocks_of(size_t m)
 {
     return (m + ROWS - 1) / ROWS;
@@ -100,7 +100,7 @@ static size_t block_start(size_t m, size_t i)
     return m * i / blocks_of(m);
 }
 
-/* Of op(a), rows from `row` to its end; of op(b), columns from `column` to its end: a panel takes the first of them. */
+/* op(a)'s rows from `row` to its end; op(b)'s columns from `column` to its end. A panel takes the first of them. */
 static struct panel_source left_source(const struct device_matmul *op, size_t row, size_t from, size_t depth)
 {
     const value *a = op->a;
@@ -117,8 +117,8 @@ static struct panel_source right_source(const struct device_matmul *op, size_t c
                                  op->b_stride, op->transpose_b, op->n - column, depth};
 }
 
-/* Panels of a transposed, n blocks from `first`: a row of it fills a step of each. As many as fill a few lines, each of
- * which would otherwise be read for every block that it is a part of. */
+/* Panels of a transposed a, n blocks from `first`: one of its rows fills a step of each. Filled together, as each cache
+ * line of the row would otherwise be read once per block. */
 static void pack_left_along(float *left, const struct device_matmul *op, const struct cpu_tile *tile, size_t first,
                             size_t n, size_t from, size_t depth)
 {
@@ -151,7 +151,7 @@ static void pack_left(float *left, const struct device_matmul *op, const struct 
     }
 }
 
-/* All of the tile's rows and one panel of columns, the next panel of which is asked for meanwhile. */
+/* All of the tile's rows and one panel of columns; prefetches the next panel. */
 static void multiply_panel(float *sums, bool add, const float *left, const float *right, size_t m, size_t depth,
                            const struct panel_source *next)
 {

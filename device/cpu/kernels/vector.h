@@ -1,8 +1,8 @@
 /* device/cpu/kernels/vector.h - vectors as wide as the instruction set a kernel file is compiled for.
  *
  * The compiler's own vector types, so that one source serves every instruction set, and loads are wide without
- * relying on auto-vectorisation. Tails use vec_load_n and vec_store_n, so the same instructions compute every element,
- * wherever it stands in a row. */
+ * relying on auto-vectorisation. Tails use vec_load_n and vec_store_n, so the same instructions compute every element
+ * of a row. */
 #ifndef DEVICE_CPU_KERNELS_VECTOR_H
 #define DEVICE_CPU_KERNELS_VECTOR_H
 
@@ -43,7 +43,7 @@ typedef __m128d vec_pair;
 #endif
 
 typedef float vec __attribute__((vector_size(4 * VECTOR)));
-typedef int32_t vec_int __attribute__((vector_size(4 * VECTOR))); /* also what a comparison gives: -1 or 0 */
+typedef int32_t vec_int __attribute__((vector_size(4 * VECTOR))); /* also the result of a comparison: -1 or 0 */
 typedef uint32_t vec_uint __attribute__((vector_size(4 * VECTOR)));
 typedef uint64_t vec_long __attribute__((vector_size(4 * VECTOR))); /* VECTOR / 2 of them */
 typedef float vec_half __attribute__((vector_size(2 * VECTOR)));
@@ -180,7 +180,7 @@ VECTOR_INLINE double vec_sum(vec x)
     return vec_double_sum(vec_widen(vec_low(x)) + vec_widen(vec_high(x)));
 }
 
-/* The largest lane; where there is a NaN, that or some lane. */
+/* The largest lane; if one is a NaN, that or any lane. */
 VECTOR_INLINE float vec_largest(vec x)
 {
 #if defined(__AVX512F__)

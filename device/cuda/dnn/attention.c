@@ -64,7 +64,7 @@ static void *multiply(struct dnn_graph *g, const struct dnn_shape *s, const void
     return product;
 }
 
-/* x and b of fp32 scores, or of one of them a scalar or numbers. */
+/* mode(x, b) of fp32 scores; one of them may be a scalar or numbers. */
 static void *combine(struct dnn_graph *g, const struct dnn_shape *s, enum dnn_pointwise mode, const void *x,
                      const void *b, enum dnn_type type)
 {
@@ -183,8 +183,8 @@ static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, e
     dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_IDENTITY, .x = sum, .y = gradient});
 }
 
-/* p = exp(scale q k^T - log-sum-exp), 0 where masked; v's gradient = p^T dy. ds = scale p (dy v^T - delta); k's gradient =
- * ds^T q, and q's = ds k. */
+/* p = exp(scale q k^T - log-sum-exp), 0 where masked; v's gradient = p^T dy. ds = scale p (dy v^T - delta); k's
+ * gradient = ds^T q, and q's = ds k. */
 bool dnn_graph_attention_backward(struct dnn_graph *g, const struct dnn_api *api, void *handle,
                                   const struct dnn_shape *s, enum plan_attention way)
 {
@@ -208,7 +208,7 @@ bool dnn_graph_attention_backward(struct dnn_graph *g, const struct dnn_api *api
     return dnn_graph_finish(g, handle);
 }
 
-/* Minus infinity from 9.10 on; for the kernels before, the least number, as the library's own frontend has it. */
+/* Minus infinity from 9.10 on; for older kernels the least number, as in the library's own frontend. */
 float dnn_masked(const struct dnn_api *api)
 {
     return api->version() < 91000 ? -FLT_MAX : -INFINITY;
@@ -223,7 +223,7 @@ enum plan_attention dnn_backward_way(size_t version, int capability)
     return version >= 91002 && capability >= 80 && capability <= 90 ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_OWN;
 }
 
-/* The engine of a method, from a version on. Its stages make it keep an order. The other knobs have the values of the
+/* The engine of a method, from a version on. Its stages enforce an order. The other knobs have the values of the
  * library's own proposal of this engine; their names changed once. */
 static const struct ordered {
     enum plan_attention way;

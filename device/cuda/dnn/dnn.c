@@ -1,9 +1,9 @@
-/* Attention through cuDNN, if it is found and gives the same bits every time. Attention with dropout uses our own kernels,
- * as the dropped elements must be ours.
+/* Attention through cuDNN, if it is found and gives the same bits every time. Attention with dropout uses our own
+ * kernels, as the dropped elements must be ours.
  *
- * Plans are chosen, compiled and run once before the first step (cuda_dnn_prepare): for the rows of a microbatch and, as a
- * share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its scratch holds. A failure
- * within a step is a fault, as another kernel would give other bits. */
+ * Plans are chosen, compiled and run once before the first step (cuda_dnn_prepare): for the rows of a microbatch and,
+ * as a share may end with fewer, for single rows. Backward takes as many rows or heads at a time as its scratch holds.
+ * A failure within a step is a fault, as another kernel would give other bits. */
 #include "device/cuda/dnn/dnn.h"
 
 #include "proto/base/process.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of slices of so many rows, and the heads that the direction has. */
+/* A plan for slices of this many rows, with the direction's heads. */
 struct plan {
     size_t n_rows;
     struct dnn_graph graph;
@@ -155,7 +155,7 @@ static int execute(const struct cuda_dnn *dnn, const struct plan *p, const struc
     return status;
 }
 
-/* From a row and head on. */
+/* Runs a plan on the slice from this row and head on. */
 static int run_slice(const struct cuda_dnn *dnn, const struct plan *p, const struct device_attention *op, size_t row,
                      size_t head, bool is_backward)
 {
@@ -200,7 +200,7 @@ static int run(const struct cuda_dnn *dnn, const struct direction *d, const stru
     return status;
 }
 
-/* Makes plans for the operation's rows and runs each once, on any content. NULL, or the reason why not; *d is then empty. */
+/* Makes plans for the operation's rows and runs each once, on any content. NULL, or why not; *d is then empty. */
 static const char *prepare(struct device *dev, struct direction *d, const struct device_attention *op, size_t n_rows,
                            size_t n_heads, enum plan_attention way)
 {
@@ -225,7 +225,7 @@ static const char *prepare(struct device *dev, struct direction *d, const struct
     return why;
 }
 
-/* As the graphs say of all arrays. */
+/* True if all arrays have the alignment that the graphs declare. */
 static bool is_aligned(const struct device_attention *op)
 {
     const uintptr_t addresses = (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->log_sum_exp |

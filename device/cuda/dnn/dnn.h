@@ -137,8 +137,8 @@ struct dnn_shape {
     size_t n_all_heads; /* of a row */
 };
 
-/* Ids of the caller's tensors in a variant pack: those of struct device_attention from the first row and head on. Scalars
- * are fp32 on the host. */
+/* Ids of the caller's tensors in a variant pack: those of struct device_attention from the first row and head on.
+ * Scalars are fp32 on the host. */
 enum dnn_tensor {
     DNN_Q = 1,
     DNN_K,
@@ -181,8 +181,8 @@ bool dnn_graph_attention_backward(struct dnn_graph *graph, const struct dnn_api 
                                   const struct dnn_shape *shape, enum plan_attention way);
 void dnn_graph_free(struct dnn_graph *graph);
 
-/* The library's proposals for the graph, best first, that give the same bits every time; owned by the graph. At most
- * DNN_MAX_CONFIGS; the number of them. properties: NULL, or those of the device that the graph is for. */
+/* The library's proposals for the graph, best first, that give the same bits every time; owned by the graph. Returns
+ * their number, at most DNN_MAX_CONFIGS. properties: NULL, or those of the device that the graph is for. */
 unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *configs[DNN_MAX_CONFIGS]);
 
 /* The same for backward's graph. The library does not report which engines sum in any order of blocks, so two of the

@@ -138,7 +138,7 @@ void dnn_graph_free(struct dnn_graph *g)
     g->graph = NULL;
 }
 
-/* An engine without this note counts as one that varies from run to run. */
+/* Engines without this note are taken to vary from run to run. */
 static bool is_deterministic(struct dnn_graph *g, void *config)
 {
     int64_t n = 0;

@@ -1,7 +1,7 @@
 /* device/cuda/dnn/graph.h - graphs for cuDNN, written operation by operation.
  *
- * A graph remembers its first error, after which all calls do nothing, so one check at the end is enough. The graph owns
- * its descriptors; dnn_graph_free destroys them in reverse order. */
+ * A graph remembers its first error, after which all calls do nothing, so one check at the end is enough. The graph
+ * owns its descriptors; dnn_graph_free destroys them in reverse order. */
 #ifndef DEVICE_CUDA_DNN_GRAPH_H
 #define DEVICE_CUDA_DNN_GRAPH_H
 

@@ -1,9 +1,9 @@
 /* device/cuda/kernels/attention.cu - attention, forward: tiles of queries by tiles of keys, no score matrix.
  *
- * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one tile
- * of queries of one head of one row, over all tiles of keys: scores, their exponentials relative to the largest score so
- * far, and the products with the values, which are rescaled when the largest changes. So no block depends on another.
- * Blocks with the most keys come first in each head. */
+ * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one
+ * tile of queries of one head of one row, over all tiles of keys: scores, their exponentials relative to the largest
+ * score so far, and the products with the values, which are rescaled when the largest changes. So no block depends on
+ * another. Blocks with the most keys come first in each head. */
 #include "device/cuda/kernels/attention.cuh"
 
 /* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
@@ -11,8 +11,8 @@
  * and one of values, 64 KiB at a head width of 128, so that two blocks fit a processor. */
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32 };
 
-/* Keys of a tile: a thread's part of their scores and of the output takes 128 to 160 of its 255 registers. With 64 keys
- * and heads of 128 it would take 192, which leaves too few for factors and addresses. */
+/* Keys of a tile: a thread's part of the scores and output takes 128 to 160 of its 255 registers. With 64 keys and
+ * heads of 128 it would take 192, which leaves too few for factors and addresses. */
 template <int HEAD> struct tile_keys {
     enum { N = HEAD > 64 ? 32 : 64 };
 };
@@ -22,8 +22,8 @@ template <int HEAD> struct warp_state {
     float max[2][2], sum[2][2]; /* of queries lane/4 and lane/4 + 8; sum: this lane's part */
 };
 
-/* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the key
- * `ahead` positions after the warp's first query. */
+/* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the
+ * key `ahead` positions after the warp's first query. */
 template <int HEAD, int TILE_KEYS>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
                                     int ahead)
@@ -105,7 +105,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
 template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const attention a)
 {
     enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
-    enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, where there are enough */
+    enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, if there are enough */
     typedef tile_share<HEAD, THREADS> share;
     const int n_tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
     const unsigned head = blockIdx.x / n_tiles;
@@ -165,8 +165,8 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
     finish<HEAD>(a, &state, room, head, row, query);
 }
 
-/* Any head width and any keys. A block computes PLAIN queries and PLAIN columns of their output; blocks of other columns
- * compute the same scores again. */
+/* Any head width and any keys. A block computes PLAIN queries and PLAIN columns of their output; blocks of other
+ * columns compute the same scores again. */
 template <typename T, kind K, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention a)
 {

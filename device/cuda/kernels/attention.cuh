@@ -97,7 +97,7 @@ template <typename T> __device__ inline view<T> out_of(const attention &a, T *ou
     return {out + row * a.n_tokens * a.op.width + index * a.head_width, a.op.width};
 }
 
-/* Whether dropout keeps the probability. */
+/* True if dropout keeps the probability. */
 __device__ inline bool is_kept(const attention &a, unsigned head, int query, int key)
 {
     const uint64_t n = (uint64_t)a.n_tokens, element = (head % a.n_heads * n + query) * n + key;
@@ -108,8 +108,8 @@ __device__ inline bool is_kept(const attention &a, unsigned head, int query, int
     return (element % 4 < 2 ? low : high) >= a.threshold;
 }
 
-/* The same of those that a lane has of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
- * 4*n + i: element i of sums n. Drawn before there are sums, so that these have the registers. */
+/* The same for a lane's elements of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
+ * 4*n + i: element i of sums n. Drawn before the sums exist, to leave them the registers. */
 template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
 {
     const int lane = (int)threadIdx.x % WARP, first = row + lane / 4, second = column + lane % 4 * 2;
@@ -126,8 +126,7 @@ template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &
 
 /* ---- tiles of bf16, rows of HEAD values ---- */
 
-/* Bytes to 8 values of a row. Their place in the row is exchanged with another's, so that the 8 rows of a matrix lie in
- * all 32 banks. */
+/* Byte offset of 8 values of a row. Places in a row are permuted, so that a matrix's 8 rows cover all 32 banks. */
 template <int HEAD> __device__ inline unsigned tile_at(int row, int eight)
 {
     static_assert(HEAD % 32 == 0, "rows of whole or half turns through the banks");
@@ -136,8 +135,8 @@ template <int HEAD> __device__ inline unsigned tile_at(int row, int eight)
     return (unsigned)(row * HEAD + (eight ^ turn) * 8) * 2;
 }
 
-/* A thread's share of the copy of each tile: 8 values of every so many rows. Keeps only the part of the address that
- * changes from tile to tile, to save registers. */
+/* A thread's share of the copy of each tile: 8 values of some rows. Keeps only the part of the address that changes
+ * from tile to tile, to save registers. */
 template <int HEAD, int THREADS> struct tile_share {
     enum { EIGHTS = HEAD / 8, AT_ONCE = THREADS / EIGHTS };
     static_assert(AT_ONCE % 8 == 0, "each thread copies with one turn");
@@ -174,8 +173,8 @@ __device__ inline void tile_fetch(shared_address tile, view<const bf16> from, in
     share::template fetch<ROWS>(tile, share::of(from, first), from.stride, n_rows - first);
 }
 
-/* The same of row (a multiple of 16) + lane_row, column 16*step + 8*half. What depends on the lane alone is computed
- * once for all rows and steps. */
+/* The same for row (a multiple of 16) + lane_row, column 16*step + 8*half. The part that depends on the lane is
+ * computed once for all rows and steps. */
 template <int HEAD> __device__ inline unsigned tile_lane_at(int row, int lane_row, int step, int half)
 {
     static_assert((HEAD & (HEAD - 1)) == 0, "else the steps' bits are not those of their columns alone");
@@ -188,7 +187,7 @@ template <int HEAD> __device__ inline matrices tile_left(shared_address tile, in
     return load_matrices(tile + tile_lane_at<HEAD>(row, lane_index() % 16, step, lane_index() / 16));
 }
 
-/* Two right factors beside each other of a product with the tile's transpose: columns are its 16 rows from `row` on. */
+/* Two adjacent right factors of a product with the tile's transpose: their columns are its 16 rows from `row` on. */
 template <int HEAD> __device__ inline matrices tile_right_transposed(shared_address tile, int row, int step)
 {
     const int lane = lane_index();
@@ -196,7 +195,7 @@ template <int HEAD> __device__ inline matrices tile_right_transposed(shared_addr
     return load_matrices(tile + tile_lane_at<HEAD>(row, lane / 16 * 8 + lane % 8, step, lane / 8 % 2));
 }
 
-/* Two right factors beside each other: 16 rows from `row` on, columns 16*step on. */
+/* Two adjacent right factors: 16 rows from `row` on, columns 16*step on. */
 template <int HEAD> __device__ inline matrices tile_right(shared_address tile, int row, int step)
 {
     return load_transposed(tile + tile_lane_at<HEAD>(row, lane_index() % 16, step, lane_index() / 16));
@@ -233,8 +232,8 @@ __device__ inline void tile_multiply(float (*sums)[HEAD / 8][4], const matrices 
     }
 }
 
-/* A warp's 16 rows: sums * scale[half] rounded, through the tile's rows from `row` on, which no other warp uses, to
- * rows first .. of which there are n_rows. */
+/* Stores a warp's 16 rows, sums * scale[half] rounded, to rows first .. below n_rows, through the tile's rows from
+ * `row` on, which no other warp uses. */
 template <int HEAD>
 __device__ inline void tile_store(const float (*sums)[4], const float scale[2], unsigned char *tile, int row,
                                   view<bf16> to, int first, int n_rows)
@@ -298,7 +297,7 @@ __device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAI
     }
 }
 
-/* PLAIN rows from `row` on of a head, columns from `column` on, as the rows of room; zeros where there is nothing. */
+/* PLAIN rows from `row` on of a head, columns from `column` on, as the rows of room; zeros beyond the end. */
 template <typename T>
 __device__ inline void plain_stage_columns(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
                                            int column)

@@ -1,10 +1,10 @@
-/* device/cuda/kernels/attention_backward.cu - attention, backward: probabilities are computed again from log_sum_exp.
+/* device/cuda/kernels/attention_backward.cu - attention, backward: probabilities are recomputed from log_sum_exp.
  *
  * Two kernels share one body. One holds a tile of keys, runs over the queries that see them, and sums the gradients of
  * keys and values. The other holds a tile of queries, runs over the keys they see, and sums the gradient of queries. So
- * scores are computed twice, seven products instead of five. But every sum has one owner: nothing is added atomically, and
- * sums follow the order of tiles. The held tile makes the rows of the scores (keys by queries, or queries by keys), so that
- * sums become factors of the next product without leaving registers.
+ * scores are computed twice, seven products instead of five. But every sum has one owner: nothing is added atomically,
+ * and sums follow the order of tiles. The held tile makes the rows of the scores (keys by queries, or queries by keys),
+ * so that sums become factors of the next product without leaving registers.
  *
  * With p the probabilities, g = out_gradient values^T: values' gradient = p^T out_gradient, and with
  * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
@@ -13,23 +13,22 @@
 
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
 
-/* What a block of heads of this width has room for. A thread's part of what is summed up and of two tiles of scores is at
- * most 160 of its 255 registers; what is left keeps left factors, of 4 each, that would else be loaded again for each
- * tile. */
+/* Sizes for heads of this width. A thread's part of the sums and of two tiles of scores takes at most 160 of its 255
+ * registers; the others keep left factors, 4 each, that would otherwise be loaded again for each tile. */
 template <int HEAD, bool OF_KEYS> struct plan {
-    enum { COMING = HEAD > 64 && OF_KEYS ? 32 : 64 };                     /* rows of a tile that comes */
-    enum { KEPT = HEAD <= 64 ? 2 * HEAD / 16 : OF_KEYS ? HEAD / 16 : 0 }; /* of the first tile held, then the second */
+    enum { COMING = HEAD > 64 && OF_KEYS ? 32 : 64 };                     /* rows of a coming tile */
+    enum { KEPT = HEAD <= 64 ? 2 * HEAD / 16 : OF_KEYS ? HEAD / 16 : 0 }; /* left factors of each held tile */
 };
 
-/* Shared memory: two tiles held, two stages of two tiles that come and two numbers a query; 97 KiB at most, at a head width
- * of 128, which fits a block of any device from 8.6 on. */
+/* Shared memory: two held tiles, and two stages of two coming tiles with two numbers per query; at most 97 KiB, at a
+ * head width of 128, which fits a block of any device from 8.6 on. */
 template <int HEAD, bool OF_KEYS> struct room {
     enum { COMING = plan<HEAD, OF_KEYS>::COMING };
     unsigned char held[2][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
-    float numbers[2][2][COMING]; /* of queries that come: log2_sum, delta */
+    float numbers[2][2][COMING]; /* of coming queries: log2_sum, delta */
 };
 
-/* delta and log2_sum: a group of threads each a query and head. */
+/* delta and log2_sum: one group of threads per query and head. */
 template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(const attention a)
 {
     const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens, item = (blockIdx.x * (size_t)256 + threadIdx.x) / GROUP;
@@ -94,7 +93,7 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
         number =
             (threadIdx.x < COMING ? a.log2_sum : a.delta) + (size_t)head * a.n_tokens + first + threadIdx.x % COMING;
     }
-    /* Begins to copy the next tile, of which there are `left` rows. */
+    /* Begins to copy the next tile, which has `left` rows. */
     __device__ inline void fetch(room<HEAD, OF_KEYS> *room, int stage, int left)
     {
         for (int i = 0; i < 2; i++)
@@ -107,8 +106,8 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
     }
 };
 
-/* From scores and g: p, for the values' gradient, and s. Element i of sums n is that of row lane/4 + i/2*8 and column
- * n*8 + lane%4*2 + i%2; row, column: of the warp's first, of all tokens. */
+/* From scores and g: p, for the values' gradient, and s. Element i of sums n is in row lane/4 + i/2*8 and column n*8 +
+ * lane%4*2 + i%2. row, column: of the warp's first element, among all tokens. */
 template <bool OF_KEYS, bool DROPS, int COMING>
 __device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4],
                                         const float (*numbers)[COMING], const float of_rows[2][2], const int place[2],
@@ -202,8 +201,8 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                          a.n_tokens);
 }
 
-/* Any head width and any keys, as attend_plain of attention.cu. The block that holds keys runs over the heads that share
- * them, one after another. */
+/* Any head width and any keys, as attend_plain of attention.cu. The block that holds keys runs over the heads that
+ * share them, one after another. */
 template <typename T, kind K, bool OF_KEYS, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const attention a)
 {

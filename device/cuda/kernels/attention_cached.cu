@@ -1,13 +1,12 @@
 /* device/cuda/kernels/attention_cached.cu - attention of a few queries over cached keys and values.
  *
  * The cache is (2, n_kv_heads, n_positions, head_width): a head's keys, or values, are read sequentially. Positions
- * are processed in chunks counted from 0, and the chunks' results are merged in order. With few queries each chunk has a
- * block of its own, so that the whole device reads ("flash decoding", Dao et al., 2023), and a second kernel merges. With
- * many queries a block runs over all chunks. Neither this choice nor the other queries of a call change a bit of a query's
- * output, so the division of tokens into calls does not either.
+ * are processed in chunks counted from 0, and the chunks' results are merged in order. With few queries each chunk has
+ * a block of its own, so that the whole device reads ("flash decoding", Dao et al., 2023), and a second kernel merges.
+ * With many queries a block runs over all chunks. Neither this choice nor the other queries of a call change a bit of a
+ * query's output, so the division of tokens into calls does not either.
  *
- * A call's own keys and values are read from their source, so that no block waits for those that append them to the
- * cache. */
+ * A call's own keys and values are read from their source, so no block waits until others append them to the cache. */
 #include "device/cuda/kernels/kernel.cuh"
 
 enum { CHUNK = 128, THREADS = 128, WARPS = THREADS / WARP, LANES = 8, KEYS_AT_ONCE = CHUNK / (THREADS / LANES) };
@@ -76,8 +75,7 @@ template <typename T, int V> __device__ inline void append(const cached &c, size
 
 /* A block's shared memory, by N queries. */
 template <int N> struct room {
-    float *q, *out,
-        *parts; /* (N, head_width), times to_log2; outputs so far; (THREADS, V) sums of one piece and some keys each */
+    float *q, *out, *parts; /* (N, head_width), times to_log2; outputs so far; (THREADS, V) partial sums */
     float (*scores)[CHUNK];
     softmax *all, *chunk; /* (N) */
 
@@ -94,7 +92,7 @@ template <int N> struct room {
     }
 };
 
-/* Scores of the keys from `first` on, of which there are n: LANES threads each, and several keys a thread under way. */
+/* Scores of n keys from `first` on: LANES threads per key, several keys in flight per thread. */
 template <typename T, int V, int N>
 __device__ inline void score(const cached &c, room<N> *room, size_t head, size_t first, int n)
 {
@@ -127,7 +125,8 @@ __device__ inline void score(const cached &c, room<N> *room, size_t head, size_t
         }
 }
 
-/* Scores become exponentials, zeros where a query sees no key. seen: by the first query, one more by each after it. */
+/* Scores become exponentials; 0 for unseen keys. seen: keys that the first query sees; the next ones see one more
+ * each. */
 template <int N> __device__ inline void exponentiate(room<N> *room, int seen)
 {
     const int lane = (int)threadIdx.x % WARP;
@@ -150,7 +149,7 @@ template <int N> __device__ inline void exponentiate(room<N> *room, int seen)
     }
 }
 
-/* The chunk's outputs, a piece a thread and as many threads as there are for each, then to `take`. */
+/* The chunk's outputs, passed to `take`; all threads that are available share each piece. */
 template <typename T, int V, int N, typename Take>
 __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t first, int seen, int n, Take take)
 {
@@ -193,7 +192,7 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
     const size_t n_blocks = splits ? c.n_chunks : 1, of_chunks = blockIdx.x % n_blocks;
     const size_t head = blockIdx.x / n_blocks % c.op.n_heads, query = blockIdx.x / n_blocks / c.op.n_heads * N;
     const int n_queries = (int)min((size_t)N, c.op.n_tokens - query);
-    const size_t end = c.op.first + query + n_queries; /* of what the last one sees */
+    const size_t end = c.op.first + query + n_queries; /* of the keys that the last query sees */
     const size_t of_keys = head / c.group;
     const T *q = (const T *)c.op.qkv + query * c.stride + head * c.head_width;
     room<N> room(shared_memory<unsigned char>(), c.head_width);
@@ -220,7 +219,7 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
             softmax all = room.all[of];
             float factors[2], *partial = c.partial;
             if (of >= n_queries || seen + of <= 0)
-                return; /* no query, or none that sees the chunk */
+                return; /* no query, or none sees the chunk */
             if (splits) {
                 partial += (((query + of) * c.op.n_heads + head) * c.n_chunks + chunk) * (c.head_width + 2);
                 partial[at] = x;
@@ -286,7 +285,7 @@ template <typename T> static cudaError_t launch_cached(const struct cuda_queue *
     const bool vectors = addresses % 16 == 0 && c.head_width % V == 0;
     cudaError_t rc;
 
-    /* two blocks a processor are enough without splitting */
+    /* with two blocks per processor, no splitting is needed */
     if (c.n_chunks > 1 && queries < 2 * (size_t)q->n_processors * MANY && bytes <= PLAN_CUDA_SCRATCH_BYTES)
         c.partial = (float *)q->scratch;
     if (c.op.n_tokens == 1 || room<MANY>::bytes(c.head_width) > 48 << 10)

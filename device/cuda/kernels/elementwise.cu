@@ -1,7 +1,7 @@
-/* device/cuda/kernels/elementwise.cu - biases, activations, gates and dropout: each element read once and written once. */
+/* device/cuda/kernels/elementwise.cu - biases, activations, gates, dropout: each element read and written once. */
 #include "device/cuda/kernels/pack.cuh"
 
-/* f loads what it needs of one pack, and stores the pack's results; all loads of a thread come first. */
+/* f loads one pack's operands and stores the pack's results; all loads of a thread come first. */
 template <int V, typename F> static __global__ void over_rows(F f, size_t m, size_t n)
 {
     const size_t first = ((size_t)blockIdx.x * blockDim.x * PACKS + threadIdx.x) * V, step = (size_t)blockDim.x * V;
@@ -29,7 +29,7 @@ template <int V, typename F> static cudaError_t run(const struct cuda_queue *q, 
     return launch(over_rows<V, F>, over.grid, over.threads, 0, q->stream, f, m, n);
 }
 
-/* F<T, V> of whole packs if every view has them. */
+/* F<T, V> with whole packs if all views have them. */
 template <typename T, template <typename, int> class F>
 static cudaError_t run_either(const struct cuda_queue *q, bool is_whole, const F<T, whole<T>::V> &whole_packs,
                               const F<T, 1> &elements, size_t m, size_t n)
@@ -37,7 +37,7 @@ static cudaError_t run_either(const struct cuda_queue *q, bool is_whole, const F
     return is_whole ? run<whole<T>::V>(q, whole_packs, m, n) : run<1>(q, elements, m, n);
 }
 
-/* ---- bias: 2 values an element ---- */
+/* ---- bias: 2 values per element ---- */
 
 template <typename T, int V> struct bias_rows {
     T *c;
@@ -81,7 +81,7 @@ cudaError_t cuda_add_bias(const struct cuda_queue *q, void *c, size_t c_stride, 
 /* ---- activations ---- */
 
 /* x * sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form of GELU without tanh's cancellation below 0.
- * Hendrycks & Gimpel, arXiv:1606.08415. This is exp(-2u), kept finite; a NaN of x comes back by the products. */
+ * Hendrycks & Gimpel, arXiv:1606.08415. This is exp(-2u), kept finite; the products restore a NaN of x. */
 static __device__ inline float gelu_new_exponential(float x)
 {
     const float a = -2.302208198f, b = -0.1029432396f; /* -2 sqrt(2/pi) / ln 2, and 0.044715 of it */
@@ -147,7 +147,7 @@ template <enum model_activation A> static __device__ inline float activation_gra
     return x > 0 ? 1 : 0;
 }
 
-/* 2 values an element. */
+/* 2 values per element. */
 template <enum model_activation A> struct activated {
     template <typename T, int V> struct rows {
         T *c;
@@ -170,7 +170,7 @@ template <enum model_activation A> struct activated {
         }
     };
 
-    /* c *= act'(pre): 3 values an element */
+    /* c *= act'(pre): 3 values per element */
     template <typename T, int V> struct gradient_rows {
         T *c;
         const T *pre;
@@ -196,7 +196,7 @@ template <enum model_activation A> struct activated {
     };
 };
 
-/* Rows without gaps are one long row: the activation does not care. */
+/* Rows without gaps are treated as one long row. */
 template <typename T, template <typename, int> class F>
 static cudaError_t run_activation(const struct cuda_queue *q, T *c, const T *pre, size_t stride, size_t m, size_t n)
 {
@@ -257,7 +257,7 @@ cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const 
                                   : multiply_gradient(q, (float *)c, (const float *)pre, stride, m, n, activation);
 }
 
-/* ---- gated: act(gate) * up, 3 values an element; its gradients, 5 ---- */
+/* ---- gated: act(gate) * up, 3 values per element; its gradients, 5 ---- */
 
 template <enum model_activation A> struct gated {
     template <typename T, int V> struct rows {
@@ -372,7 +372,7 @@ cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_gl
     return q->type == NUMBER_BF16 ? glu_either<bf16>(q, op, true) : glu_either<float>(q, op, true);
 }
 
-/* ---- dropout: 2 or 3 values an element, and a quarter of a Philox block ---- */
+/* ---- dropout: 2 or 3 values per element, and a quarter of a Philox block ---- */
 
 template <typename T, int V> struct dropout_rows {
     T *y;
@@ -461,7 +461,7 @@ cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dro
 
 /* ---- contributions to bf16 ----
  *
- * 6 bytes an element, of which the link then takes 2: 0.5 % of the time that its copy is on its way. */
+ * 6 bytes of device memory per element, then 2 of the link: rounding takes 0.5 % of the copy's time. */
 template <int V> static __global__ void round_all(bf16 *to, const float *from, size_t n)
 {
     const size_t all = (size_t)gridDim.x * blockDim.x * V;

@@ -3,7 +3,8 @@
  * A token's gradient is added to the table row of its id, and ids repeat. So ids are sorted first, keeping the order of
  * equal ones. Then one block sums each run of RUN equal ids: an id's first run onto the table, others into lines of the
  * scratch, which are then added to the table in order. So even an id of half of all tokens is divided among blocks. The
- * bits depend neither on other ids nor on the division of the table; up to RUN tokens of an id they are a plain loop's. */
+ * bits depend neither on other ids nor on the division of the table; up to RUN tokens of an id, they equal a plain
+ * loop's. */
 #include "device/cuda/kernels/pack.cuh"
 
 #include <assert.h>
@@ -63,7 +64,7 @@ cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op
     return q->type == NUMBER_BF16 ? embed<bf16>(q, op) : embed<float>(q, op);
 }
 
-/* ---- gradients of look-ups: each value of dy read once, each row of the table that is met read and written ---- */
+/* ---- gradients of look-ups: each value of dy read once, each affected row of the table read and written ---- */
 
 enum {
     SORT_THREADS = 1024,
@@ -74,8 +75,7 @@ enum {
     RUN_THREADS = 512,
 };
 
-/* One of the sorted tokens: its row of dy and, where a run of its id begins, how many are left of the id from there on;
- * else 0. */
+/* A sorted token: its row of dy and, if a run of its id begins there, the id's remaining tokens; else 0. */
 struct place {
     uint32_t row, left;
 };
@@ -84,7 +84,7 @@ struct place {
 struct sorted {
     uint32_t *n_places;
     struct place *places; /* (SORT_ROWS) */
-    float *lines;         /* (n_places / RUN, rounded up, n): of runs that are not the first, at their place / RUN */
+    float *lines;         /* (n_places / RUN, rounded up, n): sums of later runs, at their place / RUN */
 };
 
 struct ids {
@@ -92,7 +92,7 @@ struct ids {
     uint32_t m, first, n_table, n_block; /* ids of a block */
 };
 
-/* The lanes whose id is this lane's too, `mine` says whether it has any: f(lanes, id) once for each different one. */
+/* Calls f(lanes, id) once per distinct id of the warp, with the lanes that have it. mine: this lane has an id. */
 template <typename F> static __device__ inline void each_id(bool mine, uint32_t id, F f)
 {
     for (unsigned left = __ballot_sync(WHOLE_WARP, mine); left;) {
@@ -117,9 +117,9 @@ static __device__ inline void sum_before(uint32_t *x, uint32_t n)
     }
 }
 
-/* Sorts the ids b * n_block .. of block b into places, which begin after those of all lower ids: the block counts these
- * too, so that blocks need nothing of each other. Warps have consecutive rows, and count by themselves: a warp's first
- * place of an id comes after those of the warps before it. At least as many threads as ids. */
+/* Sorts the ids b * n_block .. of block b into places, after those of all lower ids; the block counts these itself, so
+ * blocks are independent. Warps have consecutive rows and separate counts: a warp's places for an id follow those of
+ * earlier warps. At least as many threads as ids. */
 static __global__ void __launch_bounds__(SORT_THREADS) sort_ids(struct sorted to, struct ids op)
 {
     uint32_t *lower = shared_memory<uint32_t>(), *ends = lower + WARP, *sizes = ends + op.n_block;
@@ -145,7 +145,7 @@ static __global__ void __launch_bounds__(SORT_THREADS) sort_ids(struct sorted to
     if (lane == 0)
         lower[warp] = below;
     __syncthreads();
-    if (threadIdx.x < op.n_block) { /* of an id: the warps' counts become where in it they begin */
+    if (threadIdx.x < op.n_block) { /* the warps' counts of an id become their first places in it */
         uint32_t size = 0;
         for (uint32_t w = 0; w < n_warps; w++) {
             const uint32_t count = counts[w * op.n_block + threadIdx.x];
@@ -180,7 +180,7 @@ static __global__ void __launch_bounds__(SORT_THREADS) sort_ids(struct sorted to
         *to.n_places = below + ends[op.n_block - 1];
 }
 
-/* One run after another: sum = what the table or nothing holds, plus dy's rows in their order. */
+/* One run after another: dy's rows in order, added to the table's row or to 0. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(RUN_THREADS, 1)
     add_runs(float *table, struct sorted from, const uint32_t *ids, const T *dy, uint32_t first, size_t n)
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(RUN_THREADS, 1)
     }
 }
 
-/* Ids of several runs: adds all but the first to the table, in order. */
+/* Adds the lines of later runs to the table, in order. */
 static __global__ void add_lines(float *table, struct sorted from, const uint32_t *ids, uint32_t first, size_t n)
 {
     const uint32_t n_places = *from.n_places;
@@ -253,7 +253,7 @@ static cudaError_t sort(const struct cuda_queue *q, const struct sorted &to, str
                   op);
 }
 
-/* dy's rows of these ids: at most SORT_ROWS, and what lines there are for */
+/* Adds dy's rows of these ids: at most SORT_ROWS, and at most as many as there are lines for */
 template <typename T>
 static cudaError_t add_some(const struct cuda_queue *q, float *table, const struct sorted &sorted, const struct ids &op,
                             const T *dy, size_t n)

@@ -1,13 +1,13 @@
 /* device/cuda/kernels/fragment.cuh - tensor cores and asynchronous copies, as the threads of a warp see them.
  *
- * All of it exists from compute capability 8.0 on. A warp holds an 8 x 8 matrix of bf16 as one pair a lane: row lane/4,
- * columns 2*(lane%4) and the next. The left factor of a product, 16 x 16, is four of these: rows 0-7 and 8-15 of its
- * left half, then of its right half; the right factor, 16 x 8, is two, one below the other, each transposed. The sums,
- * 16 x 8 of fp32, are laid out as the left factor's left half is: so sums, rounded to pairs, are the left factor of the
- * next product, and nothing is exchanged between lanes.
+ * All of it exists from compute capability 8.0 on. A warp holds an 8 x 8 matrix of bf16 as one pair per lane: row
+ * lane/4, columns 2*(lane%4) and the next. The left factor of a product, 16 x 16, is four of these: rows 0-7 and 8-15
+ * of its left half, then of its right half; the right factor, 16 x 8, is two, one below the other, each transposed. The
+ * sums, 16 x 8 of fp32, have the layout of the left factor's left half. So sums, rounded to pairs, are the left factor
+ * of the next product without an exchange between lanes.
  *
- * Source: PTX ISA, "Matrix fragments for mma.m16n8k16", ldmatrix, cp.async. Every thread of the warp takes part in what
- * is said of matrices. */
+ * Source: PTX ISA, "Matrix fragments for mma.m16n8k16", ldmatrix, cp.async. All threads of a warp must call the
+ * functions on matrices. */
 #ifndef DEVICE_CUDA_KERNELS_FRAGMENT_CUH
 #define DEVICE_CUDA_KERNELS_FRAGMENT_CUH
 
@@ -125,14 +125,14 @@ __device__ inline uint32_t pair_of(float first, float second)
 #endif
 }
 
-/* Two tiles of sums beside each other, rounded, as a left factor. */
+/* Two adjacent tiles of sums, rounded, as a left factor. */
 __device__ inline matrices left_of(const float sums[2][4])
 {
     return {{pair_of(sums[0][0], sums[0][1]), pair_of(sums[0][2], sums[0][3]), pair_of(sums[1][0], sums[1][1]),
              pair_of(sums[1][2], sums[1][3])}};
 }
 
-/* 2^x within 2 units of fp32's last place; what is below 2^-126 becomes 0. */
+/* 2^x within 2 units of fp32's last place; results below 2^-126 become 0. */
 __device__ inline float power_of_2(float x)
 {
 #ifdef CUDASIM
@@ -144,8 +144,7 @@ __device__ inline float power_of_2(float x)
 #endif
 }
 
-/* BYTES (4, 8, 16) from memory to shared memory, or zeros where there is nothing to copy (`from` is then not read); under
- * way until copy_wait. */
+/* Copies BYTES (4, 8, 16) to shared memory; zeros unless `there` (`from` is then not read). Pending until copy_wait. */
 template <int BYTES> __device__ inline void copy_async(shared_address to, const void *from, bool there)
 {
 #ifdef CUDASIM
@@ -161,7 +160,7 @@ template <int BYTES> __device__ inline void copy_async(shared_address to, const 
 #endif
 }
 
-/* Those since the last commit are a group. */
+/* The copies since the last commit become a group. */
 __device__ inline void copy_commit()
 {
 #ifdef CUDASIM
@@ -171,7 +170,7 @@ __device__ inline void copy_commit()
 #endif
 }
 
-/* Until at most LEFT of this thread's latest groups are under way; other threads see them after a barrier. */
+/* Waits until at most LEFT of this thread's latest groups are pending; other threads see the copies after a barrier. */
 template <int LEFT> __device__ inline void copy_wait()
 {
 #ifdef CUDASIM

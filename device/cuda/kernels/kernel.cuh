@@ -1,8 +1,8 @@
-/* device/cuda/kernels/kernel.cuh - what kernels share: launching, values of either type, sums over a warp and a block, random
- * words.
+/* device/cuda/kernels/kernel.cuh - shared by kernels: launching, values of either type, sums over a warp or block,
+ * random words.
  *
- * Kernels are also compiled for the host, where tests/sim stands in for the device. So extensions of C++ are wrapped here:
- * launch() instead of <<<>>>, shared_memory() for the bytes that a launch asks for. */
+ * Kernels are also compiled for the host, where tests/sim stands in for the device. So extensions of C++ are wrapped
+ * here: launch() instead of <<<>>>, shared_memory() for a launch's shared memory. */
 #ifndef DEVICE_CUDA_KERNELS_KERNEL_CUH
 #define DEVICE_CUDA_KERNELS_KERNEL_CUH
 
@@ -11,7 +11,7 @@
 enum { WARP = 32 };
 #define WHOLE_WARP 0xffffffffu
 
-/* A bf16 as it lies in memory. */
+/* A bf16 as stored in memory. */
 struct bf16 {
     uint16_t bits;
 };
@@ -26,7 +26,7 @@ __device__ inline float to_float(bf16 x)
     return __uint_as_float((uint32_t)x.bits << 16);
 }
 
-/* As proto/base/number.h, and cvt.rn but for a NaN's payload: to nearest, ties to even. */
+/* Rounds to nearest, ties to even: as proto/base/number.h, and as cvt.rn except for a NaN's payload. */
 __device__ inline uint16_t bf16_bits(float x)
 {
     const uint32_t pattern = __float_as_uint(x);
@@ -44,7 +44,7 @@ __device__ inline void set(bf16 *y, float x)
     y->bits = bf16_bits(x);
 }
 
-/* The bytes that the launch asked for, 128-byte aligned. */
+/* The launch's shared memory, 128-byte aligned. */
 template <typename T> __device__ inline T *shared_memory()
 {
 #ifdef CUDASIM
@@ -69,7 +69,7 @@ inline cudaError_t launch(void (*kernel)(P...), dim3 grid, unsigned threads, siz
     return cudaLaunchKernel(kernel, grid, dim3(threads), args, shared, stream);
 }
 
-/* Before the first launch of a kernel with more than 48 KiB of such bytes. */
+/* Call before the first launch of a kernel with more than 48 KiB of shared memory. */
 template <typename... P> inline cudaError_t allow_shared(void (*kernel)(P...), size_t bytes)
 {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);

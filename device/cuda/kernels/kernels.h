@@ -1,8 +1,8 @@
 /* device/cuda/kernels/kernels.h - launchers of the CUDA kernels.
  *
  * Each queues one operation of device/device.h on a stream and returns the launch's status; it neither waits nor
- * allocates. All are deterministic: no sum depends on the order of blocks. Views whose address or stride is not a multiple
- * of 16 bytes are supported, more slowly.
+ * allocates. All are deterministic: no sum depends on the order of blocks. Views whose address or stride is not a
+ * multiple of 16 bytes are supported, more slowly.
  *
  * The launchers are in .cu files for any C++ compiler that has the runtime's header: nvcc, or another one with the
  * stand-in of tests/sim. */
@@ -18,8 +18,8 @@ struct cuda_queue {
     cudaStream_t stream;
     enum number_type type; /* of values */
     unsigned n_processors; /* streaming multiprocessors */
-    /* (PLAN_CUDA_SCRATCH_BYTES) partial sums of kernels that sum over rows. One buffer is enough, as kernels of the compute
-     * queue run one after another. */
+    /* (PLAN_CUDA_SCRATCH_BYTES) partial sums of kernels that sum over rows. One buffer is enough, as kernels of the
+     * compute queue run one after another. */
     void *scratch;
 };
 

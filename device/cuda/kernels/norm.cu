@@ -1,4 +1,4 @@
-/* device/cuda/kernels/norm.cu - layer and root-mean-square normalisation, row by row: 2 values an element.
+/* device/cuda/kernels/norm.cu - layer and root-mean-square normalisation, row by row: 2 values per element.
  *
  * A block processes a row at a time. If HELD, the row stays in registers; longer rows are read again, usually from the
  * second-level cache. Weight and bias stay in the first-level cache. */
@@ -57,8 +57,8 @@ template <typename T, int V, int K, int N, bool HELD> struct share {
     }
 };
 
-/* mean and 1/deviation. The sum of differences from the mean corrects the mean's rounding, so that a mean far from 0 costs
- * no digits. */
+/* mean and 1/deviation. The sum of differences from the mean corrects the mean's rounding, so that a mean far from 0
+ * costs no digits. */
 template <typename T, int V, bool HELD>
 static __device__ inline void row_statistics(share<T, V, PACKS, 1, HELD> *row, struct block_sums *shared,
                                              const struct norm_arrays<T> &op, float *mean, float *inverse)
@@ -148,12 +148,12 @@ cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
     return q->type == NUMBER_BF16 ? norm<bf16>(q, op) : norm<float>(q, op);
 }
 
-/* ---- norm's gradients: 3 values an element, 4 if accumulating ----
+/* ---- norm's gradients: 3 values per element, 4 if accumulating ----
  *
  * With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
  * not centred. A block processes many rows in turn and sums their dy z and dy for the gradients of weight and bias: in
- * registers if HELD, else in its line of the scratch. If HELD in bf16, the next row is loaded during the sums of this one,
- * as a processor has no other block to run meanwhile. Two rows of fp32 do not fit the registers. */
+ * registers if HELD, else in its line of the scratch. If HELD in bf16, the next row is loaded during the sums of this
+ * one, as a processor has no other block to run meanwhile. Two rows of fp32 do not fit the registers. */
 
 template <typename T> struct gradient_arrays {
     T *dx;
@@ -168,7 +168,7 @@ template <typename T> struct gradient_arrays {
 
 enum { DY, X, DX, GRADIENT_ROWS };
 
-/* Packs of a thread in each, if HELD: sums, two for each value, fill the registers. */
+/* Packs of a thread in each row, if HELD: the sums, two per value, fill the registers. */
 template <int V> struct gradient_share {
     enum { K = V == 1 ? 4 : 16 / V };
 };

@@ -1,11 +1,11 @@
 /* device/cuda/kernels/pack.cuh - values side by side, rows laid over blocks, and sums over a block.
  *
  * Memory is read in packs of 16 bytes if a view's address and stride allow it, else element by element. Kernels are
- * compiled for both, V values a pack, and launchers choose. A thread loads PACKS of them before it uses the first. A row
- * shorter than a warp leaves lanes idle; a long one has several blocks.
+ * compiled for both, V values a pack, and launchers choose. A thread loads PACKS of them before it uses the first. A
+ * row shorter than a warp leaves lanes idle; a long one has several blocks.
  *
- * Why 64 bytes a thread: at 4.8 TB/s and 700 ns, each of 132 processors must have 25 KiB in flight, and half of its 2048
- * threads bring 64. */
+ * Why 64 bytes a thread: at 4.8 TB/s and 700 ns, each of 132 processors must have 25 KiB in flight, and half of its
+ * 2048 threads bring 64. */
 #ifndef DEVICE_CUDA_KERNELS_PACK_CUH
 #define DEVICE_CUDA_KERNELS_PACK_CUH
 
@@ -15,7 +15,7 @@ enum {
     PACK_BYTES = 16,
     PACKS = 4,         /* of a thread, in one row */
     ROW_THREADS = 256, /* of a block, at most */
-    BLOCKS = 32,       /* of a processor: enough to fill it with the smallest there are */
+    BLOCKS = 32,       /* of a processor: enough to fill it with the smallest blocks */
 };
 
 template <typename T, int V> struct alignas(V * sizeof(T)) pack {
@@ -91,7 +91,7 @@ template <int V> static __device__ inline void store_wide(float *to, const float
     }
 }
 
-/* Whether a view at this address, its rows `stride` elements of T apart, can be read in whole packs. */
+/* True if a view at this address, with rows `stride` elements of T apart, can be read in whole packs. */
 template <typename T> static inline bool is_whole(const T *x, size_t stride)
 {
     return ((uintptr_t)x | stride * sizeof(T)) % PACK_BYTES == 0;
@@ -135,8 +135,8 @@ struct block_sums {
     float of_warps[2][2][WARP];
 };
 
-/* Every thread's x become the block's sums, the same bits in all. The block has whole warps; its sums take turns: 0, 1,
- * 0, 1 ... */
+/* Every thread's x become the block's sums, the same bits in all. The block has whole warps; turn alternates between
+ * its sums: 0, 1, 0, 1 ... */
 template <int N> static __device__ inline void block_sum(struct block_sums *shared, unsigned turn, float (&x)[N])
 {
     const unsigned lane = threadIdx.x % WARP, n_warps = blockDim.x / WARP;

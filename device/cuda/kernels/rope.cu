@@ -1,6 +1,6 @@
-/* device/cuda/kernels/rope.cu - rotary positions: 2 values an element. Su et al., arXiv:2104.09864.
+/* device/cuda/kernels/rope.cu - rotary positions: 2 values per element. Su et al., arXiv:2104.09864.
  *
- * A block processes a token at a time. Its cosines and sines, one for each pair of columns, are computed once for all heads. */
+ * A block processes a token at a time. Cosines and sines, one per pair of columns, are computed once for all heads. */
 #include "device/cuda/kernels/pack.cuh"
 #include "device/turn.h"
 

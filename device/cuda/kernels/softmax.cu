@@ -1,7 +1,7 @@
 /* device/cuda/kernels/softmax.cu - softmax and cross entropy over a vocabulary that comes in chunks.
  *
- * A block processes a row at a time. The sum reads four bytes an element; the gradient reads four and writes two or four.
- * Rows that the plan pads are read in whole packs, others element by element. */
+ * A block processes a row at a time. The sum reads four bytes per element; the gradient reads four and writes two or
+ * four. Rows that the plan pads are read in whole packs, others element by element. */
 #include "device/cuda/kernels/pack.cuh"
 
 #include <float.h>
@@ -41,7 +41,7 @@ template <int N> static __device__ inline void add(struct exponentials *to, cons
     to->max = max;
 }
 
-/* The block's, in thread 0. */
+/* The block's sum, in thread 0. */
 static __device__ inline struct exponentials join_block(struct exponentials mine)
 {
     __shared__ struct exponentials of_warps[WARP];
@@ -141,9 +141,9 @@ cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *run
     return launch(losses, dim3((unsigned)pieces(m, ROW_THREADS)), ROW_THREADS, 0, q->stream, loss, running, labels, m);
 }
 
-/* A row's gradient overwrites its logits from the beginning. In bf16, element j lies on logit j/2, which another thread may
- * still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read. Padding is
- * written too. */
+/* A row's gradient overwrites its logits from the beginning. In bf16, element j lies on logit j/2, which another thread
+ * may still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read.
+ * Padding is written too. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct device_cross_entropy op)
 {

@@ -1,16 +1,16 @@
 /* device/cuda/kernels/sum_rows.cuh - sums over rows, each value read once.
  *
- * In two phases: blocks add up some rows each into lines of the scratch, then the lines are added up and put onto the
- * destination. Which rows a block has depends on the shape and on the device alone. */
+ * In two phases: each block sums some rows into a line of the scratch, then the lines' sum is added to the destination.
+ * The rows of a block depend only on the shape and the device. */
 #ifndef DEVICE_CUDA_KERNELS_SUM_ROWS_CUH
 #define DEVICE_CUDA_KERNELS_SUM_ROWS_CUH
 
 #include "device/cuda/kernels/pack.cuh"
 
-enum { SUM_WARPS = 8, SUM_AHEAD = 4 /* rows of a warp that are under way */ };
+enum { SUM_WARPS = 8, SUM_AHEAD = 4 /* rows of a warp in flight */ };
 
-/* A sum in fp32 and what its roundings lost: as good as one in double, on devices that are slow at those too. Knuth, The
- * Art of Computer Programming 2, 4.2.2, theorem B. */
+/* A sum in fp32 and its rounding error: as accurate as a double, also on devices with slow doubles. Knuth, The Art of
+ * Computer Programming 2, 4.2.2, theorem B. */
 struct compensated {
     float sum, lost;
 };
@@ -51,8 +51,8 @@ template <> struct sum_of<double> {
     typedef double type;
 };
 
-/* Where sums go: to a line each block row, or onto the destination, whose columns from n on are `others`; sums without a
- * destination go nowhere. */
+/* Where sums go: to one line per block row, or added to the destination, whose columns from n on are `others`; sums
+ * without a destination are dropped. */
 struct to_lines {
     double *lines;
     size_t n;
@@ -78,8 +78,8 @@ struct onto_sums {
     }
 };
 
-/* Where a column's sum lies in shared memory: a place stays free after each row of the banks, so that neither threads of
- * V columns each nor those of one column each meet in a bank. */
+/* The place of a column's sum in shared memory. One place after each row of the banks stays free, so neither threads of
+ * V columns each nor threads of one column each conflict in a bank. */
 static __device__ constexpr unsigned apart(unsigned column)
 {
     return column + column / 16 /* doubles in the 32 banks */;
