@@ -240,7 +240,7 @@ struct eps_train_events {
     /* A checkpoint or metrics.jsonl could not be written. Training goes on, and both are retried. eps_train returns an
      * error if the last checkpoint, or a line, could not be written in the end. */
     void (*on_save_failed)(void *user, uint64_t step, const char *why);
-    /* One sentence for the user, on something that no option asks for. */
+    /* One sentence for the user that no option requests. */
     void (*on_note)(void *user, const char *sentence);
     /* Asked several times a second. 1 ends the run after a save (if save_every is not 0), 2 ends it at once: -EINTR. */
     int (*should_stop)(void *user);
@@ -275,12 +275,12 @@ struct eps_plan {
     uint64_t n_parameters;
     struct {
         uint64_t n_parameters;
-        uint64_t host_bytes, device_bytes; /* what a plan with the same choice takes more if all are trained */
+        uint64_t host_bytes, device_bytes; /* extra bytes of the same choice if all are trained */
     } frozen;
     uint32_t n_layers, width;
     uint32_t n_workers;                /* workers that get a share */
     struct eps_plan_side host, worker; /* worker: each of them */
-    const char *device;                /* "cpu", "cuda": as asked for, without a check; auto is the CPU */
+    const char *device;                /* "cpu", "cuda": as requested, unchecked; auto is the CPU */
     bool allowance;                    /* the worker's term "library" is an allowance: only its device knows */
     bool shared;                       /* the workers' bytes count against host memory and its limit */
     uint64_t minimum;                  /* smallest sufficient device_mem */
@@ -454,8 +454,7 @@ int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_
             struct eps_error *error);
 /* Directories of the caller's daemons, including those of running eps_train calls. */
 int eps_daemons(void (*on_daemon)(void *user, const char *address), void *user, struct eps_error *error);
-/* Saves a checkpoint of the daemon's job into its output directory while training goes on. Returns when it is
- * complete. */
+/* Saves a checkpoint of the daemon's job into its output directory while training goes on. Returns when done. */
 int eps_save(const char *address, uint64_t *step, struct eps_error *error);
 /* Ends the daemon and its job, which first saves what it promised. Returns when the daemon is gone. */
 int eps_stop(const char *address, struct eps_error *error);

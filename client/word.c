@@ -27,8 +27,7 @@ static size_t common_prefix(const char *a, const char *b)
     return n;
 }
 
-/* Optimal string alignment distance between a (n) and b (m): insertions, deletions, substitutions and swaps of
- * neighbours. */
+/* Optimal string alignment distance between a (n) and b (m): insertions, deletions, substitutions, swaps. */
 static unsigned distance(const char *a, size_t n, const char *b, size_t m)
 {
     unsigned rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *row = rows[2];

@@ -176,8 +176,7 @@ static bool exists(const struct account *a, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* Prints the files of the run that exist and what each is for; the newest checkpoint may be older than the last
- * step. */
+/* Prints the run's existing files and their purpose; the newest checkpoint may be older than the last step. */
 static void print_files(const struct account *a)
 {
     char name[4096], directory[4 * sizeof a->out]; /* ready to paste into a shell */

@@ -57,7 +57,7 @@ char *arguments_join(const struct argument_texts *texts, int *rc);
  * libeps's code: 2 for -EDOM, else 1. */
 int arguments_fail(const struct command *command, int rc, const char *sentence);
 
-/* In hint.c. The sentence for an option that `command` does not have; the option ends at '=' if there is one. Suggests our name
+/* In hint.c. The sentence for an option unknown to `command`; the option ends at '=' if there is one. Suggests our name
  * for an option of other programs, or the correct spelling. */
 void hint_option(char *out, size_t cap, const struct command *command, const char *option);
 

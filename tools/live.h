@@ -1,5 +1,5 @@
-/* tools/live.h - shared by eps status and eps mem: one daemon or all of the caller's, once or repeatedly, for people or
- * for programs.
+/* tools/live.h - shared by eps status and eps mem: one or all of the caller's daemons, once or repeatedly, for people
+ * or programs.
  *
  * A single daemon's answer is a block of lines or one object. Without an address several daemons are listed, one line
  * each, or as {"daemons": [...]}. Watching asks each daemon once per period over an open session, and ends with the
@@ -14,7 +14,7 @@
 #include <stdio.h>
 
 /* A command that shows daemons. Each function queries one daemon and returns libeps's code; print_line may query its
- * status, too. */
+ * status. */
 struct live_view {
     const char *name, *text; /* as in struct command */
     const char *json;        /* describes its JSON objects in --help */

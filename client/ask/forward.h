@@ -1,8 +1,8 @@
 /* client/ask/forward.h - a model for evaluation or generation, without training.
  *
  * The model is read from a directory, or copied from a daemon whose training goes on. It runs on the workers of
- * --connect, or on a private daemon and worker. A copy always runs on private ones, because the workers it came from
- * are busy. */
+ * --connect, or on a private daemon and worker. A copy always runs on private ones, because its source's workers are
+ * busy. */
 #ifndef CLIENT_ASK_FORWARD_H
 #define CLIENT_ASK_FORWARD_H
 
@@ -16,8 +16,7 @@
 
 struct client_forward_options {
     const char *model; /* NULL: the model of a live daemon */
-    /* The daemon whose model is copied, or whose workers run `model`. NULL: the caller's only daemon, or private
-     * workers. */
+    /* The daemon whose model is copied, or whose workers run `model`. NULL: the caller's daemon, or private workers. */
     const char *connect;
     const char *programs;                              /* as in client_spawn_options */
     const char *device;                                /* of a private worker; NULL: auto */
@@ -57,8 +56,8 @@ void client_forward_close(struct client_forward *forward);
  * client_model_close. */
 int client_snapshot_take(struct client_model *out, uint64_t *step, struct client_link *link, struct error *err);
 
-/* The same over a link of its own. address: a daemon's name or directory; NULL: the caller's only daemon. watch
- * (copied) may be NULL. await waits for a named daemon and its run; NULL: no wait. -ENOENT: no such daemon. */
+/* The same over a new link. address: a daemon's name or directory; NULL: the caller's only daemon. watch (copied) may
+ * be NULL. await waits for a named daemon and its run; NULL: no wait. -ENOENT: no such daemon. */
 int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *address,
                           const struct client_watch *watch, const struct client_await *await, struct error *err);
 

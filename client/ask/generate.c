@@ -173,8 +173,7 @@ static int open_job(struct generate *g, struct error *err)
     return client_job_open(&g->job, &g->forward.link, &request, &g->forward.model, NULL, err);
 }
 
-/* Weight bytes read for one token. A table gives a single row; the rest of it is not read, unless it is also the
- * head. */
+/* Weight bytes read for one token. Only one row of a table is read, unless it is also the head. */
 static uint64_t bytes_per_token(const struct generate *g)
 {
     const struct model_config *c = &g->forward.model.config;

@@ -221,8 +221,7 @@ int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error
     return client_report(error, &err, rc);
 }
 
-/* A refusal may precede the answer to a later question. A daemon without a job closes the session instead of
- * answering. */
+/* A refusal may precede the answer to a later question. A daemon without a job closes the session at once. */
 int eps_look_stop(struct eps_look *look, struct eps_error *error)
 {
     struct error err = {""};

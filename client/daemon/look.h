@@ -1,5 +1,5 @@
-/* client/daemon/look.h - resolves a daemon's address, asks a daemon questions that it answers at any time, and waits for a
- * daemon that has not opened its door yet or whose workers have not attached. */
+/* client/daemon/look.h - resolves a daemon's address, asks a daemon questions that it answers at any time, and waits
+ * for a daemon that has not opened its door yet or whose workers have not attached. */
 #ifndef CLIENT_DAEMON_LOOK_H
 #define CLIENT_DAEMON_LOOK_H
 

@@ -78,7 +78,7 @@ enum client_packing client_data_packing(const uint8_t *head, size_t n);
 /* True for JSON lines. whole: the head is the entire file. */
 bool client_data_is_lines(const uint8_t *head, size_t n, bool whole);
 
-/* Refuses a file that is neither text nor, by its suffix, token ids; the error names its format. -EINVAL. In
+/* Refuses files that are neither text nor, by suffix, token ids; the error names the format. -EINVAL. In
  * data_format.c. */
 int client_data_recognise(const struct client_data_file *file, const uint8_t *head, size_t n, struct error *err);
 

@@ -14,8 +14,7 @@
 int client_learn(json_t *side, struct client_data *data, uint32_t vocabulary, uint32_t n_positions,
                  const struct client_data_rules *rules, struct error *err);
 
-/* Total bytes of data's files, after standard input was read and compressed files were expanded. rules as above.
- * -errno. */
+/* Total bytes of data's files, with standard input read and compressed files expanded. rules as above. -errno. */
 int client_learn_size(uint64_t *n, struct client_data *data, const struct client_data_rules *rules, struct error *err);
 
 #endif

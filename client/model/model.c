@@ -274,8 +274,7 @@ static bool is_weights_file(const char *path)
     return false;
 }
 
-/* Opens a config without weights. If its name is config.json, the side files beside it come along, such as a
- * tokenizer. */
+/* Opens a config without weights. If its name is config.json, also reads side files such as a tokenizer. */
 static int open_alone(struct client_model *model, const char *path, struct error *err)
 {
     char directory[PATH_MAX];

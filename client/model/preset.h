@@ -56,8 +56,8 @@ struct client_preset_facts {
 
 /* Chooses by size of the data: a small preset under 8 Mi tokens, a medium one under 128 Mi, else a large one. Text of
  * 256 KiB or more gets a text preset, as tokens can be learned from it; other data gets a byte preset, or gpt2 for a
- * vocabulary over 256. A model that would take over half of the host's free memory, or more than a worker's, gives way
- * to the next smaller one. The smallest is chosen in any case: daemon and worker report what they lack. */
+ * vocabulary over 256. A model that would take over half of the host's free memory, or more than a worker's, is
+ * replaced by the next smaller one. The smallest is chosen in any case: daemon and worker report what they lack. */
 const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts);
 
 /* True if memory made the choice smaller. */

@@ -1,4 +1,4 @@
-/* client/run/checkpoints.h - the complete checkpoints of a run directory, which one is the best, and the removal of old ones.
+/* client/run/checkpoints.h - a run directory's complete checkpoints, the best one, and the removal of old ones.
  *
  * The daemon writes checkpoints (eps/save/save.c); the client holds the directory's lock and removes them. A removal
  * first renames step-N to step-N.partial, so a crash never leaves a damaged step-N. Client and daemon both spare a
@@ -66,8 +66,7 @@ void client_best_init(struct client_best *best);
 /* Records an evaluation after `step` updates. True if it is the best; a loss that is not finite never is. */
 bool client_best_add(struct client_best *best, uint64_t step, double loss);
 
-/* Restores the state of a run that resumes after `step` updates from its `best` and metrics.jsonl; without them, begins
- * anew. */
+/* Restores a resumed run's state after `step` updates from its `best` and metrics.jsonl; without them, begins anew. */
 void client_best_read(struct client_best *best, const char *directory, int directory_fd, uint64_t step);
 
 /* Points `best` to step-N, atomically. -errno. */

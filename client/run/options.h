@@ -1,11 +1,11 @@
 /* client/run/options.h - defaults for options left unset, and the learning rate of each step.
  *
- * Defaults depend only on the model, the data, the machine and the other options. So a run can be repeated from what it
- * printed. A user's own model gets the usual ones: batches of about 16 Ki tokens, one epoch, a learning rate of 3e-4
- * (2e-5 from weights), 3 % of warm-up, betas 0.9,0.999.
+ * Defaults depend only on the model, the data, the machine and the other options. So a run can be repeated from its
+ * printed options. A user's own model gets the usual ones: batches of about 16 Ki tokens, one epoch, a learning rate of
+ * 3e-4 (2e-5 from weights), 3 % of warm-up, betas 0.9,0.999.
  *
- * A preset with fresh weights has one recipe, whether it was named or chosen. Where two figures stand, the first is for
- * byte and gpt2 presets, the second for presets that learn a tokenizer:
+ * A preset with fresh weights has one recipe, whether it was named or chosen. If there are two figures, the first is
+ * for byte and gpt2 presets, the second for presets that learn a tokenizer:
  *   steps   1500, 750; at least 1 and at most 10 epochs
  *   batch   the tokens divided by the steps; at least 1 Ki, 2 Ki, and at most 16 Ki tokens
  *   lr      2e-3, 3e-3 under 4 Mi parameters (small); 1e-3 under 32 Mi (medium); else 3e-4
@@ -68,8 +68,7 @@ uint64_t client_options_n_train(const struct eps_train_options *options, uint64_
  * to min_lr at the step after the last one, linearly or as half a cosine. */
 double client_options_lr(const struct eps_train_options *options, uint64_t step);
 
-/* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts; no more than n_windows if each part still gets a
- * row. */
+/* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts; at most n_windows if each part still gets a row. */
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows);
 
 /* Describes what in `resolved` is the preset's recipe; false if nothing is. */
@@ -85,11 +84,11 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
 bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, const struct model *model);
 
-/* The model as it is trained: the tensors that match `freeze` (client/eps.h) are frozen. Owned: model_free, also after a
- * failure. -EDOM if a pattern is wrong; otherwise as model_init. */
+/* The model as it is trained: the tensors that match `freeze` (client/eps.h) are frozen. Owned: model_free, also after
+ * a failure. -EDOM if a pattern is wrong; otherwise as model_init. */
 int client_options_model(struct model *out, const struct model_config *config, const char *freeze, struct error *err);
 
-/* What a run with these resolved options is for. */
+/* The goal of a run with these resolved options. */
 struct plan_goal client_options_goal(const struct eps_train_options *options);
 
 /* Checks a minibatch against its limits: -EDOM. */
@@ -105,8 +104,7 @@ void client_options_settle(struct eps_train_options *options, const struct clien
 /* Refuses options that do not go with `connect`, before waiting for it: -EDOM. */
 int client_options_check_connect(const struct eps_train_options *options, struct error *err);
 
-/* Parses the device of private workers; NULL is auto: -EDOM. With connect (may be NULL) the devices are the
- * daemon's. */
+/* Parses the device of private workers; NULL is auto: -EDOM. With connect (may be NULL): the daemon's devices. */
 int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,
                           struct error *err);
 

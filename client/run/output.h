@@ -2,8 +2,8 @@
  * puts them in place.
  *
  * A daemon that wrote into the run directory would act with the rights of its own user. So it gets no directory, but
- * new files for each checkpoint, opened for writing by the client (eps/base/rights.c). The client does not trust the daemon:
- * it accepts only steps of this run, one at a time, and replaces an existing step-N only if it is a checkpoint
+ * new files for each checkpoint, opened for writing by the client (eps/base/rights.c). The client does not trust the
+ * daemon: it accepts only steps of this run, one at a time, and replaces an existing step-N only if it is a checkpoint
  * (proto/model/output.h). */
 #ifndef CLIENT_RUN_OUTPUT_H
 #define CLIENT_RUN_OUTPUT_H

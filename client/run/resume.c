@@ -49,7 +49,7 @@ static bool is_there(const char *directory, const char *name)
     return join(path, directory, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
-/* Splits --resume RUN, RUN/step-N or RUN/latest. *newest: the checkpoint is still to be found. */
+/* Splits --resume RUN, RUN/step-N or RUN/latest. *newest: the newest checkpoint must be found. */
 static int split(struct client_resume *r, const char *given, bool *newest, struct error *err)
 {
     struct stat st;

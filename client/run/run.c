@@ -135,7 +135,7 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
     return rc;
 }
 
-/* Completes what a run may leave undone if it is killed right after a save: `latest`, and --keep. */
+/* Completes what a run killed right after a save may have left undone: `latest`, and --keep. */
 static void settle_directory(struct client_run *run)
 {
     const int fd = run->resume.directory_fd;

@@ -1,4 +1,4 @@
-/* client/run/run.h - what a training run prepares before it asks a daemon: model, data and resolved options. */
+/* client/run/run.h - a training run's preparation, before it asks a daemon: model, data and resolved options. */
 #ifndef CLIENT_RUN_RUN_H
 #define CLIENT_RUN_RUN_H
 

@@ -1,12 +1,12 @@
-/* client/run/steps.h - the course of a run: feeds data, opens steps and requests checkpoints until the last step or a
- * stop.
+/* client/run/steps.h - the course of a run: feeds data, opens steps and requests checkpoints until its end.
  *
  * A checkpoint of step N is requested after step N is covered and before the next step opens. So it is the state after
  * exactly N updates. Its files are written while training goes on. Only one checkpoint is written at a time: the next
  * one that is due waits for it, and so does the step after it. If a full disk rejects the last checkpoint of a run, it
  * is retried every 2 s for 10 minutes, unless the user interrupts.
  *
- * The best evaluation so far requests a checkpoint of its step, which `best` then points to (client/run/checkpoints.h). */
+ * The best evaluation so far requests a checkpoint of its step, which `best` then points to
+ * (client/run/checkpoints.h). */
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 

@@ -101,8 +101,7 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
     return client_tokenizer_add_bytes(model->side, model->config.n_positions, err);
 }
 
-/* Creates the side file, which every checkpoint repeats. The daemon replaces the requested microbatch by the chosen
- * one. */
+/* Creates the side file, which every checkpoint repeats. The daemon fills in the chosen microbatch. */
 static int make_side(struct train *t, struct error *err)
 {
     const uint64_t room = client_record_side_bytes(t->run.model.side, t->run.preset); /* as in eps plan */

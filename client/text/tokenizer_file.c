@@ -157,8 +157,7 @@ static int read_object(json_t **out, const json_t *side, const char *name, struc
                 : error_set(err, -EINVAL, "%s: line %d: %s", name, where.line, where.text);
 }
 
-/* Lines of merges.txt as an array, owned, without "#version: ..." at the top and without empty lines; NULL: no
- * memory. */
+/* Lines of merges.txt as an array, owned, without "#version: ..." at the top and empty lines; NULL: no memory. */
 static json_t *read_merges(const char *text, size_t n)
 {
     json_t *merges = json_array();

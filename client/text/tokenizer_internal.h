@@ -1,5 +1,5 @@
-/* client/text/tokenizer_internal.h - a tokenizer's parts: tokens by id, merges, the pattern, and working memory; and the
- * words that one is learned from. */
+/* client/text/tokenizer_internal.h - a tokenizer's parts: tokens by id, merges, the pattern, and working memory; and
+ * the words that one is learned from. */
 #ifndef CLIENT_TEXT_TOKENIZER_INTERNAL_H
 #define CLIENT_TEXT_TOKENIZER_INTERNAL_H
 

@@ -67,8 +67,7 @@ static void give_mark(struct client_stream *s)
     emit(s, "\xEF\xBF\xBD", 3); /* U+FFFD */
 }
 
-/* Held bytes are always the beginning of a character. A byte that does not continue it ends it, and may begin the next
- * one. */
+/* Held bytes always begin a character. A byte that does not continue it ends it, and may begin the next one. */
 static void take_byte(struct client_stream *s, uint8_t byte)
 {
     s->held[s->n_held++] = byte;

@@ -1,4 +1,4 @@
-/* What a GPU and its machine allow, asked through the CUDA runtime only; nothing else needs to be built.
+/* Reports what a GPU and its machine allow. It uses the CUDA runtime only, and nothing else needs to be built.
  *
  *     probe [DEVICE]
  *

@@ -97,8 +97,7 @@ static void print_label(FILE *out, const char *name, const char *value)
     fputs("\"", out);
 }
 
-/* Prints "NAME{daemon="lab",side="worker",worker="3",device="cpu",category="stash"} 4096". Labels without a value are
- * left out. */
+/* Prints "NAME{daemon="lab",side="worker",worker="3",device="cpu",category="stash"} 4096". Empty labels are omitted. */
 static void print_sample(FILE *out, const struct metric *metric, const struct side *side, const char *label,
                          const char *of, const json_t *value)
 {

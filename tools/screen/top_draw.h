@@ -1,6 +1,6 @@
 /* tools/screen/top_draw.h - lays out the screen of eps top as text, from a daemon's data.
  *
- * It knows nothing of terminals, so a screen and a pipe get the same lines, and a test can compare them. */
+ * It does not depend on a terminal, so a screen and a pipe get the same lines, and a test can compare them. */
 #ifndef TOOLS_SCREEN_TOP_DRAW_H
 #define TOOLS_SCREEN_TOP_DRAW_H
 
