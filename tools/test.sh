@@ -83,8 +83,8 @@ steady() {
     fi
 }
 
-# Release runs everything; the others leave out what is labelled release, which has no meaning there; all but asan what is
-# labelled long or cuda, which would only be slow; and tsan what is labelled single, where no two threads meet.
+# Release runs everything. The others skip tests labelled release, which mean nothing there; all others but asan skip
+# those labelled long or cuda, which would only be slow; tsan skips those labelled single, which have one thread.
 run_preset() {
     local preset=$1 log=build/test-$1.log
     local -a subset=() totals

@@ -1,10 +1,10 @@
-# eps-cuda.so, the module that holds the CUDA backend, where NVIDIA's toolkit is: nvcc and cuBLASLt. The programs do
-# without it, and so does the rest of the build. Its host side is C like all else; nvcc compiles the kernels, one object
-# for all devices, and what it says of each kernel is kept in cuda-kernels.txt.
+# eps-cuda.so, the module with the CUDA backend, built if NVIDIA's toolkit (nvcc, cuBLASLt) is found. Neither the
+# programs nor the rest of the build need it. Its host code is C; nvcc compiles the kernels, one object for all devices,
+# and its report on each kernel is kept in cuda-kernels.txt.
 #
-# Where the toolkit is, the module is a part of the whole build and of the target `programs` (tools/quickstart.sh): so who
-# has a GPU gets it without asking, and every test run there compiles every kernel for every target, GPU or none. That
-# costs two cores half a minute, once.
+# With the toolkit, the module is part of the whole build and of the target `programs` (tools/quickstart.sh). So it
+# needs no option, and every test run compiles every kernel for every target, with or without a GPU. That takes two
+# cores half a minute, once.
 set(EPS_CUDA AUTO CACHE STRING "build the CUDA device: ON, OFF, or AUTO, where the toolkit is found")
 set_property(CACHE EPS_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(EPS_CUDA_CODE sm_80,sm_86,sm_89,sm_90,sm_100,compute_80 CACHE STRING "what nvcc compiles for, as its -gencode takes it")
@@ -22,8 +22,8 @@ elseif(NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cublasLt OR NOT TARGE
 else()
   message(STATUS "CUDA device: built by ${CUDAToolkit_NVCC_EXECUTABLE} ${CUDAToolkit_VERSION}")
 
-  # Machine code for what is common, and PTX that the driver compiles for what is newer. All of it from the PTX of the
-  # oldest, of which no kernel needs more: writing PTX takes nvcc longer than all of the machine code made of it.
+  # Machine code for common devices, and PTX that the driver compiles for newer ones. All of it is made from the oldest
+  # target's PTX, which suffices for every kernel: generating PTX takes nvcc longer than all machine code.
   set(nvcc_options -std=c++17 -O3 -lineinfo -Werror=all-warnings -Xptxas=-v
       -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall
       -gencode=arch=compute_80,code=[${EPS_CUDA_CODE}])

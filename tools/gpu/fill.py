@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""fill.py GIB: allocates so much memory, no faster than it becomes free, and frees it.
+"""fill.py GIB: allocates this much memory, no faster than it becomes free, and frees it.
 
-Some virtual machines begin with little memory and are given more as they use it. What is free there says nothing of what
-can be had; after this it does. Ends too if no more has come for a while.
+Some virtual machines begin with little memory and get more as they use it. Their free memory is known only after this.
+Ends early if no more memory becomes free for a while.
 """
 import mmap
 import sys

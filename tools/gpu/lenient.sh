@@ -1,5 +1,5 @@
 #!/bin/sh
-# A compiler's launcher: warnings are none of a GPU's business where the compiler is another one than the tests'.
+# A compiler launcher for GPU machines, whose compiler may differ from the tests': its warnings are no errors.
 case "$1" in
 *nvcc) exec "$@" ;;
 *) exec "$@" -Wno-error ;;
