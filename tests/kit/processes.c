@@ -374,14 +374,6 @@ unsigned processes_count(const char *path, const char *text)
     return n;
 }
 
-uint64_t processes_term(const struct eps_plan_side *side, const char *category)
-{
-    for (size_t i = 0; i < side->n_terms; i++)
-        if (strcmp(side->terms[i].category, category) == 0)
-            return side->terms[i].bytes;
-    return 0;
-}
-
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out)
 {
     struct eps_train_options options = eps_train_defaults();

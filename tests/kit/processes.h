@@ -79,9 +79,6 @@ bool processes_until(bool (*ready)(void *context), void *context);
 /* Descriptors that a process has open. */
 unsigned processes_count_fds(pid_t pid);
 
-/* The bytes of this category in a plan; 0 if it is not there. */
-uint64_t processes_term(const struct eps_plan_side *side, const char *category);
-
 /* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive
  * it. */
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out);

@@ -28,7 +28,9 @@ void programs_gpt2(struct program *p, const struct programs_shape *s)
     program_end(p, program_add(p, r, m, &second));
 }
 
-void programs_llama(struct program *p, const struct programs_shape *s)
+/* LlamaDecoderLayer: root mean square norms before, rotary positions of base 10,000, grouped heads, a gated unit of SiLU,
+ * no biases. Tensors: norm, q, k, v, o, norm, gate, up, down; weights are (in, out). */
+static void write_llama(struct program *p, const struct programs_shape *s)
 {
     const uint32_t head = s->width / s->n_heads;
     const struct program_norm_options norm = {.epsilon = 1e-5f, .rms = true};
@@ -55,7 +57,8 @@ void programs_llama(struct program *p, const struct programs_shape *s)
     program_end(p, program_add(p, r, program_linear(p, g, "mlp.down_proj", s->width, &linear), &none));
 }
 
-void programs_bert(struct program *p, const struct programs_shape *s)
+/* BertLayer: norms after, every query sees all keys, GELU by the error function. Queries, keys and values in one map. */
+static void write_bert(struct program *p, const struct programs_shape *s)
 {
     const struct program_norm_options norm = {.epsilon = 1e-5f, .bias = true};
     const struct program_linear_options linear = {.deviation = 0.02f, .bias = true};
@@ -77,7 +80,7 @@ void programs_bert(struct program *p, const struct programs_shape *s)
 void programs_write(struct program *p, int which, const struct programs_shape *shape)
 {
     static void (*const write[PROGRAMS])(struct program *, const struct programs_shape *) = {
-        [PROGRAMS_GPT2] = programs_gpt2, [PROGRAMS_LLAMA] = programs_llama, [PROGRAMS_BERT] = programs_bert};
+        [PROGRAMS_GPT2] = programs_gpt2, [PROGRAMS_LLAMA] = write_llama, [PROGRAMS_BERT] = write_bert};
 
     write[which](p, shape);
 }

@@ -14,14 +14,7 @@ enum { PROGRAMS_GPT2, PROGRAMS_LLAMA, PROGRAMS_BERT, PROGRAMS };
 
 /* GPT-2's block: norms before. */
 void programs_gpt2(struct program *p, const struct programs_shape *shape);
-
-/* LlamaDecoderLayer: root mean square norms before, rotary positions of base 10,000, grouped heads, a gated unit of SiLU,
- * no biases. Tensors: norm, q, k, v, o, norm, gate, up, down; weights are (in, out). */
-void programs_llama(struct program *p, const struct programs_shape *shape);
-
-/* BertLayer: norms after, every query sees all keys, GELU by the error function. Queries, keys and values in one map. */
-void programs_bert(struct program *p, const struct programs_shape *shape);
-
+/* Or that of any. */
 void programs_write(struct program *p, int which, const struct programs_shape *shape);
 
 #endif
