@@ -89,13 +89,13 @@ static double near(const struct call_test *test, const char *output)
                                                : 0;
 }
 
-/* Some below, some above the table. */
+/* Every id from some below the table to some above it. */
 static void draw_ids(struct call_test *test)
 {
     uint32_t *ids = (void *)(uintptr_t)test->host.embed.ids;
 
     for (size_t i = 0; i < test->call.embed.m && test->call.kind == CALL_embed; i++)
-        ids[i] = (uint32_t)(i * i + i / 3) % (N_TABLE + 7);
+        ids[i] = (uint32_t)(i * 7 + i / 20) % (N_TABLE + 7);
 }
 
 static struct call call_of(const struct row_call *r, const struct shape *s)
