@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static gid_t group; /* one that has a name here, and is not root's */
@@ -84,10 +83,7 @@ pid_t users_start(uid_t uid, bool member, const char *program, const char *const
 
 int users_run(uid_t uid, bool member, const char *program, const char *const *argv)
 {
-    int status;
-
-    ck_assert_int_eq(waitpid(users_start(uid, member, program, argv), &status, 0) > 0, 1);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    return processes_wait(users_start(uid, member, program, argv));
 }
 
 int users_eps(uid_t uid, const char *word)
@@ -112,14 +108,6 @@ pid_t users_start_service(void)
 
     processes_await_workers(service, 0); /* as root, who may look at everybody's */
     return daemon;
-}
-
-int users_wait(pid_t pid)
-{
-    int status;
-
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 bool users_can(void)

@@ -30,7 +30,6 @@ int users_run(uid_t uid, bool member, const char *program, const char *const *ar
 int users_eps(uid_t uid, const char *word);
 /* Both stand in the log. */
 void users_check_log(const char *first, const char *second);
-int users_wait(pid_t pid);
 
 /* epsd --group, up. */
 pid_t users_start_service(void);

@@ -89,7 +89,7 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     says(USERS_STRANGER, false, "eps", ARGV("stop", service), 1, "belongs to another user", "no group of yours");
     ck_assert_int_eq(waitpid(daemon, NULL, WNOHANG), 0);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
-    ck_assert_int_eq(users_wait(daemon) | users_wait(lent), 0);
+    ck_assert_int_eq(processes_wait(daemon) | processes_wait(lent), 0);
     ck_assert_int_ne(access(service, F_OK), 0);
 }
 
@@ -103,7 +103,7 @@ TEST(a_directory_open_to_all_is_not_trusted)
     ck_assert_int_eq(chmod(users_service(), 0710), 0);
     says(USERS_MEMBER, true, "eps", ARGV("status", users_service()), 0, "", "");
     ck_assert_int_eq(eps_stop(users_service(), NULL), 0);
-    ck_assert_int_eq(users_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
 /* Anybody can make it before its user does, and in /tmp only they can remove it. */

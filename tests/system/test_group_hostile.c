@@ -196,21 +196,21 @@ TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
     ck_assert_int_eq(pipe2(to, O_CLOEXEC), 0);
     const pid_t hostile = start_attack(channel, from[1], to[0]);
     close(from[1]);
-    ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", users_wait(hostile));
+    ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", processes_wait(hostile));
     ck_assert_msg(processes_until(has_as_few_fds, &fds), "%u descriptors, not %u", processes_count_fds(daemon), fds.n);
     check_goes_on();
     ck_assert_int_eq(write(to[1], "x", 1), 1);
-    ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", users_wait(hostile));
+    ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", processes_wait(hostile));
     check_goes_on();                                                /* while it keeps all that it can have */
     ck_assert_uint_le(processes_count_fds(daemon), fds.n + 64 + 4); /* and what is open for a moment */
     ck_assert_int_eq(users_eps(USERS_MEMBER, "status"), 0);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
-    ck_assert_int_eq(users_wait(daemon), 0);
-    ck_assert_int_eq(users_wait(own), 0);
-    ck_assert_int_gt(users_wait(run), 0); /* it was stopped, and has saved: */
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(own), 0);
+    ck_assert_int_gt(processes_wait(run), 0); /* it was stopped, and has saved: */
     ck_assert_int_eq(access("served/latest/model.safetensors", R_OK), 0);
     ck_assert_int_eq(write(to[1], "x", 1), 1);
-    ck_assert_int_eq(users_wait(hostile), 0);
+    ck_assert_int_eq(processes_wait(hostile), 0);
 }
 
 /* The worker of a member has no channel either. */
@@ -223,6 +223,6 @@ TEST(a_members_worker_comes_by_the_door)
     processes_await_workers(users_service(), 1);
     ck_assert_str_eq(entries("s"), "");
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
-    ck_assert_int_eq(users_wait(daemon), 0);
-    ck_assert_int_eq(users_wait(lent), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(lent), 0);
 }

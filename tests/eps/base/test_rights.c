@@ -68,7 +68,7 @@ static pid_t start(void)
 static void stop(pid_t daemon)
 {
     ck_assert_int_eq(eps_stop(users_service(), NULL), 0);
-    ck_assert_int_eq(users_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
 SUITE_SKIP_UNLESS(users_can(), "only root can play several users")
@@ -272,7 +272,7 @@ static void as_member(const char *what, void (*act)(int i), int i)
         act(i);
         _exit(0);
     }
-    ck_assert_msg(users_wait(pid) == 0, "%s %d", what, i);
+    ck_assert_msg(processes_wait(pid) == 0, "%s %d", what, i);
     check_theirs();
 }
 
@@ -321,7 +321,7 @@ TEST_EACH(a_trace_is_open_to_the_workers_of_client_and_owner, 3)
     users_start(lenders[_i].uid, true, "eps-worker", worker);
     processes_await_workers(users_service(), 1);
     snprintf(trace, sizeof trace, "%s/trace.json", mine);
-    ck_assert_msg(users_wait(start_training("2", "--trace", trace)) == 0, "%s", processes_read(users_log()));
+    ck_assert_msg(processes_wait(start_training("2", "--trace", trace)) == 0, "%s", processes_read(users_log()));
     char *said = processes_read(trace);
     ck_assert_ptr_nonnull(strstr(said, "\"epsd\""));
     ck_assert((strstr(said, "\"eps-worker") != NULL) == lenders[_i].traced);
@@ -355,8 +355,8 @@ TEST(a_members_run_is_saved_in_its_place_whoever_asks)
     ck_assert_int_eq(stat(strcat(run_out, "/latest/model.safetensors"), &info), 0);
     ck_assert_uint_eq(info.st_uid, USERS_MEMBER);
     ck_assert_int_eq(eps_stop(users_service(), NULL), 0);
-    ck_assert_int_eq(users_wait(daemon), 0);
-    ck_assert_int_ne(users_wait(client), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_int_ne(processes_wait(client), 0);
     *strstr(run_out, "/latest") = '\0';
     ck_assert_int_eq(users_run(USERS_MEMBER, true, "eps", (const char *const[]){"verify", run_out, NULL}), 0);
 }
@@ -378,7 +378,7 @@ TEST(a_daemon_stops_whoever_it_waits_for)
     ck_assert_int_eq(read(told[0], &byte, 1), 1);
     ck_assert_int_eq(kill(daemon, SIGTERM), 0); /* the run is asked to end, and does not */
     ck_assert_int_eq(kill(daemon, SIGINT), 0);
-    ck_assert_int_eq(users_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert_int_eq(kill(client, SIGKILL), 0);
-    users_wait(client);
+    processes_wait(client);
 }
