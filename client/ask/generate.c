@@ -176,10 +176,17 @@ static int open_job(struct generate *g, struct error *err)
 /* Weight bytes read for one token. Only one row of a table is read, unless it is also the head. */
 static uint64_t bytes_per_token(const struct generate *g)
 {
-    const struct model_config *c = &g->forward.model.config;
-    const uint64_t tables = (uint64_t)c->width * (c->n_positions + (c->tied ? 0 : c->vocabulary));
+    struct model model;
+    struct error err;
+    uint64_t n = 0;
 
-    return (g->job.n_parameters - tables) * number_bytes(g->forward.model.precision);
+    if (model_init(&model, &g->forward.model.config, &err))
+        return 0; /* no memory: not known */
+    n = model.n_parameters;
+    for (uint32_t i = model.config.tied ? 1 : 0; i < model.embedding.n_tables; i++)
+        n -= model.tensors[model.embedding.tables[i].tensor].n;
+    model_free(&model);
+    return n * number_bytes(g->forward.model.precision);
 }
 
 static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct error *err)

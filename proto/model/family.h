@@ -1,8 +1,8 @@
 /* proto/model/family.h - a family of models: its config keys, tensors and layers, named in one place.
  *
- * A family has one const table, in a file of its own: GPT-2's is gpt2.c. Its model is an embedding (the sum of rows of
- * tables), layers that are programs (proto/model/program.h), and a head (logits by a table). All other code knows only
- * layers, programs, tensors and units. */
+ * A family has one const table, family_NAME, in families/NAME.c, where the build finds it. Its model is an embedding (the
+ * sum of rows of tables), layers that are programs (proto/model/program.h), and a head (logits by a table). All other code
+ * knows only layers, programs, tensors and units. */
 #ifndef PROTO_MODEL_FAMILY_H
 #define PROTO_MODEL_FAMILY_H
 
@@ -10,19 +10,22 @@
 
 enum family_key_type {
     FAMILY_COUNT,         /* a positive whole number: uint32_t */
-    FAMILY_COUNT_OR_NULL, /* the same; null means absent */
+    FAMILY_COUNT_OR_NULL, /* the same; null: 0 */
     FAMILY_REAL,          /* float */
     FAMILY_SWITCH,        /* bool */
     FAMILY_ACTIVATION,    /* enum model_activation, by its name */
+    FAMILY_WORD,          /* an enumeration: the value's index in `words` */
+    FAMILY_ALL,           /* no number of its own: a list, each element of which must be the word `other` */
     FAMILY_SAME,          /* no number of its own: must equal the uint32_t that key `other` has set */
 };
 
 struct family_key {
-    const char *name; /* in config.json */
+    const char *name; /* in config.json; "a.b": of the object a, which may be null */
     enum family_key_type type;
     size_t offset; /* in struct model_config, the family's own numbers included */
     bool required;
     const char *other;
+    const char *const *words; /* NULL ends them */
 };
 
 /* A table of the embedding, (rows, width). */
@@ -43,6 +46,8 @@ struct family_layer {
     void (*write)(struct program *program, const struct model_config *config);
 };
 
+enum { FAMILY_NO_TOKEN = INT32_MAX };
+
 struct family {
     const char *model_type;           /* in config.json */
     const char *const *architectures; /* accepted; NULL ends them; the first is the one trained */
@@ -51,7 +56,7 @@ struct family {
      * stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
     struct model_config defaults;
-    uint32_t end_token; /* the id that transformers assumes if config.json has none */
+    uint32_t end_token; /* the id that transformers assumes if config.json has none; or FAMILY_NO_TOKEN */
 
     /* Sets the numbers that are derived from others. */
     void (*complete)(struct model_config *config);
@@ -67,5 +72,7 @@ struct family {
     /* True if an old file may have a tensor of this name (without prefix) that is no weight. NULL: there are none. */
     bool (*is_mask)(const char *name);
 };
+
+extern const struct family *const model_families[]; /* NULL ends them */
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
+#include "proto/model/decoder.h"
 #include "proto/model/gpt2.h"
 #include "proto/model/schedule.h"
 
@@ -32,6 +33,7 @@ struct model_config {
     float initializer_range; /* deviation of fresh weights */
     union {                  /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
+        struct decoder_config decoder;
     };
 };
 

@@ -11,10 +11,6 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
-/* All known families. */
-static const struct family *const families[] = {&family_gpt2};
-enum { N_FAMILIES = sizeof families / sizeof *families };
-
 /* Keys that transformers writes, or once wrote, for any model, and that do not affect training a language model:
  * bookkeeping, generation defaults, outputs. */
 static const char *const harmless[] = {
@@ -116,10 +112,9 @@ static int read_activation(enum model_activation *out, const char *key, const js
     static const struct {
         const char *name;
         enum model_activation activation;
-    } known[] = {{"gelu_new", MODEL_GELU_NEW},
-                 {"gelu_pytorch_tanh", MODEL_GELU_NEW},
-                 {"gelu", MODEL_GELU},
-                 {"relu", MODEL_RELU}};
+    } known[] = {{"gelu_new", MODEL_GELU_NEW}, {"gelu_pytorch_tanh", MODEL_GELU_NEW},
+                 {"gelu", MODEL_GELU},         {"relu", MODEL_RELU},
+                 {"silu", MODEL_SILU},         {"swish", MODEL_SILU}};
     const char *name = json_string_value(value);
 
     for (size_t i = 0; name && i < sizeof known / sizeof known[0]; i++) {
@@ -128,7 +123,7 @@ static int read_activation(enum model_activation *out, const char *key, const js
             return 0;
         }
     }
-    return refuse(err, key, value, "it must be gelu_new, gelu_pytorch_tanh, gelu or relu");
+    return refuse(err, key, value, "it must be gelu_new, gelu_pytorch_tanh, gelu, relu or silu");
 }
 
 static int read_count(uint32_t *out, const char *key, const json_t *value, struct error *err)
@@ -136,6 +131,41 @@ static int read_count(uint32_t *out, const char *key, const json_t *value, struc
     if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > UINT32_MAX)
         return refuse(err, key, value, "it must be a positive whole number");
     *out = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
+static int read_word(int *out, const struct family_key *key, const json_t *value, struct error *err)
+{
+    const char *word = json_string_value(value);
+    char accepted[120] = "it must be ";
+    int n = 0;
+
+    for (; key->words[n]; n++)
+        if (word && strcmp(word, key->words[n]) == 0) {
+            *out = n;
+            return 0;
+        }
+    for (int i = 0; i < n; i++) {
+        const size_t at = strlen(accepted);
+        snprintf(accepted + at, sizeof accepted - at, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", key->words[i]);
+    }
+    return refuse(err, key->name, value, accepted);
+}
+
+static int check_all(const struct family_key *key, const json_t *value, struct error *err)
+{
+    char accepted[80];
+    size_t i;
+    json_t *item;
+
+    snprintf(accepted, sizeof accepted, "only lists of %s are supported", key->other);
+    if (!json_is_null(value) && !json_is_array(value))
+        return refuse(err, key->name, value, accepted);
+    json_array_foreach(value, i, item)
+    {
+        if (!json_is_string(item) || strcmp(json_string_value(item), key->other) != 0)
+            return refuse(err, key->name, value, accepted);
+    }
     return 0;
 }
 
@@ -147,8 +177,10 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
     case FAMILY_COUNT:
         return read_count(field, key->name, value, err);
     case FAMILY_COUNT_OR_NULL:
-        if (json_is_null(value))
+        if (json_is_null(value)) {
+            *(uint32_t *)field = 0;
             return 0;
+        }
         if (json_is_integer(value) && json_integer_value(value) == 0)
             return refuse(err, key->name, value, "it must be null or a positive whole number");
         return read_count(field, key->name, value, err);
@@ -164,6 +196,10 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
         return 0;
     case FAMILY_ACTIVATION:
         return read_activation(field, key->name, value, err);
+    case FAMILY_WORD:
+        return read_word(field, key, value, err);
+    case FAMILY_ALL:
+        return check_all(key, value, err);
     case FAMILY_SAME:
         return 0; /* checked after all others */
     }
@@ -191,6 +227,40 @@ static int check_architectures(const struct family *family, const json_t *value,
     return 0;
 }
 
+static bool is_object(const struct family *family, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (const struct family_key *key = family->keys; key->name; key++)
+        if (strncmp(key->name, name, n) == 0 && key->name[n] == '.')
+            return true;
+    return false;
+}
+
+static int read_pair(struct model_config *out, const struct family *family, const char *name, const json_t *value,
+                     struct error *err);
+
+static int read_inner(struct model_config *out, const struct family *family, const char *name, const json_t *value,
+                      struct error *err)
+{
+    const char *inner;
+    json_t *item;
+    int rc = 0;
+
+    if (json_is_null(value))
+        return 0;
+    if (!json_is_object(value))
+        return refuse(err, name, value, "it must be an object or null");
+    json_object_foreach((json_t *)value, inner, item)
+    {
+        char full[120];
+        snprintf(full, sizeof full, "%s.%s", name, inner);
+        if ((rc = read_pair(out, family, full, item, err)) != 0)
+            return rc;
+    }
+    return 0;
+}
+
 static int read_pair(struct model_config *out, const struct family *family, const char *name, const json_t *value,
                      struct error *err)
 {
@@ -201,6 +271,8 @@ static int read_pair(struct model_config *out, const struct family *family, cons
     for (const struct family_key *key = family->keys; key->name; key++)
         if (strcmp(key->name, name) == 0)
             return read_key(out, key, value, err);
+    if (is_object(family, name))
+        return read_inner(out, family, name, value, err);
     if (is_listed(harmless, name) || is_listed(family->harmless, name))
         return 0;
     if (is_listed(unsupported, name) || is_listed(family->unsupported, name))
@@ -226,9 +298,9 @@ static const struct family *find_family(const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "model_type"));
 
-    for (int i = 0; name && i < N_FAMILIES; i++)
-        if (strcmp(families[i]->model_type, name) == 0)
-            return families[i];
+    for (const struct family *const *family = model_families; name && *family; family++)
+        if (strcmp((*family)->model_type, name) == 0)
+            return *family;
     return NULL;
 }
 
@@ -236,13 +308,13 @@ static int refuse_type(const json_t *type, struct error *err)
 {
     char accepted[160] = "it must be ";
 
-    for (int i = 0; i < N_FAMILIES; i++) {
+    for (int i = 0; model_families[i]; i++) {
         const size_t n = strlen(accepted);
         snprintf(accepted + n, sizeof accepted - n, "%s%s",
-                 i == 0               ? ""
-                 : i + 1 < N_FAMILIES ? ", "
-                                      : " or ",
-                 families[i]->model_type);
+                 i == 0                  ? ""
+                 : model_families[i + 1] ? ", "
+                                         : " or ",
+                 model_families[i]->model_type);
     }
     if (!type)
         return error_set(err, -EINVAL, "model_type is missing: %s", accepted);
@@ -315,7 +387,7 @@ static bool drop_foreign_ids(json_t *config)
     for (size_t i = 0; json_is_integer(size) && i < sizeof ids / sizeof *ids; i++) {
         const json_t *id = json_object_get(config, ids[i]);
         const json_int_t implied = family ? family->end_token : 0, value = id ? json_integer_value(id) : implied;
-        if ((!id || json_is_integer(id)) && value >= json_integer_value(size))
+        if ((id ? json_is_integer(id) : implied != FAMILY_NO_TOKEN) && value >= json_integer_value(size))
             changed = json_object_set_new(config, ids[i], json_null()) == 0 || changed;
     }
     return changed;

@@ -174,6 +174,19 @@ void program_end(struct program *p, int y)
     p->output = y;
 }
 
+const struct program_operation *program_find(const struct program *p, enum program_kind kind)
+{
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        if (op->kind == kind)
+            return op;
+    return NULL;
+}
+
+uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention)
+{
+    return (p->values[attention->inputs[0]].columns - p->values[attention->outputs[0]].columns) / 2;
+}
+
 int program_count_readers(const struct program *p, int value)
 {
     int n = value == p->output;

@@ -161,6 +161,12 @@ int program_activation(struct program *p, int x, enum model_activation activatio
 int program_glu(struct program *p, int x, enum model_activation activation);
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
 
+/* The program's first operation of a kind. NULL: it has none. */
+const struct program_operation *program_find(const struct program *p, enum program_kind kind);
+
+/* Columns of the keys that attention reads, or of the values. */
+uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention);
+
 /* Ends the program. y is the layer's output, as wide as its input. */
 void program_end(struct program *p, int y);
 

@@ -207,12 +207,14 @@ static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const s
 static double generate_of(const struct costs *c, uint32_t visit)
 {
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
-    const double cached = 2.0 * c->plan->setting.goal.seq * c->model->config.width * c->value;
+    const struct program_operation *attention =
+        layer->program ? program_find(&layer->program->program, PROGRAM_ATTENTION) : NULL;
+    const double cached =
+        attention ? 2.0 * c->plan->setting.goal.seq * program_kv_columns(&layer->program->program, attention) : 0;
 
     if (layer->kind == MODEL_EMBEDDING)
         return 0;
-    return moved(c, (double)c->model->units[c->model->visits[visit]].n * c->value +
-                        (layer->kind == MODEL_BLOCK ? cached : 0));
+    return moved(c, ((double)c->model->units[c->model->visits[visit]].n + cached) * c->value);
 }
 
 static struct visit visit_of(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)

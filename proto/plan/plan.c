@@ -183,6 +183,17 @@ static void lay_out(struct plan *plan, const struct model *model)
     take_workspace(plan, model, &l, MODEL_HEAD);
 }
 
+/* Keys and values of a row, in one block. */
+static uint64_t cache_bytes(const struct plan_setting *s, const struct model *model)
+{
+    const struct program *p = &model_block(model)->program->program;
+    const struct program_operation *op = program_find(p, PROGRAM_ATTENTION);
+
+    return op ? s->backend->cache_bytes(s->goal.precision, s->goal.seq, op->attention.n_kv_heads,
+                                        program_kv_columns(p, op))
+              : 0;
+}
+
 /* The same for generation. The head's logits are outside the workspace, and its product needs none. */
 static void lay_out_generation(struct plan *plan, const struct model *model)
 {
@@ -193,8 +204,7 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
 
     take_weights(plan, model, &l);
     plan->cache = l.offset;
-    take_each(&l, LEDGER_CACHE, c->n_layers,
-              s->backend->cache_bytes(s->goal.precision, s->goal.seq, c->n_heads, c->width));
+    take_each(&l, LEDGER_CACHE, c->n_layers, cache_bytes(s, model));
     plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
     take_boundaries(plan, model, &l, tokens);
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));

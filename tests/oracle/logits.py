@@ -1,11 +1,14 @@
-"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare}.
+"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare,llama*,mistral,qwen2*}.
 
-    python logits.py
+    python logits.py [NAME]...
 
     tied     one file, no lm_head
     untied   lm_head, n_inner, gelu in its erf form, scaled by layer, in several files with an index
     bf16     weights in bfloat16
     bare     GPT2Model alone: names without "transformer.", no head of its own
+    llama*   scaled frequencies as in Llama 3, wide heads and biases; linear scaling and one head of keys and values
+    mistral  without a window
+    qwen2*   tied; not tied, a head of keys and values for each query's
 
 Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary).
 Made with torch 2.15.0 and transformers 5.23.0.
@@ -13,30 +16,46 @@ Made with torch 2.15.0 and transformers 5.23.0.
 import json
 import os
 import shutil
+import sys
 
 import numpy as np
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
 
 import drawn
 
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 ROWS, SEQ = 2, 13
-BASE = dict(n_embd=24, n_head=3, n_layer=2, n_positions=16, vocab_size=61, initializer_range=0.3, bos_token_id=0,
+GPT2 = dict(n_embd=24, n_head=3, n_layer=2, n_positions=16, vocab_size=61, initializer_range=0.3, bos_token_id=0,
             eos_token_id=0)
+DECODER = dict(hidden_size=24, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=28,
+               max_position_embeddings=16, vocab_size=61, initializer_range=0.3, bos_token_id=0, eos_token_id=0)
+LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=4.0, low_freq_factor=0.1, high_freq_factor=1.0,
+              original_max_position_embeddings=8)
+LINEAR = dict(rope_type="linear", rope_theta=10000.0, factor=3.0)
 MODELS = {
-    "tied": {},
-    "untied": dict(tie_word_embeddings=False, n_inner=40, n_layer=3, activation_function="gelu",
-                   scale_attn_by_inverse_layer_idx=True),
-    "bf16": dict(n_head=2),
-    "bare": dict(n_head=4),
+    "tied": (GPT2LMHeadModel, GPT2Config(**GPT2)),
+    "untied": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(
+        tie_word_embeddings=False, n_inner=40, n_layer=3, activation_function="gelu",
+        scale_attn_by_inverse_layer_idx=True))),
+    "bf16": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=2))),
+    "bare": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=4))),
+    "llama3": (LlamaForCausalLM, LlamaConfig(**DECODER | dict(
+        head_dim=10, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3))),
+    "llama_linear": (LlamaForCausalLM, LlamaConfig(**DECODER | dict(
+        num_key_value_heads=1, tie_word_embeddings=True, rms_norm_eps=1e-3, rope_parameters=LINEAR))),
+    "mistral": (MistralForCausalLM, MistralConfig(**DECODER | dict(sliding_window=None))),
+    "qwen2_tied": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(tie_word_embeddings=True))),
+    "qwen2": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(
+        num_key_value_heads=4, hidden_act="gelu_pytorch_tanh"))),
 }
 
 
 def make(name):
     torch.manual_seed(sum(name.encode()))
-    config = GPT2Config(**{**BASE, **MODELS[name]}, attn_implementation="eager")
-    model = GPT2LMHeadModel(config)
+    kind, config = MODELS[name]
+    model = kind(config)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1)    # so that no bias is zero and no norm is one
@@ -52,7 +71,7 @@ def make(name):
         model.save_pretrained(folder)
 
     # What is on disk is what counts: read it back before computing.
-    again = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval()
+    again = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval()
     for (_, p), (_, q) in zip(model.named_parameters(), again.named_parameters()):
         assert torch.equal(p.double(), q)
     ids, _ = drawn.minibatch(name, 0, ROWS, SEQ, config.vocab_size, 0)
@@ -67,5 +86,5 @@ def make(name):
 
 
 if __name__ == "__main__":
-    for which in MODELS:
+    for which in sys.argv[1:] or MODELS:
         make(which)

@@ -69,8 +69,6 @@ static int check(const struct model_config *c, struct error *err)
     if (c->width % c->n_heads != 0)
         return error_set(err, -EINVAL, "n_embd is %u: it must be a multiple of n_head, which is %u", c->width,
                          c->n_heads);
-    if (c->activation != MODEL_GELU_NEW && c->activation != MODEL_GELU && c->activation != MODEL_RELU)
-        return error_set(err, -EINVAL, "activation_function is unknown");
     for (size_t i = 0; i < sizeof dropouts / sizeof *dropouts; i++)
         if (!(dropouts[i].value >= 0 && dropouts[i].value < 1)) /* false for NaN */
             return error_set(err, -EINVAL, "%s is %g: it must be at least 0 and less than 1", dropouts[i].name,

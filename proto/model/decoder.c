@@ -1,0 +1,146 @@
+#include "proto/model/decoder_family.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+
+const char *const decoder_scalings[] = {"default", "linear", "llama3", NULL};
+
+void decoder_complete(struct model_config *c)
+{
+    struct decoder_config *d = &c->decoder;
+
+    if (d->n_kv_heads == 0)
+        d->n_kv_heads = c->n_heads;
+    if (d->head_width == 0 && c->n_heads > 0)
+        d->head_width = c->width / c->n_heads;
+    if (d->rope.n_trained == 0)
+        d->rope.n_trained = c->n_positions;
+}
+
+static int check_rope(const struct decoder_rope *rope, uint32_t head_width, struct error *err)
+{
+    const uint32_t n = (uint32_t)((float)head_width * rope->partial);
+
+    if (!(rope->base > 1 && rope->base <= 1e12f))
+        return error_set(err, -EINVAL, "rope_theta is %g: it must be greater than 1 and at most 1e12",
+                         (double)rope->base);
+    if (!(rope->partial > 0 && rope->partial <= 1) || n < 2 || n % 2 || n > PROGRAM_MAX_ROTATED)
+        return error_set(err, -EINVAL, "%u columns of a head are rotated: it must be an even number from 2 to %d", n,
+                         PROGRAM_MAX_ROTATED);
+    if (rope->scaling != DECODER_NOT_SCALED && !(rope->factor >= 1 && rope->factor <= 1e6f))
+        return error_set(err, -EINVAL, "the factor of rotary positions is %g: it must be from 1 to 1e6",
+                         (double)rope->factor);
+    if (rope->scaling == DECODER_LLAMA3 && !(rope->low > 0 && rope->high > rope->low && rope->high <= 1e6f))
+        return error_set(
+            err, -EINVAL,
+            "low_freq_factor is %g and high_freq_factor is %g: the first must be greater than 0 and less than "
+            "the second, which is at most 1e6",
+            (double)rope->low, (double)rope->high);
+    return 0;
+}
+
+int decoder_check(const struct model_config *c, struct error *err)
+{
+    const struct decoder_config *d = &c->decoder;
+    const struct {
+        const char *name;
+        uint32_t value, most;
+    } counts[] = {
+        {"num_hidden_layers", c->n_layers, 4096},
+        {"num_attention_heads", c->n_heads, 65536},
+        {"num_key_value_heads", d->n_kv_heads, 65536},
+        {"hidden_size", c->width, 65536},
+        {"head_dim", d->head_width, 1024},
+        {"intermediate_size", c->inner_width, 1 << 20},
+        {"max_position_embeddings", c->n_positions, 1 << 24},
+        {"vocab_size", c->vocabulary, 1 << 24},
+    };
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].value < 1 || counts[i].value > counts[i].most)
+            return error_set(err, -EINVAL, "%s is %u: it must be from 1 to %u", counts[i].name, counts[i].value,
+                             counts[i].most);
+    if (c->n_heads % d->n_kv_heads != 0)
+        return error_set(err, -EINVAL,
+                         "num_attention_heads is %u: it must be a multiple of num_key_value_heads, which is %u",
+                         c->n_heads, d->n_kv_heads);
+    if ((uint64_t)c->n_heads * d->head_width > 65536)
+        return error_set(err, -EINVAL, "%u heads of head_dim %u are wider than 65536", c->n_heads, d->head_width);
+    if (!(d->dropout_attention >= 0 && d->dropout_attention < 1)) /* false for NaN */
+        return error_set(err, -EINVAL, "attention_dropout is %g: it must be at least 0 and less than 1",
+                         (double)d->dropout_attention);
+    if (!(c->norm_epsilon > 0 && c->norm_epsilon <= 1))
+        return error_set(err, -EINVAL, "rms_norm_eps is %g: it must be greater than 0 and at most 1",
+                         (double)c->norm_epsilon);
+    if (!(c->initializer_range >= 0 && c->initializer_range <= 1))
+        return error_set(err, -EINVAL, "initializer_range is %g: it must be from 0 to 1", (double)c->initializer_range);
+    return check_rope(&d->rope, d->head_width, err);
+}
+
+/* Su et al., arXiv:2104.09864; scaled as in section 3.1.3 of arXiv:2407.21783, with the code that came with it. */
+void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t n)
+{
+    for (uint32_t j = 0; j < n / 2; j++) {
+        const double frequency = pow(rope->base, -2.0 * j / n), waves = rope->n_trained * frequency / (2 * M_PI);
+        double kept = 1; /* of the frequency; of the rest a factor'th */
+
+        if (rope->scaling == DECODER_LINEAR)
+            kept = 0;
+        else if (rope->scaling == DECODER_LLAMA3)
+            kept = fmin(fmax((waves - rope->low) / (rope->high - rope->low), 0), 1);
+        out[j] = rope->scaling == DECODER_NOT_SCALED ? frequency : frequency * (kept + (1 - kept) / rope->factor);
+    }
+}
+
+void decoder_write_block(struct program *p, const struct model_config *c)
+{
+    const struct decoder_config *d = &c->decoder;
+    const uint32_t attended = c->n_heads * d->head_width, kv = d->n_kv_heads * d->head_width;
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
+    const struct program_linear_options
+        of_qkv = {.deviation = c->initializer_range, .bias = d->qkv_bias, .out_in = true},
+        of_output = {.deviation = c->initializer_range, .bias = d->output_bias, .out_in = true},
+        of_mlp = {.deviation = c->initializer_range, .bias = d->mlp_bias, .out_in = true};
+    const struct program_part qkv[] = {{"self_attn.q_proj", attended},
+                                       {"self_attn.k_proj", kv},
+                                       {"self_attn.v_proj", kv}};
+    const struct program_part gate_up[] = {{"mlp.gate_proj", c->inner_width}, {"mlp.up_proj", c->inner_width}};
+    const struct program_attention_options attention = {
+        .n_heads = c->n_heads,
+        .n_kv_heads = d->n_kv_heads,
+        .scale = 1 / sqrtf((float)d->head_width),
+        .dropout = {d->dropout_attention, RANDOM_DROPOUT_ATTENTION},
+    };
+    const struct program_dropout none = {0};
+    double frequencies[PROGRAM_MAX_ROTATED / 2];
+    const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
+                                              .head_width = d->head_width,
+                                              .n_rotated = (uint32_t)((float)d->head_width * d->rope.partial),
+                                              .frequencies = frequencies};
+
+    decoder_frequencies(frequencies, &d->rope, rope.n_rotated);
+    const int x = program_begin(p, c->width);
+    const int n1 = program_norm(p, x, "input_layernorm", &norm);
+    const int turned = program_rope(p, program_linears(p, n1, qkv, 3, &of_qkv), &rope);
+    const int a = program_attention(p, turned, &attention);
+    const int r = program_add(p, x, program_linear(p, a, "self_attn.o_proj", c->width, &of_output), &none);
+    const int n2 = program_norm(p, r, "post_attention_layernorm", &norm);
+    const int g = program_glu(p, program_linears(p, n2, gate_up, 2, &of_mlp), c->activation);
+    program_end(p, program_add(p, r, program_linear(p, g, "mlp.down_proj", c->width, &of_mlp), &none));
+}
+
+void decoder_write_norm(struct program *p, const struct model_config *c)
+{
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
+
+    program_end(p, program_norm(p, program_begin(p, c->width), "norm", &norm));
+}
+
+const struct family_table decoder_tables[] = {{"embed_tokens", MODEL_BY_TOKEN, .rows = DECODER_AT(vocabulary)}, {0}};
+
+const struct family_layer decoder_layers[] = {
+    {MODEL_BLOCK, "layers.%u", .write = decoder_write_block},
+    {MODEL_SINGLE, "norm", .write = decoder_write_norm},
+    {0},
+};

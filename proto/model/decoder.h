@@ -1,0 +1,33 @@
+/* proto/model/decoder.h - the numbers of decoders that followed Llama (Touvron et al., arXiv:2302.13971). */
+#ifndef PROTO_MODEL_DECODER_H
+#define PROTO_MODEL_DECODER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How the frequencies of rotary positions are changed for longer texts. */
+enum decoder_scaling {
+    DECODER_NOT_SCALED,
+    DECODER_LINEAR, /* all divided by `factor` */
+    DECODER_LLAMA3, /* low ones divided, high ones kept, those between interpolated. Grattafiori et al., arXiv:2407.21783 */
+};
+
+/* The numbers of config.json that GPT-2 does not have. */
+struct decoder_config {
+    uint32_t n_kv_heads; /* 0 in the file: n_heads */
+    uint32_t head_width; /* 0 in the file: width / n_heads */
+    uint32_t window;     /* of a query, its own key the last; 0: all keys before it */
+    bool qkv_bias, output_bias, mlp_bias;
+    float dropout_attention;
+    struct decoder_rope {
+        float base;
+        enum decoder_scaling scaling;
+        float factor;
+        float low, high;    /* of DECODER_LLAMA3: frequencies are low below low / n_trained waves a position, high above
+                             * high / n_trained */
+        uint32_t n_trained; /* positions before scaling; 0 in the file: n_positions */
+        float partial;      /* of each head's columns, those that are rotated: the first */
+    } rope;
+};
+
+#endif

@@ -1,0 +1,59 @@
+/* proto/model/decoder_family.h - for the files of families that followed Llama: what their models have in common.
+ *
+ * Root mean square norms before attention and MLP, rotary positions, grouped heads, a gated MLP. A family's file names the
+ * keys of its config.json, and says where its block differs. */
+#ifndef PROTO_MODEL_DECODER_FAMILY_H
+#define PROTO_MODEL_DECODER_FAMILY_H
+
+#include "proto/model/family.h"
+
+#include <stddef.h>
+
+/* Frequencies of n rotated columns (n / 2), in radians a position. */
+void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t n);
+
+/* For struct family and struct family_layer. */
+void decoder_complete(struct model_config *config);
+int decoder_check(const struct model_config *config, struct error *err);
+void decoder_write_block(struct program *program, const struct model_config *config);
+void decoder_write_norm(struct program *program, const struct model_config *config);
+
+extern const struct family_table decoder_tables[];
+extern const struct family_layer decoder_layers[];
+
+#define DECODER_AT(member) offsetof(struct model_config, member)
+
+/* Lines for a family's list of keys: those that all of them have; and rotary positions, which are one object, or in older
+ * files a base and an object that scales it. */
+#define DECODER_KEYS                                                                                                   \
+    {"hidden_size", FAMILY_COUNT, .offset = DECODER_AT(width), .required = true},                                      \
+        {"num_hidden_layers", FAMILY_COUNT, .offset = DECODER_AT(n_layers), .required = true},                         \
+        {"num_attention_heads", FAMILY_COUNT, .offset = DECODER_AT(n_heads), .required = true},                        \
+        {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.n_kv_heads)},                       \
+        {"head_dim", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.head_width)},                                  \
+        {"intermediate_size", FAMILY_COUNT, .offset = DECODER_AT(inner_width), .required = true},                      \
+        {"max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(n_positions)},                                  \
+        {"vocab_size", FAMILY_COUNT, .offset = DECODER_AT(vocabulary), .required = true},                              \
+        {"hidden_act", FAMILY_ACTIVATION, .offset = DECODER_AT(activation)},                                           \
+        {"rms_norm_eps", FAMILY_REAL, .offset = DECODER_AT(norm_epsilon)},                                             \
+        {"initializer_range", FAMILY_REAL, .offset = DECODER_AT(initializer_range)},                                   \
+        {"tie_word_embeddings", FAMILY_SWITCH, .offset = DECODER_AT(tied)},                                            \
+        {"attention_dropout", FAMILY_REAL, .offset = DECODER_AT(decoder.dropout_attention)},                           \
+        {"rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.base)}, DECODER_ROPE_KEYS("rope_parameters."),   \
+        DECODER_ROPE_KEYS("rope_scaling.")
+
+#define DECODER_ROPE_KEYS(object)                                                                                      \
+    {object "rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.base)},                                       \
+        {object "rope_type", FAMILY_WORD, .offset = DECODER_AT(decoder.rope.scaling), .words = decoder_scalings},      \
+        {object "type", FAMILY_WORD, .offset = DECODER_AT(decoder.rope.scaling), .words = decoder_scalings},           \
+        {object "factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.factor)},                                     \
+        {object "low_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.low)},                               \
+        {object "high_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.high)},                             \
+        {object "original_max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(decoder.rope.n_trained)},       \
+    {                                                                                                                  \
+        object "partial_rotary_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.partial)                        \
+    }
+
+extern const char *const decoder_scalings[]; /* by enum decoder_scaling */
+
+#endif

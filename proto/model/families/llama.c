@@ -1,0 +1,43 @@
+/* Llama 2 and 3 (Touvron et al., arXiv:2307.09288; Grattafiori et al., arXiv:2407.21783), tensors named and laid out as
+ * in Hugging Face's LlamaForCausalLM. */
+#include "proto/model/decoder_family.h"
+
+static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", NULL};
+
+static const struct family_key keys[] = {
+    DECODER_KEYS,
+    {"attention_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.qkv_bias)},
+    {"mlp_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.mlp_bias)},
+    {0},
+};
+
+/* Products cut for several devices: the same mathematics. */
+static const char *const harmless[] = {"pretraining_tp", NULL};
+static const char *const unsupported[] = {"sliding_window", NULL};
+
+static void complete(struct model_config *c)
+{
+    c->decoder.output_bias = c->decoder.qkv_bias;
+    decoder_complete(c);
+}
+
+const struct family family_llama = {
+    .model_type = "llama",
+    .architectures = architectures,
+    .keys = keys,
+    .harmless = harmless,
+    .unsupported = unsupported,
+    .defaults = {.family = &family_llama,
+                 .n_positions = 2048,
+                 .activation = MODEL_SILU,
+                 .norm_epsilon = 1e-6f,
+                 .initializer_range = 0.02f,
+                 .decoder = {.rope = {.base = 10000, .partial = 1}}},
+    .end_token = 2,
+    .complete = complete,
+    .check = decoder_check,
+    .prefix = "model.",
+    .tables = decoder_tables,
+    .layers = decoder_layers,
+    .logits = "lm_head",
+};

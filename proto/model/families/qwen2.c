@@ -1,0 +1,36 @@
+/* Qwen 2 and 2.5 (Yang et al., arXiv:2407.10671, arXiv:2412.15115), tensors named and laid out as in Hugging Face's
+ * Qwen2ForCausalLM: Llama's block, with biases of queries, keys and values alone. */
+#include "proto/model/decoder_family.h"
+
+static const char *const architectures[] = {"Qwen2ForCausalLM", "Qwen2Model", NULL};
+
+static const struct family_key keys[] = {
+    DECODER_KEYS,
+    {"layer_types", FAMILY_ALL, .other = "full_attention"},
+    {0},
+};
+
+/* Windows, which use_sliding_window would turn on. */
+static const char *const harmless[] = {"sliding_window", "max_window_layers", NULL};
+static const char *const unsupported[] = {"use_sliding_window", NULL};
+
+const struct family family_qwen2 = {
+    .model_type = "qwen2",
+    .architectures = architectures,
+    .keys = keys,
+    .harmless = harmless,
+    .unsupported = unsupported,
+    .defaults = {.family = &family_qwen2,
+                 .n_positions = 32768,
+                 .activation = MODEL_SILU,
+                 .norm_epsilon = 1e-6f,
+                 .initializer_range = 0.02f,
+                 .decoder = {.qkv_bias = true, .rope = {.base = 10000, .partial = 1}}},
+    .end_token = FAMILY_NO_TOKEN,
+    .complete = decoder_complete,
+    .check = decoder_check,
+    .prefix = "model.",
+    .tables = decoder_tables,
+    .layers = decoder_layers,
+    .logits = "lm_head",
+};
