@@ -1,5 +1,5 @@
 # Completion of eps, epsd and eps-worker in bash: commands, options, choices, files and daemons.
-# The lists are those of --help: tests/system/test_documentation.c compares them.
+# The lists are those of --help: tests/system/test_documentation.sh compares them.
 # shellcheck shell=bash disable=SC2207
 
 _eps_commands="train plan eval generate report export verify bench status mem top save stop"
