@@ -13,6 +13,5 @@ TEST(a_large_gradient_is_pytorchs)
 
 TEST(twenty_large_steps_are_pytorchs)
 {
-    exact_check_training("c",
-                         &(struct inprocess_options){.n_parts = 1, .microbatch = 8, .adamw = true});
+    exact_check_training("c", &(struct inprocess_options){.n_parts = 1, .microbatch = 8, .adamw = true});
 }
