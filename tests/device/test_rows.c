@@ -123,7 +123,7 @@ TEST_EACH(rows_are_what_the_reference_says, COUNT(row_calls) * N_CASES)
     const bool anywhere = test.is_elementwise && backend_get()->cuda;
 
     for (int table = CALL_ON_DEVICE; table <= (anywhere ? CALL_LENT : CALL_ON_DEVICE); table++) {
-        test.table = table;
+        test.table = (enum call_place)table;
         call_check(&test);
     }
 }

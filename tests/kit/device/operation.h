@@ -67,7 +67,7 @@ struct call_test {
     struct {
         const char *written, *read; /* the first lies where the second does */
     } onto[2];
-    enum { CALL_ON_DEVICE, CALL_ON_HOST, CALL_LENT } table; /* where an array is that may be anywhere */
+    enum call_place { CALL_ON_DEVICE, CALL_ON_HOST, CALL_LENT } table; /* where an array is that may be anywhere */
     bool is_elementwise;
     struct call host;          /* once it is made: with the host's arrays */
     struct call_arrays arrays; /* its */
