@@ -35,7 +35,7 @@ check_choices() {
     while read -r option values; do
         [[ $values == *"|"* ]] || continue
         for value in ${values//|/ }; do
-            [[ ! $value =~ ^[a-z0-9]+$ ]] || offered "${@:2}" "$option" | grep -qx -- "$value" ||
+            [[ ! $value =~ ^[a-z0-9]+$ ]] || grep -qx -- "$value" <<<"$(offered "${@:2}" "$option")" ||
                 wrong "${*:2} $option: '$value' is not offered"
         done
     done <<<"$1"
@@ -62,7 +62,7 @@ done
 presets=$("$bin/eps" plan --model no-such-model 2>&1 | sed 's/.* presets: //; s/, /\n/g')
 same presets "$presets" eps "$(tr ' ' '\n' <<<"$_eps_presets")" tools/completion/eps.bash
 for preset in $presets; do
-    offered eps train --model | grep -qx "$preset" || wrong "eps train --model: '$preset' is not offered"
+    grep -qx "$preset" <<<"$(offered eps train --model)" || wrong "eps train --model: '$preset' is not offered"
     grep -q "^\.It $preset Ta " <<<"$page" || wrong "tools/man/eps.1 does not list $preset"
 done
 

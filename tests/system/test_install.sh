@@ -32,7 +32,7 @@ for program in eps epsd eps-worker; do
         fail "$program --version: $(bin/$program --version)"
 done
 
-readelf -d lib/libeps.so | grep -q 'SONAME.*\[libeps\.so\.0\]' || fail "libeps.so has another SONAME"
+grep -q 'SONAME.*\[libeps\.so\.0\]' <<<"$(readelf -d lib/libeps.so)" || fail "libeps.so has another SONAME"
 seen=$(nm -D --defined-only lib/libeps.so | awk '{ print $3 }')
 stray=$(grep -v '^eps_' <<<"$seen" || true)
 [ -z "$stray" ] || fail "libeps.so shows more than client/eps.h:" $stray

@@ -331,7 +331,7 @@ static const struct message status = {.kind = MESSAGE_STATUS}, bye = {.kind = ME
 /* What a peer says amiss before HELLO, between WELCOME and GREETING, and when it is open: told why, sent away, and the
  * daemon none the worse. by_door: of a viewer whose session is open, if its reason is another. */
 static const struct {
-    enum { BEFORE, BETWEEN, OPEN } when;
+    enum moment { BEFORE, BETWEEN, OPEN } when;
     struct raw_word word;
     const char *reason, *by_door;
 } faults[] = {
@@ -368,7 +368,7 @@ static const struct {
 
 TEST_EACH(a_fault_costs_its_sender_the_session, 2 * COUNT(faults))
 {
-    const int when = faults[_i / 2].when;
+    const enum moment when = faults[_i / 2].when;
     const char *says = _i % 2 && faults[_i / 2].by_door ? faults[_i / 2].by_door : faults[_i / 2].reason;
     struct side *good = when == OPEN ? &other : &epsd; /* who was not open has left no trace */
     char reason[ERROR_TEXT_BYTES];
