@@ -220,7 +220,7 @@ class Tree:
             return []
         words = ['ctest', '-j', str(self.jobs), '-R', '^(' + '|'.join(names) + ')$']
         status, out = limited(words + ['--stop-on-failure'] * stop, self.build, self.limit_s if stop else None)
-        failed = re.findall(r'Test +#\d+: (\S+) \.*\*\*\*(?!Skipped|Not Run)', out)
+        failed = re.findall(r'Test +#\d+: (\S+) [^*\n]*\*\*\*(?!Skipped|Not Run)', out)
         return None if status is None else failed[:1] if stop else failed
 
 
