@@ -133,7 +133,7 @@ static int take_memory(struct job *job)
 
     if (rc)
         return error_set(&job->load_error, rc, "no memory for a description of this machine");
-    const struct store_options options = {.train = m->job.goal.purpose == PLAN_TRAIN,
+    const struct store_options options = {.train = job_trains(job),
                                           .precision = m->job.goal.precision,
                                           .moments = m->job.goal.moments,
                                           .fenced = job_is_fenced(job),

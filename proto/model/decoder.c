@@ -18,16 +18,25 @@ void decoder_complete(struct model_config *c)
         d->rope.n_trained = c->n_positions;
 }
 
-static int check_rope(const struct decoder_rope *rope, uint32_t head_width, struct error *err)
+/* Columns of a head that are rotated, where `partial` is at most 1. */
+static uint32_t rotated(const struct decoder_config *d)
 {
-    const uint32_t n = (uint32_t)((float)head_width * rope->partial);
+    return (uint32_t)((float)d->head_width * d->rope.partial);
+}
+
+static int check_rope(const struct decoder_config *d, struct error *err)
+{
+    const struct decoder_rope *rope = &d->rope;
 
     if (!(rope->base > 1 && rope->base <= 1e12f))
         return error_set(err, -EINVAL, "rope_theta is %g: it must be greater than 1 and at most 1e12",
                          (double)rope->base);
-    if (!(rope->partial > 0 && rope->partial <= 1) || n < 2 || n % 2 || n > PROGRAM_MAX_ROTATED)
-        return error_set(err, -EINVAL, "%u columns of a head are rotated: it must be an even number from 2 to %d", n,
-                         PROGRAM_MAX_ROTATED);
+    if (!(rope->partial > 0 && rope->partial <= 1))
+        return error_set(err, -EINVAL, "partial_rotary_factor is %g: it must be greater than 0 and at most 1",
+                         (double)rope->partial);
+    if (rotated(d) < 2 || rotated(d) % 2 || rotated(d) > PROGRAM_MAX_ROTATED)
+        return error_set(err, -EINVAL, "%u columns of a head are rotated: it must be an even number from 2 to %d",
+                         rotated(d), PROGRAM_MAX_ROTATED);
     if (rope->scaling != DECODER_NOT_SCALED && !(rope->factor >= 1 && rope->factor <= 1e6f))
         return error_set(err, -EINVAL, "the factor of rotary positions is %g: it must be from 1 to 1e6",
                          (double)rope->factor);
@@ -43,39 +52,14 @@ static int check_rope(const struct decoder_rope *rope, uint32_t head_width, stru
 int decoder_check(const struct model_config *c, struct error *err)
 {
     const struct decoder_config *d = &c->decoder;
-    const struct {
-        const char *name;
-        uint32_t value, most;
-    } counts[] = {
-        {"num_hidden_layers", c->n_layers, 4096},
-        {"num_attention_heads", c->n_heads, 65536},
-        {"num_key_value_heads", d->n_kv_heads, 65536},
-        {"hidden_size", c->width, 65536},
-        {"head_dim", d->head_width, 1024},
-        {"intermediate_size", c->inner_width, 1 << 20},
-        {"max_position_embeddings", c->n_positions, 1 << 24},
-        {"vocab_size", c->vocabulary, 1 << 24},
-    };
 
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (counts[i].value < 1 || counts[i].value > counts[i].most)
-            return error_set(err, -EINVAL, "%s is %u: it must be from 1 to %u", counts[i].name, counts[i].value,
-                             counts[i].most);
     if (c->n_heads % d->n_kv_heads != 0)
         return error_set(err, -EINVAL,
                          "num_attention_heads is %u: it must be a multiple of num_key_value_heads, which is %u",
                          c->n_heads, d->n_kv_heads);
     if ((uint64_t)c->n_heads * d->head_width > 65536)
         return error_set(err, -EINVAL, "%u heads of head_dim %u are wider than 65536", c->n_heads, d->head_width);
-    if (!(d->dropout_attention >= 0 && d->dropout_attention < 1)) /* false for NaN */
-        return error_set(err, -EINVAL, "attention_dropout is %g: it must be at least 0 and less than 1",
-                         (double)d->dropout_attention);
-    if (!(c->norm_epsilon > 0 && c->norm_epsilon <= 1))
-        return error_set(err, -EINVAL, "rms_norm_eps is %g: it must be greater than 0 and at most 1",
-                         (double)c->norm_epsilon);
-    if (!(c->initializer_range >= 0 && c->initializer_range <= 1))
-        return error_set(err, -EINVAL, "initializer_range is %g: it must be from 0 to 1", (double)c->initializer_range);
-    return check_rope(&d->rope, d->head_width, err);
+    return check_rope(d, err);
 }
 
 /* Su et al., arXiv:2104.09864; scaled as in section 3.1.3 of arXiv:2407.21783, with the code that came with it. */
@@ -116,7 +100,7 @@ void decoder_write_block(struct program *p, const struct model_config *c)
     double frequencies[PROGRAM_MAX_ROTATED / 2];
     const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
                                               .head_width = d->head_width,
-                                              .n_rotated = (uint32_t)((float)d->head_width * d->rope.partial),
+                                              .n_rotated = rotated(d),
                                               .frequencies = frequencies};
 
     decoder_frequencies(frequencies, &d->rope, rope.n_rotated);

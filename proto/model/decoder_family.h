@@ -26,19 +26,20 @@ extern const struct family_layer decoder_layers[];
 /* Lines for a family's list of keys: those that all of them have; and rotary positions, which are one object, or in older
  * files a base and an object that scales it. */
 #define DECODER_KEYS                                                                                                   \
-    {"hidden_size", FAMILY_COUNT, .offset = DECODER_AT(width), .required = true},                                      \
-        {"num_hidden_layers", FAMILY_COUNT, .offset = DECODER_AT(n_layers), .required = true},                         \
-        {"num_attention_heads", FAMILY_COUNT, .offset = DECODER_AT(n_heads), .required = true},                        \
-        {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.n_kv_heads)},                       \
-        {"head_dim", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.head_width)},                                  \
-        {"intermediate_size", FAMILY_COUNT, .offset = DECODER_AT(inner_width), .required = true},                      \
-        {"max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(n_positions)},                                  \
-        {"vocab_size", FAMILY_COUNT, .offset = DECODER_AT(vocabulary), .required = true},                              \
+    {"hidden_size", FAMILY_COUNT, .offset = DECODER_AT(width), .required = true, .most = 65536},                       \
+        {"num_hidden_layers", FAMILY_COUNT, .offset = DECODER_AT(n_layers), .required = true, .most = 4096},           \
+        {"num_attention_heads", FAMILY_COUNT, .offset = DECODER_AT(n_heads), .required = true, .most = 65536},         \
+        {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.n_kv_heads), .most = 65536},        \
+        {"head_dim", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.head_width), .most = 1024},                    \
+        {"intermediate_size", FAMILY_COUNT, .offset = DECODER_AT(inner_width), .required = true, .most = 1 << 20},     \
+        {"max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(n_positions), .most = 1 << 24},                 \
+        {"vocab_size", FAMILY_COUNT, .offset = DECODER_AT(vocabulary), .required = true, .most = 1 << 24},             \
         {"hidden_act", FAMILY_ACTIVATION, .offset = DECODER_AT(activation)},                                           \
-        {"rms_norm_eps", FAMILY_REAL, .offset = DECODER_AT(norm_epsilon)},                                             \
-        {"initializer_range", FAMILY_REAL, .offset = DECODER_AT(initializer_range)},                                   \
+        {"rms_norm_eps", FAMILY_REAL, .offset = DECODER_AT(norm_epsilon), .range = FAMILY_EPSILON},                    \
+        {"initializer_range", FAMILY_REAL, .offset = DECODER_AT(initializer_range), .range = FAMILY_FRACTION},         \
         {"tie_word_embeddings", FAMILY_SWITCH, .offset = DECODER_AT(tied)},                                            \
-        {"attention_dropout", FAMILY_REAL, .offset = DECODER_AT(decoder.dropout_attention)},                           \
+        {"attention_dropout", FAMILY_REAL, .offset = DECODER_AT(decoder.dropout_attention),                            \
+         .range = FAMILY_PROBABILITY},                                                                                 \
         {"rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.base)}, DECODER_ROPE_KEYS("rope_parameters."),   \
         DECODER_ROPE_KEYS("rope_scaling.")
 

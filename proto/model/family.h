@@ -19,11 +19,21 @@ enum family_key_type {
     FAMILY_SAME,          /* no number of its own: must equal the uint32_t that key `other` has set */
 };
 
+/* Of a number of FAMILY_REAL. */
+enum family_range {
+    FAMILY_ANY,         /* what the family's check allows */
+    FAMILY_FRACTION,    /* from 0 to 1 */
+    FAMILY_PROBABILITY, /* at least 0 and less than 1 */
+    FAMILY_EPSILON,     /* greater than 0 and at most 1 */
+};
+
 struct family_key {
     const char *name; /* in config.json; "a.b": of the object a, which may be null */
     enum family_key_type type;
     size_t offset; /* in struct model_config, the family's own numbers included */
     bool required;
+    uint32_t most; /* of a count, which is at least 1, once the family has completed it; 0: not bounded here */
+    enum family_range range;
     const char *other;
     const char *const *words; /* NULL ends them */
 };
@@ -52,7 +62,7 @@ struct family {
     const char *model_type;           /* in config.json */
     const char *const *architectures; /* accepted; NULL ends them; the first is the one trained */
     const struct family_key *keys;    /* the last one has no name */
-    /* Keys that change nothing here, and keys that must be off; NULL ends each list. An asterisk at the end of a name
+    /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at the end of a name
      * stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
     struct model_config defaults;
@@ -60,7 +70,7 @@ struct family {
 
     /* Sets the numbers that are derived from others. */
     void (*complete)(struct model_config *config);
-    /* As model_config_check. */
+    /* What numbers must be to one another, each within the bounds of its key. As model_config_check. */
     int (*check)(const struct model_config *config, struct error *err);
 
     const char *prefix;                /* of tensor names, "transformer."; files may omit it */

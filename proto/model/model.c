@@ -396,25 +396,31 @@ static const struct model_tensor *bias_of(const struct model *m, const struct mo
     return &m->tensors[m->pieces[unit->first_piece + (uint32_t)(op->tensor + op->n_parts + part)].tensor];
 }
 
+static int check_biases_of(const struct model *m, const struct model_layer *layer, const struct program_operation *op,
+                           const char *patterns, struct error *err)
+{
+    for (int part = 1; op->kind == PROGRAM_LINEAR && op->linear.bias && part < op->n_parts; part++) {
+        const struct model_tensor *a = bias_of(m, layer, op, part - 1), *b = bias_of(m, layer, op, part);
+        if (a->frozen != b->frozen)
+            return error_set(
+                err, -EINVAL,
+                "--freeze %.200s freezes %s and not %s, which are trained together: freeze both or neither", patterns,
+                without_prefix(m, (a->frozen ? a : b)->name), without_prefix(m, (a->frozen ? b : a)->name));
+    }
+    return 0;
+}
+
 /* The gradients of an operation's biases are one sum over rows: all of them are trained, or none. */
 static int check_biases(const struct model *m, const char *patterns, struct error *err)
 {
+    int rc = 0;
+
     for (const struct model_layer *layer = m->layers; layer < m->layers + m->n_layers; layer++) {
         const struct program *p = layer->program ? &layer->program->program : NULL;
-        for (int i = 0; p && i < p->n_operations; i++) {
-            const struct program_operation *op = &p->operations[i];
-            for (int part = 1; op->kind == PROGRAM_LINEAR && op->linear.bias && part < op->n_parts; part++) {
-                const struct model_tensor *a = bias_of(m, layer, op, part - 1), *b = bias_of(m, layer, op, part);
-                if (a->frozen != b->frozen)
-                    return error_set(err, -EINVAL,
-                                     "--freeze %.200s freezes %s and not %s, which are trained together: freeze both "
-                                     "or neither",
-                                     patterns, without_prefix(m, (a->frozen ? a : b)->name),
-                                     without_prefix(m, (a->frozen ? b : a)->name));
-            }
-        }
+        for (int i = 0; !rc && p && i < p->n_operations; i++)
+            rc = check_biases_of(m, layer, &p->operations[i], patterns, err);
     }
-    return 0;
+    return rc;
 }
 
 int model_freeze(struct model *m, const char *patterns, struct error *err)

@@ -81,10 +81,10 @@ static const char *const unsupported[] = {
     "auto_map", "is_encoder_decoder", "pruned_heads", "quantization_config", "tie_encoder_decoder", "use_bfloat16",
     NULL};
 
-/* An asterisk at the end of a listed name stands for any ending. */
+/* NULL: nothing is listed. An asterisk at the end of a listed name stands for any ending. */
 static bool is_listed(const char *const *list, const char *name)
 {
-    for (; *list; list++) {
+    for (; list && *list; list++) {
         const size_t n = strlen(*list);
         if (strcmp(*list, name) == 0 || ((*list)[n - 1] == '*' && strncmp(*list, name, n - 1) == 0))
             return true;
@@ -134,6 +134,14 @@ static int read_count(uint32_t *out, const char *key, const json_t *value, struc
     return 0;
 }
 
+/* Appends one of n names to a sentence: "a", ", b", " or c". */
+static void add_choice(char *text, size_t size, int i, int n, const char *name)
+{
+    const size_t at = strlen(text);
+
+    snprintf(text + at, size - at, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", name);
+}
+
 static int read_word(int *out, const struct family_key *key, const json_t *value, struct error *err)
 {
     const char *word = json_string_value(value);
@@ -145,10 +153,8 @@ static int read_word(int *out, const struct family_key *key, const json_t *value
             *out = n;
             return 0;
         }
-    for (int i = 0; i < n; i++) {
-        const size_t at = strlen(accepted);
-        snprintf(accepted + at, sizeof accepted - at, "%s%s", i == 0 ? "" : i + 1 < n ? ", " : " or ", key->words[i]);
-    }
+    for (int i = 0; i < n; i++)
+        add_choice(accepted, sizeof accepted, i, n, key->words[i]);
     return refuse(err, key->name, value, accepted);
 }
 
@@ -307,15 +313,12 @@ static const struct family *find_family(const json_t *config)
 static int refuse_type(const json_t *type, struct error *err)
 {
     char accepted[160] = "it must be ";
+    int n = 0;
 
-    for (int i = 0; model_families[i]; i++) {
-        const size_t n = strlen(accepted);
-        snprintf(accepted + n, sizeof accepted - n, "%s%s",
-                 i == 0                  ? ""
-                 : model_families[i + 1] ? ", "
-                                         : " or ",
-                 model_families[i]->model_type);
-    }
+    while (model_families[n])
+        n++;
+    for (int i = 0; i < n; i++)
+        add_choice(accepted, sizeof accepted, i, n, model_families[i]->model_type);
     if (!type)
         return error_set(err, -EINVAL, "model_type is missing: %s", accepted);
     return refuse(err, "model_type", type, accepted);
@@ -411,8 +414,47 @@ char *model_config_print(const char *text, size_t n, enum number_type type)
     return out;
 }
 
+static int check_count(const struct family_key *key, uint32_t value, struct error *err)
+{
+    if (value >= 1 && value <= key->most)
+        return 0;
+    return error_set(err, -EINVAL, "%s is %u: it must be from 1 to %u", key->name, value, key->most);
+}
+
+/* No range holds NaN. */
+static int check_real(const struct family_key *key, float value, struct error *err)
+{
+    switch (key->range) {
+    case FAMILY_ANY:
+        return 0;
+    case FAMILY_FRACTION:
+        if (value >= 0 && value <= 1)
+            return 0;
+        return error_set(err, -EINVAL, "%s is %g: it must be from 0 to 1", key->name, (double)value);
+    case FAMILY_PROBABILITY:
+        if (value >= 0 && value < 1)
+            return 0;
+        return error_set(err, -EINVAL, "%s is %g: it must be at least 0 and less than 1", key->name, (double)value);
+    case FAMILY_EPSILON:
+        if (value > 0 && value <= 1)
+            return 0;
+        return error_set(err, -EINVAL, "%s is %g: it must be greater than 0 and at most 1", key->name, (double)value);
+    }
+    return -EINVAL;
+}
+
 int model_config_check(const struct model_config *config, struct error *err)
 {
-    assert(config->family);
-    return config->family->check(config, err);
+    const struct family *family = config->family;
+
+    assert(family);
+    for (const struct family_key *key = family->keys; key && key->name; key++) {
+        const void *number = (const char *)config + key->offset;
+        const int rc = key->most                  ? check_count(key, *(const uint32_t *)number, err)
+                       : key->type == FAMILY_REAL ? check_real(key, *(const float *)number, err)
+                                                  : 0;
+        if (rc)
+            return rc;
+    }
+    return family->check(config, err);
 }

@@ -11,22 +11,22 @@ static const char *const architectures[] = {"GPT2LMHeadModel", "GPT2Model", NULL
 #define AT(member) offsetof(struct model_config, member)
 
 static const struct family_key keys[] = {
-    {"n_layer", FAMILY_COUNT, .offset = AT(n_layers), .required = true},
-    {"n_head", FAMILY_COUNT, .offset = AT(n_heads), .required = true},
-    {"n_embd", FAMILY_COUNT, .offset = AT(width), .required = true},
-    {"n_positions", FAMILY_COUNT, .offset = AT(n_positions), .required = true},
-    {"vocab_size", FAMILY_COUNT, .offset = AT(vocabulary), .required = true},
-    {"n_inner", FAMILY_COUNT_OR_NULL, .offset = AT(inner_width)},
+    {"n_layer", FAMILY_COUNT, .offset = AT(n_layers), .required = true, .most = 4096},
+    {"n_head", FAMILY_COUNT, .offset = AT(n_heads), .required = true, .most = 65536},
+    {"n_embd", FAMILY_COUNT, .offset = AT(width), .required = true, .most = 65536},
+    {"n_positions", FAMILY_COUNT, .offset = AT(n_positions), .required = true, .most = 1 << 24},
+    {"vocab_size", FAMILY_COUNT, .offset = AT(vocabulary), .required = true, .most = 1 << 24},
+    {"n_inner", FAMILY_COUNT_OR_NULL, .offset = AT(inner_width), .most = 1 << 20},
     {"n_ctx", FAMILY_SAME, .offset = AT(n_positions), .other = "n_positions"},
     {"activation_function", FAMILY_ACTIVATION, .offset = AT(activation)},
     {"tie_word_embeddings", FAMILY_SWITCH, .offset = AT(tied)},
     {"scale_attn_weights", FAMILY_SWITCH, .offset = AT(gpt2.scale_attention)},
     {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = AT(gpt2.scale_by_layer)},
-    {"layer_norm_epsilon", FAMILY_REAL, .offset = AT(norm_epsilon)},
-    {"attn_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_attention)},
-    {"embd_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_embedding)},
-    {"resid_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_residual)},
-    {"initializer_range", FAMILY_REAL, .offset = AT(initializer_range)},
+    {"layer_norm_epsilon", FAMILY_REAL, .offset = AT(norm_epsilon), .range = FAMILY_EPSILON},
+    {"attn_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_attention), .range = FAMILY_PROBABILITY},
+    {"embd_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_embedding), .range = FAMILY_PROBABILITY},
+    {"resid_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_residual), .range = FAMILY_PROBABILITY},
+    {"initializer_range", FAMILY_REAL, .offset = AT(initializer_range), .range = FAMILY_FRACTION},
     {0},
 };
 
@@ -44,40 +44,9 @@ static void complete(struct model_config *c)
 
 static int check(const struct model_config *c, struct error *err)
 {
-    const struct {
-        const char *name;
-        uint32_t value, most;
-    } counts[] = {
-        {"n_layer", c->n_layers, 4096},
-        {"n_head", c->n_heads, 65536},
-        {"n_embd", c->width, 65536},
-        {"n_inner", c->inner_width, 1 << 20},
-        {"n_positions", c->n_positions, 1 << 24},
-        {"vocab_size", c->vocabulary, 1 << 24},
-    };
-    const struct {
-        const char *name;
-        float value;
-    } dropouts[] = {{"attn_pdrop", c->gpt2.dropout_attention},
-                    {"embd_pdrop", c->gpt2.dropout_embedding},
-                    {"resid_pdrop", c->gpt2.dropout_residual}};
-
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (counts[i].value < 1 || counts[i].value > counts[i].most)
-            return error_set(err, -EINVAL, "%s is %u: it must be from 1 to %u", counts[i].name, counts[i].value,
-                             counts[i].most);
     if (c->width % c->n_heads != 0)
         return error_set(err, -EINVAL, "n_embd is %u: it must be a multiple of n_head, which is %u", c->width,
                          c->n_heads);
-    for (size_t i = 0; i < sizeof dropouts / sizeof *dropouts; i++)
-        if (!(dropouts[i].value >= 0 && dropouts[i].value < 1)) /* false for NaN */
-            return error_set(err, -EINVAL, "%s is %g: it must be at least 0 and less than 1", dropouts[i].name,
-                             (double)dropouts[i].value);
-    if (!(c->norm_epsilon > 0 && c->norm_epsilon <= 1))
-        return error_set(err, -EINVAL, "layer_norm_epsilon is %g: it must be greater than 0 and at most 1",
-                         (double)c->norm_epsilon);
-    if (!(c->initializer_range >= 0 && c->initializer_range <= 1))
-        return error_set(err, -EINVAL, "initializer_range is %g: it must be from 0 to 1", (double)c->initializer_range);
     return 0;
 }
 

@@ -12,8 +12,6 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static const char *const none[] = {NULL};
-
 static int check(const struct model_config *c, struct error *err)
 {
     if (c->decoder.window && c->decoder.window < c->n_positions)
@@ -28,8 +26,6 @@ const struct family family_mistral = {
     .model_type = "mistral",
     .architectures = architectures,
     .keys = keys,
-    .harmless = none,
-    .unsupported = none,
     .defaults = {.family = &family_mistral,
                  .n_positions = 131072,
                  .activation = MODEL_SILU,
