@@ -3,6 +3,7 @@
 #include "tests/kit/device/timed.h"
 
 #include "proto/plan/host.h"
+#include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -207,17 +208,9 @@ static struct model_config drawn(uint64_t *state)
 {
     const uint32_t heads = 1 + setting_below(state, 2), width = heads * 8 * (2 + setting_below(state, 2));
 
-    return (struct model_config){.family = &family_gpt2,
-                                 .n_layers = 2 + setting_below(state, 3),
-                                 .n_heads = heads,
-                                 .width = width,
-                                 .inner_width = 4 * width,
-                                 .n_positions = 12,
-                                 .vocabulary = 40 + setting_below(state, 60),
-                                 .activation = MODEL_GELU_NEW,
-                                 .tied = setting_below(state, 2),
-                                 .gpt2.scale_attention = true,
-                                 .norm_epsilon = 1e-5f};
+    return (struct model_config)GPT2_CONFIG(2 + setting_below(state, 3), heads, width, 4 * width, 12,
+                                            40 + setting_below(state, 60), .tied = setting_below(state, 2),
+                                            .gpt2.scale_attention = true);
 }
 
 struct drawn_run {
@@ -342,16 +335,7 @@ static struct pace measure(const struct setting *s, struct timed_options options
 TEST(a_step_takes_as_long_as_the_slower_of_device_and_optimizer)
 {
     /* 12 equal blocks between small tables, over a link that is fast. */
-    static const struct model_config config = {.family = &family_gpt2,
-                                               .n_layers = N_BLOCKS,
-                                               .n_heads = 1,
-                                               .width = 16,
-                                               .inner_width = 64,
-                                               .n_positions = 8,
-                                               .vocabulary = 24,
-                                               .activation = MODEL_GELU_NEW,
-                                               .gpt2.scale_attention = true,
-                                               .norm_epsilon = 1e-5f};
+    static const struct model_config config = GPT2_CONFIG(N_BLOCKS, 1, 16, 64, 8, 24, .gpt2.scale_attention = true);
     struct timed_options options = {.profile = round_profile, .update = 1, .n_slots = 16, .n_steps = 1};
     struct setting s;
     struct timed t;
