@@ -288,9 +288,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          "a share of %u rows in parts of %u rows of %u tokens on %u threads cannot be planned",
                          s->share_rows, s->part_rows, s->goal.seq, s->n_threads);
     if (s->attention >= PLAN_ATTENTIONS)
-        return error_set(err, -EINVAL, "attention in way %d, which this build knows nothing of", (int)s->attention);
+        return error_set(err, -EINVAL, "attention method %d is unknown to this build", (int)s->attention);
     if (s->goal.purpose == PLAN_GENERATE && s->share_rows != 1)
-        return error_set(err, -EINVAL, "generating takes one row at a time, not %u", s->share_rows);
+        return error_set(err, -EINVAL, "generation takes one row at a time, not %u", s->share_rows);
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);
@@ -304,27 +304,27 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
                       struct error *err)
 {
     if (c->n_weight_buffers == 0 || c->n_weight_buffers > PLAN_MAX_WEIGHT_BUFFERS)
-        return error_set(err, -EINVAL, "%u weight buffers: 1 to %d are possible", c->n_weight_buffers,
+        return error_set(err, -EINVAL, "%u weight buffers: choose 1 to %d", c->n_weight_buffers,
                          PLAN_MAX_WEIGHT_BUFFERS);
     if (c->n_sums > PLAN_MAX_SUMS)
-        return error_set(err, -EINVAL, "%u sums of contributions: %d are possible", c->n_sums, PLAN_MAX_SUMS);
+        return error_set(err, -EINVAL, "%u sums of contributions: at most %d", c->n_sums, PLAN_MAX_SUMS);
     if (c->microbatch == 0 || c->microbatch > s->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
     if (c->n_resident > plan_count_uploaded(model))
-        return error_set(err, -EINVAL, "%u units that stay: this model has %u", c->n_resident,
+        return error_set(err, -EINVAL, "%u resident units: this model has %u", c->n_resident,
                          plan_count_uploaded(model));
     if (c->n_kept > (plan_may_keep(s, c) ? model->config.n_layers : 0))
-        return error_set(
-            err, -EINVAL,
-            "%u blocks that keep their internals: there are %u, and only to train with the stash on the device",
-            c->n_kept, model->config.n_layers);
+        return error_set(err, -EINVAL,
+                         "%u blocks keep activations: the model has %u, and they keep some only when training with the "
+                         "stash on the device",
+                         c->n_kept, model->config.n_layers);
     if ((c->n_kept > 0) != (c->kept > 0) || c->kept > MODEL_KEEPS_ALL || c->kept_below > MODEL_KEEPS_ALL ||
         (c->kept_below > 0 && c->n_kept == 0))
-        return error_set(err, -EINVAL, "%u blocks that keep set %u of their values, the others set %u: no such plan",
+        return error_set(err, -EINVAL, "%u blocks keep set %u of their activations and the others set %u: no such plan",
                          c->n_kept, c->kept, c->kept_below);
     if (c->whole_head && s->goal.purpose != PLAN_TRAIN)
-        return error_set(err, -EINVAL, "a whole head is for training");
+        return error_set(err, -EINVAL, "the head is whole only in training");
     if (c->host_stash && s->goal.purpose == PLAN_GENERATE)
-        return error_set(err, -EINVAL, "generating has no stash");
+        return error_set(err, -EINVAL, "generation has no stash");
     return 0;
 }
