@@ -121,18 +121,21 @@ enum device_norm_kind {
     DEVICE_RMS_NORM,   /* x / sqrt(mean square + epsilon) * weight + bias. Zhang & Sennrich, arXiv:1910.07467 */
 };
 
-/* Normalisation of rows of n values. */
+/* Normalisation of rows of n values; or of m rows of n_heads times n values, each head by itself with the same weight and
+ * bias. All arrays of values have these rows, `stride` elements apart. */
 struct device_norm {
     enum device_norm_kind kind;
     size_t m, n;
+    size_t n_heads;         /* 0: 1 */
+    size_t stride;          /* 0: n_heads * n */
     float epsilon;          /* forward */
-    const void *x;          /* (m, n), read by both directions */
+    const void *x;          /* (m, n_heads * n), read by both directions */
     const void *weight;     /* (n), read by both */
     const void *bias;       /* (n), forward; NULL: none */
-    void *y;                /* (m, n), written forward */
-    float *statistics;      /* (m, 2), mean (RMS_NORM: 0) and 1/sqrt(...): written forward, read backward */
-    const void *y_gradient; /* (m, n), backward */
-    void *x_gradient;       /* (m, n), written backward, or added to; may be y_gradient if not accumulating */
+    void *y;                /* as x, written forward */
+    float *statistics;      /* (m * n_heads, 2), mean (RMS_NORM: 0) and 1/sqrt(...): written forward, read backward */
+    const void *y_gradient; /* as x, backward */
+    void *x_gradient;       /* as x, written backward, or added to; may be y_gradient if not accumulating */
     bool accumulate;        /* x_gradient += */
     float *weight_gradient; /* (n), backward, +=; NULL: not computed */
     float *bias_gradient;   /* (n), backward, +=; NULL: not computed, or no bias */
@@ -167,9 +170,10 @@ struct device_glu {
 };
 
 /* y = x + dropout(h), or dropout(h) without x. Element of a row: token*n + column. Dropout's backward is the same
- * operation without x, applied to the gradient of y. */
+ * operation without x, applied to the gradient of y. Without x and dropout it copies columns. */
 struct device_dropout_add {
     size_t n_rows, n_tokens, n;
+    size_t stride; /* elements from a token to the next; 0: n */
     const void *x; /* (n_rows*n_tokens, n), or NULL */
     const void *h; /* the same shape */
     void *y;       /* the same shape; may be x or h */
@@ -268,8 +272,8 @@ struct device_ops {
     void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
                               enum model_activation activation);
 
-    /* sum (n) += sum over the m rows of x (m, n). */
-    void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
+    /* sum (n) += sum over the m rows of x (m, n), `stride` elements apart. */
+    void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride);
 
     void (*norm)(struct device *dev, const struct device_norm *op);
     void (*norm_backward)(struct device *dev, const struct device_norm *op);

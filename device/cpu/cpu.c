@@ -244,10 +244,10 @@ static void activate_backward(struct device *dev, void *gradient, const void *x,
     dev->kernels->rows->activate_backward(dev, gradient, x, n, activation);
 }
 
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
     device_count(dev->done);
-    dev->kernels->rows->reduce_rows(dev, sum, x, m, n);
+    dev->kernels->rows->reduce_rows(dev, sum, x, m, n, stride);
 }
 
 static void norm(struct device *dev, const struct device_norm *op)

@@ -167,9 +167,9 @@ static void activate_backward(struct device *dev, void *gradient, const void *x,
     cuda_note(dev, cuda_activation_gradient(&dev->queue, gradient, x, n, 1, n, activation));
 }
 
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
-    cuda_note(dev, cuda_reduce_rows(&dev->queue, sum, x, m, n));
+    cuda_note(dev, cuda_reduce_rows(&dev->queue, sum, x, m, n, stride));
 }
 
 static void norm(struct device *dev, const struct device_norm *op)

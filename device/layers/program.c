@@ -109,6 +109,60 @@ static void run_norm(const struct run *r, const struct program_operation *op, co
     r->pass->ops->norm(r->pass->dev, &norm);
 }
 
+/* The heads of queries (which 0) or of keys (1), of x and of arrays with the same rows. */
+struct heads {
+    size_t first; /* column */
+    struct device_norm norm;
+};
+
+static struct heads heads_of(const struct run *r, const struct program_operation *op, const struct schedule_step *step,
+                             int which)
+{
+    const struct program_head_norm_options *how = &op->head_norm;
+    struct heads heads = {.first = which == 0 ? 0 : (size_t)how->n_heads * how->head_width};
+    float *statistics = at(r, step->outputs[1]);
+
+    heads.norm =
+        (struct device_norm){.kind = DEVICE_RMS_NORM,
+                             .m = layer_tokens(r->pass),
+                             .n = how->head_width,
+                             .n_heads = which == 0 ? how->n_heads : how->n_kv_heads,
+                             .stride = columns(r, op->inputs[0]),
+                             .epsilon = how->epsilon,
+                             .x = layer_element(r->pass, at(r, step->inputs[0]), heads.first),
+                             .weight = weights_of(r, op, which),
+                             .statistics = statistics + (which == 0 ? 0 : 2 * layer_tokens(r->pass) * how->n_heads)};
+    return heads;
+}
+
+/* The columns of values, which have no norm. */
+static void copy_values(const struct run *r, const struct program_operation *op, void *to, const void *from)
+{
+    const struct program_head_norm_options *how = &op->head_norm;
+    const size_t first = (size_t)(how->n_heads + how->n_kv_heads) * how->head_width;
+    const struct device_dropout_add copy = {.n_rows = r->pass->n_rows,
+                                            .n_tokens = r->pass->n_tokens,
+                                            .n = (size_t)how->n_kv_heads * how->head_width,
+                                            .stride = columns(r, op->inputs[0]),
+                                            .h = layer_element(r->pass, from, first),
+                                            .y = layer_element(r->pass, to, first)};
+
+    if (to != from)
+        r->pass->ops->dropout_add(r->pass->dev, &copy);
+}
+
+static void run_head_norm(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    void *const y = at(r, step->outputs[0]);
+
+    for (int which = 0; which < 2; which++) {
+        struct heads heads = heads_of(r, op, step, which);
+        heads.norm.y = layer_element(r->pass, y, heads.first);
+        r->pass->ops->norm(r->pass->dev, &heads.norm);
+    }
+    copy_values(r, op, y, at(r, step->inputs[0]));
+}
+
 /* One part of a linear map: its columns of the result, and which of the operation's tensors are its own. */
 struct part {
     size_t first, columns;
@@ -278,6 +332,9 @@ static void run_forward(const struct run *r, const struct schedule_step *step)
     case PROGRAM_LINEAR:
         run_linear(r, op, step);
         return;
+    case PROGRAM_HEAD_NORM:
+        run_head_norm(r, op, step);
+        return;
     case PROGRAM_ROPE:
         assert(step->inputs[0] == step->outputs[0]);
         turn(r, op, at(r, step->outputs[0]), false);
@@ -302,18 +359,7 @@ static void run_forward(const struct run *r, const struct schedule_step *step)
 
 /* ---- backward ---- */
 
-/* A map trains all of its biases or none; otherwise they would not be adjacent. */
-static bool trains_biases(const struct run *r, const struct program_operation *op)
-{
-    const bool trains = op->linear.bias && contribution_of(r, op, op->n_parts);
-
-    for (int i = 1; op->linear.bias && i < op->n_parts; i++)
-        assert(trains == (contribution_of(r, op, op->n_parts + i) != NULL));
-    return trains;
-}
-
-/* W's gradient += x^T dy, or its transpose dy^T x; the gradient of the adjacent biases += the sum of dy's rows. Trained
- * tensors only. */
+/* W's gradient += x^T dy, or its transpose dy^T x; a bias's gradient += the sum of dy's rows. Trained tensors only. */
 static void run_contribution(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
 {
     const struct layer_pass *pass = r->pass;
@@ -337,11 +383,12 @@ static void run_contribution(const struct run *r, const struct program_operation
                                              .wide = true,
                                              .over_rows = true,
                                              .beta = pass->fresh ? 0 : 1};
+        float *const bias = op->linear.bias ? contribution_of(r, op, part.bias) : NULL;
         if (matmul.c)
             pass->ops->matmul(pass->dev, &matmul);
+        if (bias)
+            pass->ops->reduce_rows(pass->dev, bias, dy_part, layer_tokens(pass), part.columns, out);
     }
-    if (trains_biases(r, op))
-        pass->ops->reduce_rows(pass->dev, contribution_of(r, op, op->n_parts), dy, layer_tokens(pass), out);
 }
 
 /* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand. */
@@ -385,6 +432,22 @@ static void run_norm_backward(const struct run *r, const struct program_operatio
     r->pass->ops->norm_backward(r->pass->dev, &norm);
 }
 
+static void run_head_norm_backward(const struct run *r, const struct program_operation *op,
+                                   const struct schedule_step *step)
+{
+    void *const dy = at(r, step->y_gradient), *const dx = at(r, step->x_gradient);
+
+    assert(!step->accumulate); /* no other operation reads x */
+    for (int which = 0; which < 2; which++) {
+        struct heads heads = heads_of(r, op, step, which);
+        heads.norm.y_gradient = layer_element(r->pass, dy, heads.first);
+        heads.norm.x_gradient = layer_element(r->pass, dx, heads.first);
+        heads.norm.weight_gradient = contribution_of(r, op, which);
+        r->pass->ops->norm_backward(r->pass->dev, &heads.norm);
+    }
+    copy_values(r, op, dx, dy);
+}
+
 static void run_attention_backward(const struct run *r, const struct program_operation *op,
                                    const struct schedule_step *step)
 {
@@ -416,6 +479,9 @@ static void run_backward(const struct run *r, const struct schedule_step *step)
         return;
     case PROGRAM_LINEAR:
         run_linear_backward(r, op, step);
+        return;
+    case PROGRAM_HEAD_NORM:
+        run_head_norm_backward(r, op, step);
         return;
     case PROGRAM_ROPE:
         assert(step->y_gradient == step->x_gradient);
@@ -470,7 +536,8 @@ static bool contributes(const struct run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step->operation);
     const bool has_gradients =
-        step->action == SCHEDULE_CONTRIBUTE || (step->action == SCHEDULE_BACKWARD && op->kind == PROGRAM_NORM);
+        step->action == SCHEDULE_CONTRIBUTE ||
+        (step->action == SCHEDULE_BACKWARD && (op->kind == PROGRAM_NORM || op->kind == PROGRAM_HEAD_NORM));
 
     for (int i = 0; has_gradients && i < op->n_tensors; i++)
         if (contribution_of(r, op, i))

@@ -96,6 +96,10 @@ void decoder_write_block(struct program *p, const struct model_config *c)
         .scale = 1 / sqrtf((float)d->head_width),
         .dropout = {d->dropout_attention, RANDOM_DROPOUT_ATTENTION},
     };
+    const struct program_head_norm_options head_norm = {.epsilon = c->norm_epsilon,
+                                                        .n_heads = c->n_heads,
+                                                        .n_kv_heads = d->n_kv_heads,
+                                                        .head_width = d->head_width};
     const struct program_dropout none = {0};
     double frequencies[PROGRAM_MAX_ROTATED / 2];
     const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
@@ -106,8 +110,10 @@ void decoder_write_block(struct program *p, const struct model_config *c)
     decoder_frequencies(frequencies, &d->rope, rope.n_rotated);
     const int x = program_begin(p, c->width);
     const int n1 = program_norm(p, x, "input_layernorm", &norm);
-    const int turned = program_rope(p, program_linears(p, n1, qkv, 3, &of_qkv), &rope);
-    const int a = program_attention(p, turned, &attention);
+    const int projected = program_linears(p, n1, qkv, 3, &of_qkv);
+    const int normed =
+        !d->head_norm ? projected : program_head_norm(p, projected, "self_attn.q_norm", "self_attn.k_norm", &head_norm);
+    const int a = program_attention(p, program_rope(p, normed, &rope), &attention);
     const int r = program_add(p, x, program_linear(p, a, "self_attn.o_proj", c->width, &of_output), &none);
     const int n2 = program_norm(p, r, "post_attention_layernorm", &norm);
     const int g = program_glu(p, program_linears(p, n2, gate_up, 2, &of_mlp), c->activation);

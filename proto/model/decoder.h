@@ -18,6 +18,7 @@ struct decoder_config {
     uint32_t head_width; /* 0 in the file: width / n_heads */
     uint32_t window;     /* of a query, its own key the last; 0: all keys before it */
     bool qkv_bias, output_bias, mlp_bias;
+    bool head_norm; /* of queries and keys */
     float dropout_attention;
     struct decoder_rope {
         float base;

@@ -387,42 +387,6 @@ static uint32_t freeze_matches(struct model *m, const char *pattern)
     return n;
 }
 
-/* The bias of an operation's part, in a layer that runs it. */
-static const struct model_tensor *bias_of(const struct model *m, const struct model_layer *layer,
-                                          const struct program_operation *op, int part)
-{
-    const struct model_unit *unit = &m->units[m->visits[layer->first_visit]];
-
-    return &m->tensors[m->pieces[unit->first_piece + (uint32_t)(op->tensor + op->n_parts + part)].tensor];
-}
-
-static int check_biases_of(const struct model *m, const struct model_layer *layer, const struct program_operation *op,
-                           const char *patterns, struct error *err)
-{
-    for (int part = 1; op->kind == PROGRAM_LINEAR && op->linear.bias && part < op->n_parts; part++) {
-        const struct model_tensor *a = bias_of(m, layer, op, part - 1), *b = bias_of(m, layer, op, part);
-        if (a->frozen != b->frozen)
-            return error_set(
-                err, -EINVAL,
-                "--freeze %.200s freezes %s and not %s, which are trained together: freeze both or neither", patterns,
-                without_prefix(m, (a->frozen ? a : b)->name), without_prefix(m, (a->frozen ? b : a)->name));
-    }
-    return 0;
-}
-
-/* The gradients of an operation's biases are one sum over rows: all of them are trained, or none. */
-static int check_biases(const struct model *m, const char *patterns, struct error *err)
-{
-    int rc = 0;
-
-    for (const struct model_layer *layer = m->layers; layer < m->layers + m->n_layers; layer++) {
-        const struct program *p = layer->program ? &layer->program->program : NULL;
-        for (int i = 0; !rc && p && i < p->n_operations; i++)
-            rc = check_biases_of(m, layer, &p->operations[i], patterns, err);
-    }
-    return rc;
-}
-
 int model_freeze(struct model *m, const char *patterns, struct error *err)
 {
     char pattern[sizeof m->tensors->name];
@@ -439,8 +403,6 @@ int model_freeze(struct model *m, const char *patterns, struct error *err)
                              (int)(n < 200 ? n : 200), at, without_prefix(m, m->tensors[0].name),
                              without_prefix(m, first_of_block(m)->name));
     }
-    if (check_biases(m, patterns, err))
-        return -EINVAL;
     divide(m);
     return m->n_trained > 0
                ? 0

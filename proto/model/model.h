@@ -180,8 +180,7 @@ enum { MODEL_FREEZE_BYTES = 256 }; /* of a list of patterns, the 0 at its end in
 
 /* Freezes tensors: they are relayed and computed with, but not trained. patterns: globs (fnmatch) on names with or
  * without the family's prefix, separated by commas; NULL or "": nothing. Called once, after model_init. -EINVAL with a
- * sentence if a pattern matches no tensor, if no tensor is left to train, or if only some biases of one operation
- * (program_linears) are frozen; the model can then only be freed. */
+ * sentence if a pattern matches no tensor or no tensor is left to train; the model can then only be freed. */
 int model_freeze(struct model *model, const char *patterns, struct error *err);
 
 /* The tensor of this name, with or without the family's prefix in front, or NULL. Borrowed. */

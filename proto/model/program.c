@@ -10,6 +10,8 @@ const struct program_rule program_rules[PROGRAM_KINDS] = {
     [PROGRAM_NORM] =
         {.name = "norm", .reads_inputs = FIRST, .reads_outputs = SECOND, .gradient_over = true, .cheap = true},
     [PROGRAM_LINEAR] = {.name = "linear", .reads_inputs = FIRST},
+    [PROGRAM_HEAD_NORM] =
+        {.name = "head norm", .reads_inputs = FIRST, .reads_outputs = SECOND, .gradient_over = true, .cheap = true},
     [PROGRAM_ROPE] = {.name = "rope", .over_inputs = FIRST, .gradient_over = true},
     [PROGRAM_ATTENTION] = {.name = "attention", .reads_inputs = FIRST, .reads_outputs = FIRST | SECOND},
     [PROGRAM_ACTIVATION] = {.name = "activation", .reads_inputs = FIRST, .gradient_over = true, .cheap = true},
@@ -105,6 +107,23 @@ int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
                    const struct program_linear_options *linear)
 {
     return program_linears(p, x, &(struct program_part){stem, columns}, 1, linear);
+}
+
+int program_head_norm(struct program *p, int qkv, const char *query, const char *key,
+                      const struct program_head_norm_options *head_norm)
+{
+    const uint32_t columns = p->values[qkv].columns, n_normed = head_norm->n_heads + head_norm->n_kv_heads;
+    const struct program_tensor weight = {.rows = head_norm->head_width, .init = MODEL_INIT_ONE};
+    struct program_operation *op = add_operation(p, PROGRAM_HEAD_NORM);
+
+    assert((n_normed + head_norm->n_kv_heads) * head_norm->head_width == columns);
+    op->head_norm = *head_norm;
+    add_input(p, op, qkv);
+    const int y = add_output(p, op, PROGRAM_VALUE, columns);
+    add_output(p, op, PROGRAM_STATISTIC, 2 * n_normed);
+    add_tensor(p, op, query, "weight", weight);
+    add_tensor(p, op, key, "weight", weight);
+    return y;
 }
 
 int program_rope(struct program *p, int x, const struct program_rope_options *rope)

@@ -38,6 +38,7 @@ enum {
 enum program_kind {
     PROGRAM_NORM,       /* y, statistics = norm(x; weight, bias) */
     PROGRAM_LINEAR,     /* y = x W + b, or several of them side by side */
+    PROGRAM_HEAD_NORM,  /* y, statistics = x with each head of queries and keys normed, values as they are */
     PROGRAM_ROPE,       /* y = x with queries and keys rotated by their positions */
     PROGRAM_ATTENTION,  /* a, log-sum-exp = attention(queries, keys and values side by side) */
     PROGRAM_ACTIVATION, /* y = act(x); no other operation reads x */
@@ -98,6 +99,12 @@ struct program_part {
     uint32_t columns;
 };
 
+/* Root mean square norms of single heads, before their dot products: Henry et al., arXiv:2010.04245. */
+struct program_head_norm_options {
+    float epsilon;
+    uint32_t n_heads, n_kv_heads, head_width;
+};
+
 struct program_rope_options {
     uint32_t n_heads; /* rotated ones, the value's first: those of queries, then those of keys */
     uint32_t head_width;
@@ -125,6 +132,7 @@ struct program_operation {
     union { /* by kind */
         struct program_norm_options norm;
         struct program_linear_options linear;
+        struct program_head_norm_options head_norm;
         struct program_rope_options rope;
         struct program_attention_options attention;
         enum model_activation activation; /* of PROGRAM_GLU too */
@@ -152,6 +160,9 @@ int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
 /* Several maps of x. Their results lie side by side, in order. */
 int program_linears(struct program *p, int x, const struct program_part *parts, int n_parts,
                     const struct program_linear_options *linear);
+/* qkv: as for attention. query, key: stems of the two weights, (head_width) each. */
+int program_head_norm(struct program *p, int qkv, const char *query, const char *key,
+                      const struct program_head_norm_options *head_norm);
 int program_rope(struct program *p, int x, const struct program_rope_options *rope);
 
 /* qkv: the columns of all heads' queries, then keys, then values. */

@@ -401,6 +401,7 @@ static void differentiate(struct builder *b, int operation)
             return; /* done by the linear map that reads it */
         break;
     case PROGRAM_NORM:
+    case PROGRAM_HEAD_NORM:
     case PROGRAM_ROPE:
     case PROGRAM_ATTENTION:
     case PROGRAM_GLU:

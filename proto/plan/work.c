@@ -107,6 +107,8 @@ static double forward_of(const struct batch *b, const struct program *p, const s
         return norm(b, in);
     case PROGRAM_LINEAR:
         return each_part(b, p, op, linear) + (step->activation != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
+    case PROGRAM_HEAD_NORM:
+        return norm(b, in);
     case PROGRAM_ROPE:
         return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
     case PROGRAM_ATTENTION:
@@ -138,6 +140,8 @@ static double backward_of(const struct batch *b, const struct program *p, const 
             !is_slope_fused(b, p->operations[step->activation].activation, p->values[op->inputs[0]].columns))
             seconds += values(b, 3 * b->tokens * in);
         return seconds;
+    case PROGRAM_HEAD_NORM:
+        return norm_backward(b, in, 3);
     case PROGRAM_ROPE:
         return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
     case PROGRAM_ATTENTION:

@@ -5,12 +5,15 @@
 SUITE_LABELS(on_cuda)
 
 /* The row's upper half is of the counter too. */
-static const struct device_dropout_add shapes[] = {{.n_rows = 1, .n_tokens = 1, .n = 1, .dropout.p = 0.5f},
-                                                   {.n_rows = 2, .n_tokens = 3, .n = 7, .dropout.p = 0.5f},
-                                                   {.n_rows = 3, .n_tokens = 5, .n = 130, .dropout.p = 0.1f},
-                                                   {.n_rows = 2, .n_tokens = 2, .n = 384, .dropout.p = 0.9f},
-                                                   {.n_rows = 2, .n_tokens = 3, .n = 50},
-                                                   {.n_rows = 1, .n_tokens = 9, .n = 80, .dropout.p = 0.3f}};
+static const struct device_dropout_add shapes[] = {
+    {.n_rows = 1, .n_tokens = 1, .n = 1, .dropout.p = 0.5f},
+    {.n_rows = 2, .n_tokens = 3, .n = 7, .dropout.p = 0.5f},
+    {.n_rows = 3, .n_tokens = 5, .n = 130, .dropout.p = 0.1f},
+    {.n_rows = 2, .n_tokens = 2, .n = 384, .dropout.p = 0.9f},
+    {.n_rows = 2, .n_tokens = 3, .n = 50},
+    {.n_rows = 1, .n_tokens = 9, .n = 80, .dropout.p = 0.3f},
+    {.n_rows = 2, .n_tokens = 3, .n = 64, .stride = 192},
+    {.n_rows = 2, .n_tokens = 3, .n = 9, .stride = 16, .dropout.p = 0.3f}};
 
 /* With x or without; y apart, or in the place of one of them. */
 static const struct way {

@@ -8,13 +8,16 @@
 SUITE_LABELS(on_cuda_release)
 
 /* Rows of one vector or pack and of none that is whole; more rows than a CUDA device has blocks; rows that its blocks hold,
- * element by element and in packs, and rows too long for that, which they read again. */
+ * element by element and in packs, and rows too long for that, which they read again. Rows of several heads, with others'
+ * columns after them. */
 static const struct shape {
     size_t m, n;
     float shift; /* of x: a mean far from 0 must not cost digits of the deviation */
+    size_t n_heads, gap;
 } shapes[] = {
-    {1, 3, 0},     {1, 16, 0},   {5, 7, 0},    {33, 100, 10}, {140, 264, -5},
-    {2, 1000, -5}, {5, 2560, 0}, {3, 1111, 0}, {2, 2056, -3}, {2, 16400, 0},
+    {1, 3, 0, 1, 0},     {1, 16, 0, 1, 0},    {5, 7, 0, 1, 0},    {33, 100, 10, 1, 0}, {140, 264, -5, 1, 0},
+    {2, 1000, -5, 1, 0}, {5, 2560, 0, 1, 0},  {3, 1111, 0, 1, 0}, {2, 2056, -3, 1, 0}, {2, 16400, 0, 1, 0},
+    {7, 5, 0, 3, 0},     {9, 128, 0, 4, 256}, {3, 64, 2, 2, 3},   {40, 24, 0, 1, 8},
 };
 enum { KINDS = 2, N_CASES = COUNT(shapes) * NUMBER_TYPES * KINDS };
 
@@ -55,6 +58,8 @@ static struct norm make(int i, bool biased)
     const struct device_norm op = {.kind = (enum device_norm_kind)(i % KINDS),
                                    .m = s->m,
                                    .n = s->n,
+                                   .n_heads = s->n_heads,
+                                   .stride = s->gap ? s->n_heads * s->n + s->gap : 0,
                                    .epsilon = 1e-5f,
                                    .bias = biased ? call_given : NULL};
 
@@ -74,11 +79,16 @@ TEST_EACH(norm_is_the_formula, 2 * N_CASES)
     call_check(&t.test);
 }
 
+static size_t norm_stride(const struct device_norm *op)
+{
+    return op->stride ? op->stride : op->n * (op->n_heads ? op->n_heads : 1);
+}
+
 static void run_forward(struct mirror *at, struct call *call, const struct call_test *test)
 {
     struct device_norm op = call->norm;
 
-    op.y = mirror_scratch(at, op.m * op.n * number_bytes(test->type));
+    op.y = mirror_scratch(at, op.m * norm_stride(&op) * number_bytes(test->type));
     at->ops->norm(at->dev, &op);
 }
 
@@ -104,8 +114,9 @@ TEST_EACH(norm_backward_is_the_formula, 3 * N_CASES)
 TEST_EACH(a_row_alone_is_as_among_others, N_CASES)
 {
     struct norm all = make(_i, true), alone = all;
-    const size_t row = all.test.call.norm.m / 2 * all.test.call.norm.n, bytes = number_bytes(all.test.type);
-    const size_t row_bytes = all.test.call.norm.n * bytes;
+    const struct device_norm *op = &all.test.call.norm;
+    const size_t row = op->m / 2 * norm_stride(op), bytes = number_bytes(all.test.type);
+    const size_t row_bytes = op->n * (op->n_heads ? op->n_heads : 1) * bytes;
 
     alone.test.call.norm.m = 1;
     call_make(&all.test), call_make(&alone.test);

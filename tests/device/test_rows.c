@@ -64,11 +64,9 @@ TEST_EACH(round_bf16_writes_over_what_it_has_read, 5 * 3)
 static const struct row_call {
     enum call_kind kind;
     bool accumulate; /* look-ups */
-} row_calls[] = {{CALL_reduce_rows, false},
-                 {CALL_embed, false},
-                 {CALL_embed, true},
-                 {CALL_position, false},
-                 {CALL_position_backward, false}};
+    size_t gap;      /* after each row of a sum */
+} row_calls[] = {{CALL_reduce_rows, false, 0}, {CALL_reduce_rows, false, 24}, {CALL_embed, false, 0},
+                 {CALL_embed, true, 0},        {CALL_position, false, 0},     {CALL_position_backward, false, 0}};
 
 /* On the CPU added in double and rounded once at the end: half a unit in the last place, however many rows. Elsewhere in
  * fp32, in a fixed order: of m additions each may be off by so much, of sums that grow with sqrt(m). */
@@ -103,7 +101,7 @@ static struct call call_of(const struct row_call *r, const struct shape *s)
     const size_t n_rows = s->m % 4 ? 1 : 4;
 
     if (r->kind == CALL_reduce_rows)
-        return (struct call){.kind = r->kind, .plain = {.m = s->m, .n = s->n}};
+        return (struct call){.kind = r->kind, .plain = {.m = s->m, .n = s->n, .stride = s->n + r->gap}};
     if (r->kind == CALL_embed)
         return (struct call){
             .kind = r->kind,

@@ -1,4 +1,4 @@
-"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare,llama*,mistral,qwen2*}.
+"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare,llama*,mistral,qwen*}.
 
     python logits.py [NAME]...
 
@@ -9,6 +9,7 @@
     llama*   scaled frequencies as in Llama 3, wide heads and biases; linear scaling and one head of keys and values
     mistral  without a window
     qwen2*   tied; not tied, a head of keys and values for each query's
+    qwen3*   tied; not tied, wide heads and biases
 
 Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary).
 Made with torch 2.15.0 and transformers 5.23.0.
@@ -21,7 +22,7 @@ import sys
 import numpy as np
 import torch
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM)
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 import drawn
 
@@ -49,6 +50,10 @@ MODELS = {
     "qwen2_tied": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(tie_word_embeddings=True))),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(
         num_key_value_heads=4, hidden_act="gelu_pytorch_tanh"))),
+    "qwen3_tied": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(
+        head_dim=6, tie_word_embeddings=True, rms_norm_eps=1e-2))),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(
+        head_dim=10, num_key_value_heads=1, attention_bias=True))),
 }
 
 

@@ -138,13 +138,13 @@ static const struct {
      0, 0},
     {"cuda_dropout_add",
      [](auto q, auto x, auto y, auto z, auto) {
-         const struct device_dropout_add op = {1, ROWS, WIDTH, y, z, x, keeps};
+         const struct device_dropout_add op = {1, ROWS, WIDTH, WIDTH, y, z, x, keeps};
          OK(cuda_dropout_add(q, &op));
      },
      0, 0},
     {"cuda_to_bf16", [](auto q, auto x, auto y, auto, auto) { OK(cuda_to_bf16(q, (uint16_t *)x, y, ROWS * WIDTH)); }, 0,
      0},
-    {"cuda_reduce_rows", [](auto q, auto x, auto y, auto, auto) { OK(cuda_reduce_rows(q, x, y, ROWS, WIDTH)); }, 0, 0},
+    {"cuda_reduce_rows", [](auto q, auto x, auto y, auto, auto) { OK(cuda_reduce_rows(q, x, y, ROWS, WIDTH, WIDTH)); }, 0, 0},
     {"cuda_norm",
      [](auto q, auto x, auto y, auto z, auto w) {
          struct device_norm op = norm_of(x, y, z, w);

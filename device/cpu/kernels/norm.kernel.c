@@ -54,24 +54,38 @@ VECTOR_INLINE void scale_row(value *y, const value *x, float mean, float inverse
     }
 }
 
+static size_t heads_of(const struct device_norm *op)
+{
+    return op->n_heads ? op->n_heads : 1;
+}
+
+/* Head i of all rows' heads, from the first value of an array. */
+static size_t head_at(const struct device_norm *op, size_t i)
+{
+    const size_t n_heads = heads_of(op), stride = op->stride ? op->stride : n_heads * op->n;
+
+    return i / n_heads * stride + i % n_heads * op->n;
+}
+
 static void forward(struct device *dev, const struct device_norm *op)
 {
     const value *x = op->x, *weight = op->weight, *bias = op->bias;
     value *y = op->y;
-    const size_t n = op->n;
+    const size_t m = op->m * heads_of(op), n = op->n;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
-    for (size_t i = 0; i < op->m; i++) {
-        const value *row = x + i * n;
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+    for (size_t i = 0; i < m; i++) {
+        const value *row = x + head_at(op, i);
+        value *to = y + head_at(op, i);
         const double mean = op->kind == DEVICE_LAYER_NORM ? row_mean(row, n) : 0;
         const float inverse = (float)(1 / sqrt(row_variance(row, n, mean) + (double)op->epsilon)), shift = (float)mean;
 
         op->statistics[2 * i] = shift;
         op->statistics[2 * i + 1] = inverse;
         if (bias)
-            scale_row(y + i * n, row, shift, inverse, weight, bias, n, true);
+            scale_row(to, row, shift, inverse, weight, bias, n, true);
         else
-            scale_row(y + i * n, row, shift, inverse, weight, NULL, n, false);
+            scale_row(to, row, shift, inverse, weight, NULL, n, false);
     }
 }
 
@@ -115,17 +129,19 @@ VECTOR_INLINE void add_double(double *total, vec x)
     memcpy(total + VECTOR / 2, &high, sizeof high);
 }
 
-/* Sums over the rows, in double and in order, of dy and dy z for the columns from `first` on. */
+/* Sums over the rows and heads, in double and in order, of dy and dy z for the columns from `first` on. */
 static void columns_backward(const struct device_norm *op, size_t first, size_t width)
 {
     const value *dy = (const value *)op->y_gradient + first, *x = (const value *)op->x + first;
     double bias[COLUMNS] = {0}, weight[COLUMNS] = {0};
 
-    for (size_t i = 0; i < op->m; i++) {
+    for (size_t i = 0; i < op->m * heads_of(op); i++) {
         const float mean = op->statistics[2 * i], inverse = op->statistics[2 * i + 1];
+        const size_t at = head_at(op, i);
+
         for (size_t j = 0; j < width; j += VECTOR) {
-            vec g = value_load_n(dy + i * op->n + j, width - j);
-            vec z = (value_load_n(x + i * op->n + j, width - j) - mean) * inverse;
+            vec g = value_load_n(dy + at + j, width - j);
+            vec z = (value_load_n(x + at + j, width - j) - mean) * inverse;
             add_double(bias + j, g);
             add_double(weight + j, g * z);
         }
@@ -140,21 +156,23 @@ static void backward(struct device *dev, const struct device_norm *op)
 {
     const value *dy = op->y_gradient, *x = op->x;
     value *dx = op->x_gradient;
-    const size_t n = op->n;
+    const size_t n = op->n, of_thread = (n / dev->n_threads + VECTOR - 1) / VECTOR * VECTOR;
+    const size_t width = cpu_smaller(COLUMNS, of_thread > VECTOR ? of_thread : VECTOR);
 
     /* before dx is written, which may be dy */
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += COLUMNS)
-        columns_backward(op, j, n - j < COLUMNS ? n - j : COLUMNS);
+    for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += width)
+        columns_backward(op, j, cpu_smaller(width, n - j));
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t i = 0; i < op->m; i++) {
-        const struct row row = {.x = x + i * n,
+    for (size_t i = 0; i < op->m * heads_of(op); i++) {
+        const size_t at = head_at(op, i);
+        const struct row row = {.x = x + at,
                                 .weight = op->weight,
                                 .n = n,
                                 .mean = op->statistics[2 * i],
                                 .inverse = op->statistics[2 * i + 1],
                                 .centred = op->kind == DEVICE_LAYER_NORM};
-        row_backward(&row, dx + i * n, op->accumulate, dy + i * n);
+        row_backward(&row, dx + at, op->accumulate, dy + at);
     }
 }
 

@@ -39,11 +39,11 @@ static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t
         sum[j] = (float)((double)sum[j] + total[j]);
 }
 
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < n; j += COLUMNS)
-        sum_rows(sum + j, (const value *)x + j, n, m, cpu_smaller(COLUMNS, n - j));
+        sum_rows(sum + j, (const value *)x + j, stride, m, cpu_smaller(COLUMNS, n - j));
 }
 
 /* y += x, n elements */

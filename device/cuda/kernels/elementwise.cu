@@ -377,7 +377,7 @@ cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_gl
 template <typename T, int V> struct dropout_rows {
     T *y;
     const T *x, *h; /* x may be NULL */
-    size_t n;
+    size_t n, stride;
     uint32_t n_tokens, threshold;
     float kept; /* 1/(1-p) */
     uint64_t first_row;
@@ -391,9 +391,9 @@ template <typename T, int V> struct dropout_rows {
     {
         operands held;
 
-        held.h = load<V>(h + row * n + column);
+        held.h = load<V>(h + row * stride + column);
         if (x)
-            held.x = load<V>(x + row * n + column);
+            held.x = load<V>(x + row * stride + column);
         return held;
     }
 
@@ -425,7 +425,7 @@ template <typename T, int V> struct dropout_rows {
             const float element = factor * to_float(held.h.at[v]);
             set(&held.h.at[v], x ? to_float(held.x.at[v]) + element : element);
         }
-        store<V>(y + row * n + column, held.h);
+        store<V>(y + row * stride + column, held.h);
     }
 };
 
@@ -435,6 +435,7 @@ template <typename T, int V> static dropout_rows<T, V> dropout_of(const struct d
                                      (const T *)op->x,
                                      (const T *)op->h,
                                      op->n,
+                                     op->stride ? op->stride : op->n,
                                      (uint32_t)op->n_tokens,
                                      random_threshold(op->dropout.p),
                                      (float)(1 / (1 - (double)op->dropout.p)),
@@ -447,7 +448,8 @@ template <typename T, int V> static dropout_rows<T, V> dropout_of(const struct d
 template <typename T> static cudaError_t dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op)
 {
     const dropout_rows<T, whole<T>::V> packs = dropout_of<T, whole<T>::V>(op);
-    const bool are_whole = is_whole(packs.y, op->n) && is_whole(packs.x, op->n) && is_whole(packs.h, op->n);
+    const bool are_whole = is_whole(packs.y, packs.stride) && is_whole(packs.x, packs.stride) &&
+                           is_whole(packs.h, packs.stride) && op->n % whole<T>::V == 0;
 
     return run_either<T, dropout_rows>(q, are_whole, packs, dropout_of<T, 1>(op), op->n_rows * op->n_tokens, op->n);
 }

@@ -40,7 +40,7 @@ cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dro
 cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n);
 
 /* rows.cu */
-cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n);
+cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n, size_t stride);
 
 /* norm.cu */
 cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op);

@@ -11,10 +11,16 @@ template <typename T> struct norm_arrays {
     T *y;
     float *statistics;
     const T *x, *weight, *bias;
-    size_t m, n;
+    size_t m, n, n_heads, stride; /* m heads of all rows */
     float epsilon;
     bool centred; /* about the mean; RMS norm is about 0 */
 };
+
+/* Head i of all rows' heads, from the first value of an array. */
+template <typename OP> static __device__ inline size_t head_at(const OP &op, size_t i)
+{
+    return op.n_heads == 1 ? i * op.stride : i / op.n_heads * op.stride + i % op.n_heads * op.n;
+}
 
 /* A thread's share of N arrays' rows: their packs from `column` on, `step` apart. rows[i] NULL: no such array. */
 template <typename T, int V, int K, int N, bool HELD> struct share {
@@ -98,7 +104,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arr
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
         float mean, inverse;
 
-        row.rows[0] = op.x + i * op.n;
+        row.rows[0] = op.x + head_at(op, i);
         row.read();
         row_statistics(&row, &shared, op, &mean, &inverse);
         if (threadIdx.x == 0) {
@@ -114,7 +120,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arr
 #pragma unroll
             for (int v = 0; v < V; v++)
                 set(&y.at[v], (to_float(x[0].at[v]) - mean) * inverse * to_float(weight.at[v]) + to_float(bias.at[v]));
-            store<V>(op.y + i * op.n + column, y);
+            store<V>(op.y + head_at(op, i) + column, y);
         });
     }
 }
@@ -129,14 +135,25 @@ template <int V, typename T> static cudaError_t run_norm(const struct cuda_queue
                   q->stream, op);
 }
 
+static size_t heads_of(const struct device_norm *op)
+{
+    return op->n_heads ? op->n_heads : 1;
+}
+
+static size_t stride_of(const struct device_norm *op)
+{
+    return op->stride ? op->stride : heads_of(op) * op->n;
+}
+
 template <typename T> static cudaError_t norm(const struct cuda_queue *q, const struct device_norm *op)
 {
     const struct norm_arrays<T> arrays = {
         (T *)op->y, op->statistics, (const T *)op->x, (const T *)op->weight,
-            (const T *)op->bias, op->m, op->n, op->epsilon, op->kind == DEVICE_LAYER_NORM
+            (const T *)op->bias, op->m *heads_of(op), op->n, heads_of(op),
+            stride_of(op), op->epsilon, op->kind == DEVICE_LAYER_NORM
     };
-    const bool are_whole = is_whole(arrays.y, op->n) && is_whole(arrays.x, op->n) && is_whole(arrays.weight, op->n) &&
-                           is_whole(arrays.bias, op->n);
+    const bool are_whole = is_whole(arrays.y, arrays.stride) && is_whole(arrays.x, arrays.stride) &&
+                           is_whole(arrays.weight, op->n) && is_whole(arrays.bias, op->n);
 
     return are_whole ? run_norm<whole<T>::V>(q, arrays) : run_norm<1>(q, arrays);
 }
@@ -161,8 +178,8 @@ template <typename T> struct gradient_arrays {
     const T *dy, *x;
     const float *statistics;
     const T *weight;
-    size_t m, n;
-    float *lines; /* (blocks, 2n): of weight, of bias */
+    size_t m, n, n_heads, stride; /* as above */
+    float *lines;                 /* (blocks, 2n): of weight, of bias */
     bool centred;
 };
 
@@ -180,8 +197,9 @@ static __device__ inline void begin_row(share<T, V, K, GRADIENT_ROWS, HELD> *row
 {
     if (i >= op.m)
         return;
-    row->rows[DY] = op.dy + i * op.n, row->rows[X] = op.x + i * op.n;
-    row->rows[DX] = op.accumulate ? op.dx + i * op.n : NULL;
+    const size_t at = head_at(op, i);
+    row->rows[DY] = op.dy + at, row->rows[X] = op.x + at;
+    row->rows[DX] = op.accumulate ? op.dx + at : NULL;
     row->read();
 }
 
@@ -245,7 +263,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
                 const float gradient = inverse * (g - mean_g - z * mean_gz);
                 set(&dx.at[v], op.accumulate ? to_float(at[DX].at[v]) + gradient : gradient);
             }
-            store<V>(op.dx + i * op.n + column, dx);
+            store<V>(op.dx + head_at(op, i) + column, dx);
         });
     }
     if (HELD)
@@ -274,11 +292,12 @@ template <typename T> static cudaError_t norm_gradient(const struct cuda_queue *
 {
     const struct gradient_arrays<T> arrays = {
         (T *)op->x_gradient, op->accumulate, (const T *)op->y_gradient, (const T *)op->x, op->statistics,
-            (const T *)op->weight, op->m, op->n, (float *)q->scratch, op->kind == DEVICE_LAYER_NORM
+            (const T *)op->weight, op->m *heads_of(op), op->n, heads_of(op), stride_of(op),
+            (float *)q->scratch, op->kind == DEVICE_LAYER_NORM
     };
     const struct onto_sums to = {op->weight_gradient, op->bias_gradient, op->n};
-    const bool are_whole = is_whole(arrays.dx, op->n) && is_whole(arrays.dy, op->n) && is_whole(arrays.x, op->n) &&
-                           is_whole(arrays.weight, op->n);
+    const bool are_whole = is_whole(arrays.dx, arrays.stride) && is_whole(arrays.dy, arrays.stride) &&
+                           is_whole(arrays.x, arrays.stride) && is_whole(arrays.weight, op->n);
 
     return are_whole ? run_norm_gradient<whole<T>::V>(q, arrays, to) : run_norm_gradient<1>(q, arrays, to);
 }

@@ -4,7 +4,7 @@
 #include "device/cuda/kernels/sum_rows.cuh"
 
 template <typename T, int V>
-static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n)
+static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n, size_t stride)
 {
     const size_t across = pieces(n, WARP * V), room = PLAN_CUDA_SCRATCH_BYTES / (n * sizeof(double));
     const size_t wanted = pieces((size_t)q->n_processors * 8, across);
@@ -14,22 +14,23 @@ static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *
     cudaError_t rc;
 
     rc = launch(sum_rows<T, V, struct to_lines>, dim3((unsigned)across, (unsigned)lines), SUM_WARPS * WARP, 0,
-                q->stream, partial, x, m, n, rows);
+                q->stream, partial, x, m, n, stride, rows);
     return rc == cudaSuccess ? add_lines<double, 1>(q, to, lines, n) : rc;
 }
 
 template <typename T>
-static cudaError_t reduce_either(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n)
+static cudaError_t reduce_either(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n, size_t stride)
 {
-    return is_whole(x, n) ? reduce_rows<T, whole<T>::V>(q, sum, x, m, n) : reduce_rows<T, 1>(q, sum, x, m, n);
+    return is_whole(x, stride) && n % whole<T>::V == 0 ? reduce_rows<T, whole<T>::V>(q, sum, x, m, n, stride)
+                                                       : reduce_rows<T, 1>(q, sum, x, m, n, stride);
 }
 
-cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n)
+cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
     if (m == 0 || n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? reduce_either(q, sum, (const bf16 *)x, m, n)
-                                  : reduce_either(q, sum, (const float *)x, m, n);
+    return q->type == NUMBER_BF16 ? reduce_either(q, sum, (const bf16 *)x, m, n, stride)
+                                  : reduce_either(q, sum, (const float *)x, m, n, stride);
 }
 
 /* ---- positions ---- */

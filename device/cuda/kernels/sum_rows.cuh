@@ -87,7 +87,7 @@ static __device__ constexpr unsigned apart(unsigned column)
 
 /* Block (x, y): columns from x * WARP * V on of rows from y * rows on; its warps take the rows in turn. */
 template <typename T, int V, typename TO>
-static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t rows)
+static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t stride, size_t rows)
 {
     __shared__ double of_warps[SUM_WARPS][apart(WARP * V)];
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -101,7 +101,7 @@ static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t ro
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++)
             if (row + i * SUM_WARPS < end)
-                held[i] = load<V>(x + (row + i * SUM_WARPS) * n + column);
+                held[i] = load<V>(x + (row + i * SUM_WARPS) * stride + column);
 #pragma unroll
         for (int i = 0; i < SUM_AHEAD; i++)
 #pragma unroll
@@ -127,7 +127,7 @@ static cudaError_t add_lines(const struct cuda_queue *q, struct onto_sums to, si
     const dim3 grid((unsigned)pieces(n, WARP * V));
 
     return launch(sum_rows<T, V, struct onto_sums>, grid, SUM_WARPS * WARP, 0, q->stream, to, (const T *)q->scratch,
-                  n_lines, n, n_lines);
+                  n_lines, n, n, n_lines);
 }
 
 #endif

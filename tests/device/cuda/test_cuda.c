@@ -164,7 +164,7 @@ static void relay(struct device *dev, float *slots, unsigned n, unsigned spread)
         simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, there);
         simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PUSH, taken);
         simulated.ops->zero(dev, sum, COLUMNS * sizeof *sum);
-        simulated.ops->reduce_rows(dev, sum, x, ROWS, COLUMNS);
+        simulated.ops->reduce_rows(dev, sum, x, ROWS, COLUMNS, COLUMNS);
         summed = simulated.ops->mark(dev, DEVICE_COMPUTE);
         simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, summed);
         simulated.ops->download(dev, slots + i * COLUMNS, sum, COLUMNS * sizeof *sum);

@@ -1,5 +1,5 @@
-/* Whole models of families that are described here as a family's file would: planned, run forward and backward, and
- * compared with the same models in double, tensor by tensor. */
+/* Whole models: planned, run forward and backward, and compared with the same models in double, tensor by tensor. BERT is
+ * described here as a family's file would. */
 #include "proto/model/family.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/reference.h"
@@ -31,54 +31,11 @@ enum {
 /* ---- the families ---- */
 
 static const struct program_dropout none = {0, 0};
-static const struct program_norm_options rms = {.epsilon = 1e-5f, .rms = true},
-                                         centred = {.epsilon = 1e-5f, .bias = true};
-static const struct program_linear_options bare = {.deviation = 0.02f, .out_in = true},
-                                           biased = {.deviation = 0.02f, .bias = true, .out_in = true};
-static const struct program_part qkv[] = {{"self_attn.q_proj", WIDTH},
-                                          {"self_attn.k_proj", KV_WIDTH},
-                                          {"self_attn.v_proj", KV_WIDTH}},
-                                 full_qkv[] = {{"attention.self.query", WIDTH},
+static const struct program_norm_options centred = {.epsilon = 1e-5f, .bias = true};
+static const struct program_linear_options biased = {.deviation = 0.02f, .bias = true, .out_in = true};
+static const struct program_part full_qkv[] = {{"attention.self.query", WIDTH},
                                                {"attention.self.key", WIDTH},
-                                               {"attention.self.value", WIDTH}},
-                                 gate_up[] = {{"mlp.gate_proj", INNER}, {"mlp.up_proj", INNER}};
-static const double frequencies[ROTATED / 2] = {0.75, 0.125};
-
-/* LlamaDecoderLayer; Qwen2's has biases of queries, keys and values. */
-static void write_decoder(struct program *p, const struct program_linear_options *of_qkv,
-                          const struct program_rope_options *rope)
-{
-    const struct program_attention_options attention = {.n_heads = HEADS,
-                                                        .n_kv_heads = KV_HEADS,
-                                                        .scale = 1 / sqrtf(HEAD)};
-
-    const int x = program_begin(p, WIDTH);
-    const int n1 = program_norm(p, x, "input_layernorm", &rms);
-    const int turned = program_rope(p, program_linears(p, n1, qkv, 3, of_qkv), rope);
-    const int a = program_attention(p, turned, &attention);
-    const int r = program_add(p, x, program_linear(p, a, "self_attn.o_proj", WIDTH, &bare), &none);
-    const int n2 = program_norm(p, r, "post_attention_layernorm", &rms);
-    const int g = program_glu(p, program_linears(p, n2, gate_up, 2, &bare), MODEL_SILU);
-    program_end(p, program_add(p, r, program_linear(p, g, "mlp.down_proj", WIDTH, &bare), &none));
-}
-
-static void write_llama(struct program *p, const struct model_config *c)
-{
-    (void)c;
-    write_decoder(p, &bare, &(struct program_rope_options){HEADS + KV_HEADS, HEAD, 0, 10000, NULL});
-}
-
-static void write_qwen2(struct program *p, const struct model_config *c)
-{
-    (void)c;
-    write_decoder(p, &biased, &(struct program_rope_options){HEADS + KV_HEADS, HEAD, ROTATED, 0, frequencies});
-}
-
-static void write_rms(struct program *p, const struct model_config *c)
-{
-    (void)c;
-    program_end(p, program_norm(p, program_begin(p, WIDTH), "norm", &rms));
-}
+                                               {"attention.self.value", WIDTH}};
 
 static void write_embedding_norm(struct program *p, const struct model_config *c)
 {
@@ -112,25 +69,17 @@ static void write_transform(struct program *p, const struct model_config *c)
 
 #define ROWS_OF(member) offsetof(struct model_config, member)
 
-static const struct family_table of_tokens[] = {{"embed_tokens", MODEL_BY_TOKEN, .rows = ROWS_OF(vocabulary)}, {0}},
-                                 of_bert[] = {
-                                     {"embeddings.word_embeddings", MODEL_BY_TOKEN, .rows = ROWS_OF(vocabulary)},
-                                     {"embeddings.position_embeddings", MODEL_BY_POSITION,
-                                      .rows = ROWS_OF(n_positions)},
-                                     {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .some = 2},
-                                     {0},
+static const struct family_table of_bert[] = {
+    {"embeddings.word_embeddings", MODEL_BY_TOKEN, .rows = ROWS_OF(vocabulary)},
+    {"embeddings.position_embeddings", MODEL_BY_POSITION, .rows = ROWS_OF(n_positions)},
+    {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .some = 2},
+    {0},
 };
-static const struct family_layer llama_layers[] = {{MODEL_BLOCK, "layers.%u", .write = write_llama},
-                                                   {MODEL_SINGLE, "norm", .write = write_rms},
-                                                   {0}},
-                                 qwen2_layers[] = {{MODEL_BLOCK, "layers.%u", .write = write_qwen2},
-                                                   {MODEL_SINGLE, "norm", .write = write_rms},
-                                                   {0}},
-                                 bert_layers[] = {
-                                     {MODEL_SINGLE, "embeddings.LayerNorm", .write = write_embedding_norm},
-                                     {MODEL_BLOCK, "encoder.layer.%u", .write = write_encoder},
-                                     {MODEL_SINGLE, "cls.predictions.transform", true, write_transform},
-                                     {0},
+static const struct family_layer bert_layers[] = {
+    {MODEL_SINGLE, "embeddings.LayerNorm", .write = write_embedding_norm},
+    {MODEL_BLOCK, "encoder.layer.%u", .write = write_encoder},
+    {MODEL_SINGLE, "cls.predictions.transform", true, write_transform},
+    {0},
 };
 
 static int accept(const struct model_config *c, struct error *err)
@@ -139,24 +88,48 @@ static int accept(const struct model_config *c, struct error *err)
     return 0;
 }
 
-static const struct family llama = {.model_type = "llama",
-                                    .prefix = "model.",
-                                    .tables = of_tokens,
-                                    .layers = llama_layers,
-                                    .logits = "lm_head",
-                                    .check = accept},
-                           qwen2 = {.model_type = "qwen2",
-                                    .prefix = "model.",
-                                    .tables = of_tokens,
-                                    .layers = qwen2_layers,
-                                    .logits = "lm_head",
-                                    .check = accept},
-                           bert = {.model_type = "bert",
+static const struct family bert = {.model_type = "bert",
                                    .prefix = "bert.",
                                    .tables = of_bert,
                                    .layers = bert_layers,
                                    .logits = "cls.predictions.decoder",
                                    .check = accept};
+
+/* The rest of config.json: what is not said of the sizes. */
+static const char *const decoders[] = {
+    "'model_type': 'llama'",
+    "'model_type': 'qwen2', 'rope_parameters': {'rope_theta': 100, 'partial_rotary_factor': 0.7}",
+    "'model_type': 'qwen3'",
+};
+enum { BERT = COUNT(decoders), MODELS };
+
+static struct model_config config_of(int which, bool tied)
+{
+    struct model_config config = {.family = &bert,
+                                  .n_layers = BLOCKS,
+                                  .n_heads = HEADS,
+                                  .width = WIDTH,
+                                  .inner_width = INNER,
+                                  .n_positions = POSITIONS,
+                                  .vocabulary = VOCABULARY,
+                                  .tied = tied,
+                                  .initializer_range = 0.02f};
+    char text[600];
+    struct error err;
+
+    if (which == BERT)
+        return config;
+    snprintf(text, sizeof text,
+             "{%s, 'num_hidden_layers': %d, 'num_attention_heads': %d, 'num_key_value_heads': %d, 'head_dim': %d, "
+             "'hidden_size': %d, 'intermediate_size': %d, 'max_position_embeddings': %d, 'vocab_size': %d, "
+             "'rms_norm_eps': 1e-5, 'tie_word_embeddings': %s}",
+             decoders[which], BLOCKS, HEADS, KV_HEADS, HEAD, WIDTH, INNER, POSITIONS, VOCABULARY,
+             tied ? "true" : "false");
+    for (char *c = text; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    return config;
+}
 
 /* ---- in double, a sequence at a time ---- */
 
@@ -218,6 +191,27 @@ static void norm(const struct row *r, double *y, const double *x, const char *na
     reference_run(&(struct call){.kind = CALL_norm, .norm = op});
 }
 
+/* Each head's queries and keys by the root mean square; values stay. */
+static void norm_heads(struct row *r)
+{
+    double qkv[SEQ * QKV], statistics[2 * SEQ * HEADS];
+
+    memcpy(qkv, r->qkv, sizeof qkv);
+    for (int keys = 0; keys < 2; keys++) {
+        const struct device_norm op = {.kind = DEVICE_RMS_NORM,
+                                       .m = SEQ,
+                                       .n = HEAD,
+                                       .n_heads = keys ? KV_HEADS : HEADS,
+                                       .stride = QKV,
+                                       .epsilon = 1e-5f,
+                                       .x = qkv + keys * WIDTH,
+                                       .weight = tensor(r, keys ? "self_attn.k_norm" : "self_attn.q_norm", ".weight"),
+                                       .y = r->qkv + keys * WIDTH,
+                                       .statistics = (void *)statistics};
+        reference_run(&(struct call){.kind = CALL_norm, .norm = op});
+    }
+}
+
 static void attend(struct row *r, size_t n_kv_heads, bool full)
 {
     double sums[SEQ * HEADS];
@@ -235,18 +229,18 @@ static void attend(struct row *r, size_t n_kv_heads, bool full)
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
 }
 
-static void turn(struct row *r, bool scaled)
+static void turn(struct row *r, double base, int n_rotated)
 {
     double by[HEAD / 2];
 
-    for (int j = 0; j < HEAD / 2; j++)
-        by[j] = pow(10000, -2.0 * j / HEAD);
+    for (int j = 0; j < n_rotated / 2; j++)
+        by[j] = pow(base, -2.0 * j / n_rotated);
     const struct device_rope op = {.n_rows = 1,
                                    .n_tokens = SEQ,
                                    .n_heads = HEADS + KV_HEADS,
                                    .head_width = HEAD,
-                                   .n_rotated = scaled ? ROTATED : HEAD,
-                                   .frequencies = scaled ? frequencies : by,
+                                   .n_rotated = (size_t)n_rotated,
+                                   .frequencies = by,
                                    .x = r->qkv,
                                    .stride = QKV};
     reference_run(&(struct call){.kind = CALL_rope, .rope = op});
@@ -276,7 +270,12 @@ static void decoder_row(struct row *r, const uint32_t *ids)
         linear(r, r->qkv, QKV, r->y, "self_attn.q_proj", WIDTH, WIDTH);
         linear(r, r->qkv + WIDTH, QKV, r->y, "self_attn.k_proj", WIDTH, KV_WIDTH);
         linear(r, r->qkv + WIDTH + KV_WIDTH, QKV, r->y, "self_attn.v_proj", WIDTH, KV_WIDTH);
-        turn(r, r->ref->model->config.family == &qwen2);
+        if (tensor(r, "self_attn.q_norm", ".weight"))
+            norm_heads(r);
+        if (tensor(r, "self_attn.q_proj", ".bias"))
+            turn(r, 100, ROTATED);
+        else
+            turn(r, 10000, HEAD);
         attend(r, KV_HEADS, false);
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
         add(r->x, r->qkv);
@@ -361,19 +360,10 @@ static void check_every_keeping(const struct array_link *same, const struct sett
 }
 
 /* Each model with what backward reads kept, and computed again; tied and not; in microbatches of 2 rows and of 1. */
-TEST_EACH(a_model_of_another_family_is_what_double_says, 3 * 2)
+TEST_EACH(a_model_of_another_family_is_what_double_says, MODELS * 2)
 {
-    static const struct family *const families[] = {&llama, &qwen2, &bert};
     const int n_directions = backend_get()->simulated ? 1 : 3;
-    const struct model_config config = {.family = families[_i / 2],
-                                        .n_layers = BLOCKS,
-                                        .n_heads = HEADS,
-                                        .width = WIDTH,
-                                        .inner_width = INNER,
-                                        .n_positions = POSITIONS,
-                                        .vocabulary = VOCABULARY,
-                                        .tied = _i % 2,
-                                        .initializer_range = 0.02f};
+    const struct model_config config = config_of(_i / 2, _i % 2);
     struct reference_gpt2 ref, found;
     struct array_link link;
     struct setting s;

@@ -59,19 +59,21 @@ static void add_matmul(struct call_arrays *to, struct device_matmul *op)
 
 static void add_norm(struct call_arrays *to, struct device_norm *op, bool backward)
 {
-    const size_t all = op->m * op->n;
+    const size_t heads = op->n_heads ? op->n_heads : 1, row = heads * op->n, stride = op->stride ? op->stride : row;
 
-    add(to, "x", &op->x, CALL_VALUES, CALL_READ, all);
+    add_rows(to, "x", &op->x, CALL_VALUES, CALL_READ, op->m, row, stride);
     add(to, "weight", &op->weight, CALL_VALUES, CALL_READ, op->n);
-    add(to, "statistics", &op->statistics, CALL_FP32, backward ? CALL_READ | CALL_FORWARD : CALL_WRITTEN, 2 * op->m);
+    add(to, "statistics", &op->statistics, CALL_FP32, backward ? CALL_READ | CALL_FORWARD : CALL_WRITTEN,
+        2 * op->m * heads);
     if (!backward) {
         add(to, "bias", &op->bias, CALL_VALUES, CALL_READ | CALL_OPTIONAL, op->n);
-        add(to, "y", &op->y, CALL_VALUES, CALL_WRITTEN, all);
+        add_rows(to, "y", &op->y, CALL_VALUES, CALL_WRITTEN, op->m, row, stride);
         return;
     }
     const unsigned sums = CALL_READ | CALL_WRITTEN | CALL_OPTIONAL;
-    add(to, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, all);
-    add(to, "x_gradient", &op->x_gradient, CALL_VALUES, CALL_WRITTEN | (op->accumulate ? CALL_READ : 0), all);
+    add_rows(to, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, op->m, row, stride);
+    add_rows(to, "x_gradient", &op->x_gradient, CALL_VALUES, CALL_WRITTEN | (op->accumulate ? CALL_READ : 0), op->m,
+             row, stride);
     add(to, "weight_gradient", &op->weight_gradient, CALL_FP32, sums, op->n);
     add(to, "bias_gradient", &op->bias_gradient, CALL_FP32, sums, op->n);
 }
@@ -145,6 +147,15 @@ static void add_position(struct call_arrays *to, struct device_position *op, boo
     add(to, "table", &op->table, CALL_VALUES, CALL_READ | CALL_ANYWHERE, row);
 }
 
+static void add_dropout(struct call_arrays *to, struct device_dropout_add *op)
+{
+    const size_t tokens = op->n_rows * op->n_tokens, stride = op->stride ? op->stride : op->n;
+
+    add_rows(to, "y", &op->y, CALL_VALUES, CALL_WRITTEN, tokens, op->n, stride);
+    add_rows(to, "x", &op->x, CALL_VALUES, CALL_READ | CALL_OPTIONAL, tokens, op->n, stride);
+    add_rows(to, "h", &op->h, CALL_VALUES, CALL_READ, tokens, op->n, stride);
+}
+
 /* A gradient lies in the place of its logits, and zeros in that of what pads them. */
 static void add_cross_entropy(struct call_arrays *to, struct device_cross_entropy *op, bool gradient, size_t wide)
 {
@@ -201,9 +212,7 @@ void call_arrays(struct call_arrays *out, struct call *call, const struct plan_b
         break;
     }
     case CALL_dropout_add:
-        add(out, "y", &drops->y, CALL_VALUES, CALL_WRITTEN, drops->n_rows * drops->n_tokens * drops->n);
-        add(out, "x", &drops->x, CALL_VALUES, CALL_READ | CALL_OPTIONAL, out->a[0].n);
-        add(out, "h", &drops->h, CALL_VALUES, CALL_READ, out->a[0].n);
+        add_dropout(out, drops);
         break;
     case CALL_embed:
     case CALL_embed_backward:
@@ -234,7 +243,7 @@ void call_arrays(struct call_arrays *out, struct call *call, const struct plan_b
         break;
     case CALL_reduce_rows:
         add(out, "sum", &plain->to, CALL_FP32, sums, plain->n);
-        add(out, "x", &plain->from, CALL_VALUES, CALL_READ, plain->m * plain->n);
+        add_rows(out, "x", &plain->from, CALL_VALUES, CALL_READ, plain->m, plain->n, plain->stride);
         break;
     case CALL_loss:
         add(out, "losses", &plain->to, CALL_FP64, CALL_WRITTEN, plain->m);
@@ -263,7 +272,7 @@ void call_run(const struct device_ops *ops, struct device *dev, const struct cal
     case CALL_activate_backward:
         return ops->activate_backward(dev, p->to, p->from, p->n, p->activation);
     case CALL_reduce_rows:
-        return ops->reduce_rows(dev, p->to, p->from, p->m, p->n);
+        return ops->reduce_rows(dev, p->to, p->from, p->m, p->n, p->stride);
     case CALL_loss:
         return ops->loss(dev, p->to, p->from, p->labels, p->m);
     }
@@ -300,9 +309,9 @@ static void activate_backward(struct device *dev, void *gradient, const void *x,
           (struct call_plain){.to = gradient, .from = x, .n = n, .activation = activation});
 }
 
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
-    plain(dev, CALL_reduce_rows, (struct call_plain){.to = sum, .from = x, .m = m, .n = n});
+    plain(dev, CALL_reduce_rows, (struct call_plain){.to = sum, .from = x, .m = m, .n = n, .stride = stride});
 }
 
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)

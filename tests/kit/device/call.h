@@ -44,7 +44,7 @@ struct call_plain {
     void *to;
     const void *from;
     const uint32_t *labels;
-    size_t m, n;
+    size_t m, n, stride; /* from a row to the next, of reduce_rows */
     enum model_activation activation;
 };
 

@@ -86,26 +86,44 @@ static void statistics(double out[2], const double *x, const struct device_norm 
     out[1] = 1 / sqrt(square + (double)op->epsilon);
 }
 
+/* The number of rows' heads, and the first value of one. */
+static size_t norm_heads(const struct device_norm *op)
+{
+    return op->m * (op->n_heads ? op->n_heads : 1);
+}
+
+static size_t norm_head(const struct device_norm *op, size_t i)
+{
+    const size_t heads = op->n_heads ? op->n_heads : 1;
+
+    return i / heads * (op->stride ? op->stride : heads * op->n) + i % heads * op->n;
+}
+
 static void norm(const struct device_norm *op)
 {
-    const double *x = op->x, *weight = op->weight, *bias = op->bias;
-    double *y = op->y, *of_rows = (void *)op->statistics, *of;
+    const double *weight = op->weight, *bias = op->bias;
+    double *of_rows = (void *)op->statistics, *of;
 
-    for (size_t i = 0; i < op->m; i++) {
+    for (size_t i = 0; i < norm_heads(op); i++) {
+        const double *x = (const double *)op->x + norm_head(op, i);
+        double *y = (double *)op->y + norm_head(op, i);
+
         of = of_rows + 2 * i;
-        statistics(of, x + i * op->n, op);
+        statistics(of, x, op);
         for (size_t j = 0; j < op->n; j++)
-            y[i * op->n + j] = (x[i * op->n + j] - of[0]) * of[1] * weight[j] + (bias ? bias[j] : 0);
+            y[j] = (x[j] - of[0]) * of[1] * weight[j] + (bias ? bias[j] : 0);
     }
 }
 
 static void norm_backward(const struct device_norm *op)
 {
-    const double *x = op->x, *dy = op->y_gradient, *weight = op->weight, n = (double)op->n;
-    double *dx = op->x_gradient, *weights = (void *)op->weight_gradient, *biases = (void *)op->bias_gradient;
+    const double *weight = op->weight, n = (double)op->n;
+    double *weights = (void *)op->weight_gradient, *biases = (void *)op->bias_gradient;
 
-    for (size_t i = 0; i < op->m; i++, x += op->n, dy += op->n, dx += op->n) {
-        double of[2], mean_g = 0, mean_gz = 0;
+    for (size_t i = 0; i < norm_heads(op); i++) {
+        const size_t at = norm_head(op, i);
+        const double *x = (const double *)op->x + at, *dy = (const double *)op->y_gradient + at;
+        double *dx = (double *)op->x_gradient + at, of[2], mean_g = 0, mean_gz = 0;
 
         statistics(of, x, op);
         for (size_t j = 0; j < op->n; j++) {
@@ -268,12 +286,14 @@ static void attention_backward(const struct device_attention *op)
 
 static void dropout_add(const struct device_dropout_add *op)
 {
-    const size_t row = op->n_tokens * op->n;
+    const size_t row = op->n_tokens * op->n, stride = op->stride ? op->stride : op->n;
     const double *x = op->x, *h = op->h;
     double *y = op->y;
 
-    for (size_t i = 0; i < op->n_rows * row; i++)
-        y[i] = (x ? x[i] : 0) + h[i] * reference_dropout(&op->dropout, i / row, i % row);
+    for (size_t i = 0; i < op->n_rows * row; i++) {
+        const size_t at = i / op->n * stride + i % op->n;
+        y[at] = (x ? x[at] : 0) + h[at] * reference_dropout(&op->dropout, i / row, i % row);
+    }
 }
 
 /* Backward adds in fp32, in order: a sum of two floats is rounded once, also by way of double. */
@@ -391,7 +411,7 @@ void reference_run(const struct call *call)
         return;
     case CALL_reduce_rows:
         for (size_t i = 0; i < p->m * p->n; i++)
-            to[i % p->n] += from[i];
+            to[i % p->n] += from[i / p->n * p->stride + i % p->n];
         return;
     case CALL_zero:
     case CALL_round_bf16:

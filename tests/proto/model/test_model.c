@@ -337,19 +337,3 @@ TEST_EACH(a_pattern_that_freezes_nothing_or_all_is_refused, COUNT(refused))
     ck_assert_int_eq(model_freeze(&m, refused[_i].patterns, &err), -EINVAL);
     ck_assert_holds(err.text, refused[_i].sentence);
 }
-
-TEST(biases_side_by_side_are_frozen_together)
-{
-    static const char config[] = "{\"model_type\": \"qwen2\", \"hidden_size\": 8, \"num_attention_heads\": 2,"
-                                 "\"num_hidden_layers\": 2, \"intermediate_size\": 8, \"vocab_size\": 5}";
-    struct model_config qwen2;
-
-    ck_assert_int_eq(model_config_parse(&qwen2, config, sizeof config - 1, NULL), 0);
-    build(qwen2);
-    ck_assert_int_eq(model_freeze(&m, "*.1.self_attn.k_proj.*", &err), -EINVAL);
-    ck_assert_holds(err.text,
-                    "freezes layers.1.self_attn.k_proj.bias and not layers.1.self_attn.q_proj.bias, which are "
-                    "trained together: freeze both or neither");
-    build(qwen2);
-    ck_assert_int_eq(model_freeze(&m, "*.self_attn.?_proj.bias", NULL), 0);
-}

@@ -122,6 +122,7 @@ TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
     "'intermediate_size': 150, 'vocab_size': 211"
 #define LLAMA   DECODER("llama")
 #define QWEN2   DECODER("qwen2")
+#define QWEN3   DECODER("qwen3")
 #define MISTRAL DECODER("mistral") ", 'num_key_value_heads': 1"
 
 /* A reason that ends with a blank goes on with the families that there are. */
@@ -232,7 +233,7 @@ TEST_EACH(what_cannot_be_trained_is_refused_with_its_key_and_value, COUNT(refusa
     ck_assert_int_eq(parse(&c, text, NULL), -EINVAL);
 }
 
-/* A decoder's numbers, as LlamaConfig, MistralConfig and Qwen2Config of transformers 5.23 fill them in. */
+/* A decoder's numbers, as LlamaConfig, MistralConfig, Qwen2Config and Qwen3Config of transformers 5.23 fill them in. */
 static const struct {
     const char *text;
     uint32_t n_positions;
@@ -245,7 +246,7 @@ static const struct {
      "'rope_theta': 5e5, 'pretraining_tp': 1, 'attention_bias': true, 'mlp_bias': true, 'attention_dropout': 0.5}",
      2048,
      true,
-     {4, 24, 0, true, true, true, 0.5f, {500000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
+     {4, 24, 0, true, true, true, false, 0.5f, {500000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
     {LLAMA ", 'num_key_value_heads': 2, 'head_dim': 40, 'max_position_embeddings': 512, 'rope_parameters': "
            "{'rope_type': 'llama3', 'rope_theta': 500000.0, 'factor': 8.0, 'low_freq_factor': 1.0, "
            "'high_freq_factor': 4.0, 'original_max_position_embeddings': 64}}",
@@ -265,6 +266,10 @@ static const struct {
      32768,
      false,
      {4, 24, 0, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}}},
+    {QWEN3 ", 'num_key_value_heads': 2, 'attention_bias': true, 'rope_theta': 1000000, 'rope_scaling': null}",
+     32768,
+     false,
+     {2, 128, 0, true, true, false, true, .rope = {1000000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}}},
 };
 
 TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
