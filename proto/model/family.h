@@ -46,9 +46,12 @@ struct family_table {
     uint32_t some; /* or, if not 0, the number of rows */
 };
 
-/* A layer between embedding and head: a program. */
+/* A layer between embedding and head: a program.
+ *
+ * A family's blocks are of one kind, or of several, which stand side by side in its list: with the same tensors, values and
+ * operations, but other options of these, such as a window of attention. */
 struct family_layer {
-    enum model_layer_kind kind; /* MODEL_BLOCK: n_layers of them; or MODEL_SINGLE */
+    enum model_layer_kind kind; /* MODEL_BLOCK: n_layers of them in all; or MODEL_SINGLE */
     const char *name;           /* of its unit: "h.%u" of block %u, "ln_f"; NULL: the end */
     /* A block's tensors are named by the block, a dot and the program's name; a single layer's by the program's name
      * alone. The prefix precedes both, unless a single layer is `bare`. */
@@ -75,8 +78,10 @@ struct family {
 
     const char *prefix;                /* of tensor names, "transformer."; files may omit it */
     const struct family_table *tables; /* of the embedding, that of tokens first */
-    const struct family_layer *layers; /* from the bottom up; one of them is the block */
-    const char *logits;                /* the head's table if it is not tied: "lm_head"; without the prefix */
+    const struct family_layer *layers; /* from the bottom up */
+    /* Which kind of block this one is, of those in `layers`, from 0. NULL: there is one kind. */
+    uint32_t (*kind_of_block)(const struct model_config *config, uint32_t index);
+    const char *logits; /* the head's table if it is not tied: "lm_head"; without the prefix */
     /* Dropout of the embedding's sum. NULL: none. */
     struct program_dropout (*embedding_dropout)(const struct model_config *config);
     /* True if an old file may have a tensor of this name (without prefix) that is no weight. NULL: there are none. */

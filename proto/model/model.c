@@ -109,6 +109,12 @@ static int write_programs(struct model *m)
         layers[i].write(&m->programs[i].program, &m->config);
         model_complete_program(&m->programs[i]);
     }
+    while (layers[m->block].kind != MODEL_BLOCK)
+        m->block++;
+    while (layers[m->block + m->n_kinds].name && layers[m->block + m->n_kinds].kind == MODEL_BLOCK)
+        m->n_kinds++;
+    for (uint32_t kind = 1; kind < m->n_kinds; kind++)
+        assert(program_is_alike(&m->programs[m->block].program, &m->programs[m->block + kind].program));
     return 0;
 }
 
@@ -122,7 +128,7 @@ static int allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
     const uint32_t n_chunks = count_units(c->vocabulary, rows_of_each(m, MODEL_BY_TOKEN, c->vocabulary));
-    const uint32_t n_layers = c->n_layers + m->n_programs - 1;
+    const uint32_t n_layers = c->n_layers + m->n_programs - m->n_kinds;
     uint32_t n_tensors = 1, n_units = n_layers + n_chunks, n_pieces = n_chunks;
 
     for (const struct family_table *table = c->family->tables; table->name; table++) {
@@ -131,7 +137,8 @@ static int allocate(struct model *m)
         n_tensors++, n_units += n, n_pieces += n;
     }
     for (uint32_t i = 0; i < m->n_programs; i++) {
-        const uint32_t n = (uint32_t)m->programs[i].program.n_tensors * (i == m->block ? c->n_layers : 1);
+        const uint32_t times = i == m->block ? c->n_layers : model_runs_in_blocks(m, i) ? 0 : 1;
+        const uint32_t n = (uint32_t)m->programs[i].program.n_tensors * times;
         n_tensors += n, n_pieces += n;
     }
     m->tensors = calloc(n_tensors, sizeof *m->tensors);
@@ -233,6 +240,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
     const struct program *p = &m->programs[program].program;
 
     layer->program = &m->programs[program];
+    m->programs[program].n_layers++;
     layer->name = m->config.family->layers[program].name;
     open_unit(m, kind, index, 0);
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
@@ -248,11 +256,14 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
 static void add_block(struct model *m, uint32_t index)
 {
+    const struct family *family = m->config.family;
+    const uint32_t kind = family->kind_of_block ? family->kind_of_block(&m->config, index) : 0;
     char block[24], in_front[40];
 
-    snprintf(block, sizeof block, m->config.family->layers[m->block].name, index);
-    snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
-    add_layer(m, MODEL_BLOCK, index, m->block, in_front);
+    assert(kind < m->n_kinds);
+    snprintf(block, sizeof block, family->layers[m->block].name, index);
+    snprintf(in_front, sizeof in_front, "%s%s.", family->prefix, block);
+    add_layer(m, MODEL_BLOCK, index, m->block + kind, in_front);
 }
 
 static void add_embedding(struct model *m)
@@ -278,9 +289,9 @@ static void add_layers(struct model *m)
     uint32_t n_singles = 0;
 
     for (uint32_t p = 0; p < m->n_programs; p++) {
-        if (p != m->block)
+        if (!model_runs_in_blocks(m, p))
             add_layer(m, MODEL_SINGLE, n_singles++, p, family->layers[p].bare ? "" : family->prefix);
-        else
+        else if (p == m->block)
             m->first_block = m->n_layers;
         for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)
             add_block(m, i);
@@ -419,8 +430,6 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     if (rc != 0)
         return rc;
     m->config = *config;
-    while (config->family->layers[m->block].kind != MODEL_BLOCK)
-        m->block++;
     if (write_programs(m) != 0 || allocate(m) != 0) {
         model_free(m);
         return error_set(err, -ENOMEM, "no memory for the description of a model of %u layers", config->n_layers);

@@ -82,13 +82,14 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 /* A program and its derived data, shared by all layers that run it. */
 struct model_program {
     struct program program;
+    uint32_t n_layers;   /* that run it */
     uint32_t n_keepings; /* distinct ones: the first of MODEL_KEEPINGS */
     /* Of the first n_keepings: kept values, and schedules. */
     uint64_t kept[MODEL_KEEPINGS];
     struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
 };
 
-/* Derives everything else from p->program. */
+/* Derives what can be kept, and the schedules, from p->program. */
 void model_complete_program(struct model_program *p);
 
 /* The index of this keeping among the first n_keepings. */
@@ -135,8 +136,9 @@ struct model {
     struct model_config config;
     struct model_embedding embedding;
     struct model_program *programs; /* of the family's layers, in its order */
-    uint32_t n_programs, block;     /* how many; the blocks' */
-    uint32_t first_block;           /* layer */
+    uint32_t n_programs;
+    uint32_t block, n_kinds; /* the first program of blocks, and how many there are: their kinds */
+    uint32_t first_block;    /* layer */
     struct model_tensor *tensors;
     struct model_piece *pieces;
     struct model_unit *units;
@@ -189,10 +191,16 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
 /* The table of the embedding whose tensor this is. */
 const struct model_table *model_table_of(const struct model *model, uint32_t tensor);
 
-/* Any block: all have the same program. */
+/* Any block: all have the same tensors, values and operations, and so the same bytes. */
 static inline const struct model_layer *model_block(const struct model *model)
 {
     return &model->layers[model->first_block];
+}
+
+/* True if blocks run this program, one of the model's. */
+static inline bool model_runs_in_blocks(const struct model *model, uint32_t program)
+{
+    return program >= model->block && program - model->block < model->n_kinds;
 }
 
 /* True if a layer is above the blocks. */

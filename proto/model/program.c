@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { FIRST = 1, SECOND = 2 };
 
@@ -191,6 +192,29 @@ void program_end(struct program *p, int y)
 {
     assert(p->values[y].columns == p->values[p->input].columns && p->values[y].type == PROGRAM_VALUE);
     p->output = y;
+}
+
+static bool is_alike(const struct program_operation *a, const struct program_operation *b)
+{
+    return a->kind == b->kind && a->n_tensors == b->n_tensors && a->n_inputs == b->n_inputs &&
+           memcmp(a->inputs, b->inputs, sizeof a->inputs) == 0 &&
+           memcmp(a->outputs, b->outputs, sizeof a->outputs) == 0 &&
+           memcmp(a->part_columns, b->part_columns, sizeof a->part_columns) == 0;
+}
+
+bool program_is_alike(const struct program *a, const struct program *b)
+{
+    bool alike = a->n_operations == b->n_operations && a->n_values == b->n_values && a->n_tensors == b->n_tensors &&
+                 a->output == b->output;
+
+    for (int i = 0; alike && i < a->n_operations; i++)
+        alike = is_alike(&a->operations[i], &b->operations[i]);
+    for (int i = 0; alike && i < a->n_values; i++)
+        alike = a->values[i].type == b->values[i].type && a->values[i].columns == b->values[i].columns;
+    for (int i = 0; alike && i < a->n_tensors; i++)
+        alike = strcmp(a->tensors[i].name, b->tensors[i].name) == 0 && a->tensors[i].rows == b->tensors[i].rows &&
+                a->tensors[i].columns == b->tensors[i].columns;
+    return alike;
 }
 
 const struct program_operation *program_find(const struct program *p, enum program_kind kind)

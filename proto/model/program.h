@@ -172,6 +172,9 @@ int program_activation(struct program *p, int x, enum model_activation activatio
 int program_glu(struct program *p, int x, enum model_activation activation);
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
 
+/* True if two programs differ in nothing but options of their operations. */
+bool program_is_alike(const struct program *a, const struct program *b);
+
 /* The program's first operation of a kind. NULL: it has none. */
 const struct program_operation *program_find(const struct program *p, enum program_kind kind);
 

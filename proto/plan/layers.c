@@ -173,16 +173,20 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
     return most;
 }
 
-static uint64_t block_bytes(const struct plan *plan, const struct model *model, const struct model_program *p,
-                            struct plan_shape shape)
+/* The largest workspace of a kind of block. */
+static uint64_t block_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
 {
     const struct plan_choice *choice = &plan->choice;
+    const struct model_program *const first = &model->programs[model->block];
     uint64_t most = 0, bytes;
 
-    if (choice->n_kept < model->config.n_layers)
-        most = program_bytes(plan, p, shape, choice->kept_below);
-    if (choice->n_kept > 0 && most < (bytes = program_bytes(plan, p, shape, choice->kept)))
-        most = bytes;
+    for (const struct model_program *p = first; p < first + model->n_kinds; p++) {
+        if (choice->n_kept < model->config.n_layers &&
+            most < (bytes = program_bytes(plan, p, shape, choice->kept_below)))
+            most = bytes;
+        if (choice->n_kept > 0 && most < (bytes = program_bytes(plan, p, shape, choice->kept)))
+            most = bytes;
+    }
     return most;
 }
 
@@ -207,7 +211,7 @@ static uint64_t singles_bytes(const struct plan *plan, const struct model *model
 
     for (uint32_t i = 0; i < model->n_programs; i++) {
         const uint64_t bytes =
-            i == model->block ? 0 : program_bytes(plan, &model->programs[i], shape, MODEL_KEEPS_NOTHING);
+            model_runs_in_blocks(model, i) ? 0 : program_bytes(plan, &model->programs[i], shape, MODEL_KEEPS_NOTHING);
         if (most < bytes)
             most = bytes;
     }
@@ -222,7 +226,7 @@ uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum
     case MODEL_EMBEDDING:
         break;
     case MODEL_BLOCK:
-        return block_bytes(plan, model, model_block(model)->program, shape);
+        return block_bytes(plan, model, shape);
     case MODEL_SINGLE:
         return singles_bytes(plan, model, shape);
     case MODEL_HEAD:

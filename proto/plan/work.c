@@ -416,7 +416,7 @@ void plan_work_init(struct plan_work *work, const struct plan *plan, const struc
         if (work->n[kind] > 0) {
             const struct batch b = batch_of(work, kind);
             for (uint32_t i = 0; i < model->n_programs; i++)
-                work->layers[kind][i] = i == model->block
+                work->layers[kind][i] = model_runs_in_blocks(model, i)
                                             ? layer_of(&b, &model->programs[i], choice->kept_below, choice->kept)
                                             : layer_of(&b, &model->programs[i], 0, 0);
         }
@@ -434,12 +434,16 @@ double plan_work_keeping(const struct plan *plan, const struct model *model, con
                          uint32_t keeping)
 {
     const struct plan_work work = work_of(plan, model, profile);
+    const struct model_program *block = &model->programs[model->block];
     double seconds = 0;
 
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work.n[kind] > 0) {
             const struct batch b = batch_of(&work, kind);
-            seconds += work.n[kind] * layer_backward(&b, model_block(model)->program, keeping);
+            for (const struct model_program *p = block; p < block + model->n_kinds; p++) {
+                const double share = (double)p->n_layers / model->config.n_layers;
+                seconds += share * work.n[kind] * layer_backward(&b, p, keeping);
+            }
         }
     return seconds;
 }

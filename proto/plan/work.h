@@ -35,8 +35,8 @@ struct plan_work {
 void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
                     const struct profile *profile);
 
-/* Seconds of a block's backward for all microbatches of a part under this `keeping` (struct model_program). Reads only
- * the setting and the microbatch of `plan`. */
+/* Seconds of a block's backward, the mean of all blocks, for all microbatches of a part under this `keeping` (struct
+ * model_program). Reads only the setting and the microbatch of `plan`. */
 double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,
                          uint32_t keeping);
 

@@ -1,6 +1,6 @@
 /* Whole models: planned, run forward and backward, and compared with the same models in double, tensor by tensor. BERT is
  * described here as a family's file would. */
-#include "proto/model/family.h"
+#include "proto/model/decoder_family.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/reference.h"
 #include "tests/kit/device/setting.h"
@@ -95,13 +95,43 @@ static const struct family bert = {.model_type = "bert",
                                    .logits = "cls.predictions.decoder",
                                    .check = accept};
 
+/* Llama's block in two kinds: every second one turns by another base. */
+static void write_other_block(struct program *p, const struct model_config *c)
+{
+    struct model_config other = *c;
+
+    other.decoder.rope.base = 100;
+    decoder_write_block(p, &other);
+}
+
+static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
+{
+    (void)c;
+    return index % 2;
+}
+
+static const struct family_layer mixed_layers[] = {
+    {MODEL_BLOCK, "layers.%u", .write = decoder_write_block},
+    {MODEL_BLOCK, "layers.%u", .write = write_other_block},
+    {MODEL_SINGLE, "norm", .write = decoder_write_norm},
+    {0},
+};
+static const struct family mixed = {.model_type = "mixed",
+                                    .prefix = "model.",
+                                    .tables = decoder_tables,
+                                    .layers = mixed_layers,
+                                    .kind_of_block = kind_of_block,
+                                    .logits = "lm_head",
+                                    .check = accept};
+
 /* The rest of config.json: what is not said of the sizes. */
 static const char *const decoders[] = {
     "'model_type': 'llama'",
     "'model_type': 'qwen2', 'rope_parameters': {'rope_theta': 100, 'partial_rotary_factor': 0.7}",
     "'model_type': 'qwen3'",
+    "'model_type': 'llama'",
 };
-enum { BERT = COUNT(decoders), MODELS };
+enum { MIXED = COUNT(decoders) - 1, BERT, MODELS };
 
 static struct model_config config_of(int which, bool tied)
 {
@@ -128,6 +158,7 @@ static struct model_config config_of(int which, bool tied)
     for (char *c = text; *c; c++)
         *c = *c == '\'' ? '"' : *c;
     ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    config.family = which == MIXED ? &mixed : config.family;
     return config;
 }
 
@@ -275,7 +306,7 @@ static void decoder_row(struct row *r, const uint32_t *ids)
         if (tensor(r, "self_attn.q_proj", ".bias"))
             turn(r, 100, ROTATED);
         else
-            turn(r, 10000, HEAD);
+            turn(r, r->ref->model->config.family == &mixed && block % 2 ? 100 : 10000, HEAD);
         attend(r, KV_HEADS, false);
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
         add(r->x, r->qkv);
