@@ -1,9 +1,9 @@
 """How far from float64 the product's gradients and trained weights are, beside PyTorch's own distance: random models.
 
-    python distribution.py [--bin build/bin] [--seed S] [--models N] [--only K] [--precision fp32|bf16] [--steps 1|20]
-                           [--bits B [--even]] [--out FILE]
+    python distribution.py [--family NAME] [--bin build/bin] [--seed S] [--models N] [--only K] [--precision fp32|bf16]
+                           [--steps 1|20] [--bits B [--even]] [--out FILE]
 
-Each model is drawn from seed and number alone: 1 to 6 layers, 1 to 7 heads of any width, a vocabulary up to 60,000,
+Each model, of GPT-2 or of another family, is drawn from seed and number alone: 1 to 6 layers, 1 to 7 heads of any width, a vocabulary up to 60,000,
 sequences of 3 to 300, 1 to 8 parts, every switch of the config and of `eps train` that leaves the result defined. What
 is measured is what the installed programs leave on disk: the gradient is Adam's first moment after one step with
 betas 0,0.999; trained weights are those of a checkpoint.
@@ -45,7 +45,8 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 import drawn
 import training
@@ -55,7 +56,34 @@ TOKENS, VOCABULARY = {1: 600, 20: 160}, {1: 60000, 20: 4000}  # of a minibatch, 
 ZERO = 8  # times the root mean square of PyTorch's errors
 
 
-def draw(seed, number, precision, tokens, most):
+FAMILIES = {"gpt2": (GPT2Config, GPT2LMHeadModel), "llama": (LlamaConfig, LlamaForCausalLM),
+            "mistral": (MistralConfig, MistralForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+            "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+
+
+def draw_decoder(r, family, heads, width, seq, vocabulary):
+    """The config of a family like Llama. A head has an even number of columns, of which some may be a fraction of width."""
+    config = dict(num_hidden_layers=r.randint(1, 6), num_attention_heads=heads, hidden_size=width,
+                  num_key_value_heads=r.choice([n for n in range(1, heads + 1) if heads % n == 0]),
+                  head_dim=2 * r.randint(1, 12), intermediate_size=r.choice((width + 3, 2 * width)),
+                  max_position_embeddings=seq + r.choice((0, 5)), vocab_size=vocabulary,
+                  hidden_act=r.choice(("silu", "silu", "gelu_pytorch_tanh")), tie_word_embeddings=r.random() < 0.5,
+                  rms_norm_eps=r.choice((1e-5, 1e-6, 1e-3)), attention_dropout=0.0,
+                  rope_parameters=r.choice((
+                      dict(rope_type="default", rope_theta=10000.0), dict(rope_type="default", rope_theta=1e6),
+                      dict(rope_type="linear", rope_theta=10000.0, factor=4.0),
+                      dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                           original_max_position_embeddings=max(2, seq // 2)))))
+    if family in ("llama", "qwen3"):
+        config["attention_bias"] = r.random() < 0.5
+    if family == "llama":
+        config["mlp_bias"] = r.random() < 0.5
+    if family == "mistral":
+        config["sliding_window"] = None
+    return config
+
+
+def draw(family, seed, number, precision, tokens, most):
     """A model, its minibatches and how it is trained."""
     r = random.Random(f"{seed}:{number}")
     parts = r.choice((1, 1, 2, 3, 4, 8))
@@ -64,12 +92,13 @@ def draw(seed, number, precision, tokens, most):
     vocabulary = round(math.exp(r.uniform(math.log(11), math.log(most))))
     heads, largest = r.choice((1, 2, 3, 3, 4, 5, 5, 7)), 96 if vocabulary < 8000 else 24
     width = heads * r.randint(2, max(3, min(24, largest // heads)))
-    config = dict(n_layer=r.randint(1, 6), n_head=heads, n_embd=width, n_positions=seq + r.choice((0, 0, 5)),
-                  vocab_size=vocabulary, activation_function=r.choice(("gelu_new", "gelu", "relu")),
-                  n_inner=r.choice((None, None, width + 3, 2 * width)), tie_word_embeddings=r.random() < 0.6,
-                  scale_attn_weights=r.random() < 0.8, scale_attn_by_inverse_layer_idx=r.random() < 0.3,
-                  layer_norm_epsilon=r.choice((1e-5, 1e-6, 1e-3)))
-    return dict(name=f"{seed}:{number}", config=config, seq=seq, batch=batch, parts=parts,
+    config = draw_decoder(r, family, heads, width, seq, vocabulary) if family != "gpt2" else dict(
+        n_layer=r.randint(1, 6), n_head=heads, n_embd=width, n_positions=seq + r.choice((0, 0, 5)),
+        vocab_size=vocabulary, activation_function=r.choice(("gelu_new", "gelu", "relu")),
+        n_inner=r.choice((None, None, width + 3, 2 * width)), tie_word_embeddings=r.random() < 0.6,
+        scale_attn_weights=r.random() < 0.8, scale_attn_by_inverse_layer_idx=r.random() < 0.3,
+        layer_norm_epsilon=r.choice((1e-5, 1e-6, 1e-3)))
+    return dict(name=f"{seed}:{number}", family=family, config=config, seq=seq, batch=batch, parts=parts,
                 microbatch=r.choice((0, 1, r.randint(1, batch // parts))), gain=math.exp(r.uniform(-1, 0.7)),
                 wte=math.exp(r.uniform(-3, 0)), optimizer=r.choice(("adamw", "adama")) if parts > 1 else "adamw",
                 commit=r.choice(("eager", "eager", "fenced")), grad=r.choice(("fp32", "bf16"))
@@ -86,16 +115,16 @@ def scales_of(m):
     """Of each tensor: base and scale of its weights (drawn.weights)."""
     out = {}
     with torch.device("meta"):
-        shapes = {t: p.shape for t, p in GPT2LMHeadModel(config_of(m)).named_parameters()}
+        shapes = {t: p.shape for t, p in FAMILIES[m["family"]][1](config_of(m)).named_parameters()}
     for t, shape in shapes.items():
-        if ".ln_" in t:
+        if ".ln_" in t or "norm" in t:
             how = (1.0, 0.4) if t.endswith("weight") else (0.0, 0.2)
         elif t.endswith("bias"):
             how = 0.0, 0.2
-        elif "wte" in t or "wpe" in t:
+        elif "wte" in t or "wpe" in t or "embed" in t:
             how = 0.0, m["wte"]
         else:
-            how = 0.0, m["gain"] * math.sqrt(12 / shape[1 if "lm_head" in t else 0])
+            how = 0.0, m["gain"] * math.sqrt(12 / shape[1 if "lm_head" in t or m["family"] != "gpt2" else 0])
         out[t] = (*how, shape)
     return out
 
@@ -109,10 +138,14 @@ def weights_of(m, bits):
 
 
 def config_of(m):
+    if m["family"] != "gpt2":
+        return FAMILIES[m["family"]][0](**m["config"], bos_token_id=0, eos_token_id=0)
     return GPT2Config(**m["config"], attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=0, eos_token_id=0)
 
 
 def config_json(m):
+    if m["family"] != "gpt2":
+        return config_of(m).to_dict() | {"architectures": [FAMILIES[m["family"]][1].__name__]}
     return {"model_type": "gpt2", **{k: v for k, v in m["config"].items() if v is not None}, "attn_pdrop": 0.0,
             "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 
@@ -130,13 +163,13 @@ class Run:
 
     def __init__(self, m, weights, dtype, attention="eager", n_runs=1, products=None):
         self.m, self.n_runs, self.products = m, n_runs, products
-        self.model = GPT2LMHeadModel._from_config(config_of(m), attn_implementation=attention, dtype=torch.float32)
+        self.model = FAMILIES[m["family"]][1]._from_config(config_of(m), attn_implementation=attention, dtype=torch.float32)
         self.model = self.model.to(torch.float64 if dtype == torch.float64 else torch.float32)
         with torch.no_grad():
             for t, p in self.model.named_parameters():
                 p.copy_(weights[t])
         self.model = self.model.to(dtype).train()
-        self.tied = self.model.transformer.wte.weight if m["config"]["tie_word_embeddings"] else None
+        self.tied = self.model.get_input_embeddings().weight if m["config"]["tie_word_embeddings"] else None
         wide = torch.float32 if dtype == torch.bfloat16 else dtype
         self.master = {t: weights[t].to(wide).clone() for t, _ in self.model.named_parameters()}
         self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
@@ -292,18 +325,19 @@ def compare(a, precision, steps):
     bits = a.bits or (8 if precision == "bf16" else 24)
     models = []
     for number in [a.only] if a.only is not None else range(a.models):
-        m = draw(a.seed, number, precision, TOKENS[steps], VOCABULARY[steps])
+        m = draw(a.family, a.seed, number, precision, TOKENS[steps], VOCABULARY[steps])
         rows = measure(m, precision, steps, bits, a.even, a.bin)
-        row, c = max(rows, key=ratio), m["config"]
+        row, c = max(rows, key=ratio), config_of(m)
         models.append(rows)
-        print(f"{number}: L{c['n_layer']} h{c['n_head']} w{c['n_embd']} V{c['vocab_size']} {m['batch']}x{m['seq']} "
+        print(f"{number}: L{c.num_hidden_layers} h{c.num_attention_heads} w{c.hidden_size} V{c.vocab_size} "
+              f"{m['batch']}x{m['seq']} "
               f"parts {m['parts']} {m['optimizer']}: {ratio(row):.2f} {row['tensor']} ({row['counted']}/{row['n']}), "
               f"median {np.median([ratio(r) for r in rows]):.2f}", flush=True)
         if a.out:
             with open(a.out, "a") as f:
                 row = {"precision": precision, "steps": steps, "bits": bits, "model": m, "rows": rows}
                 f.write(json.dumps(row) + "\n")
-    what = f"{precision}, {steps} step{'s' if steps > 1 else ''}"
+    what = f"{a.family}, {precision}, {steps} step{'s' if steps > 1 else ''}"
     distribution(f"{what}, the worst tensor of each model", [max(map(ratio, rows)) for rows in models])
     distribution(f"{what}, all tensors", [ratio(r) for rows in models for r in rows])
     for x, y in (("ours", "eager"), ("sdpa", "eager"), ("ours", "sdpa"), ("eager", "sdpa"), ("ours", "autocast")):
@@ -315,6 +349,7 @@ def compare(a, precision, steps):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", default=os.path.join(os.path.dirname(__file__), "..", "..", "build", "bin"))
+    parser.add_argument("--family", default="gpt2", choices=FAMILIES)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--models", type=int, default=60)
     parser.add_argument("--only", type=int)
