@@ -1,6 +1,6 @@
 """How far from float64 the product's gradients and trained weights are, beside PyTorch's own distance: random models.
 
-    python distribution.py [--family NAME] [--bin build/bin] [--seed S] [--models N] [--only K] [--precision fp32|bf16]
+    python distribution.py [--family NAME|all] [--bin build/bin] [--seed S] [--models N] [--only K] [--precision fp32|bf16]
                            [--steps 1|20] [--bits B [--even]] [--out FILE]
 
 Each model, of GPT-2 or of another family, is drawn from seed and number alone: 1 to 6 layers, 1 to 7 heads of any width, a vocabulary up to 60,000,
@@ -321,11 +321,11 @@ def distribution(text, values):
           f"mean of logarithms {math.exp(np.mean(np.log(values))):.3f}")
 
 
-def compare(a, precision, steps):
+def compare(a, family, precision, steps):
     bits = a.bits or (8 if precision == "bf16" else 24)
     models = []
     for number in [a.only] if a.only is not None else range(a.models):
-        m = draw(a.family, a.seed, number, precision, TOKENS[steps], VOCABULARY[steps])
+        m = draw(family, a.seed, number, precision, TOKENS[steps], VOCABULARY[steps])
         rows = measure(m, precision, steps, bits, a.even, a.bin)
         row, c = max(rows, key=ratio), config_of(m)
         models.append(rows)
@@ -337,7 +337,7 @@ def compare(a, precision, steps):
             with open(a.out, "a") as f:
                 row = {"precision": precision, "steps": steps, "bits": bits, "model": m, "rows": rows}
                 f.write(json.dumps(row) + "\n")
-    what = f"{a.family}, {precision}, {steps} step{'s' if steps > 1 else ''}"
+    what = f"{family}, {precision}, {steps} step{'s' if steps > 1 else ''}"
     distribution(f"{what}, the worst tensor of each model", [max(map(ratio, rows)) for rows in models])
     distribution(f"{what}, all tensors", [ratio(r) for rows in models for r in rows])
     for x, y in (("ours", "eager"), ("sdpa", "eager"), ("ours", "sdpa"), ("eager", "sdpa"), ("ours", "autocast")):
@@ -349,7 +349,7 @@ def compare(a, precision, steps):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", default=os.path.join(os.path.dirname(__file__), "..", "..", "build", "bin"))
-    parser.add_argument("--family", default="gpt2", choices=FAMILIES)
+    parser.add_argument("--family", default="gpt2", choices=[*FAMILIES, "all"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--models", type=int, default=60)
     parser.add_argument("--only", type=int)
@@ -359,9 +359,10 @@ def main():
     parser.add_argument("--even", action="store_true")
     parser.add_argument("--out")
     a = parser.parse_args()
-    for steps in a.steps:
-        for precision in a.precision:
-            compare(a, precision, steps)
+    for family in FAMILIES if a.family == "all" else [a.family]:
+        for steps in a.steps:
+            for precision in a.precision:
+                compare(a, family, precision, steps)
 
 
 if __name__ == "__main__":
