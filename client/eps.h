@@ -356,7 +356,11 @@ struct eps_eval_options {
     /* With model: as in eps_train_options. Without: the daemon that trains it; NULL: the caller's only daemon. */
     const char *connect;
     const char *programs;
-    uint32_t batch, seq;          /* 0: chosen */
+    uint32_t batch, seq; /* 0: chosen */
+    /* Tokens from one sequence's begin to the next one's; 0: seq. With fewer, sequences overlap, and a token is predicted
+     * from at least seq - stride tokens before it: what transformers calls the perplexity of fixed-length models, with a
+     * max_length of seq + 1 and this stride. */
+    uint32_t stride;
     uint64_t eval_tokens;         /* maximum, spread evenly over the data; 0: all */
     enum eps_separator separator; /* as in eps_train_options */
     const char *device;           /* as in eps_train_options; not together with both model and connect */

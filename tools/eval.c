@@ -86,6 +86,10 @@ int command_eval(int argc, char **argv)
         {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per batch; default: about 16 Ki tokens"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024"},
+        {"--stride", "N", ARGUMENT_COUNT, &options.stride,
+         "tokens from one sequence's begin to the next one's; default: --seq. Fewer predict each token from more "
+         "tokens "
+         "before it, and take longer"},
         {"--eval-tokens", "N", ARGUMENT_LONG, &options.eval_tokens,
          "measure N tokens, spread over the data; default: all"},
         {"Machine", .kind = ARGUMENT_HEADING},

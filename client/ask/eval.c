@@ -42,7 +42,12 @@ static int resolve(struct eval *e, struct error *err)
         o->seq = n_positions < 1024 ? n_positions : 1024;
     if (o->seq > n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, n_positions);
-    e->windows = client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->eval_tokens);
+    if (o->stride == 0)
+        o->stride = o->seq;
+    if (o->stride > o->seq)
+        return error_set(err, -EDOM, "--stride %u is more than --seq %u: tokens between sequences would be left out",
+                         o->stride, o->seq);
+    e->windows = client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->stride, o->eval_tokens);
     if (e->windows.n == 0)
         return error_set(
             err, -EINVAL,

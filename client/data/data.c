@@ -299,21 +299,23 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
 struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq)
 {
     const uint64_t n = n_tokens > 0 ? (n_tokens - 1) / seq : 0;
-    return (struct client_windows){.data = data, .first = first, .seq = seq, .n = n, .of = n, .last = seq};
+    return (
+        struct client_windows){.data = data, .first = first, .seq = seq, .stride = seq, .n = n, .of = n, .last = seq};
 }
 
 struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                              uint32_t seq, uint64_t most_tokens)
+                                              uint32_t seq, uint32_t stride, uint64_t most_tokens)
 {
     struct client_windows windows = client_windows_of(data, first, n_tokens, seq);
-    const uint64_t most = most_tokens / seq > 0 ? most_tokens / seq : 1;
+    const uint64_t most = most_tokens / stride > 0 ? most_tokens / stride : 1;
 
     if (windows.n == 0)
         return windows;
-    if ((n_tokens - 1) % seq > 0) {
-        windows.last = (uint32_t)((n_tokens - 1) % seq);
-        windows.of = ++windows.n;
-    }
+    const uint64_t beyond = n_tokens - 1 - seq; /* the first window */
+    windows.stride = stride;
+    windows.n = windows.of = 1 + (beyond + stride - 1) / stride;
+    if (beyond % stride > 0)
+        windows.last = (uint32_t)(seq - stride + beyond % stride);
     if (most_tokens > 0 && most < windows.n)
         windows.n = most;
     return windows;
@@ -330,10 +332,18 @@ static uint32_t window_length(const struct client_windows *windows, uint64_t k)
     return stream_window(windows, k) + 1 == windows->of ? windows->last : windows->seq;
 }
 
+/* Tokens at window k's begin that the window before it predicts. */
+static uint32_t window_overlap(const struct client_windows *windows, uint64_t k)
+{
+    return stream_window(windows, k) == 0 ? 0 : windows->seq - windows->stride;
+}
+
 uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n)
 {
-    uint64_t tokens = n * windows->seq;
+    uint64_t tokens = n * windows->stride;
 
+    if (n > 0 && first == 0) /* window 0 overlaps none */
+        tokens += windows->seq - windows->stride;
     if (n > 0 && first + n == windows->n) /* only the last window can be shorter */
         tokens -= windows->seq - window_length(windows, windows->n - 1);
     return tokens;
@@ -342,8 +352,8 @@ uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t fi
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err)
 {
-    const uint64_t first = windows->first + stream_window(windows, k) * windows->seq;
-    const uint32_t n = window_length(windows, k);
+    const uint64_t first = windows->first + stream_window(windows, k) * windows->stride;
+    const uint32_t n = window_length(windows, k), overlap = window_overlap(windows, k);
 
     assert(k < windows->n);
     int rc = client_data_read(windows->data, ids, first, n, err);
@@ -352,6 +362,8 @@ int client_windows_read(const struct client_windows *windows, uint32_t *ids, uin
     memcpy(labels, ids + 1, (n - 1) * sizeof *labels);
     for (uint32_t i = n; i < windows->seq; i++)
         ids[i] = 0, labels[i] = MESSAGE_NO_LABEL;
+    for (uint32_t i = 0; i < overlap; i++)
+        labels[i] = MESSAGE_NO_LABEL;
     return client_data_read(windows->data, labels + n - 1, first + n, 1, err);
 }
 

@@ -91,23 +91,27 @@ struct client_windows {
     const struct client_data *data; /* borrowed */
     uint64_t first;                 /* first token */
     uint32_t seq;
+    uint32_t
+        stride;    /* tokens from a window to the next; fewer than seq: they overlap, and each predicts the tokens that
+                      * no window before it does */
     uint64_t n;    /* windows; 0 if n_tokens <= seq */
     uint64_t of;   /* windows in the stream, among which the n are spread evenly */
-    uint32_t last; /* tokens that the last of those windows predicts: seq or fewer */
+    uint32_t last; /* tokens in the last of those windows: seq or fewer */
 };
 
 struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens,
                                         uint32_t seq);
 
-/* Windows for evaluation. Tokens beyond the last whole window form a shorter one. At most most_tokens are used (0:
- * all), as windows at equal distances; at least one window. There are none if n_tokens <= seq. */
+/* Windows for evaluation; stride: 1 .. seq. Tokens beyond the last whole window form a shorter one. At most most_tokens
+ * are predicted (0: all), in windows at equal distances; at least one window. There are none if n_tokens <= seq. */
 struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                              uint32_t seq, uint64_t most_tokens);
+                                              uint32_t seq, uint32_t stride, uint64_t most_tokens);
 
 /* Number of tokens that windows first .. first+n-1 predict. */
 uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n);
 
-/* Reads ids (seq) and labels (seq) of window k. A short window is padded with id 0 and label MESSAGE_NO_LABEL. Errors
+/* Reads ids (seq) and labels (seq) of window k. A short window is padded with id 0, and what it does not
+ * predict has the label MESSAGE_NO_LABEL. Errors
  * as client_data_read. */
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err);

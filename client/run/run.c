@@ -37,9 +37,10 @@ static void cut_windows(struct client_run *run)
     const uint64_t n_train = client_options_n_train(o, run->data.n);
 
     run->train = client_windows_of(&run->data, 0, n_train, o->seq);
-    run->held_out = o->eval_data
-                        ? client_windows_held_out(&run->eval_data, 0, run->eval_data.n, o->seq, o->eval_tokens)
-                        : client_windows_held_out(&run->data, n_train, run->data.n - n_train, o->seq, o->eval_tokens);
+    run->held_out =
+        o->eval_data
+            ? client_windows_held_out(&run->eval_data, 0, run->eval_data.n, o->seq, o->seq, o->eval_tokens)
+            : client_windows_held_out(&run->data, n_train, run->data.n - n_train, o->seq, o->seq, o->eval_tokens);
 }
 
 void client_run_init(struct client_run *run)

@@ -1,11 +1,12 @@
-"""Greedy continuations by transformers: tests/fixtures/generate/{config.json,reference.json}.
+"""Greedy continuations by transformers, and a perplexity: tests/fixtures/generate/{config.json,reference.json}.
 
     python make_generate.py [directory]
 
 A small GPT-2 whose weights are drawn by formula (drawn.py), large enough that its text neither stands still nor goes
 in circles, continues three prompts by 200 tokens each, in fp32 and without sampling. Stored are the tokens, and how
 far the likeliest one was ahead of the next, at the closest place: margins far above the rounding of fp32 make "the same
-tokens" a question with one answer; float64 has to choose them too.
+tokens" a question with one answer; float64 has to choose them too. The perplexity is that of the first text with its
+continuation, by windows of max_length tokens, `stride` apart (transformers, "Perplexity of fixed-length models").
 
 With a directory, the model is written there as well, as transformers saves it.
 Made with torch 2.15.0 and transformers 5.23.0.
@@ -54,6 +55,20 @@ def continue_greedily(model, prompt):
     return out.sequences[0, len(prompt):].tolist(), torch.cat(out.logits).double()
 
 
+def perplexity(model, ids, max_length, stride):
+    """The mean loss of tokens 1 and on, each predicted once, in the first window that has it."""
+    total, before = 0.0, 1
+    for begin in range(0, len(ids), stride):
+        end = min(begin + max_length, len(ids))
+        logits = model(torch.tensor([ids[begin:end]])).logits[0]
+        losses = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[begin + 1:end]), reduction="none")
+        total += float(losses[before - end:].sum())
+        before = end
+        if end == len(ids):
+            break
+    return {"max_length": max_length, "stride": stride, "tokens": len(ids) - 1, "loss": total / (len(ids) - 1)}
+
+
 def main():
     single, double = model_of(torch.float32), model_of(torch.float64)
     texts = []
@@ -68,6 +83,9 @@ def main():
         print(f"{len(ids)} + {len(new)} tokens, {len(set(new))} different, smallest margin {margin:.2e}, "
               f"fp32 is off by {off:.2e}")
         texts.append({"prompt": prompt, "ids": new, "smallest_margin": margin, "fp32_off": off})
+    text = list(PROMPTS[0].encode()) + texts[0]["ids"]
+    with torch.no_grad():
+        strided = [perplexity(double, text, *how) for how in ((33, 32), (33, 10), (8, 1))]
     os.makedirs(FOLDER, exist_ok=True)
     with open(os.path.join(FOLDER, "config.json"), "w") as f:
         json.dump(CONFIG, f, indent=1)
@@ -75,8 +93,8 @@ def main():
     weights = [{"tensor": n, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(n)[0], "scale": how_drawn(n)[1]}
                for n, p in single.named_parameters()]
     with open(os.path.join(FOLDER, "reference.json"), "w") as f:
-        json.dump({"draw": DRAW, "made_with": f"torch {torch.__version__}", "weights": weights, "texts": texts}, f,
-                  indent=1)
+        json.dump({"draw": DRAW, "made_with": f"torch {torch.__version__}", "weights": weights, "texts": texts,
+                   "perplexity": strided}, f, indent=1)
         f.write("\n")
     if len(sys.argv) > 1:
         single.save_pretrained(sys.argv[1])

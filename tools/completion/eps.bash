@@ -16,7 +16,7 @@ _eps_options() {
     plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --freeze --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
     bench) echo "--profile --device --help" ;;
-    eval) echo "--model --data --separator --batch --seq --eval-tokens --device --device-mem --connect --json --help" ;;
+    eval) echo "--model --data --separator --batch --seq --stride --eval-tokens --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
     report) echo "--out --help" ;;

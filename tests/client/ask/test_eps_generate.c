@@ -129,6 +129,35 @@ static void check_text(const struct heard *h, int i)
                       h->ids[k]);
 }
 
+/* The first text with its continuation, in windows that overlap or do not; the loss is in fp32. */
+TEST_EACH(a_perplexity_is_that_of_transformers, 3)
+{
+    const json_t *want = json_array_get(json_object_get(fixture.reference, "perplexity"), (size_t)_i);
+    const double loss = json_real_value(json_object_get(want, "loss"));
+    const char *const data = "whole.bin";
+    const struct eps_eval_options options = {.model = "model",
+                                             .data = &data,
+                                             .n_data = 1,
+                                             .programs = BIN_DIR,
+                                             .seq =
+                                                 (uint32_t)json_integer_value(json_object_get(want, "max_length")) - 1,
+                                             .stride = (uint32_t)json_integer_value(json_object_get(want, "stride"))};
+    const size_t n_prompt = strlen(PROMPT), n = n_prompt + json_array_size(of_text(0, "ids"));
+    struct eps_error error;
+    uint16_t ids[MAX_TOKENS];
+    uint64_t tokens;
+    double got;
+
+    for (size_t i = 0; i < n; i++)
+        ids[i] = i < n_prompt ? (uint16_t)PROMPT[i]
+                              : (uint16_t)json_integer_value(json_array_get(of_text(0, "ids"), i - n_prompt));
+    processes_write(data, ids, n * sizeof *ids);
+    ck_assert_msg(eps_eval(&got, &tokens, &options, NULL, NULL, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(tokens, (uint64_t)json_integer_value(json_object_get(want, "tokens")));
+    ck_assert_double_eq_tol(got, loss, 1e-6 * loss);
+    expect("eps eval --model model --data whole.bin --seq 8 --stride 9", 2, "--stride 9 is more than --seq 8");
+}
+
 TEST_EACH(greedy_texts_are_those_of_transformers, N_TEXTS)
 {
     const struct eps_generate_options options = greedy(prompt_of(_i));

@@ -50,8 +50,8 @@ TEST(held_out_windows_take_the_rest_and_are_spread)
 {
     uint32_t ids[4], labels[4];
 
-    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 0).n, 0);
-    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 0);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 4, 0).n, 0);
+    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0);
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 2), 8);
@@ -59,15 +59,59 @@ TEST(held_out_windows_take_the_rest_and_are_spread)
     ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'8', 0, 0, 0}), sizeof ids);
     ck_assert_mem_eq(labels, ((uint32_t[]){'9', UINT32_MAX, UINT32_MAX, UINT32_MAX}), sizeof labels);
-    windows = client_windows_held_out(&data, 0, 10, 2, 7); /* three of five, 0, 1 and 3 */
+    windows = client_windows_held_out(&data, 0, 10, 2, 2, 7); /* three of five, 0, 1 and 3 */
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 6);
     ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids);
-    windows = client_windows_held_out(&data, 0, 10, 4, 1); /* one at least */
+    windows = client_windows_held_out(&data, 0, 10, 4, 4, 1); /* one at least */
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 4);
-    windows = client_windows_held_out(&data, 0, 9, 4, 0); /* no rest */
+    windows = client_windows_held_out(&data, 0, 9, 4, 4, 0); /* no rest */
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 8);
+}
+
+/* By hand: nine successors again, in windows of four that begin three tokens apart: four, three and two are new. */
+TEST(windows_that_overlap_predict_each_token_once)
+{
+    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 3, 0);
+    uint32_t ids[4], labels[4];
+
+    ck_assert_uint_eq(windows.n, 3);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 1), 4);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 1, 1), 3);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 2);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 1, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'3', '4', '5', '6'}), sizeof ids);
+    ck_assert_mem_eq(labels, ((uint32_t[]){UINT32_MAX, '5', '6', '7'}), sizeof labels);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8', 0}), sizeof ids);
+    ck_assert_mem_eq(labels, ((uint32_t[]){UINT32_MAX, '8', '9', UINT32_MAX}), sizeof labels);
+}
+
+/* Of whatever lengths: each successor is a label once, and the windows' tokens add up. */
+TEST(windows_of_every_stride_predict_all)
+{
+    for (uint32_t n = 2; n <= 10; n++)
+        for (uint32_t seq = 1; seq < n; seq++)
+            for (uint32_t stride = 1; stride <= seq; stride++) {
+                const struct client_windows windows = client_windows_held_out(&data, 0, n, seq, stride, 0);
+                unsigned labelled[10] = {0};
+                uint32_t ids[10], labels[10];
+                for (uint64_t k = 0; k < windows.n; k++) {
+                    uint64_t counted = 0;
+                    ck_assert_int_eq(client_windows_read(&windows, ids, labels, k, NULL), 0);
+                    for (uint32_t i = 0; i < seq; i++)
+                        if (labels[i] != UINT32_MAX) {
+                            ck_assert_uint_eq(labels[i], ids[i] + 1); /* the digits in order */
+                            labelled[labels[i] - '0']++, counted++;
+                        }
+                    ck_assert_uint_eq(client_windows_tokens(&windows, k, 1), counted);
+                }
+                for (uint32_t i = 1; i < n; i++)
+                    ck_assert_uint_eq(labelled[i], 1);
+                ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), n - 1);
+            }
 }
 
 TEST(sequential_order_wraps_around)
