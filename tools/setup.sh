@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config file
-       libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev zlib1g-dev libzstd-dev
+       libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
        libncurses-dev check)
 tests=(clang libclang-rt-14-dev clang-format gnuplot-nox groff-base procps tmux)
 

@@ -2,7 +2,7 @@
  * top. A merge visits only the words of its pair and corrects the counts of the neighbours there. A heap entry whose
  * count has fallen since it was pushed is corrected when it is popped. */
 #include "client/text/words.h"
-#include "client/text/tokenizer_internal.h"
+#include "client/text/words_internal.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -10,8 +10,15 @@
 #include <unistd.h>
 
 static const char *const names[] = {
-    "tokenizer.json",    "tokenizer_config.json",  "vocab.json", "merges.txt", "special_tokens_map.json",
-    "added_tokens.json", "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
 };
 
 static bool is_name(const char *name)

@@ -1,10 +1,10 @@
-/* client/text/tokenizer.h - text into tokens and back: byte-level BPE, as in GPT-2.
+/* client/text/tokenizer.h - text into tokens and back, as Hugging Face's tokenizers do it.
  *
- * A pattern cuts text into words. Within a word, byte pairs are merged in the order of the merge list. Every byte is a
- * token, so every text can be tokenised; concatenating the tokens' bytes gives the text back. The tokenizer is read
- * from a model's side files: tokenizer.json of Hugging Face's tokenizers (model BPE; pre-tokenizer ByteLevel, or Split
- * by a regular expression and ByteLevel), or GPT-2's vocab.json and merges.txt. A model with a vocabulary of 256 and
- * neither of these is a byte model: each byte is a token.
+ * A tokenizer is read from a model's side files: tokenizer.json, or GPT-2's vocab.json and merges.txt. It changes the
+ * text (normal forms, lower case), cuts it into words by patterns, and makes tokens of each word: by BPE over bytes
+ * (GPT-2, Llama 3, Qwen), by BPE over characters with bytes for those it does not know (Llama 2, Mistral, Gemma), or by
+ * WordPiece (BERT). What tokenizer.json has beyond that is refused by name. A model with a vocabulary of 256 and no such
+ * files is a byte model: each byte is a token.
  *
  * Added tokens, special ones included, are recognised wherever their text occurs, in data and in prompts, as in Hugging
  * Face's tokenizers. Text from an untrusted source is not filtered: remove them first.
@@ -31,6 +31,9 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
  * sentence that names the file and the fault; -ENOMEM. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
+
+/* The same tokenizer for another thread: it shares everything but working memory, so close it before the first. -ENOMEM. */
+int client_tokenizer_share(struct client_tokenizer **out, const struct client_tokenizer *tokenizer, struct error *err);
 
 /* True for a byte model: each byte is its own token. */
 bool client_tokenizer_is_bytes(const struct client_tokenizer *tokenizer);
@@ -59,8 +62,9 @@ struct client_tokens {
 int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err);
 
 /* Appends the tokens of text (n bytes) to *out, which may begin zeroed. last: the text ends here and all of it is used.
- * Otherwise words that more text could change are left, and *used is where they begin: pass them again with what
- * follows. -EINVAL: invalid UTF-8 (a byte model takes any bytes) or a word over the limit; -ENOMEM. */
+ * Otherwise the text goes on, and *used is where the next call's bytes begin: pass those that are left again with what
+ * follows. Words that more text could change are left, or kept by the tokenizer until the next call. After an error the
+ * next call begins a new text. -EINVAL: invalid UTF-8 (a byte model takes any bytes) or a word over the limit; -ENOMEM. */
 int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *tokenizer,
                             const char *text, size_t n, bool last, struct error *err);
 
@@ -68,9 +72,29 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
 int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokenizer *tokenizer, const char *bytes,
                                  size_t n, struct error *err);
 
-/* Bytes of a token (*n, not terminated), borrowed from the tokenizer. A character may span several tokens. NULL if the
- * id has no token. */
+/* What the tokenizer puts before and after each text (*n ids, borrowed, maybe NULL): its post-processor's, such as
+ * <|begin_of_text|> of Llama 3, [CLS] and [SEP] of BERT. client_tokenizer_encode does not add them. */
+const uint32_t *client_tokenizer_begins(const struct client_tokenizer *tokenizer, size_t *n);
+const uint32_t *client_tokenizer_ends(const struct client_tokenizer *tokenizer, size_t *n);
+
+/* Bytes of a token (*n, not terminated), borrowed from the tokenizer: those of the text for byte-level tokens, else as in
+ * the vocabulary. A character may span several tokens. NULL if the id has no token. */
 const char *client_tokenizer_decode(const struct client_tokenizer *tokenizer, uint32_t id, size_t *n);
+
+/* ---- A decoder: tokens into text as they come ---- */
+
+struct client_decoder;
+
+/* The tokenizer is borrowed until close. -ENOMEM. */
+int client_decoder_open(struct client_decoder **out, const struct client_tokenizer *tokenizer, struct error *err);
+void client_decoder_close(struct client_decoder *decoder); /* NULL is safe */
+
+/* Sets *text (*n bytes of valid UTF-8, maybe none) to what these tokens add to the text, borrowed until the next call.
+ * Bytes that only begin a character, and runs of tokens that are single bytes, are kept until they end. special: added
+ * tokens that are special give their text; otherwise nothing. last: no more tokens will come. All texts together are
+ * what Hugging Face's tokenizers make of all tokens. -ENOMEM. */
+int client_decoder_push(struct client_decoder *decoder, const char **text, size_t *n, const uint32_t *ids, size_t n_ids,
+                        bool special, bool last, struct error *err);
 
 /* The token that ends a text: named by generation_config.json, tokenizer_config.json or special_tokens_map.json, else
  * <|endoftext|>; CLIENT_NO_TOKEN if there is none. */

@@ -1,7 +1,7 @@
 /* Counts the words of texts; merges.c merges their tokens. */
 #include "client/text/words.h"
 
-#include "client/text/tokenizer_internal.h"
+#include "client/text/words_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,14 +16,15 @@ int client_words_open(struct client_words **out, struct error *err)
     int rc = 0;
 
     if (w) {
-        w->splitter = calloc(1, sizeof *w->splitter);
         w->table = calloc(FIRST_PLACES, sizeof *w->table);
         w->mask = FIRST_PLACES - 1;
     }
-    if (!w || !w->splitter || !w->table)
+    if (!w || !w->table)
         rc = error_set(err, -ENOMEM, "out of memory");
     else
-        rc = tokenizer_split_open(w->splitter, tokenizer_gpt2_pattern, err);
+        rc = tokenizer_pattern_open(&w->pattern, tokenizer_gpt2_pattern, err);
+    if (!rc)
+        rc = tokenizer_matcher_init(&w->matcher, err);
     if (rc) {
         client_words_close(w);
         return rc;
@@ -36,7 +37,8 @@ void client_words_close(struct client_words *w)
 {
     if (!w)
         return;
-    client_tokenizer_close(w->splitter);
+    pcre2_code_free(w->pattern);
+    tokenizer_matcher_free(&w->matcher);
     free(w->words);
     free(w->table);
     free(w->bytes);
@@ -112,7 +114,7 @@ int client_words_count(struct client_words *w, size_t *used, const char *text, s
     size_t at = 0, end;
     int rc = 1;
 
-    while (at < n && (rc = tokenizer_split(w->splitter, text, n, at, last, &end, err)) > 0) {
+    while (at < n && (rc = tokenizer_pattern_word(w->pattern, &w->matcher, text, n, at, last, &end, err)) > 0) {
         rc = add(w, (const uint8_t *)text + at, end - at, err);
         if (rc)
             break;

@@ -46,13 +46,13 @@ TEST(what_cannot_be_kept_is_refused_by_name)
     } wrongs[] = {
         {"mkdir bad; printf '\\377' >bad/merges.txt", -EINVAL, "bad/merges.txt: not UTF-8"},
         {"printf 'a\\0' >bad/merges.txt", -EINVAL, "bad/merges.txt: not UTF-8"},
-        {"truncate -s 33554433 bad/merges.txt", -EFBIG, "bad/merges.txt"},
+        {"truncate -s 41943041 bad/merges.txt", -EFBIG, "bad/merges.txt"},
         {"rm bad/merges.txt; mkdir bad/vocab.json", -EINVAL, "bad/vocab.json: not a regular file"},
         {"rmdir bad/vocab.json; mkfifo bad/vocab.json", -EINVAL, "bad/vocab.json: not a regular file"},
         {"rm -r bad", -ENOENT, "bad: No such file"},
     };
 
-    ck_assert_uint_eq(CLIENT_SIDE_MAX_BYTES, 33554432);
+    ck_assert_uint_eq(CLIENT_SIDE_MAX_BYTES, 41943040);
     for (int i = 0; i < COUNT(wrongs); i++) {
         struct error err = {0};
         json_t *files = json_true();

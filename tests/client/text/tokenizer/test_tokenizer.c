@@ -274,14 +274,10 @@ static const struct {
     const char *path, *value, *word;
 } others[] = {
     /* Another kind of tokenizer. */
-    {"model.type", "\"WordPiece\"", "model is WordPiece"},
-    {"normalizer", "{\"type\": \"NFC\"}", "normalizer is NFC"},
-    {"pre_tokenizer", "null", "of no type"},
+    {"model.type", "\"WordLevel\"", "model is WordLevel"},
+    {"normalizer", "{\"type\": \"Nmt\"}", "normalizer is Nmt"},
+    {"pre_tokenizer", "null", "its pre-tokenizer is not"},
     {"pre_tokenizer", "{\"type\": \"Metaspace\"}", "Metaspace"},
-    {"pre_tokenizer.add_prefix_space", "true", "add_prefix_space"},
-    {"pre_tokenizer.use_regex", "false", "splits nowhere"},
-    {"pre_tokenizer",
-     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, {\"type\": \"ByteLevel\"}]}", "Digits"},
     {"model.byte_fallback", "true", "byte_fallback"},
     {"model.end_of_word_suffix", "\"</w>\"", "end_of_word_suffix"},
     {"model.dropout", "0.1", "dropout"},
@@ -309,7 +305,6 @@ static const struct {
     {"model.merges.3", "[1, 2]", "merge 3 is not two tokens"},
     {"model.merges.3", "\"q zzz\"", "merge 3 (q and zzz)"},
     {"added_tokens", "{}", "added_tokens"},
-    {"added_tokens.0.single_word", "true", "single_word"},
     {"added_tokens.+", "{\"id\": 3}", "added token 1"},
     {"added_tokens.+", "{\"id\": 3, \"content\": \"<|endoftext|>\"}", "added token 1"},
     {"added_tokens.+", "{\"content\": \"x\"}", "added token 1"},

@@ -1,7 +1,6 @@
 /* Writes our tokenizers as files for Hugging Face's tokenizers and transformers. A byte model's tokenizer gives each
  * byte's letter the byte's value as id and has no merges. A learned tokenizer has the merges learned from a text. */
-#include "client/text/side.h"
-#include "client/text/tokenizer_internal.h"
+#include "client/text/tokenizer/tokenizer_internal.h"
 #include "client/text/words.h"
 
 #include <errno.h>
@@ -141,7 +140,8 @@ void client_tokenizer_order(uint32_t ids[256])
 
 bool tokenizer_is_bytes(const struct client_tokenizer *t)
 {
-    if (t->n_tokens != 256 || t->n_merges > 0 || t->added[0].n > 0 || t->added[1].n > 0)
+    if (!t->byte_level || t->n_tokens != 256 || t->n_merges > 0 || t->added[0].n > 0 || t->added[1].n > 0 ||
+        t->normal.n > 0 || t->lead.n > 0)
         return false;
     for (uint32_t i = 0; i < 256; i++) {
         if (t->bytes[i] != i)

@@ -1,4 +1,4 @@
-#include "client/text/tokenizer_internal.h"
+#include "client/text/tokenizer/tokenizer_internal.h"
 
 #include "client/text/side.h"
 #include "client/text/utf8.h"
@@ -17,10 +17,11 @@ static int open_bytes(struct client_tokenizer *t, struct error *err)
         return error_set(err, -ENOMEM, "out of memory");
     for (uint32_t i = 0; i < 256; i++) {
         t->block[i] = (char)i;
-        t->tokens[i] = (struct tokenizer_token){&t->block[i], 1};
+        t->tokens[i] = (struct tokenizer_token){.text = &t->block[i], .n = 1};
         t->bytes[i] = i;
     }
     t->n_tokens = 256;
+    t->byte_level = true;
     return 0;
 }
 
@@ -82,19 +83,13 @@ static void find_end(struct client_tokenizer *t, const json_t *side)
 
 static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
 {
-    char *pattern = NULL;
     size_t n;
     const char *text = client_side_find(side, "tokenizer.json", &n);
-    int rc = text ? tokenizer_load_json(t, &pattern, text, n, vocabulary, err)
-                  : tokenizer_load_gpt2(t, &pattern, side, vocabulary, err);
+    int rc = tokenizer_work_init(&t->work, err);
 
-    if (!rc && (rc = tokenizer_split_open(t, pattern, err)) != 0)
-        error_prefix(err, "tokenizer.json");
-    free(pattern);
     if (rc)
         return rc;
-    t->cache = calloc((size_t)1 << TOKENIZER_CACHE_BITS, sizeof *t->cache);
-    return t->cache ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return text ? tokenizer_load_json(t, text, n, vocabulary, err) : tokenizer_load_gpt2(t, side, vocabulary, err);
 }
 
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err)
@@ -120,20 +115,44 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uin
     return 0;
 }
 
+int client_tokenizer_share(struct client_tokenizer **out, const struct client_tokenizer *t, struct error *err)
+{
+    struct client_tokenizer *other = malloc(sizeof *other);
+
+    *out = NULL;
+    if (!other)
+        return error_set(err, -ENOMEM, "out of memory");
+    *other = *t;
+    other->shared = true;
+    int rc = tokenizer_work_init(&other->work, err);
+    if (rc)
+        client_tokenizer_close(other);
+    else
+        *out = other;
+    return rc;
+}
+
 void client_tokenizer_close(struct client_tokenizer *t)
 {
     if (!t)
         return;
-    free(t->tokens);
-    free(t->block);
-    free(t->merges);
-    json_decref(t->whole);
-    tokenizer_added_close(t);
-    pcre2_match_data_free(t->match);
-    pcre2_code_free(t->pattern);
-    free(t->cache);
-    free(t->work.ids);
-    free(t->work.heap);
+    tokenizer_work_free(&t->work);
+    if (!t->shared) {
+        free(t->tokens);
+        free(t->block);
+        free(t->map.places);
+        free(t->merges);
+        free(t->joined);
+        free(t->continuing);
+        tokenizer_added_close(&t->added[0]);
+        tokenizer_added_close(&t->added[1]);
+        tokenizer_changes_free(&t->normal);
+        tokenizer_changes_free(&t->lead);
+        tokenizer_steps_free(t);
+        tokenizer_decoding_free(t);
+        free(t->ends[0]);
+        free(t->ends[1]);
+    }
     free(t);
 }
 
@@ -164,20 +183,26 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
     if (t->is_bytes)
         return encode_bytes(out, text, n, err);
     const size_t whole = client_utf8_whole(bytes, n);
-    if (whole < n && (last || client_utf8_character(bytes + whole, n - whole) < 0))
+    if (whole < n && (last || client_utf8_character(bytes + whole, n - whole) < 0)) {
+        tokenizer_forget(&t->work);
         return error_set(err, -EINVAL, "not UTF-8 text at byte %zu (0x%02X)", whole, bytes[whole]);
+    }
     return tokenizer_encode_text(out, used, t, text, whole, last, err);
-}
-
-const char *client_tokenizer_decode(const struct client_tokenizer *t, uint32_t id, size_t *n)
-{
-    if (id >= t->n_tokens)
-        return NULL;
-    *n = t->tokens[id].n;
-    return t->tokens[id].text;
 }
 
 uint32_t client_tokenizer_end(const struct client_tokenizer *t)
 {
     return t->end;
+}
+
+const uint32_t *client_tokenizer_begins(const struct client_tokenizer *t, size_t *n)
+{
+    *n = t->n_ends[0];
+    return t->ends[0];
+}
+
+const uint32_t *client_tokenizer_ends(const struct client_tokenizer *t, size_t *n)
+{
+    *n = t->n_ends[1];
+    return t->ends[1];
 }

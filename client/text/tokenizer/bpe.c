@@ -1,7 +1,8 @@
-/* BPE merges within a word. */
-#include "client/text/tokenizer_internal.h"
+/* Tokens of a word: BPE merges, and the cache for all models. */
+#include "client/text/tokenizer/tokenizer_internal.h"
 
-#include <assert.h>
+#include "client/text/utf8.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +88,7 @@ static void push_pair(const struct client_tokenizer *t, struct tokenizer_work *w
         heap_push(w, (struct tokenizer_pair){(uint64_t)merge->rank << 32 | place, merge->id});
 }
 
-static int make_room(struct tokenizer_work *w, size_t n, struct error *err)
+int tokenizer_work_reserve(struct tokenizer_work *w, size_t n, struct error *err)
 {
     if (n <= w->cap)
         return 0;
@@ -99,7 +100,7 @@ static int make_room(struct tokenizer_work *w, size_t n, struct error *err)
     if (!w->ids || !w->heap) {
         free(w->ids);
         free(w->heap);
-        *w = (struct tokenizer_work){0};
+        w->ids = NULL, w->heap = NULL, w->cap = 0;
         return error_set(err, -ENOMEM, "no memory for a word of %zu bytes", n);
     }
     w->next = w->ids + w->cap, w->prev = w->next + w->cap;
@@ -144,38 +145,75 @@ int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, 
     return 0;
 }
 
-/* Looks up the whole word in the vocabulary, spelt in byte letters. */
-static uint32_t find_whole(const struct client_tokenizer *t, const uint8_t *bytes, size_t n)
+static void begin_bytes(size_t *n_ids, const struct client_tokenizer *t, uint32_t *ids, const uint8_t *bytes, size_t n)
 {
-    char *letters = n < 4096 ? malloc(2 * n + 1) : NULL; /* no token is longer */
-    size_t used = 0;
-
-    if (!letters)
-        return NONE;
     for (size_t i = 0; i < n; i++)
-        used += tokenizer_letter(letters + used, bytes[i]);
-    const json_t *id = json_object_getn(t->whole, letters, used);
-    free(letters);
-    return id ? (uint32_t)json_integer_value(id) : NONE;
+        ids[i] = t->bytes[bytes[i]];
+    *n_ids = n;
+}
+
+/* True if each byte of a character has a token; appends them. */
+static bool add_bytes(size_t *n_ids, const struct client_tokenizer *t, uint32_t *ids, const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        ids[*n_ids + i] = t->bytes[bytes[i]];
+        if (ids[*n_ids + i] == CLIENT_NO_TOKEN)
+            return false;
+    }
+    *n_ids += n;
+    return true;
+}
+
+/* A character is its token, or the tokens of its bytes, or unknown; without a token for that it is left out. The token
+ * for unknown characters follows the bytes of those that come before the next known character, as in Hugging Face's
+ * tokenizers. Parts of characters, which a cut file may hold, are bytes. */
+static void begin_characters(size_t *n_ids, const struct client_tokenizer *t, uint32_t *ids, const uint8_t *bytes,
+                             size_t n)
+{
+    bool unknown = false;
+
+    *n_ids = 0;
+    for (size_t at = 0; at < n;) {
+        const int whole = client_utf8_character(bytes + at, n - at);
+        const size_t length = whole > 0 ? (size_t)whole : 1;
+        const uint32_t id = tokenizer_find_id(t, (const char *)bytes + at, length);
+        if (id != CLIENT_NO_TOKEN) {
+            if (unknown)
+                ids[(*n_ids)++] = t->unknown;
+            unknown = false;
+            ids[(*n_ids)++] = id;
+        } else if (!add_bytes(n_ids, t, ids, bytes + at, length) && t->unknown != CLIENT_NO_TOKEN) {
+            if (unknown && !t->fuses)
+                ids[(*n_ids)++] = t->unknown;
+            unknown = true;
+        }
+        at += length;
+    }
+    if (unknown)
+        ids[(*n_ids)++] = t->unknown;
 }
 
 /* Encodes a word into work.ids (*n_ids). */
 static int encode_long(size_t *n_ids, struct client_tokenizer *t, const uint8_t *bytes, size_t n, struct error *err)
 {
     struct tokenizer_work *w = &t->work;
-    int rc = make_room(w, n, err);
+    int rc = tokenizer_work_reserve(w, n, err);
 
     if (rc)
         return rc;
-    const uint32_t whole = t->whole ? find_whole(t, bytes, n) : NONE;
-    if (whole != NONE) {
+    const uint32_t whole = t->takes_whole ? tokenizer_find_id(t, (const char *)bytes, n) : CLIENT_NO_TOKEN;
+    if (whole != CLIENT_NO_TOKEN) {
         w->ids[0] = whole;
         *n_ids = 1;
         return 0;
     }
+    if (t->byte_level)
+        begin_bytes(n_ids, t, w->ids, bytes, n);
+    else
+        begin_characters(n_ids, t, w->ids, bytes, n);
+    n = *n_ids;
     w->n_heap = 0;
     for (size_t i = 0; i < n; i++) {
-        w->ids[i] = t->bytes[bytes[i]];
         w->prev[i] = i ? (uint32_t)i - 1 : NONE;
         w->next[i] = i + 1 < n ? (uint32_t)i + 1 : NONE;
     }
@@ -183,9 +221,24 @@ static int encode_long(size_t *n_ids, struct client_tokenizer *t, const uint8_t 
         push_pair(t, w, (uint32_t)i);
     merge_pairs(t, w);
     *n_ids = 0;
-    for (uint32_t i = 0; i != NONE; i = w->next[i])
+    for (uint32_t i = n > 0 ? 0 : NONE; i != NONE; i = w->next[i])
         w->ids[(*n_ids)++] = w->ids[i]; /* never writes beyond the index that it reads */
     return 0;
+}
+
+size_t tokenizer_word_cut(const struct client_tokenizer *t, const char *text, size_t n)
+{
+    unsigned length;
+    uint32_t left = tokenizer_character(text, &length);
+
+    for (size_t at = length; at < n; at += length) {
+        const uint32_t right = tokenizer_character(text + at, &length);
+        const uint32_t bit = tokenizer_joined_bit(t, left, right);
+        if (!(t->joined[bit / 64] >> bit % 64 & 1))
+            return at;
+        left = right;
+    }
+    return n;
 }
 
 int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokenizer *t, const char *bytes, size_t n,
@@ -198,10 +251,10 @@ int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokeni
         return 0;
     if (n > CLIENT_TOKENIZER_MAX_WORD)
         return error_set(err, -EINVAL, "a word of %zu bytes is too long: give token ids as .bin or .npy", n);
-    struct tokenizer_word *known = &t->cache[XXH3_64bits(word, n) >> (64 - TOKENIZER_CACHE_BITS)];
+    struct tokenizer_word *known = &t->work.cache[XXH3_64bits(word, n) >> (64 - TOKENIZER_CACHE_BITS)];
     if (known->n_bytes == n && memcmp(known->bytes, word, n) == 0)
         return client_tokens_add(out, known->ids, known->n_ids, err);
-    int rc = encode_long(&n_ids, t, word, n, err);
+    int rc = t->word_piece ? tokenizer_word_piece(&n_ids, t, bytes, n, err) : encode_long(&n_ids, t, word, n, err);
     if (rc)
         return rc;
     if (n <= sizeof known->bytes && n_ids <= sizeof known->ids / sizeof *known->ids) {

@@ -1,10 +1,12 @@
-/* Builds tokens by id, and merges by the ids of their halves. */
-#include "client/text/tokenizer_internal.h"
+/* Builds tokens by id, ids by text, and merges by the ids of their halves. */
+#include "client/text/tokenizer/tokenizer_internal.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* GPT-2's letters: printable Latin-1 characters stand for themselves, the other 68 bytes are U+0100 and up. */
 static unsigned letter_of(unsigned byte)
@@ -43,7 +45,7 @@ static int check_id(uint32_t *out, const char *text, const json_t *id, uint32_t 
     if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= n_ids)
         return error_set(err, -EINVAL,
                          "token %.60s has the id %" JSON_INTEGER_FORMAT ", outside the model's vocabulary "
-                         "of %u",
+                         "of %u: the tokenizer is of another model",
                          text, json_integer_value(id), n_ids);
     *out = (uint32_t)json_integer_value(id);
     return 0;
@@ -93,16 +95,55 @@ static bool to_bytes(const struct build *b, char *out, size_t *n, const char *te
     return true;
 }
 
-static void place(struct build *b, uint32_t id, const char *text, bool in_letters)
+/* ---- Ids by text ---- */
+
+static uint32_t *find_place(const struct client_tokenizer *t, const char *text, size_t n)
+{
+    size_t i = XXH3_64bits(text, n) & t->map.mask;
+
+    for (; t->map.places[i]; i = (i + 1) & t->map.mask) {
+        const struct tokenizer_token *token = &t->tokens[t->map.places[i] - 1];
+        if (token->n == n && memcmp(token->text, text, n) == 0)
+            break;
+    }
+    return &t->map.places[i];
+}
+
+uint32_t tokenizer_find_id(const struct client_tokenizer *t, const char *text, size_t n)
+{
+    const uint32_t place = *find_place(t, text, n);
+    return place ? place - 1 : CLIENT_NO_TOKEN;
+}
+
+static int make_map(struct client_tokenizer *t, size_t n, struct error *err)
+{
+    size_t places = 16;
+
+    while (places < 2 * n)
+        places *= 2;
+    t->map.places = calloc(places, sizeof *t->map.places);
+    t->map.mask = places - 1;
+    return t->map.places ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+/* ---- Tokens by id ---- */
+
+/* True if the token is what the vocabulary says: one of bytes that its letters do not spell is not. */
+static bool place(struct build *b, uint32_t id, const char *text, bool in_letters)
 {
     struct tokenizer_token *token = &b->t->tokens[id];
+    const bool as_said = !in_letters || !b->t->byte_level;
+    size_t n = strlen(text);
 
     token->text = b->t->block + b->used;
-    if (!in_letters || !to_bytes(b, token->text, &token->n, text)) {
-        token->n = strlen(text);
-        memcpy(token->text, text, token->n);
+    const bool spelled = !as_said && to_bytes(b, token->text, &n, text);
+    if (!spelled) {
+        n = strlen(text);
+        memcpy(token->text, text, n);
     }
-    b->used += token->n;
+    token->n = (uint32_t)n;
+    b->used += n;
+    return as_said || spelled;
 }
 
 /* An added token may be in the vocabulary, too; its text is then plain, not byte letters. */
@@ -110,30 +151,36 @@ static int place_all(struct build *b, json_t *added, struct error *err)
 {
     json_t *lists[2] = {b->vocabulary, added}, *id;
     const char *text;
+    int rc = make_map(b->t, json_object_size(b->vocabulary), err);
 
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; !rc && i < 2; i++) {
         json_object_foreach(lists[i], text, id)
         {
             const uint32_t number = (uint32_t)json_integer_value(id);
+            const struct tokenizer_token *token = &b->t->tokens[number];
             const bool again = i == 1 && json_equal(json_object_get(b->vocabulary, text), id);
-            if (b->t->tokens[number].text && !again)
+            if (token->text && !again)
                 return error_set(err, -EINVAL, "two tokens have the id %u", number);
-            place(b, number, text, i == 0);
+            if (place(b, number, text, i == 0) && i == 0)
+                *find_place(b->t, token->text, token->n) = number + 1;
         }
     }
-    return 0;
+    return rc;
 }
 
 static int find_bytes(struct build *b, struct error *err)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
-        char letter[3] = "";
-        tokenizer_letter(letter, byte);
-        const json_t *id = json_object_get(b->vocabulary, letter);
-        if (!id)
+        char letter[8] = "";
+        if (b->t->byte_level)
+            tokenizer_letter(letter, byte);
+        else
+            snprintf(letter, sizeof letter, "<0x%02X>", byte);
+        const json_t *id = b->t->no_bytes ? NULL : json_object_get(b->vocabulary, letter);
+        if (!id && b->t->byte_level)
             return error_set(err, -EINVAL,
                              "its vocabulary has no token for the byte 0x%02X, so it cannot encode every text", byte);
-        b->t->bytes[byte] = (uint32_t)json_integer_value(id);
+        b->t->bytes[byte] = id ? (uint32_t)json_integer_value(id) : CLIENT_NO_TOKEN;
     }
     return 0;
 }
@@ -161,6 +208,52 @@ static bool read_halves(const char *text[2], size_t n[2], const json_t *merge)
     return json_array_size(merge) == 2;
 }
 
+/* ---- Merges ---- */
+
+/* BPE over characters takes a text of any length for one word. No token crosses the place between two characters that
+ * stand side by side in no merge, so a word may be cut there. That holds if each character is a token or becomes
+ * bytes, none of which merges. */
+static int open_joined(struct build *b, size_t n_merges, struct error *err)
+{
+    enum { LEAST_BITS = 1 << 16, MOST_BITS = 1 << 21 };
+    struct client_tokenizer *t = b->t;
+    uint32_t n_bits = LEAST_BITS;
+
+    if (t->byte_level || t->takes_whole || t->no_bytes)
+        return 0;
+    for (unsigned byte = 0; byte < 256; byte++) {
+        if (t->bytes[byte] == CLIENT_NO_TOKEN)
+            return 0;
+    }
+    while (n_bits < MOST_BITS && n_bits / 16 < n_merges)
+        n_bits *= 2;
+    t->joined = calloc(n_bits / 64, sizeof *t->joined);
+    t->joined_mask = n_bits - 1;
+    return t->joined ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+/* Notes the characters that a merge joins: the last of the left half, the first of the right one. */
+static void note_joined(struct client_tokenizer *t, const char *const text[2], const size_t n[2])
+{
+    size_t last = n[0] - 1;
+    unsigned length;
+
+    while (last > 0 && ((uint8_t)text[0][last] & 0xC0) == 0x80)
+        last--;
+    const uint32_t left = tokenizer_character(text[0] + last, &length);
+    const uint32_t bit = tokenizer_joined_bit(t, left, tokenizer_character(text[1], &length));
+    t->joined[bit / 64] |= (uint64_t)1 << bit % 64;
+}
+
+static bool is_of_bytes(const struct client_tokenizer *t, const json_t *id)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        if (json_integer_value(id) == t->bytes[byte])
+            return true;
+    }
+    return json_integer_value(id) == t->unknown;
+}
+
 static int add_merge(struct build *b, char *joined, const char *const text[2], const size_t n[2], uint32_t rank)
 {
     memcpy(joined, text[0], n[0]);
@@ -170,6 +263,13 @@ static int add_merge(struct build *b, char *joined, const char *const text[2], c
     const json_t *id = json_object_getn(b->vocabulary, joined, n[0] + n[1]);
     if (!left || !right || !id)
         return -ENOENT;
+    if (b->t->joined && (text[0][0] == '<' || text[1][0] == '<') &&
+        (is_of_bytes(b->t, left) || is_of_bytes(b->t, right))) {
+        free(b->t->joined);
+        b->t->joined = NULL;
+    }
+    if (b->t->joined)
+        note_joined(b->t, text, n);
     tokenizer_merges_add(b->t, &(struct tokenizer_merge){.left = (uint32_t)json_integer_value(left),
                                                          .right = (uint32_t)json_integer_value(right),
                                                          .rank = rank,
@@ -185,6 +285,8 @@ static int add_merges(struct build *b, json_t *merges, struct error *err)
     char *joined = NULL;
     int rc = tokenizer_merges_init(b->t, n, err);
 
+    if (!rc)
+        rc = open_joined(b, n, err);
     for (size_t i = 0; !rc && i < n; i++) {
         if (!read_halves(text, lengths, json_array_get(merges, i))) {
             rc = error_set(err, -EINVAL, "merge %zu is not two tokens", i);
@@ -216,12 +318,12 @@ int tokenizer_build(struct client_tokenizer *t, json_t *vocabulary, json_t *merg
     memset(b.bytes, 0xFF, sizeof b.bytes);
     for (unsigned byte = 0; byte < 256; byte++)
         b.bytes[letter_of(byte)] = (int16_t)byte;
-    if (!json_is_object(vocabulary) || !json_is_array(merges))
-        return error_set(err, -EINVAL, "its model has no vocabulary and merges");
+    if (!json_is_object(vocabulary) || (!t->word_piece && !json_is_array(merges)))
+        return error_set(err, -EINVAL, "its model has no vocabulary%s", t->word_piece ? "" : " and merges");
     int rc = make_room(&b, added, n_ids, err);
     if (!rc)
         rc = place_all(&b, added, err);
     if (!rc)
         rc = find_bytes(&b, err);
-    return rc ? rc : add_merges(&b, merges, err);
+    return rc || t->word_piece ? rc : add_merges(&b, merges, err);
 }

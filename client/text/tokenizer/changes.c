@@ -1,0 +1,359 @@
+/* Changes to text before it is cut into words: tokenizer.json's normalizer, and what pre-tokenizers do to the beginning
+ * of a text. */
+#include "client/text/tokenizer/tokenizer_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void free_change(struct tokenizer_change *change)
+{
+    free(change->from);
+    free(change->to);
+    pcre2_code_free(change->pattern);
+}
+
+void tokenizer_changes_free(struct tokenizer_changes *changes)
+{
+    for (size_t i = 0; i < changes->n; i++)
+        free_change(&changes->list[i]);
+    free(changes->list);
+    *changes = (struct tokenizer_changes){0};
+}
+
+static bool looks_at_neighbours(const struct tokenizer_change *change)
+{
+    return change->kind == TOKENIZER_FORM || (change->kind == TOKENIZER_BERT && change->accents);
+}
+
+static bool is_one_character(const char *text)
+{
+    unsigned length = 0;
+
+    if (text && *text)
+        tokenizer_character(text, &length);
+    return length > 0 && !text[length];
+}
+
+/* Text can be changed in pieces if each character is changed on its own, or, for normal forms, if a piece begins with a
+ * character that combines with none before it. That character must then be the text's own, so what replaces or adds
+ * characters must not come first. */
+int tokenizer_changes_add(struct tokenizer_changes *changes, struct tokenizer_change change, struct error *err)
+{
+    struct tokenizer_change *larger = realloc(changes->list, (changes->n + 1) * sizeof *larger);
+    bool replaced = false;
+
+    if (!larger) {
+        free_change(&change);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    changes->list = larger;
+    for (size_t i = 0; i < changes->n; i++)
+        replaced = replaced || larger[i].kind == TOKENIZER_REPLACE || larger[i].kind == TOKENIZER_PREPEND ||
+                   larger[i].kind == TOKENIZER_LEAD;
+    larger[changes->n++] = change;
+    changes->at_cut = changes->at_cut || looks_at_neighbours(&change);
+    changes->whole = changes->whole || change.kind == TOKENIZER_STRIP ||
+                     (change.kind == TOKENIZER_REPLACE && !is_one_character(change.from)) ||
+                     (replaced && looks_at_neighbours(&change));
+    return 0;
+}
+
+size_t tokenizer_changes_cut(const struct tokenizer_changes *changes, const char *text, size_t from, size_t to)
+{
+    if (!changes->at_cut)
+        return to;
+    for (size_t at = to; --at > from;) {
+        const uint8_t byte = (uint8_t)text[at];
+        /* Printable ASCII, or an ideograph of U+4000 to U+9FFF. */
+        if ((byte >= 0x20 && byte < 0x7F) || byte == '\n' || byte == '\t' || (byte >= 0xE4 && byte <= 0xE9))
+            return at;
+    }
+    return from;
+}
+
+static int add_lower(struct tokenizer_text *out, const char *text, size_t n, struct error *err)
+{
+    unsigned length;
+    int rc = tokenizer_text_reserve(out, 3 * n + 4, err); /* two bytes may become three: U+023A */
+
+    for (size_t at = 0; !rc && at < n; at += length)
+        tokenizer_add_lower(out, tokenizer_character(text + at, &length));
+    return rc;
+}
+
+/* Appends the characters that are none of `is`. */
+static int add_without(struct tokenizer_text *out, bool (*is)(uint32_t c), const char *text, size_t n,
+                       struct error *err)
+{
+    unsigned length;
+    int rc = tokenizer_text_reserve(out, n, err);
+
+    for (size_t at = 0; !rc && at < n; at += length) {
+        const uint32_t c = tokenizer_character(text + at, &length);
+        if (c < 0x80 || !is(c)) {
+            memcpy(out->bytes + out->n, text + at, length);
+            out->n += length;
+        }
+    }
+    return rc;
+}
+
+/* BERT's first half: removes controls, makes blanks of white space, sets ideographs apart. */
+static int add_clean(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+                     struct error *err)
+{
+    unsigned length;
+    int rc = tokenizer_text_reserve(out, 5 * n, err);
+
+    for (size_t at = 0; !rc && at < n; at += length) {
+        const uint32_t c = tokenizer_character(text + at, &length);
+        char *to = out->bytes + out->n;
+        if (c > ' ' && c < 0x7F) {
+            *to = (char)c, out->n++;
+            continue;
+        }
+        if (change->clean && (c == 0 || c == 0xFFFD || tokenizer_is_control(c)))
+            continue;
+        const bool apart = change->han && tokenizer_is_han(c), blank = change->clean && tokenizer_is_blank(c);
+        if (apart)
+            *to++ = ' ';
+        memcpy(to, blank ? " " : text + at, blank ? 1 : length);
+        to += blank ? 1 : length;
+        if (apart)
+            *to++ = ' ';
+        out->n = (size_t)(to - out->bytes);
+    }
+    return rc;
+}
+
+static bool is_ascii(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if ((uint8_t)text[i] >= 0x80)
+            return false;
+    }
+    return true;
+}
+
+static int add_bert(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+                    struct error *err)
+{
+    struct tokenizer_text clean = {0}, plain = {0}, bare = {0};
+    int rc = add_clean(&clean, change, text, n, err);
+    const struct tokenizer_text *now = &clean;
+
+    if (!rc && change->accents && !is_ascii(clean.bytes, clean.n)) {
+        rc = tokenizer_normal_form(&plain, TOKENIZER_NFD, clean.bytes, clean.n, err);
+        if (!rc)
+            rc = add_without(&bare, tokenizer_is_accent, plain.bytes, plain.n, err);
+        now = &bare;
+    }
+    if (!rc)
+        rc = change->lower ? add_lower(out, now->bytes, now->n, err) : tokenizer_text_add(out, now->bytes, now->n, err);
+    free(clean.bytes);
+    free(plain.bytes);
+    free(bare.bytes);
+    return rc;
+}
+
+static int add_replaced_text(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text,
+                             size_t n, struct error *err)
+{
+    const size_t n_from = strlen(change->from), n_to = strlen(change->to);
+    const char *at = text, *end = text + n;
+    int rc = 0;
+
+    while (!rc && at < end) {
+        const char *found = memmem(at, (size_t)(end - at), change->from, n_from);
+        const size_t kept = (size_t)((found ? found : end) - at);
+        rc = tokenizer_text_reserve(out, kept + n_to, err);
+        if (rc)
+            break;
+        memcpy(out->bytes + out->n, at, kept);
+        memcpy(out->bytes + out->n + kept, change->to, found ? n_to : 0);
+        out->n += kept + (found ? n_to : 0);
+        at += kept + (found ? n_from : 0);
+    }
+    return rc;
+}
+
+static int add_replaced(struct tokenizer_text *out, const struct tokenizer_change *change,
+                        const struct tokenizer_matcher *matcher, const char *text, size_t n, struct error *err)
+{
+    struct tokenizer_found found;
+    int rc = 0;
+
+    if (change->from)
+        return add_replaced_text(out, change, text, n, err);
+    for (size_t at = 0; !rc && at < n; at = found.end) {
+        rc = tokenizer_pattern_find(&found, change->pattern, matcher, text, n, at, true, err);
+        if (!rc)
+            rc = tokenizer_text_add(out, text + at, found.begin - at, err);
+        if (!rc && found.begin < found.end)
+            rc = tokenizer_text_add(out, change->to, strlen(change->to), err);
+    }
+    return rc;
+}
+
+static int add_led(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+                   bool begins, bool first, struct error *err)
+{
+    const size_t n_to = strlen(change->to);
+    const bool there = change->kind == TOKENIZER_LEAD && n >= n_to && memcmp(text, change->to, n_to) == 0;
+    int rc = 0;
+
+    if (begins && n > 0 && !there && (first || !change->first))
+        rc = tokenizer_text_add(out, change->to, n_to, err);
+    return rc ? rc : tokenizer_text_add(out, text, n, err);
+}
+
+static int add_stripped(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+                        struct error *err)
+{
+    size_t from = 0;
+    unsigned length;
+
+    while (change->left && from < n && tokenizer_is_blank(tokenizer_character(text + from, &length)))
+        from += length;
+    while (change->right && n > from) {
+        size_t begin = n - 1;
+        while (begin > from && ((uint8_t)text[begin] & 0xC0) == 0x80)
+            begin--;
+        if (!tokenizer_is_blank(tokenizer_character(text + begin, &length)))
+            break;
+        n = begin;
+    }
+    return tokenizer_text_add(out, text + from, n - from, err);
+}
+
+int tokenizer_changes_apply(struct tokenizer_text *out, const struct tokenizer_changes *changes,
+                            struct tokenizer_work *work, const char *text, size_t n, bool begins, bool first,
+                            struct error *err)
+{
+    int rc = 0;
+
+    for (size_t i = 0; !rc && i < changes->n; i++) {
+        const struct tokenizer_change *change = &changes->list[i];
+        struct tokenizer_text *to = i + 1 < changes->n ? &work->between[i % 2] : out;
+        const size_t before = to == out ? out->n : 0;
+        to->n = before;
+        switch (change->kind) {
+        case TOKENIZER_FORM:
+            rc = tokenizer_normal_form(to, change->form, text, n, err);
+            break;
+        case TOKENIZER_LOWER:
+            rc = add_lower(to, text, n, err);
+            break;
+        case TOKENIZER_MARKS:
+            rc = add_without(to, tokenizer_is_mark, text, n, err);
+            break;
+        case TOKENIZER_BERT:
+            rc = add_bert(to, change, text, n, err);
+            break;
+        case TOKENIZER_REPLACE:
+            rc = add_replaced(to, change, &work->matcher, text, n, err);
+            break;
+        case TOKENIZER_PREPEND:
+        case TOKENIZER_LEAD:
+            rc = add_led(to, change, text, n, begins, first, err);
+            break;
+        case TOKENIZER_STRIP:
+            rc = add_stripped(to, change, text, n, err);
+            break;
+        }
+        text = to->bytes + before, n = to->n - before;
+    }
+    return rc;
+}
+
+/* ---- tokenizer.json's normalizer ---- */
+
+static bool flag(const json_t *step, const char *key)
+{
+    return json_is_true(json_object_get(step, key));
+}
+
+static int read_replace(struct tokenizer_change *change, const json_t *step, struct error *err)
+{
+    const char *content = json_string_value(json_object_get(step, "content")), *text;
+    int rc = tokenizer_read_pattern(&change->pattern, &text, json_object_get(step, "pattern"), err);
+
+    if (rc)
+        return rc;
+    if (!content)
+        return error_set(err, -EINVAL, "its normalizer Replace has no content");
+    change->from = text ? strdup(text) : NULL;
+    change->to = strdup(content);
+    return change->to && (change->from || !text) ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+static int read_prepend(struct tokenizer_change *change, const json_t *step, struct error *err)
+{
+    const char *text = json_string_value(json_object_get(step, "prepend"));
+
+    if (!text)
+        return error_set(err, -EINVAL, "its normalizer Prepend has no text");
+    change->to = strdup(text);
+    return change->to ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+static int read_change(struct tokenizer_change *change, const json_t *step, struct error *err)
+{
+    static const struct {
+        const char *type;
+        enum tokenizer_change_kind kind;
+        enum tokenizer_form form;
+    } types[] = {
+        {"NFC", TOKENIZER_FORM, TOKENIZER_NFC},   {"NFD", TOKENIZER_FORM, TOKENIZER_NFD},
+        {"NFKC", TOKENIZER_FORM, TOKENIZER_NFKC}, {"NFKD", TOKENIZER_FORM, TOKENIZER_NFKD},
+        {"Lowercase", TOKENIZER_LOWER, 0},        {"StripAccents", TOKENIZER_MARKS, 0},
+        {"BertNormalizer", TOKENIZER_BERT, 0},    {"Replace", TOKENIZER_REPLACE, 0},
+        {"Prepend", TOKENIZER_PREPEND, 0},        {"Strip", TOKENIZER_STRIP, 0},
+    };
+    const json_t *accents = json_object_get(step, "strip_accents");
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(tokenizer_type(step), types[i].type) != 0)
+            continue;
+        *change = (struct tokenizer_change){.kind = types[i].kind,
+                                            .form = types[i].form,
+                                            .left = flag(step, "strip_left"),
+                                            .right = flag(step, "strip_right"),
+                                            .clean = flag(step, "clean_text"),
+                                            .han = flag(step, "handle_chinese_chars"),
+                                            .lower = flag(step, "lowercase")};
+        change->accents = json_is_boolean(accents) ? json_is_true(accents) : change->lower;
+        if (change->kind == TOKENIZER_REPLACE)
+            return read_replace(change, step, err);
+        return change->kind == TOKENIZER_PREPEND ? read_prepend(change, step, err) : 0;
+    }
+    return tokenizer_refuse(err, "normalizer", tokenizer_type(step));
+}
+
+int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err)
+{
+    const json_t *step = normalizer, *list = json_object_get(normalizer, "normalizers");
+    struct tokenizer_change change = {0};
+    size_t i;
+    int rc = 0;
+
+    if (!normalizer || json_is_null(normalizer))
+        return 0;
+    if (strcmp(tokenizer_type(normalizer), "Sequence") == 0) {
+        json_array_foreach(list, i, step)
+        {
+            rc = strcmp(tokenizer_type(step), "Sequence") == 0
+                     ? error_set(err, -EINVAL, "its normalizer is a Sequence in a Sequence, which is not supported")
+                     : tokenizer_read_normalizer(t, step, err);
+            if (rc)
+                return rc;
+        }
+        return 0;
+    }
+    rc = read_change(&change, step, err);
+    if (!rc)
+        return tokenizer_changes_add(&t->normal, change, err);
+    free_change(&change);
+    return rc;
+}

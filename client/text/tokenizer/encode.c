@@ -1,0 +1,228 @@
+/* Text into tokens: added tokens, changes to the text between them, then words. */
+#include "client/text/tokenizer/tokenizer_internal.h"
+
+#include "client/text/utf8.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Beside a token ---- */
+
+static size_t skip_blanks(const char *text, size_t at, size_t to)
+{
+    unsigned length;
+
+    while (at < to && tokenizer_is_blank(tokenizer_character(text + at, &length)))
+        at += length;
+    return at;
+}
+
+/* Start of the character that ends at `at`. */
+static size_t before_character(const char *text, size_t from, size_t at)
+{
+    at--;
+    while (at > from && ((uint8_t)text[at] & 0xC0) == 0x80)
+        at--;
+    return at;
+}
+
+/* Start of the run of whitespace that ends at `at`. */
+static size_t before_blanks(const char *text, size_t from, size_t at)
+{
+    unsigned length;
+
+    while (at > from) {
+        const size_t begin = before_character(text, from, at);
+        if (!tokenizer_is_blank(tokenizer_character(text + begin, &length)))
+            break;
+        at = begin;
+    }
+    return at;
+}
+
+/* The character before `at`; `before` is the one before `from`. */
+static uint32_t character_before(const char *text, size_t from, size_t at, uint32_t before)
+{
+    unsigned length;
+
+    return at > from ? tokenizer_character(text + before_character(text, from, at), &length) : before;
+}
+
+/* No word character stands beside a single word. */
+static bool stands_alone(const struct tokenizer_added *token, const struct tokenizer_segment *s, size_t at,
+                         uint32_t before)
+{
+    const size_t end = at + token->n;
+    const uint32_t left = character_before(s->text, s->from, at, before);
+    unsigned length;
+
+    return !token->single_word || ((left == 0 || !tokenizer_is_word(left)) &&
+                                   (end == s->to || !tokenizer_is_word(tokenizer_character(s->text + end, &length))));
+}
+
+/* Finds the first token that begins in [from, limit) and ends in the segment. */
+static const struct tokenizer_added *find(const struct tokenizer_set *set, size_t *at,
+                                          const struct tokenizer_segment *s, size_t from, size_t limit, uint32_t before)
+{
+    for (*at = from; *at < limit;) {
+        const uint8_t byte = (uint8_t)s->text[*at];
+        const struct tokenizer_added *token =
+            set->first[byte] < set->first[byte + 1] ? tokenizer_added_at(set, s->text + *at, s->to - *at) : NULL;
+        if (token && stands_alone(token, s, *at, before))
+            return token;
+        *at += token ? token->n : 1;
+    }
+    return NULL;
+}
+
+/* ---- Two levels: tokens in the text as it is, tokens in the changed text ---- */
+
+static int encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                  struct tokenizer_segment s, struct error *err);
+
+static int encode_next(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                       struct tokenizer_segment s, struct error *err)
+{
+    return level == 0 ? encode(out, used, t, 1, s, err) : tokenizer_encode_steps(out, used, t, 0, s, err);
+}
+
+/* Changes text without a token of this level, and encodes what has been changed so far. */
+static int encode_changed(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                          struct tokenizer_segment s, struct error *err)
+{
+    const struct tokenizer_changes *changes = level == 0 ? &t->normal : &t->lead;
+    struct tokenizer_held *held = &t->work.held[level];
+    size_t end = s.to, done;
+
+    *used = s.from;
+    if (changes->n == 0)
+        return encode_next(out, used, t, level, s, err);
+    if (!s.closed)
+        end = changes->whole || s.to == s.from ? s.from : tokenizer_changes_cut(changes, s.text, s.from, s.to);
+    if (!s.closed && end == s.from)
+        return 0;
+    int rc = tokenizer_changes_apply(&held->text, changes, &t->work, s.text + s.from, end - s.from, !held->begun,
+                                     s.first, err);
+    if (rc)
+        return rc;
+    if (!held->begun)
+        held->first = s.first;
+    held->begun = held->begun || held->text.n > 0;
+    const struct tokenizer_segment changed = {held->text.bytes, 0, held->text.n, s.closed, held->first};
+    rc = encode_next(out, &done, t, level, changed, err);
+    if (rc)
+        return rc;
+    *used = end;
+    if (s.closed) {
+        held->begun = false;
+        done = held->text.n;
+    }
+    held->first = held->first && done == 0;
+    held->text.n -= done;
+    if (held->text.n > 0)
+        memmove(held->text.bytes, held->text.bytes + done, held->text.n);
+    return 0;
+}
+
+/* Encodes a segment without a token of this level, or without one that is certain yet: none begins before `limit`. */
+static int encode_rest(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                       struct tokenizer_segment s, size_t limit, struct error *err)
+{
+    if (!s.closed) {
+        while (limit > s.from && limit < s.to && ((uint8_t)s.text[limit] & 0xC0) == 0x80)
+            limit--;
+        s.to = t->added[level].lstrip ? before_blanks(s.text, s.from, limit) : limit;
+    }
+    return encode_changed(out, used, t, level, s, err);
+}
+
+static int encode_tokens(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                         struct tokenizer_segment s, uint32_t before, struct error *err)
+{
+    const struct tokenizer_set *set = &t->added[level];
+    const struct tokenizer_segment all = s;
+    const struct tokenizer_added *token;
+    size_t at, done;
+
+    for (;;) {
+        /* A token that begins behind the limit may extend beyond the segment, or have a word character beside it. */
+        const size_t open = set->longest > 0 && !s.closed ? set->longest - 1 + (set->single_word ? 4 : 0) : 0;
+        const size_t limit = s.to - s.from > open ? s.to - open : s.from;
+        token = set->n > 0 ? find(set, &at, &all, s.from, limit, before) : NULL;
+        if (!token)
+            return encode_rest(out, used, t, level, s, limit, err);
+        const size_t begin = token->lstrip ? before_blanks(s.text, s.from, at) : at;
+        const size_t end = token->rstrip ? skip_blanks(s.text, at + token->n, s.to) : at + token->n;
+        int rc =
+            encode_changed(out, &done, t, level, (struct tokenizer_segment){s.text, s.from, begin, true, s.first}, err);
+        if (!rc && token->rstrip && !s.closed && end == s.to) { /* more whitespace may follow */
+            *used = begin;
+            return 0;
+        }
+        if (!rc)
+            rc = client_tokens_add(out, &token->id, 1, err);
+        if (rc)
+            return rc;
+        s.from = *used = end;
+        s.first = false;
+    }
+}
+
+static int encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
+                  struct tokenizer_segment s, struct error *err)
+{
+    struct tokenizer_held *held = &t->work.held[level];
+    const uint32_t before = held->before;
+
+    *used = s.from;
+    int rc = encode_tokens(out, used, t, level, s, before, err);
+    held->before = s.closed ? 0 : character_before(s.text, s.from, *used, before);
+    return rc;
+}
+
+void tokenizer_forget(struct tokenizer_work *work)
+{
+    for (unsigned level = 0; level < 2; level++) {
+        struct tokenizer_held *held = &work->held[level];
+        held->text.n = 0;
+        held->begun = held->first = false;
+        held->before = 0;
+    }
+    work->begun = false;
+}
+
+int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
+                          size_t n, bool last, struct error *err)
+{
+    int rc = encode(out, used, t, 0, (struct tokenizer_segment){text, 0, n, last, !t->work.begun}, err);
+
+    t->work.begun = t->work.begun || *used > 0;
+    if (rc || last)
+        tokenizer_forget(&t->work);
+    return rc;
+}
+
+/* ---- Working memory ---- */
+
+int tokenizer_work_init(struct tokenizer_work *work, struct error *err)
+{
+    *work = (struct tokenizer_work){.cache = calloc((size_t)1 << TOKENIZER_CACHE_BITS, sizeof *work->cache)};
+    int rc = tokenizer_matcher_init(&work->matcher, err);
+
+    return rc || work->cache ? rc : error_set(err, -ENOMEM, "out of memory");
+}
+
+void tokenizer_work_free(struct tokenizer_work *work)
+{
+    free(work->cache);
+    free(work->ids);
+    free(work->heap);
+    tokenizer_matcher_free(&work->matcher);
+    for (unsigned i = 0; i < 2; i++) {
+        free(work->held[i].text.bytes);
+        free(work->between[i].bytes);
+    }
+    for (unsigned i = 0; i < TOKENIZER_MAX_STEPS; i++)
+        free(work->changed[i].bytes);
+}

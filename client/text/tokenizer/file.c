@@ -1,0 +1,251 @@
+/* Reads tokenizer.json and refuses what is not supported. */
+#include "client/text/tokenizer/tokenizer_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *tokenizer_type(const json_t *object)
+{
+    const char *type = json_string_value(json_object_get(object, "type"));
+    return type ? type : "of no type";
+}
+
+bool tokenizer_is_nothing(const json_t *value)
+{
+    return !value || json_is_null(value) || json_is_false(value) ||
+           (json_is_string(value) && !json_string_length(value)) ||
+           (json_is_number(value) && json_number_value(value) == 0);
+}
+
+int tokenizer_refuse(struct error *err, const char *part, const char *type)
+{
+    return error_set(err, -EINVAL,
+                     "its %s is %.40s, which is not supported: tokenise elsewhere, and give ids as .bin or .npy", part,
+                     type);
+}
+
+int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pattern, struct error *err)
+{
+    const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+
+    *text = json_string_value(json_object_get(pattern, "String"));
+    if (regex)
+        return tokenizer_pattern_open(out, regex, err);
+    if (!*text || !**text)
+        return error_set(err, -EINVAL, "a pattern of it is neither a text nor a regular expression");
+    return tokenizer_pattern_open_text(out, *text, err);
+}
+
+/* Refuses options that give other tokens. */
+static int check_options(const json_t *model, const char *const *unsupported, struct error *err)
+{
+    for (; *unsupported; unsupported++) {
+        if (!tokenizer_is_nothing(json_object_get(model, *unsupported)))
+            return error_set(
+                err, -EINVAL,
+                "its model has %s, which is not supported: tokenise elsewhere, and give ids as .bin or .npy",
+                *unsupported);
+    }
+    return 0;
+}
+
+static int read_unknown(struct client_tokenizer *t, const json_t *model, struct error *err)
+{
+    const char *text = json_string_value(json_object_get(model, "unk_token"));
+    const json_t *id = text ? json_object_get(json_object_get(model, "vocab"), text) : NULL;
+
+    t->unknown = CLIENT_NO_TOKEN;
+    if (text && !json_is_integer(id))
+        return error_set(err, -EINVAL, "its unk_token %.60s is not in its vocabulary", text);
+    if (text)
+        t->unknown = (uint32_t)json_integer_value(id);
+    return 0;
+}
+
+static int read_bpe(struct client_tokenizer *t, const json_t *model, struct error *err)
+{
+    static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", NULL};
+    const bool falls_back = json_is_true(json_object_get(model, "byte_fallback"));
+
+    t->takes_whole = json_is_true(json_object_get(model, "ignore_merges"));
+    t->fuses = json_is_true(json_object_get(model, "fuse_unk"));
+    t->no_bytes = !t->byte_level && !falls_back;
+    if (t->byte_level && falls_back)
+        return error_set(err, -EINVAL, "its model has byte_fallback, and its pre-tokenizer is ByteLevel");
+    return check_options(model, unsupported, err);
+}
+
+static int read_word_piece(struct client_tokenizer *t, const json_t *model, struct error *err)
+{
+    const char *prefix = json_string_value(json_object_get(model, "continuing_subword_prefix"));
+    const json_t *most = json_object_get(model, "max_input_chars_per_word");
+
+    t->word_piece = t->no_bytes = true;
+    t->continuing = strdup(prefix ? prefix : "##");
+    t->most_characters =
+        json_is_integer(most) && json_integer_value(most) >= 0 ? (size_t)json_integer_value(most) : 100;
+    if (!t->continuing)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (t->byte_level)
+        return error_set(err, -EINVAL, "its model is WordPiece, and its pre-tokenizer is ByteLevel");
+    if (t->most_characters > 1000)
+        return error_set(err, -EINVAL, "its max_input_chars_per_word is above 1000");
+    return t->unknown == CLIENT_NO_TOKEN ? error_set(err, -EINVAL, "its unk_token is not in its vocabulary") : 0;
+}
+
+static int read_model(struct client_tokenizer *t, const json_t *model, struct error *err)
+{
+    const json_t *type = json_object_get(model, "type");
+    int rc = read_unknown(t, model, err);
+
+    if (rc)
+        return rc;
+    if (type ? strcmp(tokenizer_type(model), "BPE") == 0 : json_object_get(model, "merges") != NULL)
+        return read_bpe(t, model, err);
+    if (strcmp(tokenizer_type(model), "WordPiece") == 0)
+        return read_word_piece(t, model, err);
+    return tokenizer_refuse(err, "model", tokenizer_type(model));
+}
+
+/* Reads added_tokens as {"text": id, ...}, owned. */
+static int read_added(json_t **out, const json_t *list, struct error *err)
+{
+    size_t i;
+    json_t *token;
+
+    *out = json_object();
+    if (!*out)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (list && !json_is_array(list))
+        return error_set(err, -EINVAL, "its added_tokens are not a list");
+    json_array_foreach(list, i, token)
+    {
+        const char *text = json_string_value(json_object_get(token, "content"));
+        if (!text || json_object_get(*out, text))
+            return error_set(err, -EINVAL, "added token %zu has no content of its own", i);
+        if (json_object_set(*out, text, json_object_get(token, "id")))
+            return error_set(err, -EINVAL, "added token %zu has no id", i);
+    }
+    return 0;
+}
+
+static int load_root(struct client_tokenizer *t, json_t *root, uint32_t vocabulary, struct error *err)
+{
+    json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab"), *added = NULL;
+    int rc = tokenizer_read_normalizer(t, json_object_get(root, "normalizer"), err);
+
+    if (!rc)
+        rc = tokenizer_read_steps(t, json_object_get(root, "pre_tokenizer"), err);
+    if (!rc)
+        rc = read_model(t, model, err);
+    if (!rc)
+        rc = tokenizer_read_decoder(t, json_object_get(root, "decoder"), err);
+    if (!rc)
+        rc = read_added(&added, json_object_get(root, "added_tokens"), err);
+    if (!rc)
+        rc = tokenizer_build(t, vocab, json_object_get(model, "merges"), added, vocabulary, err);
+    if (!rc)
+        rc = tokenizer_added_open(t, json_object_get(root, "added_tokens"), err);
+    if (!rc)
+        rc = tokenizer_read_ends(t, json_object_get(root, "post_processor"), err);
+    json_decref(added);
+    return rc;
+}
+
+int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, uint32_t vocabulary, struct error *err)
+{
+    json_error_t where;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    int rc =
+        root ? load_root(t, root, vocabulary, err) : error_set(err, -EINVAL, "line %d: %s", where.line, where.text);
+
+    if (rc)
+        error_prefix(err, "tokenizer.json");
+    json_decref(root);
+    return rc;
+}
+
+/* ---- The post-processor: tokens before and after a text ---- */
+
+/* Appends a token to those before (side 0) or after (1) a text. */
+static int add_end(struct client_tokenizer *t, unsigned side, const json_t *id, struct error *err)
+{
+    const json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
+    uint32_t *larger = realloc(t->ends[side], (t->n_ends[side] + 1) * sizeof *larger);
+
+    if (!larger)
+        return error_set(err, -ENOMEM, "out of memory");
+    t->ends[side] = larger;
+    if (number < 0 || number >= t->n_tokens || !t->tokens[number].text)
+        return error_set(err, -EINVAL, "its post-processor adds the token %" JSON_INTEGER_FORMAT ", which it has not",
+                         number);
+    larger[t->n_ends[side]++] = (uint32_t)number;
+    return 0;
+}
+
+/* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [1]}}} */
+static int read_template(struct client_tokenizer *t, const json_t *step, struct error *err)
+{
+    const json_t *specials = json_object_get(step, "special_tokens"), *piece, *id;
+    unsigned side = 0;
+    size_t i, k;
+
+    json_array_foreach(json_object_get(step, "single"), i, piece)
+    {
+        const json_t *special = json_object_get(piece, "SpecialToken");
+        const char *name = json_string_value(json_object_get(special, "id"));
+        const json_t *ids = json_object_get(name ? json_object_get(specials, name) : NULL, "ids");
+        if (!special) {
+            const char *sequence = json_string_value(json_object_get(json_object_get(piece, "Sequence"), "id"));
+            if (side++ > 0 || !sequence || strcmp(sequence, "A") != 0)
+                return error_set(err, -EINVAL, "its post-processor's template does not hold the text once");
+            continue;
+        }
+        if (json_array_size(ids) == 0)
+            return error_set(err, -EINVAL, "its post-processor's template names the token %.60s, which it has not",
+                             name ? name : "");
+        json_array_foreach(ids, k, id)
+        {
+            int rc = add_end(t, side, id, err);
+            if (rc)
+                return rc;
+        }
+    }
+    return side == 1 ? 0 : error_set(err, -EINVAL, "its post-processor's template does not hold the text once");
+}
+
+static int read_end(struct client_tokenizer *t, const json_t *step, struct error *err)
+{
+    const char *type = tokenizer_type(step);
+
+    if (strcmp(type, "ByteLevel") == 0) /* is about offsets */
+        return 0;
+    if (t->n_ends[0] + t->n_ends[1] > 0)
+        return error_set(err, -EINVAL, "its post-processor has %.40s behind another, which is not supported", type);
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return read_template(t, step, err);
+    if (strcmp(type, "BertProcessing") != 0 && strcmp(type, "RobertaProcessing") != 0)
+        return tokenizer_refuse(err, "post-processor", type);
+    int rc = add_end(t, 0, json_array_get(json_object_get(step, "cls"), 1), err);
+    return rc ? rc : add_end(t, 1, json_array_get(json_object_get(step, "sep"), 1), err);
+}
+
+int tokenizer_read_ends(struct client_tokenizer *t, const json_t *post_processor, struct error *err)
+{
+    const json_t *list = json_object_get(post_processor, "processors"), *step;
+    size_t i;
+    int rc = 0;
+
+    if (!post_processor || json_is_null(post_processor))
+        return 0;
+    if (strcmp(tokenizer_type(post_processor), "Sequence") != 0)
+        return read_end(t, post_processor, err);
+    json_array_foreach(list, i, step)
+    {
+        rc = read_end(t, step, err);
+        if (rc)
+            break;
+    }
+    return rc;
+}

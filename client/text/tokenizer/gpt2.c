@@ -1,0 +1,110 @@
+/* Reads GPT-2's files: vocab.json and merges.txt, with added_tokens.json and tokenizer_config.json. */
+#include "client/text/tokenizer/tokenizer_internal.h"
+
+#include "client/text/side.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Reads a JSON object among the side files; owned; NULL if the file is absent. */
+static int read_object(json_t **out, const json_t *side, const char *name, struct error *err)
+{
+    json_error_t where;
+    size_t n;
+    const char *text = client_side_find(side, name, &n);
+
+    *out = text ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &where) : NULL;
+    if (!text || json_is_object(*out))
+        return 0;
+    return *out ? error_set(err, -EINVAL, "%s: not a JSON object", name)
+                : error_set(err, -EINVAL, "%s: line %d: %s", name, where.line, where.text);
+}
+
+/* Lines of merges.txt as an array, owned, without "#version: ..." at the top and empty lines; NULL: no memory. */
+static json_t *read_merges(const char *text, size_t n)
+{
+    json_t *merges = json_array();
+    const char *end = text + n;
+
+    for (const char *line = text, *next; merges && line < end; line = next) {
+        const char *stop = memchr(line, '\n', (size_t)(end - line));
+        next = stop ? stop + 1 : end;
+        if (!stop)
+            stop = end;
+        if (stop > line && stop[-1] == '\r')
+            stop--;
+        const bool version = line == text && stop - line >= 8 && memcmp(line, "#version", 8) == 0;
+        if (stop > line && !version && json_array_append_new(merges, json_stringn(line, (size_t)(stop - line)))) {
+            json_decref(merges);
+            return NULL;
+        }
+    }
+    return merges;
+}
+
+/* Refuses other tokenizers that use the same file names with another meaning. */
+static int check_class(const json_t *config, struct error *err)
+{
+    const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
+
+    if (name && strcmp(name, "GPT2Tokenizer") != 0 && strcmp(name, "GPT2TokenizerFast") != 0)
+        return error_set(err, -EINVAL,
+                         "tokenizer_config.json: the tokenizer is a %.40s, which is read from tokenizer.json alone",
+                         name);
+    if (json_is_true(json_object_get(config, "add_prefix_space")))
+        return error_set(err, -EINVAL,
+                         "tokenizer_config.json: add_prefix_space is not supported without tokenizer.json");
+    return 0;
+}
+
+/* Opens GPT-2's added tokens: its one special token, which is in the vocabulary, and those of added_tokens.json. */
+static int open_added(struct client_tokenizer *t, const json_t *vocab, json_t *added, struct error *err)
+{
+    static const char end[] = "<|endoftext|>";
+    json_t *list = json_array(), *id = json_object_get(vocab, end);
+    const char *text;
+    int rc = 0;
+
+    if (id && !json_object_get(added, end))
+        rc = json_array_append_new(list, json_pack("{sssO}", "content", end, "id", id));
+    json_object_foreach(added, text, id)
+    {
+        rc = rc || json_array_append_new(list, json_pack("{sssO}", "content", text, "id", id));
+    }
+    rc = rc || !list ? error_set(err, -ENOMEM, "out of memory") : tokenizer_added_open(t, list, err);
+    json_decref(list);
+    return rc;
+}
+
+int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
+{
+    json_t *vocab = NULL, *added = NULL, *config = NULL, *merges = NULL;
+    size_t n;
+    const char *text = client_side_find(side, "merges.txt", &n);
+    int rc = read_object(&vocab, side, "vocab.json", err);
+
+    if (!rc && (!vocab || !text))
+        rc = error_set(err, -EINVAL, "%s is there, but %s is missing", vocab ? "vocab.json" : "merges.txt",
+                       vocab ? "merges.txt" : "vocab.json");
+    if (!rc)
+        rc = read_object(&added, side, "added_tokens.json", err);
+    if (!rc)
+        rc = read_object(&config, side, "tokenizer_config.json", err);
+    if (!rc)
+        rc = check_class(config, err);
+    if (!rc) {
+        merges = read_merges(text, n);
+        t->unknown = CLIENT_NO_TOKEN;
+        rc = merges ? tokenizer_gpt2_steps(t, err) : error_set(err, -ENOMEM, "out of memory");
+    }
+    if (!rc && (rc = tokenizer_build(t, vocab, merges, added, vocabulary, err)) != 0)
+        error_prefix(err, "vocab.json and merges.txt");
+    if (!rc)
+        rc = open_added(t, vocab, added, err);
+    json_decref(vocab);
+    json_decref(added);
+    json_decref(config);
+    json_decref(merges);
+    return rc;
+}

@@ -1,0 +1,207 @@
+#include "client/text/tokenizer/pattern.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char tokenizer_gpt2_pattern[] =
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* PCRE2's own \s adds U+180E. */
+#define BLANKS "\\p{Z}\\x{9}-\\x{d}\\x{85}"
+
+enum {
+    MAX_STEPS = 10000000,      /* of backtracking from one position: a tenth of a second */
+    STACK_BYTES = 32 << 10,    /* to begin with */
+    MAX_STACK_BYTES = 1 << 20, /* more than any sensible pattern takes for a word of many MiB */
+};
+
+int tokenizer_matcher_init(struct tokenizer_matcher *matcher, struct error *err)
+{
+    *matcher = (struct tokenizer_matcher){.data = pcre2_match_data_create(1, NULL),
+                                          .context = pcre2_match_context_create(NULL),
+                                          .stack = pcre2_jit_stack_create(STACK_BYTES, MAX_STACK_BYTES, NULL)};
+    if (!matcher->data || !matcher->context) {
+        tokenizer_matcher_free(matcher);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    pcre2_set_match_limit(matcher->context, MAX_STEPS);
+    if (matcher->stack) /* NULL where the JIT is not available */
+        pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
+    return 0;
+}
+
+void tokenizer_matcher_free(struct tokenizer_matcher *matcher)
+{
+    pcre2_match_data_free(matcher->data);
+    pcre2_match_context_free(matcher->context);
+    pcre2_jit_stack_free(matcher->stack);
+    *matcher = (struct tokenizer_matcher){0};
+}
+
+struct translation {
+    char *out;
+    size_t n; /* bytes written */
+};
+
+static void put(struct translation *t, const char *text)
+{
+    const size_t n = strlen(text);
+
+    memcpy(t->out + t->n, text, n);
+    t->n += n;
+}
+
+static int refuse(struct error *err, const char *what)
+{
+    return error_set(err, -EINVAL, "its splitting pattern has %s, which is not supported", what);
+}
+
+/* Translates an escape sequence; returns the number of bytes read. */
+static int translate_escape(struct translation *t, const char *at, bool in_brackets, struct error *err)
+{
+    static const char same[] = "pPrntdDx"; /* followed by a name, in braces or without */
+    char what[8];
+
+    if (at[1] == 's') {
+        put(t, in_brackets ? BLANKS : "[" BLANKS "]");
+        return 2;
+    }
+    if (at[1] == 'S' && !in_brackets) {
+        put(t, "[^" BLANKS "]");
+        return 2;
+    }
+    const bool letter =
+        (at[1] >= 'a' && at[1] <= 'z') || (at[1] >= 'A' && at[1] <= 'Z') || (at[1] >= '0' && at[1] <= '9');
+    if (!at[1] || (letter && !strchr(same, at[1]))) {
+        snprintf(what, sizeof what, "\\%c", at[1] ? at[1] : ' ');
+        return refuse(err, what);
+    }
+    put(t, (const char[]){at[0], at[1], 0});
+    int used = 2;
+    if (strchr("pPx", at[1]) && at[2] == '{') { /* the name, too: its brace is no interval's */
+        while (at[used] && at[used - 1] != '}')
+            put(t, (const char[]){at[used++], 0});
+    }
+    return used;
+}
+
+/* What begins at `at`, outside of an escape sequence, and means something else in PCRE2, or depends on text that has
+ * been tokenised already; NULL: nothing. */
+static const char *find_other(const char *at, bool in_brackets)
+{
+    if (in_brackets)
+        return *at == '[' || strncmp(at, "&&", 2) == 0 ? "brackets in brackets" : NULL;
+    if (strncmp(at, "[]", 2) == 0 || strncmp(at, "[^]", 3) == 0)
+        return "a bracket that closes at once";
+    if (strncmp(at, "(?<=", 4) == 0 || strncmp(at, "(?<!", 4) == 0)
+        return "a look behind";
+    if (strncmp(at, "(*", 2) == 0)
+        return "a verb";
+    if (*at == '^' || *at == '$')
+        return "an anchor";
+    return strncmp(at, "}+", 2) == 0 ? "a possessive interval" : NULL;
+}
+
+static int translate(struct translation *t, const char *pattern, struct error *err)
+{
+    bool in_brackets = false;
+
+    for (const char *at = pattern; *at;) {
+        int used = 1;
+        const char *other = *at == '\\' ? NULL : find_other(at, in_brackets);
+        if (other)
+            return refuse(err, other);
+        if (*at == '\\') {
+            used = translate_escape(t, at, in_brackets, err);
+            if (used < 0)
+                return used;
+        } else if (strncmp(at, "[^", 2) == 0) {
+            in_brackets = true, used = 2;
+            put(t, "[^");
+        } else {
+            in_brackets = *at == '[' || (in_brackets && *at != ']');
+            put(t, (const char[]){*at, 0});
+        }
+        at += used;
+    }
+    t->out[t->n] = 0;
+    return 0;
+}
+
+static int compile(pcre2_code **out, const char *text, uint32_t options, struct error *err)
+{
+    size_t place;
+    int code;
+
+    *out = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | options, &code, &place, NULL);
+    if (!*out) {
+        char why[128];
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+        return error_set(err, -EINVAL, "its splitting pattern cannot be compiled: %s", why);
+    }
+    /* Where the JIT is not available, PCRE2 interprets the pattern. */
+    (void)pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+    return 0;
+}
+
+int tokenizer_pattern_open(pcre2_code **out, const char *pattern, struct error *err)
+{
+    struct translation translation = {.out = malloc(strlen(pattern) * (sizeof BLANKS + 3) + 1)};
+
+    *out = NULL;
+    if (!translation.out)
+        return error_set(err, -ENOMEM, "out of memory");
+    int rc = translate(&translation, pattern, err);
+    if (!rc)
+        rc = compile(out, translation.out, PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, err);
+    free(translation.out);
+    return rc;
+}
+
+int tokenizer_pattern_open_text(pcre2_code **out, const char *text, struct error *err)
+{
+    return compile(out, text, PCRE2_LITERAL, err);
+}
+
+int tokenizer_pattern_find(struct tokenizer_found *out, const pcre2_code *pattern,
+                           const struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
+                           struct error *err)
+{
+    const size_t *found = pcre2_get_ovector_pointer(matcher->data);
+    char why[128];
+
+    assert(at < n);
+    const int rc = pcre2_match(pattern, (PCRE2_SPTR)text, n, at,
+                               PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | (last ? 0 : PCRE2_PARTIAL_HARD), matcher->data,
+                               matcher->context);
+    if (rc == PCRE2_ERROR_NOMATCH) {
+        *out = (struct tokenizer_found){n, n, !last};
+        return 0;
+    }
+    if (rc == PCRE2_ERROR_PARTIAL) {
+        *out = (struct tokenizer_found){found[0], found[0], true};
+        return 0;
+    }
+    if (rc < 0) {
+        pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
+        return error_set(err, -EINVAL, "the tokenizer's splitting pattern fails on this text: %s", why);
+    }
+    assert(found[0] >= at && found[1] > found[0]); /* nothing that resets a match's start has been let through */
+    *out = (struct tokenizer_found){found[0], found[1], false};
+    return 0;
+}
+
+int tokenizer_pattern_word(const pcre2_code *pattern, const struct tokenizer_matcher *matcher, const char *text,
+                           size_t n, size_t at, bool last, size_t *end, struct error *err)
+{
+    struct tokenizer_found found = {0};
+    int rc = tokenizer_pattern_find(&found, pattern, matcher, text, n, at, last, err);
+
+    if (rc)
+        return rc;
+    *end = found.begin > at ? found.begin : found.end; /* text that no match covers is a word, too */
+    return !found.open;
+}

@@ -1,0 +1,56 @@
+/* client/text/tokenizer/pattern.h - regular expressions of tokenizers, matched by PCRE2.
+ *
+ * They are written for Oniguruma or Rust's regex. What these read differently from PCRE2 is translated or refused.
+ * White space is Unicode's White_Space. */
+#ifndef CLIENT_TEXT_TOKENIZER_PATTERN_H
+#define CLIENT_TEXT_TOKENIZER_PATTERN_H
+
+#include "proto/base/error.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Working memory of a match, for one thread; it serves any number of patterns. The stack is bounded, and so is the
+ * number of steps from one starting position: an expression that backtracks forever ends with an error. */
+struct tokenizer_matcher {
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+};
+
+int tokenizer_matcher_init(struct tokenizer_matcher *matcher, struct error *err); /* -ENOMEM */
+void tokenizer_matcher_free(struct tokenizer_matcher *matcher);                   /* safe on a zeroed struct */
+
+/* GPT-2's expression. */
+extern const char tokenizer_gpt2_pattern[];
+
+/* Word characters, in brackets: \w of Rust's regex, which Oniguruma and PCRE2 each read differently. */
+#define TOKENIZER_WORD                                                                                                 \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}" \
+    "\\x{1f170}-\\x{1f189}"
+
+/* Compiles an expression; refuses by name what has no equivalent in PCRE2. -EINVAL, -ENOMEM. Undo: pcre2_code_free. */
+int tokenizer_pattern_open(pcre2_code **out, const char *pattern, struct error *err);
+
+/* The same for a text that stands for itself. */
+int tokenizer_pattern_open_text(pcre2_code **out, const char *text, struct error *err);
+
+struct tokenizer_found {
+    size_t begin, end; /* of the match; begin == end: none begins before `begin` */
+    bool open;         /* more text may change whether a match begins at `begin`, and where it ends */
+};
+
+/* Finds the first match in text (n bytes of UTF-8) from `at` on; an empty one does not count. last: no text follows.
+ * Otherwise the end of a match is found only if no text that follows can move it. -EINVAL. */
+int tokenizer_pattern_find(struct tokenizer_found *out, const pcre2_code *pattern,
+                           const struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
+                           struct error *err);
+
+/* Cuts text into matches and what is between them: sets *end to the end of the word that begins at `at` (< n). Returns
+ * 1; 0 if last is false and the end depends on what follows; -EINVAL. */
+int tokenizer_pattern_word(const pcre2_code *pattern, const struct tokenizer_matcher *matcher, const char *text,
+                           size_t n, size_t at, bool last, size_t *end, struct error *err);
+
+#endif

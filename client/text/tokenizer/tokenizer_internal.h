@@ -1,0 +1,298 @@
+/* client/text/tokenizer/tokenizer_internal.h - a tokenizer's parts, in the order in which text passes them.
+ *
+ *   added     tokens that are looked for in the text as it is
+ *   normal    changes to the text between them
+ *   added     tokens that are looked for in the changed text
+ *   lead      changes to what is left between those
+ *   steps     cut it into words
+ *   model     makes tokens of a word: BPE over bytes or characters, or WordPiece
+ *   ends      tokens before and after a text
+ *   decoding  makes text of tokens again
+ *
+ * Text comes in pieces. Each part hands on what no further text can change, as "open" text, and leaves the rest; the
+ * last piece is "closed". Where a part changes text, it keeps what the next part left. */
+#ifndef CLIENT_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
+#define CLIENT_TEXT_TOKENIZER_TOKENIZER_INTERNAL_H
+
+#include "client/text/tokenizer.h"
+#include "client/text/tokenizer/pattern.h"
+#include "client/text/tokenizer/unicode.h"
+
+struct tokenizer_token {
+    char *text; /* (n) bytes, in the tokenizer's block; NULL: this id has no token */
+    uint32_t n, n_shown;
+    const char *shown; /* (n_shown), borrowed: what is decoded instead: an added token in its normal form; or NULL */
+    bool special;      /* an added token that a decoder may leave out */
+};
+
+/* Ids by their text: 1 + id at the text's hash, or the next free place; 0: empty. */
+struct tokenizer_map {
+    uint32_t *places; /* (mask + 1), owned */
+    size_t mask;
+};
+
+/* left and right merge into id; lower ranks merge first. */
+struct tokenizer_merge {
+    uint32_t left, right, rank, id; /* rank UINT32_MAX: an empty slot of the table */
+};
+
+/* A text that is a token wherever it occurs; lstrip and rstrip absorb the whitespace before and after it; a single word
+ * has no word character beside it. */
+struct tokenizer_added {
+    char *text; /* (n), owned */
+    size_t n;
+    uint32_t id;
+    bool lstrip, rstrip, single_word;
+};
+
+struct tokenizer_set {
+    struct tokenizer_added *tokens; /* (n), by first byte, longest first, then by text */
+    size_t n, longest;              /* longest: bytes of the longest one */
+    uint32_t first[257];            /* index of the first token that begins with a byte */
+    bool lstrip, single_word;       /* at least one has it */
+};
+
+enum tokenizer_change_kind {
+    TOKENIZER_FORM,    /* a normal form */
+    TOKENIZER_LOWER,   /* lower case */
+    TOKENIZER_MARKS,   /* removes marks */
+    TOKENIZER_BERT,    /* any of clean, han, accents, lower */
+    TOKENIZER_REPLACE, /* each `from`, or match of pattern, by `to` */
+    TOKENIZER_PREPEND, /* `to` in front of the text, if there is any */
+    TOKENIZER_LEAD,    /* the same, unless it begins with `to` */
+    TOKENIZER_STRIP    /* white space at the left, the right end */
+};
+
+struct tokenizer_change {
+    enum tokenizer_change_kind kind;
+    enum tokenizer_form form;
+    char *from, *to; /* owned */
+    pcre2_code *pattern;
+    bool left, right;
+    bool clean, han, accents, lower;
+    bool first; /* LEAD: only where the whole text begins */
+};
+
+/* Changes, in their order. */
+struct tokenizer_changes {
+    struct tokenizer_change *list; /* (n), owned */
+    size_t n;
+    bool whole;  /* they need all of the text at once */
+    bool at_cut; /* pieces of the text must begin where tokenizer_changes_cut says */
+};
+
+enum tokenizer_behaviour {
+    TOKENIZER_ISOLATED,
+    TOKENIZER_REMOVED,
+    TOKENIZER_CONTIGUOUS,
+    TOKENIZER_MERGED_WITH_PREVIOUS,
+    TOKENIZER_MERGED_WITH_NEXT
+};
+
+/* A step of cutting text into words: by a pattern, or a change to each word so far. */
+struct tokenizer_step {
+    pcre2_code *pattern; /* NULL: changes */
+    enum tokenizer_behaviour behaviour;
+    bool inverted; /* what lies between two matches counts as a match, and the matches as what lies between */
+    struct tokenizer_changes changes;
+};
+
+enum { TOKENIZER_MAX_STEPS = 16 };
+
+enum tokenizer_decode_kind {
+    TOKENIZER_DECODE_REPLACE,   /* each `from` by `to` */
+    TOKENIZER_DECODE_FALLBACK,  /* <0xE2><0x82><0xAC> by the characters that these bytes are */
+    TOKENIZER_DECODE_FUSE,      /* all tokens so far are one */
+    TOKENIZER_DECODE_STRIP,     /* up to `start` times `from` at the left of a token, `stop` times at its right */
+    TOKENIZER_DECODE_METASPACE, /* `from` is a blank; in the first token it is nothing if `drops` */
+    TOKENIZER_DECODE_WORDPIECE, /* a blank before each token but the first; after `from`, nothing */
+    TOKENIZER_DECODE_JOIN       /* a blank before each token but the first */
+};
+
+struct tokenizer_decode {
+    enum tokenizer_decode_kind kind;
+    char *from, *to; /* owned */
+    size_t start, stop;
+    bool drops, cleans;
+};
+
+/* Cache of words and their tokens, indexed by the word's hash; a new word replaces the old one. Most words of a text
+ * are short and frequent: 2^15 entries (1.8 MB) serve 9 of 10. */
+struct tokenizer_word {
+    uint8_t n_bytes, n_ids; /* n_bytes 0: empty */
+    uint8_t bytes[22];
+    uint32_t ids[8];
+};
+
+enum { TOKENIZER_CACHE_BITS = 15 };
+
+/* Text that has been changed and not been used up yet, of a segment that more pieces may follow. */
+struct tokenizer_held {
+    struct tokenizer_text text;
+    bool begun;      /* the segment has given some text already */
+    bool first;      /* what is held begins the whole text */
+    uint32_t before; /* the character before what is looked at; 0: none */
+};
+
+/* Working memory, for one thread: for merging a word its tokens as a linked list, and a heap of the pairs that can
+ * merge; for text in pieces what is held. */
+struct tokenizer_work {
+    struct tokenizer_word *cache; /* (1 << TOKENIZER_CACHE_BITS) */
+    uint32_t *ids, *next, *prev;  /* (cap) */
+    struct tokenizer_pair {
+        uint64_t order; /* rank << 32 | position of the left token */
+        uint32_t id;    /* the merged token */
+    } * heap;           /* (3 * cap) */
+    size_t cap, n_heap;
+    struct tokenizer_matcher matcher;
+    struct tokenizer_held held[2];
+    bool begun;                                         /* some of the whole text has been used */
+    struct tokenizer_text between[2];                   /* between two changes */
+    struct tokenizer_text changed[TOKENIZER_MAX_STEPS]; /* a word after the changes of a step */
+};
+
+struct client_tokenizer {
+    bool is_bytes, shared;          /* shared: all but the working memory is another's */
+    struct tokenizer_token *tokens; /* (n_tokens), by id */
+    uint32_t n_tokens;
+    char *block; /* bytes of all tokens */
+    struct tokenizer_map map;
+    struct tokenizer_set added[2]; /* looked for in the text as it is; in the changed text */
+    struct tokenizer_changes normal, lead;
+    struct tokenizer_step *steps; /* (n_steps) */
+    size_t n_steps;
+
+    bool byte_level;     /* tokens are runs of bytes; else of characters */
+    bool word_piece;     /* the model is WordPiece; else BPE */
+    bool no_bytes;       /* no token stands for a byte */
+    bool takes_whole;    /* a word that is a token is not merged */
+    bool fuses;          /* a run of unknown characters is one token */
+    uint32_t unknown;    /* its token, or CLIENT_NO_TOKEN */
+    uint32_t bytes[256]; /* the token of each byte; for characters without a token, CLIENT_NO_TOKEN if it has none */
+    struct tokenizer_merge *merges; /* (merge_mask + 1) */
+    size_t merge_mask, n_merges;
+    uint64_t *joined; /* (joined_mask + 1 bits): pairs of characters within tokens; NULL: words are not cut there */
+    uint32_t joined_mask;
+    char *continuing; /* WordPiece: begins each token of a word but the first; owned */
+    size_t most_characters;
+
+    uint32_t end, *ends[2], n_ends[2];
+    struct tokenizer_decode *decoding; /* (n_decoding); without any a token's bytes are its text */
+    size_t n_decoding;
+    struct tokenizer_work work;
+};
+
+/* ---- What files say: each -EINVAL with a sentence, -ENOMEM ---- */
+
+/* Fills in everything but the end token from tokenizer.json (n bytes), or from GPT-2's files. */
+int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, uint32_t vocabulary, struct error *err);
+int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err);
+
+/* A step's type, for a sentence; true for what means "nothing". */
+const char *tokenizer_type(const json_t *object);
+bool tokenizer_is_nothing(const json_t *value);
+
+/* Refuses a part of a tokenizer by name. */
+int tokenizer_refuse(struct error *err, const char *part, const char *type);
+
+/* {"String": text} or {"Regex": expression} as a pattern; *text is the former's text, borrowed, or NULL. */
+int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pattern, struct error *err);
+
+int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err);
+int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err);
+int tokenizer_read_ends(struct client_tokenizer *t, const json_t *post_processor, struct error *err);
+int tokenizer_read_decoder(struct client_tokenizer *t, const json_t *decoder, struct error *err);
+
+/* The steps of GPT-2: its pattern, then bytes. */
+int tokenizer_gpt2_steps(struct client_tokenizer *t, struct error *err);
+
+/* ---- Tokens and merges ---- */
+
+/* Builds tokens and merges (NULL: none) from a vocabulary {"token": id, ...} and merges ["a b", ...] or [["a", "b"],
+ * ...], and added tokens {"text": id, ...}. If t->byte_level, vocabulary and merges are in GPT-2's byte letters. */
+int tokenizer_build(struct client_tokenizer *t, json_t *vocabulary, json_t *merges, json_t *added, uint32_t n_ids,
+                    struct error *err);
+
+/* The letter that stands for a byte, as UTF-8, not terminated: GPT-2's table, which has no whitespace. Returns its
+ * length, 1 or 2. */
+unsigned tokenizer_letter(char out[3], unsigned byte);
+
+/* The token of the vocabulary with this text, or CLIENT_NO_TOKEN. */
+uint32_t tokenizer_find_id(const struct client_tokenizer *t, const char *text, size_t n);
+
+/* Makes an empty table for n merges. */
+int tokenizer_merges_init(struct client_tokenizer *t, size_t n, struct error *err);
+void tokenizer_merges_add(struct client_tokenizer *t, const struct tokenizer_merge *merge);
+
+/* The merge of the two tokens, or NULL. */
+const struct tokenizer_merge *tokenizer_find_merge(const struct client_tokenizer *t, uint32_t left, uint32_t right);
+
+/* Bit of `joined` for two characters. Different pairs may share a bit. */
+static inline uint32_t tokenizer_joined_bit(const struct client_tokenizer *t, uint32_t left, uint32_t right)
+{
+    const uint64_t x = ((uint64_t)left << 21 | right) * 0x9E3779B97F4A7C15;
+    return (uint32_t)(x >> 40) & t->joined_mask;
+}
+
+/* True if each byte is the token of its value and nothing else happens: text is then its own tokens. */
+bool tokenizer_is_bytes(const struct client_tokenizer *t);
+
+/* ---- Added tokens, in added.c ---- */
+
+/* Reads tokenizer.json's list; ids were checked, and the normalizer was read. */
+int tokenizer_added_open(struct client_tokenizer *t, const json_t *list, struct error *err);
+void tokenizer_added_close(struct tokenizer_set *set);
+
+/* The longest token of the set at the start of text (n bytes), or NULL. */
+const struct tokenizer_added *tokenizer_added_at(const struct tokenizer_set *set, const char *text, size_t n);
+
+/* ---- Changes, in changes.c ---- */
+
+/* Adds a change; takes ownership of what it points to, also on failure. */
+int tokenizer_changes_add(struct tokenizer_changes *changes, struct tokenizer_change change, struct error *err);
+void tokenizer_changes_free(struct tokenizer_changes *changes);
+
+/* Appends what the changes make of text (n bytes), a piece of a segment. begins: nothing came before it; first: not
+ * even in other segments. */
+int tokenizer_changes_apply(struct tokenizer_text *out, const struct tokenizer_changes *changes,
+                            struct tokenizer_work *work, const char *text, size_t n, bool begins, bool first,
+                            struct error *err);
+
+/* The last place in (from, to] where text may be cut into pieces that are changed independently; from: none. */
+size_t tokenizer_changes_cut(const struct tokenizer_changes *changes, const char *text, size_t from, size_t to);
+
+/* ---- Words ---- */
+
+/* A part of a text; first: it begins the whole text. */
+struct tokenizer_segment {
+    const char *text;
+    size_t from, to;
+    bool closed, first;
+};
+
+/* Cuts a segment into words and appends their tokens; *used is where what is left begins: nothing if it is closed. */
+int tokenizer_encode_steps(struct client_tokens *out, size_t *used, struct client_tokenizer *t, size_t step,
+                           struct tokenizer_segment s, struct error *err);
+void tokenizer_steps_free(struct client_tokenizer *t);
+
+/* End of the first part of text (n bytes) that BPE may tokenise on its own: no token crosses it. n: there is none. */
+size_t tokenizer_word_cut(const struct client_tokenizer *t, const char *text, size_t n);
+
+/* Writes the tokens of a word into work->ids. */
+int tokenizer_word_piece(size_t *n_ids, struct client_tokenizer *t, const char *word, size_t n, struct error *err);
+
+/* Makes room for the tokens of a word of n bytes. */
+int tokenizer_work_reserve(struct tokenizer_work *work, size_t n, struct error *err);
+int tokenizer_work_init(struct tokenizer_work *work, struct error *err);
+void tokenizer_work_free(struct tokenizer_work *work);
+
+/* As client_tokenizer_encode, for whole characters. */
+int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
+                          size_t n, bool last, struct error *err);
+
+/* Forgets what is held of a text. */
+void tokenizer_forget(struct tokenizer_work *work);
+
+void tokenizer_decoding_free(struct client_tokenizer *t);
+
+#endif

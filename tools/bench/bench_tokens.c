@@ -1,0 +1,227 @@
+/* tools/bench/bench_tokens.c - a model's tokenizer over a file: its speed, and for tests/oracle/tokens.py what it makes
+ * of it.
+ *
+ * The file's texts are separated by the byte 0xFF, which UTF-8 does not have. Each thread takes the next text that none
+ * has taken, and tokenises it. With --ids, writes for each text the number of its tokens and the tokens, all u32,
+ * without what the tokenizer puts before and after a text; with --texts, each text decoded from those tokens, and 0xFF. */
+#include "client/text/side.h"
+#include "client/text/tokenizer.h"
+#include "client/text/utf8.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct text {
+    const char *bytes;
+    size_t n;
+    struct client_tokens tokens;
+    int rc;
+};
+
+struct work {
+    struct text *texts;
+    size_t n;
+    size_t piece; /* bytes given to the tokenizer at once; 0: all of a text */
+    atomic_size_t next;
+};
+
+struct thread {
+    struct work *work;
+    struct client_tokenizer *tokenizer;
+    pthread_t id;
+};
+
+static void fail(const char *what, const char *why)
+{
+    fprintf(stderr, "bench_tokens: %s: %s\n", what, why);
+    exit(1);
+}
+
+static char *read_file(const char *name, size_t *n)
+{
+    FILE *file = fopen(name, "rb");
+    char *text = NULL;
+
+    *n = 0;
+    for (size_t got = 1; file && got > 0; *n += got) {
+        text = realloc(text, *n + (1 << 20));
+        if (!text)
+            fail(name, "out of memory");
+        got = fread(text + *n, 1, 1 << 20, file);
+    }
+    if (!file || ferror(file))
+        fail(name, strerror(errno));
+    fclose(file);
+    return text;
+}
+
+static void split(struct work *work, const char *bytes, size_t n)
+{
+    for (const char *at = bytes, *end = bytes + n; at <= end;) {
+        const char *mark = memchr(at, 0xFF, (size_t)(end - at));
+        if (work->n % 1024 == 0)
+            work->texts = realloc(work->texts, (work->n + 1024) * sizeof *work->texts);
+        if (!work->texts)
+            fail("texts", "out of memory");
+        work->texts[work->n++] = (struct text){.bytes = at, .n = (size_t)((mark ? mark : end) - at)};
+        if (!mark)
+            return;
+        at = mark + 1;
+    }
+}
+
+static int encode(struct client_tokenizer *t, struct text *text, size_t piece)
+{
+    size_t at = 0, end, used;
+    int rc;
+
+    do {
+        end = piece == 0 || text->n - at <= piece ? text->n : at + piece;
+        do {
+            rc = client_tokenizer_encode(&text->tokens, &used, t, text->bytes + at, end - at, end == text->n, NULL);
+            at += used;
+            end = end + piece < text->n ? end + piece : text->n; /* a piece that was too short to cut grows */
+        } while (!rc && used == 0 && at < text->n);
+    } while (!rc && at < text->n);
+    return rc;
+}
+
+static void *run(void *argument)
+{
+    struct thread *thread = argument;
+    struct work *work = thread->work;
+
+    for (size_t i; (i = atomic_fetch_add(&work->next, 1)) < work->n;) {
+        work->texts[i].tokens.n = 0;
+        work->texts[i].rc = encode(thread->tokenizer, &work->texts[i], work->piece);
+    }
+    return NULL;
+}
+
+static double run_threads(struct work *work, const struct client_tokenizer *t, size_t n_threads)
+{
+    struct thread *threads = calloc(n_threads, sizeof *threads);
+    struct timespec since, now;
+
+    if (!threads)
+        fail("threads", "out of memory");
+    work->next = 0;
+    for (size_t i = 0; i < n_threads; i++) {
+        threads[i].work = work;
+        if (client_tokenizer_share(&threads[i].tokenizer, t, NULL))
+            fail("tokenizer", "out of memory");
+    }
+    clock_gettime(CLOCK_MONOTONIC, &since);
+    for (size_t i = 1; i < n_threads; i++) {
+        if (pthread_create(&threads[i].id, NULL, run, &threads[i]))
+            fail("threads", "cannot be started");
+    }
+    run(&threads[0]);
+    for (size_t i = 1; i < n_threads; i++)
+        pthread_join(threads[i].id, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    for (size_t i = 0; i < n_threads; i++)
+        client_tokenizer_close(threads[i].tokenizer);
+    free(threads);
+    return (double)(now.tv_sec - since.tv_sec) + (double)(now.tv_nsec - since.tv_nsec) / 1e9;
+}
+
+static void write_ids(const struct work *work, const char *name)
+{
+    FILE *file = fopen(name, "wb");
+
+    for (size_t i = 0; file && i < work->n; i++) {
+        const struct text *text = &work->texts[i];
+        const uint32_t n = text->rc ? UINT32_MAX : (uint32_t)text->tokens.n;
+        fwrite(&n, sizeof n, 1, file);
+        if (!text->rc)
+            fwrite(text->tokens.ids, sizeof n, n, file);
+    }
+    if (!file || fclose(file))
+        fail(name, strerror(errno));
+}
+
+/* Decodes one token at a time, as they come when a text is generated. */
+static void write_texts(const struct work *work, const struct client_tokenizer *t, const char *name)
+{
+    FILE *file = fopen(name, "wb");
+
+    for (size_t i = 0; file && i < work->n; i++) {
+        const struct client_tokens *tokens = &work->texts[i].tokens;
+        struct client_decoder *decoder;
+        const char *bytes;
+        size_t n;
+        if (client_decoder_open(&decoder, t, NULL))
+            fail("decoder", "out of memory");
+        for (size_t k = 0; k <= tokens->n; k++) {
+            const bool last = k == tokens->n;
+            if (client_decoder_push(decoder, &bytes, &n, last ? NULL : &tokens->ids[k], !last, true, last, NULL))
+                fail("decoder", "out of memory");
+            fwrite(bytes, 1, n, file);
+        }
+        fputc(0xFF, file);
+        client_decoder_close(decoder);
+    }
+    if (!file || fclose(file))
+        fail(name, strerror(errno));
+}
+
+int main(int argc, char **argv)
+{
+    static const char usage[] =
+        "usage: bench_tokens MODEL FILE [--threads N] [--rounds N] [--piece BYTES] [--ids OUT] [--texts OUT]";
+    size_t n_threads = 1, rounds = 1, n = 0, n_tokens = 0;
+    const char *ids = NULL, *texts = NULL;
+    struct client_tokenizer *t = NULL;
+    struct work work = {0};
+    struct error err = {""};
+    json_t *side;
+    double best = 0;
+
+    if (argc < 3)
+        fail("misuse", usage);
+    for (int i = 3; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--threads") == 0)
+            n_threads = strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--rounds") == 0)
+            rounds = strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--piece") == 0)
+            work.piece = strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--ids") == 0)
+            ids = argv[i + 1];
+        else if (strcmp(argv[i], "--texts") == 0)
+            texts = argv[i + 1];
+        else
+            fail("misuse", usage);
+    }
+    if (n_threads == 0 || client_side_read(&side, argv[1], &err) ||
+        client_tokenizer_open(&t, side, UINT32_MAX - 1, &err) || !t)
+        fail(argv[1], err.text[0] ? err.text : "no tokenizer");
+    json_decref(side);
+    char *bytes = read_file(argv[2], &n);
+    split(&work, bytes, n);
+    for (size_t i = 0; i < rounds; i++) {
+        const double seconds = run_threads(&work, t, n_threads);
+        best = i == 0 || seconds < best ? seconds : best;
+    }
+    for (size_t i = 0; i < work.n; i++)
+        n_tokens += work.texts[i].tokens.n;
+    printf("{\"bytes\": %zu, \"texts\": %zu, \"tokens\": %zu, \"threads\": %zu, \"seconds\": %.6f}\n", n, work.n,
+           n_tokens, n_threads, best);
+    if (ids)
+        write_ids(&work, ids);
+    if (texts)
+        write_texts(&work, t, texts);
+    for (size_t i = 0; i < work.n; i++)
+        free(work.texts[i].tokens.ids);
+    free(work.texts);
+    free(bytes);
+    client_tokenizer_close(t);
+    return 0;
+}
