@@ -87,7 +87,8 @@ struct eps_train_options {
     enum eps_order order;
 
     /* Between files of text, and between texts of .jsonl. EPS_SEPARATOR_EOS: the tokenizer's end token, the default if
-     * it has one. EPS_SEPARATOR_NONE: nothing between files, a newline after each text of .jsonl. */
+     * it has one. EPS_SEPARATOR_NONE: nothing between files, a newline after each text of .jsonl. Either way, tokens
+     * that the tokenizer itself puts before and after a text (Llama 3's <|begin_of_text|>) are there. */
     enum eps_separator separator;
     uint64_t seed; /* below 2^63; UINT64_MAX: 0 */
 
@@ -382,8 +383,9 @@ struct eps_generate_options {
     const char *connect, *programs;
     const char *device;
     uint64_t device_mem;
-    /* (prompt_bytes) UTF-8 text. NULL or empty: prompt_ids; without these, generation begins after an end-of-text
-     * token, or after a newline if the tokens are bytes. */
+    /* (prompt_bytes) UTF-8 text. NULL or empty: prompt_ids; without these, generation begins after the tokens
+     * that the tokenizer puts before a text, else after an end-of-text token, or after a newline if the tokens are
+     * bytes. Those tokens also precede a prompt. */
     const char *prompt;
     size_t prompt_bytes;
     const uint32_t *prompt_ids; /* (n_prompt_ids) token ids instead of a text */

@@ -6,8 +6,8 @@
 #include "client/eps.h"
 #include "client/ask/forward.h"
 #include "client/text/sample.h"
-#include "client/text/utf8.h"
 #include "client/text/tokenizer.h"
+#include "client/text/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -25,8 +25,8 @@ struct generate {
     struct client_job job;
     struct client_tokenizer *tokenizer; /* NULL: the model has none */
     struct client_sampler sampler;
-    struct client_stream stream;
-    uint32_t *prompt; /* (n_prompt) */
+    struct client_decoder *decoder; /* NULL without a tokenizer */
+    uint32_t *prompt;               /* (n_prompt) */
     size_t n_prompt;
     uint32_t *window; /* (n_window of most_window), owned: the last tokens, which the model sees */
     uint32_t n_window, most_window;
@@ -57,14 +57,21 @@ static int check_ids(const struct generate *g, struct error *err)
     return 0;
 }
 
+/* The prompt begins with what the tokenizer puts before each text, as in transformers. What it puts after a text would
+ * end it. */
 static int encode(struct generate *g, const char *text, size_t n, struct error *err)
 {
     struct client_tokens tokens = {0};
-    size_t used;
-    int rc = client_tokenizer_encode(&tokens, &used, g->tokenizer, text, n, true, err);
+    size_t used, n_begins;
+    const uint32_t *begins = client_tokenizer_begins(g->tokenizer, &n_begins);
+    int rc = n_begins > 0 ? client_tokens_add(&tokens, begins, n_begins, err) : 0;
 
+    if (!rc)
+        rc = client_tokenizer_encode(&tokens, &used, g->tokenizer, text, n, true, err);
     g->prompt = tokens.ids;
     g->n_prompt = tokens.n;
+    if (!rc && tokens.n == 0)
+        return error_set(err, -EINVAL, "the tokenizer makes no token of the prompt");
     return rc;
 }
 
@@ -84,21 +91,23 @@ static int encode_prompt(struct generate *g, struct error *err)
     return encode(g, o->prompt, o->prompt_bytes, err);
 }
 
-/* Without a prompt, begins after an end token; a byte model begins after a newline. */
+/* Without a prompt, begins as a text begins: after what the tokenizer puts before each text, else after an end token; a
+ * byte model begins after a newline. */
 static int begin_anywhere(struct generate *g, struct error *err)
 {
     const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
+    struct client_tokens tokens = {0};
+    size_t n = 0;
+    const uint32_t *begins = g->tokenizer ? client_tokenizer_begins(g->tokenizer, &n) : NULL;
 
     if (!g->tokenizer)
         return error_set(err, -EDOM, "--ids is needed because the model has no tokenizer");
-    if (end == CLIENT_NO_TOKEN)
+    if (n == 0 && end == CLIENT_NO_TOKEN)
         return encode(g, "\n", 1, err);
-    g->prompt = malloc(sizeof *g->prompt);
-    if (!g->prompt)
-        return error_set(err, -ENOMEM, "out of memory");
-    g->prompt[0] = end;
-    g->n_prompt = 1;
-    return 0;
+    int rc = client_tokens_add(&tokens, n > 0 ? begins : &end, n > 0 ? n : 1, err);
+    g->prompt = tokens.ids;
+    g->n_prompt = tokens.n;
+    return rc;
 }
 
 static int make_prompt(struct generate *g, struct error *err)
@@ -189,20 +198,30 @@ static uint64_t bytes_per_token(const struct generate *g)
     return n * number_bytes(g->forward.model.precision);
 }
 
+/* The decoder sees the prompt first: whether a token begins with a blank may depend on what precedes it. */
+static int open_decoder(struct generate *g, struct error *err)
+{
+    const char *text;
+    size_t n;
+
+    if (!g->tokenizer)
+        return 0;
+    int rc = client_decoder_open(&g->decoder, g->tokenizer, err);
+    return rc ? rc : client_decoder_push(g->decoder, &text, &n, g->prompt, g->n_prompt, false, false, err);
+}
+
 static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct error *err)
 {
-    const char *bytes = "", *text = NULL;
-    size_t n_bytes = 0, n = 0;
+    const char *text = NULL;
+    size_t n = 0;
+    int rc = 0;
 
     if (!g->events->on_token)
         return 0;
-    if (g->tokenizer && !ended)
-        bytes = client_tokenizer_decode(g->tokenizer, id, &n_bytes);
-    if (!bytes) /* the vocabulary may exceed the tokenizer's tokens */
-        bytes = "", n_bytes = 0;
-    int rc = g->tokenizer ? client_stream_push(&g->stream, &text, &n, bytes, n_bytes, last, err) : 0;
+    if (g->decoder) /* the vocabulary may exceed the tokenizer's tokens */
+        rc = client_decoder_push(g->decoder, &text, &n, &id, ended ? 0 : 1, true, last, err);
     if (!rc)
-        g->events->on_token(g->user, id, text, n);
+        g->events->on_token(g->user, id, g->decoder && !text ? "" : text, n);
     return rc;
 }
 
@@ -247,6 +266,8 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
         rc = 0;
     if (!rc)
         rc = make_prompt(g, err);
+    if (!rc)
+        rc = open_decoder(g, err);
     if (!rc)
         rc = resolve_length(g, err);
     if (!rc)
@@ -296,7 +317,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     client_job_free(&g->job);
     client_forward_close(&g->forward);
     client_sampler_free(&g->sampler);
-    client_stream_free(&g->stream);
+    client_decoder_close(g->decoder);
     client_tokenizer_close(g->tokenizer);
     free(g->prompt);
     free(g->window);

@@ -77,11 +77,26 @@ static int encode_word(struct tokenising *t, const char *bytes, size_t n, struct
     return rc;
 }
 
-static int add_end(struct tokenising *t, struct error *err)
+/* What the tokenizer puts before each document. */
+static int begin_document(struct tokenising *t, struct error *err)
 {
-    if (t->pass->end == CLIENT_NO_TOKEN)
-        return 0;
-    return client_tokens_add(&t->tokens, &t->pass->end, 1, err);
+    size_t n;
+    const uint32_t *ids = client_tokenizer_begins(t->pass->rules->tokenizer, &n);
+
+    return n > 0 ? client_tokens_add(&t->tokens, ids, n, err) : 0;
+}
+
+/* What the tokenizer puts after each document; then, if another one follows, the end token, unless it is there. */
+static int end_document(struct tokenising *t, bool followed, struct error *err)
+{
+    const uint32_t end = t->pass->end;
+    size_t n;
+    const uint32_t *ids = client_tokenizer_ends(t->pass->rules->tokenizer, &n);
+    int rc = n > 0 ? client_tokens_add(&t->tokens, ids, n, err) : 0;
+
+    if (rc || !followed || end == CLIENT_NO_TOKEN || (n > 0 && ids[n - 1] == end))
+        return rc;
+    return client_tokens_add(&t->tokens, &end, 1, err);
 }
 
 /* Tokenises the first n bytes of t->text, which begins at byte `at` of the file; *used of them were consumed. last: a
@@ -115,7 +130,9 @@ static int encode_piece(struct tokenising *t, uint64_t at, struct error *err)
         const size_t n = (size_t)(mark - t->text);
         int rc = encode_text(t, &used, n, at - t->n_text, true, err);
         if (!rc)
-            rc = add_end(t, err);
+            rc = end_document(t, true, err);
+        if (!rc)
+            rc = begin_document(t, err);
         if (rc)
             return rc;
         drop_front(t, n + 1);
@@ -128,7 +145,7 @@ static int encode_piece(struct tokenising *t, uint64_t at, struct error *err)
 static int tokenise(struct tokenising *t, bool followed, struct error *err)
 {
     uint64_t at = 0;
-    int rc = 0;
+    int rc = t->file->bytes > 0 ? begin_document(t, err) : 0;
 
     while (!rc && at < t->file->bytes) {
         const bool first = at == 0;
@@ -142,9 +159,9 @@ static int tokenise(struct tokenising *t, bool followed, struct error *err)
         if (!rc)
             rc = write_ids(t, err);
     }
-    if (rc || !followed || t->n == 0)
+    if (rc || t->n == 0)
         return rc;
-    rc = add_end(t, err);
+    rc = end_document(t, followed, err);
     return rc ? rc : write_ids(t, err);
 }
 

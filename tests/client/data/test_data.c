@@ -546,6 +546,56 @@ TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     free(text);
 }
 
+static struct client_tokenizer *open_family(const char *name, const char *config)
+{
+    char *text = processes_read(print(TESTS_DIR "/fixtures/tokenizers/%s.json", name));
+    json_t *side = json_pack("{ss, ss}", "tokenizer.json", text, "tokenizer_config.json", config);
+    struct client_tokenizer *t;
+
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 1024, NULL), 0);
+    json_decref(side);
+    free(text);
+    return t;
+}
+
+/* Llama 2 begins each text with <s>, id 1, and ends none: </s>, id 2, stands between two. BERT's [CLS] and [SEP], 2 and
+ * 3, enclose each; where [SEP] is the end token, it is not repeated; [PAD], 0, would follow it. */
+TEST(each_document_begins_and_ends_as_the_tokenizer_says)
+{
+    static const struct {
+        const char *name, *config;
+        uint32_t begin, n_between, between[2], n_last, last; /* between: after one document, before another's begin */
+    } cases[] = {
+        {"llama2", "{\"eos_token\": \"</s>\"}", 1, 1, {2}, 0, 0},
+        {"bert", "{\"eos_token\": \"[SEP]\"}", 2, 1, {3}, 1, 3},
+        {"bert", "{\"eos_token\": \"[PAD]\"}", 2, 2, {3, 0}, 1, 3},
+    };
+    const char *paths[] = {processes_put_text("1.jsonl", "{\"text\": \"a\"}\n{\"text\": \"a\"}\n"),
+                           processes_put_text("2.txt", "a")};
+
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct client_tokenizer *t = open_family(cases[i].name, cases[i].config);
+        const struct client_data_rules rules = {.vocabulary = 1024, .tokenizer = t};
+        struct client_tokens expected = {0};
+        struct client_data data;
+        uint32_t ids[32] = {0};
+        size_t used;
+        for (int document = 0; document < 3; document++) {
+            client_tokens_add(&expected, cases[i].between, document ? cases[i].n_between : 0, NULL);
+            client_tokens_add(&expected, &cases[i].begin, 1, NULL);
+            ck_assert_int_eq(client_tokenizer_encode(&expected, &used, t, "a", 1, true, NULL), 0);
+        }
+        client_tokens_add(&expected, &cases[i].last, cases[i].n_last, NULL);
+        ck_assert_int_eq(open_checked(&data, paths, 2, &rules, NULL), 0);
+        ck_assert_uint_eq(data.n, expected.n);
+        ck_assert_int_eq(client_data_read(&data, ids, 0, data.n, NULL), 0);
+        ck_assert_mem_eq(ids, expected.ids, expected.n * sizeof *ids);
+        client_data_free(&data);
+        free(expected.ids);
+        client_tokenizer_close(t);
+    }
+}
+
 /* The end token stands between texts, not behind the last. */
 TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
 {

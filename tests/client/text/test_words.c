@@ -59,6 +59,25 @@ TEST(a_tokenizer_goes_with_the_model_wherever_that_goes)
     expect("eps train --resume run --steps 5 && cmp " TOKENIZER " run/step-5/tokenizer.json", 0);
 }
 
+/* Llama 2's pipeline: <s> before the prompt, and a blank where a token begins a word, though not in front of a text. */
+TEST(generation_begins_and_decodes_as_the_tokenizer_says)
+{
+    processes_config_with("model/config.json", 1, 2, 16, 64, "\"vocab_size\": 700");
+    expect("cp " TESTS_DIR "/fixtures/tokenizers/llama2.json model/tokenizer.json", 0);
+    expect("eps train --model model/config.json --data text.txt --out run --steps 2 --batch 4 --save-every 0 "
+           "--device-mem 256MiB",
+           0);
+    json_t *object = expect_json("eps generate --model run --tokens 6 --temperature 0 --json", 0);
+    ck_assert_double_eq(json_number_at(object, "prompt_tokens"), 1);
+    json_decref(object);
+    object = expect_json("eps generate --model run --prompt 'Hello world' --tokens 6 --temperature 0 --json", 0);
+    json_t *expected = json_load_file(TESTS_DIR "/fixtures/tokenizers/llama2.expected.json", 0, NULL);
+    const size_t n = json_array_size(json_object_get(expected, "whole"));
+    ck_assert_double_eq(json_number_at(object, "prompt_tokens"), (double)n);
+    json_decref(expected);
+    json_decref(object);
+}
+
 TEST(a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone)
 {
     static const unsigned short ids[400] = {1, 2, 3};
