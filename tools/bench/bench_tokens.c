@@ -181,7 +181,7 @@ int main(int argc, char **argv)
     struct client_tokenizer *t = NULL;
     struct work work = {0};
     struct error err = {""};
-    json_t *side;
+    json_t *side = NULL;
     double best = 0;
 
     if (argc < 3)
