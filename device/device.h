@@ -92,6 +92,7 @@ struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
     size_t n_kv_heads;        /* divides n_heads; 0: n_heads */
     bool full;                /* a query sees all keys; else those up to its own */
+    size_t window;            /* the last so many of these, its own included; 0: all. Not with `full` */
     const uint32_t *lengths;  /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: n_tokens */
     float scale;              /* > 0 */
     const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width) */
@@ -104,10 +105,12 @@ struct device_attention {
 };
 
 /* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys
- * and values to the cache. Each query sees the keys of all positions up to its own. No dropout. */
+ * and values to the cache. Each query sees the keys of all positions up to its own, or the last `window` of them. The
+ * cache holds all positions even so. No dropout. */
 struct device_attention_cached {
     size_t first, n_tokens, n_heads, width;
     size_t n_kv_heads;  /* as in struct device_attention */
+    size_t window;      /* as in struct device_attention */
     size_t n_positions; /* capacity of the cache, at least first + n_tokens */
     float scale;        /* > 0 */
     const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
@@ -326,6 +329,12 @@ static inline size_t device_kv_heads(size_t n_heads, size_t n_kv_heads)
 static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t width)
 {
     return width / n_heads * device_kv_heads(n_heads, n_kv_heads);
+}
+
+/* The most keys that a query of n tokens sees, if it does not see all. */
+static inline size_t device_window(size_t window, size_t n)
+{
+    return window > 0 && window < n ? window : n;
 }
 
 /* Element n of values. */

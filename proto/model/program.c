@@ -150,6 +150,7 @@ int program_attention(struct program *p, int qkv, const struct program_attention
     struct program_operation *op = add_operation(p, PROGRAM_ATTENTION);
 
     assert(p->values[qkv].columns % (n_heads + 2 * n_kv_heads) == 0 && n_heads % n_kv_heads == 0);
+    assert(!attention->full || attention->window == 0);
     op->attention = *attention;
     op->attention.n_kv_heads = n_kv_heads;
     add_input(p, op, qkv);

@@ -117,6 +117,7 @@ struct program_attention_options {
     uint32_t n_heads;
     uint32_t n_kv_heads; /* of keys and values; divides n_heads; 0: n_heads */
     bool full;           /* a query sees all keys; else those up to its own position */
+    uint32_t window;     /* the last so many of these, its own included; 0: all. Not with `full` */
     float scale;         /* of scores */
     bool scale_by_layer; /* and by 1/(layer + 1) */
     struct program_dropout dropout;

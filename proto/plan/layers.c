@@ -5,8 +5,10 @@
 enum plan_attention plan_attention_way(const struct program_attention_options *attention,
                                        const struct plan_setting *setting)
 {
+    const bool slides = attention->window > 0 && attention->window < setting->goal.seq;
     const bool suits = setting->goal.purpose == PLAN_TRAIN && setting->goal.precision == NUMBER_BF16 &&
-                       attention->dropout.p == 0 && attention->n_kv_heads == attention->n_heads && !attention->full;
+                       attention->dropout.p == 0 && attention->n_kv_heads == attention->n_heads && !attention->full &&
+                       !slides;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }

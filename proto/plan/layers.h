@@ -36,7 +36,7 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
 struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t keeping);
 
 /* How the setting's device computes attention's gradient for supported shapes (proto/plan/attention.h): by our kernels
- * if cuDNN cannot, values are fp32, or attention has dropout. */
+ * if cuDNN cannot, values are fp32, or attention has dropout, shared keys or a window shorter than a row. */
 enum plan_attention plan_attention_way(const struct program_attention_options *attention,
                                        const struct plan_setting *setting);
 

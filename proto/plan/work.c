@@ -62,12 +62,23 @@ static double norm_backward(const struct batch *b, double width, double arrays)
     return values(b, (arrays * b->tokens + 1) * width) + moved(b, 8 * b->tokens + 16 * width);
 }
 
+/* Keys that a query sees, on average over a row of n tokens: all, half of them, or with a window, which the first
+ * queries do not fill. */
+static double keys_seen(const struct program_attention_options *attention, double n)
+{
+    const double window = attention->window;
+
+    if (attention->full)
+        return n;
+    return window > 0 && window < n ? window * (1 - window / (2 * n)) : n / 2;
+}
+
 /* columns: of all arrays read and written. */
 static double attention(const struct batch *b, const struct program_operation *op, double width,
                         enum profile_attention direction, double columns, double times)
 {
     const struct plan_setting *s = &b->work->plan->setting;
-    const double operations = times * (op->attention.full ? 4 : 2) * b->tokens * s->goal.seq * width;
+    const double operations = times * 4 * b->tokens * keys_seen(&op->attention, s->goal.seq) * width;
 
     return fmax(operations / b->work->profile->attention_flops[direction][s->goal.precision],
                 values(b, b->tokens * columns) + moved(b, 4 * b->tokens * op->attention.n_heads));

@@ -4,7 +4,8 @@
  * operation moves its bytes at the memory's rate or computes at its own rate, whichever takes longer:
  *
  *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (of the head, for a tile's)
- *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five)
+ *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
+ *               with a window, less: the keys seen
  *   the rest    reads each input once and writes each output once
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *

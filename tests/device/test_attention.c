@@ -1,4 +1,4 @@
-/* Attention in tiles, from a row or from a cache: causal and to all keys, heads that share keys and values. */
+/* Attention in tiles, from a row or from a cache: causal, in a window and to all keys, heads that share keys and values. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
 
@@ -10,11 +10,12 @@ SUITE_LABELS(single, on_cuda_release, on_cudnn)
 /* Sequences of 1, of less than a tile, of exactly one, and ending anywhere in the third; head widths of 1, of no multiple of
  * any vector, and over 64. A CUDA device's tensor cores take heads of 64 and 128, in tiles of 128 queries and 64 keys (32
  * with dropout) forward, of 64 and 64 backward. Heads in groups of 2, of all and of one. length: of the last row, those
- * before it are whole; 0: no lengths. */
+ * before it are whole; 0: no lengths. Windows of one key, of two, of less than a tile, of tiles, of one key more and less,
+ * and of a whole row less one, with rows that see nothing of the first tile of their block. */
 static const struct shape {
     size_t n_rows, n_tokens, n_heads, n_kv_heads, head_width;
     bool full;
-    size_t length;
+    size_t length, window;
     float p;
     bool is_prepared; /* a CUDA device computes it through cuDNN, where that is found and can */
 } shapes[] = {
@@ -43,6 +44,21 @@ static const struct shape {
     {3, 20, 2, 2, 8, .full = true, .length = 7},
     {2, 130, 4, 2, 20, .full = true, .length = 64},
     {2, 70, 6, 3, 64, .full = true, .length = 1, .p = 0.3f},
+    {1, 5, 1, 1, 3, .window = 1},
+    {1, 67, 4, 2, 6, .window = 2, .p = 0.2f},
+    {2, 70, 2, 2, 12, .window = 3},
+    {1, 150, 4, 1, 8, .window = 20, .p = 0.1f},
+    {1, 200, 2, 1, 17, .window = 63},
+    {2, 130, 2, 2, 8, .window = 64},
+    {1, 260, 2, 1, 8, .window = 65},
+    {1, 130, 2, 1, 8, .window = 129},
+    {1, 192, 1, 1, 64, .window = 33},
+    {1, 130, 2, 1, 64, .window = 20, .p = 0.2f},
+    {2, 330, 2, 2, 64, .window = 128},
+    {1, 100, 1, 1, 128, .window = 31},
+    {1, 132, 1, 1, 128, .window = 1},
+    {1, 133, 1, 1, 128, .window = 2, .p = 0.2f},
+    {1, 300, 4, 2, 128, .window = 65},
 };
 enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ROW = 5 };
 
@@ -79,6 +95,7 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .width = s->n_heads * s->head_width,
                                               .n_kv_heads = s->n_kv_heads,
                                               .full = s->full,
+                                              .window = s->window,
                                               .lengths = s->length ? (void *)call_given : NULL,
                                               .scale = scale,
                                               .dropout = {s->p, key, FIRST_ROW}}};
@@ -161,8 +178,10 @@ static bool is_left_out(void)
 
 static bool suits(const struct shape *s)
 {
+    const size_t keys = s->window && s->window + 64 < s->n_tokens ? s->window + 64 : s->n_tokens;
+
     return (s->is_prepared || !is_left_out()) &&
-           backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * s->n_tokens * s->n_heads * s->head_width));
+           backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * keys * s->n_heads * s->head_width));
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)
@@ -207,6 +226,29 @@ TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
                      gradient->n * number_bytes(all.test.type));
 }
 
+/* Neither forward nor backward; windows longer than a row are as good as none. */
+TEST_EACH(a_window_of_a_whole_row_changes_no_bit, N_CASES)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    const size_t windows[] = {s->n_tokens, s->n_tokens + 1, UINT32_MAX};
+    struct attention none = attention_of(s, _i % NUMBER_TYPES);
+
+    if (s->full || s->window || s->is_prepared || !suits(s))
+        return;
+    none.test.call.kind = CALL_attention_backward, none.test.before = run_both;
+    for (int i = 0; i < COUNT(windows); i++) {
+        struct attention whole = none;
+        whole.test.call.attention.window = windows[i];
+        call_make(&whole.test);
+        if (i == 0)
+            call_make(&none.test), call_once(&none.test);
+        call_once(&whole.test);
+        const struct call_array *gradient = call_find(&none.test, "qkv_gradient");
+        ck_assert_mem_eq(call_get(gradient), whole.test.host.attention.qkv_gradient,
+                         gradient->n * number_bytes(none.test.type));
+    }
+}
+
 /* Scores of 1000 and -1000 would overflow an exponential that is not taken relative to the largest. */
 static void draw_large(struct call_test *test)
 {
@@ -234,14 +276,18 @@ TEST_EACH(attention_holds_large_scores, NUMBER_TYPES)
 /* ---- from a cache of keys and values ---- */
 
 /* Positions kept room for, tokens before, tokens at once: one query alone, at both sides of a tile's end; a few that cross
- * it; more than a tile; a CUDA device has chunks of 128 positions, and 1 query or 4 a block. */
+ * it; more than a tile; a CUDA device has chunks of 128 positions, and 1 query or 4 a block. Windows that end within a
+ * tile and with one, within a chunk and behind one, that are shorter than a call, and longer than all. */
 static const struct cached_shape {
-    size_t n_positions, first, n, n_heads, n_kv_heads, head_width;
+    size_t n_positions, first, n, n_heads, n_kv_heads, head_width, window;
 } cached_shapes[] = {
-    {1, 0, 1, 1, 1, 1},      {9, 0, 9, 3, 3, 4},      {9, 8, 1, 3, 3, 4},       {70, 63, 1, 2, 2, 3},
-    {70, 64, 1, 2, 2, 3},    {90, 60, 10, 1, 1, 40},  {200, 130, 1, 2, 2, 64},  {150, 3, 64, 5, 5, 16},
-    {300, 129, 70, 2, 2, 5}, {128, 64, 64, 1, 1, 64}, {256, 255, 1, 2, 2, 100}, {300, 257, 6, 2, 2, 24},
-    {9, 4, 5, 1, 1, 600},    {8, 0, 5, 4, 2, 6},      {133, 125, 5, 4, 2, 64},  {99, 91, 5, 4, 1, 128},
+    {1, 0, 1, 1, 1, 1, 0},       {9, 0, 9, 3, 3, 4, 0},      {9, 8, 1, 3, 3, 4, 0},        {70, 63, 1, 2, 2, 3, 0},
+    {70, 64, 1, 2, 2, 3, 0},     {90, 60, 10, 1, 1, 40, 0},  {200, 130, 1, 2, 2, 64, 0},   {150, 3, 64, 5, 5, 16, 0},
+    {300, 129, 70, 2, 2, 5, 0},  {128, 64, 64, 1, 1, 64, 0}, {256, 255, 1, 2, 2, 100, 0},  {300, 257, 6, 2, 2, 24, 0},
+    {9, 4, 5, 1, 1, 600, 0},     {8, 0, 5, 4, 2, 6, 0},      {133, 125, 5, 4, 2, 64, 0},   {99, 91, 5, 4, 1, 128, 0},
+    {9, 0, 9, 3, 3, 4, 2},       {70, 64, 1, 2, 2, 3, 1},    {90, 60, 10, 1, 1, 40, 5},    {200, 130, 1, 2, 2, 64, 67},
+    {300, 129, 70, 2, 2, 5, 65}, {300, 257, 6, 2, 2, 24, 3}, {300, 254, 6, 4, 2, 24, 130}, {300, 250, 9, 2, 1, 8, 128},
+    {400, 300, 70, 1, 1, 8, 20}, {80, 3, 64, 2, 1, 16, 99},
 };
 enum { N_CACHED = COUNT(cached_shapes) * NUMBER_TYPES };
 
@@ -265,6 +311,7 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
         .n_heads = s->n_heads,
         .width = width,
         .n_kv_heads = s->n_kv_heads,
+        .window = s->window,
         .n_positions = s->n_positions,
         .scale = scale,
         .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions, s->n_kv_heads, kv_width)),
@@ -284,7 +331,7 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
 static void make_cached(struct cached *t, const struct cached_shape *s, int type)
 {
     *t = (struct cached){.shape = *s,
-                         .whole = {1, s->first + s->n, s->n_heads, s->n_kv_heads, s->head_width, .p = 0},
+                         .whole = {1, s->first + s->n, s->n_heads, s->n_kv_heads, s->head_width, .window = s->window},
                          .width = s->n_heads * s->head_width,
                          .stride = (s->n_heads + 2 * s->n_kv_heads) * s->head_width,
                          .each = 5};
@@ -347,11 +394,13 @@ TEST_EACH(how_tokens_and_queries_come_changes_no_bit, N_CACHED)
     }
 }
 
-/* A NaN in one key reaches every later query's output, so that the loss shows it, and no earlier one's; from a cache too. */
-TEST_EACH(attention_passes_nan_on, 2 * NUMBER_TYPES)
+/* A NaN in one key reaches the output of every query that sees it, so that the loss shows it, and no other; from a cache
+ * too. */
+TEST_EACH(attention_passes_nan_on, 4 * NUMBER_TYPES)
 {
-    enum { TOKENS = 130, AT = 70 };
-    static const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10};
+    enum { TOKENS = 130, AT = 70, WINDOW = 40 };
+    const size_t window = _i / NUMBER_TYPES / 2 ? WINDOW : 0;
+    const struct cached_shape shape = {TOKENS, 0, TOKENS, 2, 2, 10, window};
     struct cached t;
 
     make_cached(&t, &shape, _i % NUMBER_TYPES);
@@ -359,7 +408,7 @@ TEST_EACH(attention_passes_nan_on, 2 * NUMBER_TYPES)
     void *out = operation_room(row->type, TOKENS * t.width);
     operation_set(row->type, (void *)(uintptr_t)row->host.attention.qkv, AT * t.stride + t.width,
                   NAN); /* a key's first */
-    if (_i / NUMBER_TYPES)
+    if (_i / NUMBER_TYPES % 2)
         operation_run(&(struct operation){.type = row->type,
                                           .run = run_cached,
                                           .context = &t,
@@ -368,5 +417,6 @@ TEST_EACH(attention_passes_nan_on, 2 * NUMBER_TYPES)
     else
         call_once(row), out = row->host.attention.out;
     for (size_t query = 0; query < TOKENS; query++)
-        ck_assert_int_eq(isnan(operation_get(row->type, out, query * t.width)), query >= AT);
+        ck_assert_int_eq(isnan(operation_get(row->type, out, query * t.width)),
+                         query >= AT && (window == 0 || query < AT + window));
 }

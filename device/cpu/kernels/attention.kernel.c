@@ -22,6 +22,7 @@ struct head {
     size_t stride;                  /* of qkv's rows */
     size_t kv_width;                /* of all heads of keys */
     size_t n_keys;                  /* keys that count, at most n_tokens */
+    size_t window;                  /* keys that a query sees at most */
     const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
     float *scratch; /* this thread's */
@@ -55,6 +56,7 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
         .stride = stride,
         .kv_width = kv_width,
         .n_keys = op->full && op->lengths ? op->lengths[row] : op->n_tokens,
+        .window = device_window(op->window, op->n_tokens),
         .q = first + index * width,
         .k = k,
         .v = k + kv_width,
@@ -135,7 +137,27 @@ static bool is_diagonal(const struct head *head, const size_t place[2])
     return !head->op->full && place[0] == place[1];
 }
 
-/* Columns that the query sees; the others become zeros. */
+/* The first key that a query sees. */
+static size_t first_seen(const struct head *head, size_t query)
+{
+    return query + 1 - cpu_smaller(query + 1, head->window);
+}
+
+/* The first tile of keys that any query of this tile sees. */
+static size_t keys_begin(const struct head *head, size_t query)
+{
+    return first_seen(head, query) / TILE * TILE;
+}
+
+/* Columns of a tile before the first one that the query sees; TILE: it sees none. They become zeros. */
+static size_t tile_unseen(const struct head *head, size_t i, const size_t place[2])
+{
+    const size_t first = first_seen(head, place[0] + i);
+
+    return first > place[1] ? cpu_smaller(TILE, first - place[1]) : 0;
+}
+
+/* End of the columns that the query sees; those from here on become zeros. */
 static size_t tile_seen(const struct head *head, size_t i, const size_t place[2])
 {
     if (is_diagonal(head, place))
@@ -147,6 +169,12 @@ static size_t tile_seen(const struct head *head, size_t i, const size_t place[2]
 static size_t keys_end(const struct head *head, size_t query)
 {
     return head->op->full ? head->n_keys : query + 1;
+}
+
+/* End of the queries that see any of n keys. */
+static size_t queries_end(const struct head *head, size_t key, size_t n)
+{
+    return head->op->full ? head->n_tokens : cpu_smaller(head->n_tokens, key + n - 1 + head->window);
 }
 
 static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
@@ -172,9 +200,11 @@ static void update_max(struct softmax *softmax, const struct head *head, float *
     memcpy(before, softmax->max, sizeof before);
     for (size_t i = 0; i < n; i++) {
         float *row = scores + i * TILE;
-        const size_t columns = tile_columns(i, diagonal);
+        const size_t columns = tile_columns(i, diagonal), unseen = tile_unseen(head, i, place);
         vec max = vec_all(softmax->max[i]);
 
+        for (size_t j = 0; j < unseen; j++)
+            row[j] = -INFINITY;
         for (size_t j = tile_seen(head, i, place); j < columns; j++)
             row[j] = -INFINITY;
         for (size_t j = 0; j < columns; j += VECTOR)
@@ -183,6 +213,9 @@ static void update_max(struct softmax *softmax, const struct head *head, float *
     }
     for (size_t i = 0; i < TILE; i += VECTOR)
         vec_store(softmax->rescale + i, math_exp2((vec_load(before + i) - vec_load(softmax->max + i)) * head->to_log2));
+    for (size_t i = 0; i < n; i++)
+        if (tile_unseen(head, i, place) == TILE)
+            softmax->rescale[i] = 1; /* not the difference of two infinities */
 }
 
 /* Scores become exponentials, times their dropout factors. */
@@ -196,6 +229,10 @@ static void exponentiate(struct softmax *softmax, const struct head *head, float
         const float max = softmax->max[i] * head->to_log2;
         vec sum = vec_load(softmax->sums[i]) * softmax->rescale[i];
 
+        if (tile_unseen(head, i, place) == TILE) {
+            memset(row, 0, TILE * sizeof *row);
+            continue;
+        }
         if (drops)
             draw_factors(head, factors, place[0] + i, place[1]);
         for (size_t j = 0; j < tile_columns(i, diagonal); j += VECTOR) {
@@ -242,19 +279,20 @@ struct forward {
 static void forward_tile(const struct head *head, const struct forward *at, size_t query)
 {
     const size_t n = cpu_smaller(TILE, head->n_tokens - query);
+    const size_t begin = keys_begin(head, query);
     struct softmax softmax = {.max = {0}};
 
     for (size_t i = 0; i < TILE; i++)
         softmax.max[i] = -INFINITY;
     pack(head, at->q, head->q + query * head->stride, head->stride, n);
-    for (size_t key = 0; key < keys_end(head, query); key += TILE) {
+    for (size_t key = begin; key < keys_end(head, query); key += TILE) {
         const size_t place[2] = {query, key};
         const bool diagonal = is_diagonal(head, place);
 
         tile_scores(head, at->scores, at->q, at->transposed + key * head->padded, n, diagonal);
         update_max(&softmax, head, at->scores, n, place);
         exponentiate(&softmax, head, at->scores, n, place);
-        if (key > 0)
+        if (key > begin)
             rescale_rows(&softmax, head, at->out, n);
         product(&(struct product){.a = at->scores,
                                   .a_row = TILE,
@@ -266,7 +304,7 @@ static void forward_tile(const struct head *head, const struct forward *at, size
                                   .m = n,
                                   .n = head->padded,
                                   .depth = cpu_smaller(TILE, head->n_tokens - key),
-                                  .add = key > 0,
+                                  .add = key > begin,
                                   .shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE});
     }
     finish_rows(&softmax, head, at->out, query, n);
@@ -329,8 +367,10 @@ static void softmax_backward(const struct head *head, const struct backward *at,
     for (size_t i = 0; i < n; i++) {
         float *row = at->scores + i * TILE, *gradient = at->score_gradient + i * TILE, factors[TILE];
         const float log2_sum = at->log2_sum[place[0] + i], delta = at->delta[place[0] + i];
-        const size_t columns = tile_columns(i, diagonal);
+        const size_t columns = tile_columns(i, diagonal), unseen = tile_unseen(head, i, place);
 
+        for (size_t j = 0; j < unseen; j++)
+            row[j] = -INFINITY, gradient[j] = 0;
         for (size_t j = tile_seen(head, i, place); j < columns; j++)
             row[j] = -INFINITY, gradient[j] = 0;
         if (drops)
@@ -363,7 +403,7 @@ static void backward_tile(const struct head *head, const struct backward *at, si
 
     sum.a = at->score_gradient, sum.a_row = TILE, sum.a_step = 1;
     sum.b = at->k, sum.c = at->q_gradient + query * head->padded;
-    sum.m = n, sum.depth = n_keys, sum.add = key > 0;
+    sum.m = n, sum.depth = n_keys, sum.add = key > keys_begin(head, query);
     sum.shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE;
     product(&sum);
 
@@ -403,7 +443,7 @@ static void backward_keys(const struct head *head, const struct backward *at, si
     pack_tile(head, at->k, head->k + key * head->stride, head->stride, n);
     transpose(head, at->k_transposed, at->k);
     if (key < head->n_keys)
-        for (size_t query = head->op->full ? 0 : key; query < head->n_tokens; query += TILE)
+        for (size_t query = head->op->full ? 0 : key; query < queries_end(head, key, n); query += TILE)
             backward_tile(head, at, query, key);
     else if (!at->is_next) { /* no query sees them */
         memset(at->k_gradient, 0, n * head->padded * sizeof(float));

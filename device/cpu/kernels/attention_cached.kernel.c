@@ -1,8 +1,9 @@
 /* device/cpu/kernels/attention_cached.kernel.c - attention of a few queries over cached keys and values.
  *
  * The cache is laid out for reading: for each head its keys in transposed tiles of 64, then its values, token by token.
- * So a query reads memory sequentially, and neither transposes nor packs. Tiles and each query's sums begin at position
- * 0, so the division of tokens into calls changes no bit. */
+ * So a query reads memory sequentially, and neither transposes nor packs. Tiles are counted from position 0, and each
+ * query's sums begin with the tile of the first key that it sees, so the division of tokens into calls changes no
+ * bit. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #define PRODUCT_OF_VALUES
@@ -66,18 +67,30 @@ static void append(const struct head *head)
     }
 }
 
+/* The first key that the query at a position sees. */
+static size_t first_seen(const struct head *head, size_t position)
+{
+    return position + 1 - device_window(head->op->window, position + 1);
+}
+
 /* Running softmax of one query, over the keys so far. */
 struct softmax {
     float max;
     float sums[VECTOR]; /* of exponentials, lane by lane */
 };
 
-/* Turns the first `visible` scores of a row into exponentials. Returns the factor of the earlier sums. */
-static float exponentiate(struct softmax *softmax, const struct head *head, float *row, size_t visible)
+/* Turns scores from .. to-1 of a row into exponentials, the others into zeros. Returns the factor of the earlier sums. */
+static float exponentiate(struct softmax *softmax, const struct head *head, float *row, size_t from, size_t to)
 {
     vec max = vec_all(softmax->max), rescale, sum;
 
-    for (size_t j = visible; j < TILE; j++)
+    if (from == TILE) { /* no key so far, so the difference below would be one of infinities */
+        memset(row, 0, TILE * sizeof *row);
+        return 1;
+    }
+    for (size_t j = 0; j < from; j++)
+        row[j] = -INFINITY;
+    for (size_t j = to; j < TILE; j++)
         row[j] = -INFINITY;
     for (size_t j = 0; j < TILE; j += VECTOR)
         max = vec_max(vec_load(row + j), max);
@@ -94,8 +107,15 @@ static float exponentiate(struct softmax *softmax, const struct head *head, floa
     return rescale[0];
 }
 
-/* n queries from `query` on against the keys of one tile. */
-static void attend_tile(const struct head *head, struct softmax *softmax, size_t query, size_t n, size_t key)
+/* Keys of a tile, which begins at `key`, before `end`. */
+static size_t tile_keys(size_t end, size_t key)
+{
+    return end > key ? cpu_smaller(end - key, TILE) : 0;
+}
+
+/* n queries from `query` on against the keys of one tile. first: of their tiles. */
+static void attend_tile(const struct head *head, struct softmax *softmax, size_t query, size_t n, size_t first,
+                        size_t key)
 {
     const size_t position = head->op->first + query, end = position + n;
 
@@ -110,11 +130,10 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
                               .n = TILE,
                               .depth = head->width});
     for (size_t i = 0; i < n; i++) {
-        const size_t seen = position + i + 1; /* keys */
-        const float rescale =
-            exponentiate(&softmax[i], head, head->scores + i * TILE, seen > key ? cpu_smaller(seen - key, TILE) : 0);
+        const size_t from = tile_keys(first_seen(head, position + i), key), to = tile_keys(position + i + 1, key);
+        const float rescale = exponentiate(&softmax[i], head, head->scores + i * TILE, from, to);
         float *sums = head->sums + i * head->padded;
-        for (size_t j = 0; key > 0 && rescale != 1 && j < head->padded; j += VECTOR)
+        for (size_t j = 0; key > first && rescale != 1 && j < head->padded; j += VECTOR)
             vec_store(sums + j, vec_load(sums + j) * rescale);
     }
     product(&(struct product){.a = head->scores,
@@ -127,7 +146,7 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
                               .m = n,
                               .n = head->padded,
                               .depth = cpu_smaller(TILE, end - key),
-                              .add = key > 0});
+                              .add = key > first});
 }
 
 static void attend(const struct head *head)
@@ -135,7 +154,8 @@ static void attend(const struct head *head)
     const struct device_attention_cached *op = head->op;
 
     for (size_t query = 0; query < op->n_tokens; query += TILE) {
-        const size_t n = cpu_smaller(TILE, op->n_tokens - query);
+        const size_t n = cpu_smaller(TILE, op->n_tokens - query), position = op->first + query;
+        const size_t begin = first_seen(head, position) / TILE * TILE;
         struct softmax softmax[TILE];
 
         for (size_t i = 0; i < n; i++) {
@@ -144,8 +164,8 @@ static void attend(const struct head *head)
                 vec_store(head->packed + i * head->padded + j,
                           value_load_n(head->q + (query + i) * head->stride + j, head->width - j));
         }
-        for (size_t key = 0; key < op->first + query + n; key += TILE)
-            attend_tile(head, softmax, query, n, key);
+        for (size_t key = begin; key < position + n; key += TILE)
+            attend_tile(head, softmax, query, n, begin, key);
         for (size_t i = 0; i < n; i++) {
             const float sum = (float)vec_sum(vec_load(softmax[i].sums)), *from = head->sums + i * head->padded;
             value *to = head->out + (query + i) * op->width;
@@ -158,9 +178,9 @@ static void attend(const struct head *head)
 static void cached(struct device *dev, const struct device_attention_cached *op)
 {
     const size_t group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+    const size_t seen = device_window(op->window, op->first + op->n_tokens);
 
-#pragma omp parallel for num_threads(dev->n_threads)                                                                   \
-    schedule(dynamic) if (op->n_tokens * (op->first + op->n_tokens) * 2 * op->width > ENOUGH)
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n_tokens * seen * 2 * op->width > ENOUGH)
     for (size_t first = 0; first < op->n_heads; first += group)
         for (size_t i = 0; i < group; i++) {
             const struct head head = find_head(op, first + i, cpu_thread());

@@ -3,7 +3,8 @@
  * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one
  * tile of queries of one head of one row, over all tiles of keys: scores, their exponentials relative to the largest
  * score so far, and the products with the values, which are rescaled when the largest changes. So no block depends on
- * another. Blocks with the most keys come first in each head. */
+ * another. Blocks with the most keys come first in each head. With a window, tiles that no query of the block sees are
+ * left out. */
 #include "device/cuda/kernels/attention.cuh"
 
 /* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
@@ -24,9 +25,9 @@ template <int HEAD> struct warp_state {
 
 /* Turns scores into exponentials relative to the largest so far, and rescales earlier sums. The first score is of the
  * key `ahead` positions after the warp's first query. */
-template <int HEAD, int TILE_KEYS>
+template <int HEAD, int TILE_KEYS, bool SLIDES>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
-                                    int ahead)
+                                    int ahead, int window)
 {
     const int lane = lane_index();
 
@@ -35,6 +36,13 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
         for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
             const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
             if (ahead + n * 8 + lane % 4 * 2 + place % 2 > m * 16 + place / 2 * 8 + lane / 4)
+                scores[m][n][place] = -INFINITY;
+        }
+    if (SLIDES && ahead + window < 32) /* some key comes before some query's window */
+#pragma unroll
+        for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
+            const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
+            if (ahead + n * 8 + lane % 4 * 2 + place % 2 + window <= m * 16 + place / 2 * 8 + lane / 4)
                 scores[m][n][place] = -INFINITY;
         }
 #pragma unroll
@@ -46,8 +54,10 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
             max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 1));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 2));
+        const bool unseen = SLIDES && max == -INFINITY; /* no key so far: infinities have no difference */
+        const float top = unseen ? 0 : max * to_log2;
         /* exactly 1 if the largest stays; nvcc would fuse the subtraction and leave the product's rounding error */
-        const float top = max * to_log2, rescale = power_of_2((state->max[m][half] - max) * to_log2);
+        const float rescale = unseen ? 1 : power_of_2((state->max[m][half] - max) * to_log2);
         state->max[m][half] = max;
 #pragma unroll
         for (int n = 0; n < TILE_KEYS / 8; n++)
@@ -102,7 +112,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
 }
 
 /* Two blocks leave a thread 255 registers. With that bound ptxas would plan for a few more, and spill. */
-template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const attention a)
+template <int HEAD, bool DROPS, bool SLIDES> __global__ void __maxnreg__(248) attend(const attention a)
 {
     enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
     enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, if there are enough */
@@ -111,9 +121,10 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
+    const int begin = SLIDES ? first_seen(a, query) / TILE_KEYS * TILE_KEYS : 0;
     const bf16 *qkv = (const bf16 *)a.op.qkv;
     const size_t stride = a.stride;
-    const bf16 *keys = share::of(part_of<ANY_KIND>(a, qkv, head, KEYS), 0); /* values lie a.kv_width behind them */
+    const bf16 *keys = share::of(part_of<ANY_KIND>(a, qkv, head, KEYS), begin); /* values lie a.kv_width behind them */
     unsigned char *room = shared_memory<unsigned char>();
     const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
     warp_state<HEAD> state = {};
@@ -122,10 +133,10 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
     for (int i = 0; i < 4; i++)
         state.max[i / 2][i % 2] = -INFINITY;
     tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, part_of<ANY_KIND>(a, qkv, head, QUERIES), query, a.n_tokens);
-    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens);
-    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens);
+    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens - begin);
+    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens - begin);
     copy_commit();
-    for (int key = 0, stage = 0; key < end; key += TILE_KEYS, stage = !stage) {
+    for (int key = begin, stage = 0; key < end; key += TILE_KEYS, stage = !stage) {
         const shared_address k = stages + stage * 2 * BYTES, v = k + BYTES;
         uint32_t drawn[2] = {};
         float scores[2][TILE_KEYS / 8][4] = {};
@@ -141,7 +152,7 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
             keys = share::template fetch<TILE_KEYS>(next, keys, stride, left);
             copy_commit();
         }
-        if (KEEP && key == 0)
+        if (KEEP && key == begin)
 #pragma unroll
             for (int i = 0; i < 2 * HEAD / 16; i++)
                 kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(q, row + i % 2 * 16, i / 2);
@@ -153,7 +164,7 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
                 left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
             tile_multiply_transposed<HEAD, 2, TILE_KEYS>(scores, left, k, step);
         }
-        exponentiate<HEAD, TILE_KEYS>(&state, scores, a.to_log2, key - query - row);
+        exponentiate<HEAD, TILE_KEYS, SLIDES>(&state, scores, a.to_log2, key - query - row, a.window);
         if (DROPS)
             drop<TILE_KEYS>(scores, drawn);
 #pragma unroll
@@ -175,13 +186,14 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
     const int query = (n_tiles - 1 - (int)(blockIdx.x / n_columns % n_tiles)) * PLAIN;
     const unsigned head = blockIdx.x / n_columns / n_tiles;
     const int n_keys = keys_of<K>(a, head), end = is_full<K>(a) ? n_keys : query + 1;
+    const int begin = K == OWN_CAUSAL || is_full<K>(a) ? 0 : first_seen(a, query) / PLAIN * PLAIN;
     const T *qkv = (const T *)a.op.qkv;
     plain_room *room = shared_memory<plain_room>();
     float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
 
     for (int i = 0; i < 4; i++)
         max[i] = -INFINITY;
-    for (int key = 0; key < end; key += PLAIN) {
+    for (int key = begin; key < end; key += PLAIN) {
         float p[4][4];
 
         plain_products(p, room, a, part_of<K>(a, qkv, head, QUERIES), query, part_of<K>(a, qkv, head, KEYS), key);
@@ -191,18 +203,20 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                p[i][j] = key + plain_column() + j > (is_full<K>(a) ? n_keys - 1 : at) ? -INFINITY : p[i][j];
+                p[i][j] = is_seen<K>(a, at, key + plain_column() + j, n_keys) ? p[i][j] : -INFINITY;
                 top = fmaxf(top, p[i][j]);
             }
             for (int far = 8; far > 0; far /= 2)
                 top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, far));
-            const float rescale = exp2f((max[i] - top) * a.to_log2);
+            const bool unseen = K == ANY_KIND && top == -INFINITY; /* no key so far */
+            const float rescale = unseen ? 1 : exp2f((max[i] - top) * a.to_log2);
+            const float base = unseen ? 0 : top * a.to_log2;
             max[i] = top;
             sum[i] *= rescale;
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 out[i][j] *= rescale;
-                p[i][j] = exp2f(p[i][j] * a.to_log2 - top * a.to_log2);
+                p[i][j] = exp2f(p[i][j] * a.to_log2 - base);
                 sum[i] += p[i][j];
                 if (DROPS && !is_kept(a, head, at, key + plain_column() + j))
                     p[i][j] = 0;
@@ -236,16 +250,21 @@ template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q
     return kind_of(a) == OWN_CAUSAL ? launch_plain<T, OWN_CAUSAL>(q, a) : launch_plain<T, ANY_KIND>(q, a);
 }
 
-template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <int HEAD, bool SLIDES> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
     const size_t shared = (TILE_QUERIES + 4 * tile_keys<HEAD>::N) * HEAD * sizeof(bf16);
     const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
-    const auto kernel = a.op.dropout.p > 0 ? attend<HEAD, true> : attend<HEAD, false>;
+    const auto kernel = a.op.dropout.p > 0 ? attend<HEAD, true, SLIDES> : attend<HEAD, false, SLIDES>;
     const cudaError_t rc = allow_shared(kernel, shared);
 
     if (rc != cudaSuccess)
         return rc;
     return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, shared, q->stream, a);
+}
+
+template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+{
+    return attention_slides(a) ? launch_fast<HEAD, true>(q, a) : launch_fast<HEAD, false>(q, a);
 }
 
 extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op)

@@ -16,6 +16,7 @@ struct attention {
     int n_tokens, head_width;
     unsigned n_heads, group; /* group: query heads per key head; unsigned divides faster than size_t */
     size_t kv_width, stride; /* columns of keys, or values; from token to token of qkv */
+    int window;              /* keys that a query sees at most, unless `full` */
     float to_log2;           /* score * to_log2 is the exponent of 2 */
     uint32_t threshold;      /* of dropout */
     float kept_scale;        /* 1/(1-p) */
@@ -35,6 +36,7 @@ inline attention attention_of(const struct device_attention *op)
     a.group = (unsigned)(op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads));
     a.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
     a.stride = op->width + 2 * a.kv_width;
+    a.window = (int)device_window(op->window, op->n_tokens);
     a.to_log2 = (float)((double)op->scale * LOG2_E);
     a.threshold = random_threshold(op->dropout.p);
     a.kept_scale = (float)(1 / (1 - (double)op->dropout.p));
@@ -52,6 +54,12 @@ inline bool attention_is_fast(const struct cuda_queue *q, const struct device_at
     return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->full;
 }
 
+/* True if some query does not see the first key. */
+inline bool attention_slides(const attention &a)
+{
+    return !a.op.full && a.window < a.n_tokens;
+}
+
 /* Rows of a matrix. */
 template <typename T> struct view {
     T *first;
@@ -60,12 +68,13 @@ template <typename T> struct view {
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* Kinds that plain kernels are compiled for: causal without shared keys; or any, which leaves fewer registers. */
+/* Kinds that plain kernels are compiled for: causal without window and shared keys; or any, which leaves fewer
+ * registers. */
 enum kind { OWN_CAUSAL, ANY_KIND };
 
 inline kind kind_of(const attention &a)
 {
-    return a.op.full || a.group > 1 ? ANY_KIND : OWN_CAUSAL;
+    return a.op.full || a.group > 1 || attention_slides(a) ? ANY_KIND : OWN_CAUSAL;
 }
 
 template <kind K> __device__ inline bool is_full(const attention &a)
@@ -88,6 +97,26 @@ template <kind K, typename T> __device__ inline view<T> part_of(const attention 
 template <kind K> __device__ inline int keys_of(const attention &a, unsigned head)
 {
     return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : a.n_tokens;
+}
+
+/* The first key that a query sees, unless `full`. */
+__device__ inline int first_seen(const attention &a, int query)
+{
+    return max(query + 1 - a.window, 0);
+}
+
+/* End of the queries that see any of n keys. */
+__device__ inline int queries_end(const attention &a, int key, int n)
+{
+    return min(a.n_tokens, key + n - 1 + a.window);
+}
+
+/* n_keys: those that count in the row. */
+template <kind K> __device__ inline bool is_seen(const attention &a, int query, int key, int n_keys)
+{
+    if (is_full<K>(a))
+        return key < n_keys;
+    return key <= query && (K == OWN_CAUSAL || key + a.window > query);
 }
 
 template <typename T> __device__ inline view<T> out_of(const attention &a, T *out, unsigned head)

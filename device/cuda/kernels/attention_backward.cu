@@ -108,13 +108,14 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
 
 /* From scores and g: p, for the values' gradient, and s. Element i of sums n is in row lane/4 + i/2*8 and column n*8 +
  * lane%4*2 + i%2. row, column: of the warp's first element, among all tokens. */
-template <bool OF_KEYS, bool DROPS, int COMING>
+template <bool OF_KEYS, bool DROPS, bool SLIDES, int COMING>
 __device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4],
                                         const float (*numbers)[COMING], const float of_rows[2][2], const int place[2],
                                         uint32_t kept)
 {
     const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
     const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + COMING - 1 > place[0];
+    const bool slides = SLIDES && place[OF_KEYS ? 0 : 1] + a.window < (OF_KEYS ? place[1] + COMING : place[0] + 16);
 
 #pragma unroll
     for (int n = 0; n < COMING / 8; n++)
@@ -127,7 +128,7 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
             const float delta = OF_KEYS ? numbers[1][at] : of_rows[1][i / 2];
             float x = power_of_2(fmaf(p[n][i], a.to_log2, -log2_sum));
 
-            if (masks && key > query)
+            if ((masks && key > query) || (slides && key + a.window <= query))
                 x = 0;
             p[n][i] = x;
             if (DROPS) {
@@ -138,14 +139,16 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
         }
 }
 
-template <int HEAD, bool OF_KEYS, bool DROPS>
+template <int HEAD, bool OF_KEYS, bool DROPS, bool SLIDES>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
     enum { STEPS = HEAD / 16, COMING = plan<HEAD, OF_KEYS>::COMING, KEPT = plan<HEAD, OF_KEYS>::KEPT };
     const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
     const unsigned head = blockIdx.x / n_tiles;
     const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
-    const int row = (int)threadIdx.x / WARP * 16, begin = OF_KEYS ? first : 0, end = OF_KEYS ? a.n_tokens : first + 1;
+    const int row = (int)threadIdx.x / WARP * 16, seen = SLIDES ? first_seen(a, first) / COMING * COMING : 0;
+    const int begin = OF_KEYS ? first : seen;
+    const int end = !OF_KEYS ? first + 1 : SLIDES ? queries_end(a, first, TILE) : a.n_tokens;
     const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> sides(a, head);
     room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
     float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
@@ -182,7 +185,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                 i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
             tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
         }
-        softmax_backward<OF_KEYS, DROPS, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
+        softmax_backward<OF_KEYS, DROPS, SLIDES, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
 #pragma unroll
         for (int n = 0; n < COMING / 16; n++) {
             const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
@@ -210,8 +213,12 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
     const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
     const unsigned group = OF_KEYS && K == ANY_KIND ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
     const int n_keys = keys_of<K>(a, from), first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
-    const int begin = OF_KEYS && !is_full<K>(a) ? first : 0;
-    const int end = OF_KEYS ? a.n_tokens : is_full<K>(a) ? n_keys : first + 1;
+    const bool is_whole = K == OWN_CAUSAL || is_full<K>(a); /* without a window */
+    const int seen = is_whole ? 0 : first_seen(a, first) / PLAIN * PLAIN;
+    const int begin = OF_KEYS && !is_full<K>(a) ? first : seen;
+    const int end = OF_KEYS         ? (is_whole ? a.n_tokens : queries_end(a, first, PLAIN))
+                    : is_full<K>(a) ? n_keys
+                                    : first + 1;
     plain_room *room = shared_memory<plain_room>();
     T *gradient = (T *)a.op.qkv_gradient;
     float sums[2][4][4] = {}, scale[4], kept_scale[4];
@@ -230,7 +237,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                 const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
                 const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
                 const size_t number = (size_t)head * a.n_tokens + query;
-                const bool takes_part = (is_full<K>(a) ? key < n_keys : key <= query) && query < a.n_tokens;
+                const bool takes_part = is_seen<K>(a, query, key, n_keys) && query < a.n_tokens;
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
                 const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
 
@@ -256,10 +263,11 @@ template <typename T, int GROUP> static cudaError_t launch_prepare(const struct 
     return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
 }
 
-template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+template <int HEAD, bool OF_KEYS, bool SLIDES>
+static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const auto kernel =
-        a.op.dropout.p > 0 ? attend_backward<HEAD, OF_KEYS, true> : attend_backward<HEAD, OF_KEYS, false>;
+    const auto kernel = a.op.dropout.p > 0 ? attend_backward<HEAD, OF_KEYS, true, SLIDES>
+                                           : attend_backward<HEAD, OF_KEYS, false, SLIDES>;
     const size_t tiles = (a.n_tokens + TILE - 1) / TILE;
     const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, OF_KEYS>));
 
@@ -267,6 +275,11 @@ template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cu
         return rc;
     return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, sizeof(room<HEAD, OF_KEYS>),
                   q->stream, a);
+}
+
+template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+{
+    return attention_slides(a) ? launch_fast<HEAD, OF_KEYS, true>(q, a) : launch_fast<HEAD, OF_KEYS, false>(q, a);
 }
 
 template <typename T, kind K, bool OF_KEYS>

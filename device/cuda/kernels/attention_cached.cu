@@ -1,7 +1,8 @@
 /* device/cuda/kernels/attention_cached.cu - attention of a few queries over cached keys and values.
  *
  * The cache is (2, n_kv_heads, n_positions, head_width): a head's keys, or values, are read sequentially. Positions
- * are processed in chunks counted from 0, and the chunks' results are merged in order. With few queries each chunk has
+ * are processed in chunks counted from 0, and the chunks' results are merged in order, from the chunk of the first key
+ * that the query sees. With few queries each chunk has
  * a block of its own, so that the whole device reads ("flash decoding", Dao et al., 2023), and a second kernel merges.
  * With many queries a block runs over all chunks. Neither this choice nor the other queries of a call change a bit of a
  * query's output, so the division of tokens into calls does not either.
@@ -15,9 +16,16 @@ struct cached {
     struct device_attention_cached op;
     size_t head_width, group, kv_width, stride; /* as in attention.cuh */
     float to_log2;
-    size_t n_chunks;
+    size_t window;                /* keys that a query sees at most */
+    size_t first_chunk, n_chunks; /* the chunks that any query sees */
     float *partial; /* (n_tokens, n_heads, n_chunks, head_width + 2): out, maximum, sum; NULL: blocks merge */
 };
+
+/* The chunk of the first key that the query at a position sees. */
+__host__ __device__ inline size_t first_chunk(size_t position, size_t window)
+{
+    return position < window ? 0 : (position + 1 - window) / CHUNK;
+}
 
 /* V values in one access. */
 template <typename T, int V> struct alignas(V * sizeof(T)) piece {
@@ -125,9 +133,20 @@ __device__ inline void score(const cached &c, room<N> *room, size_t head, size_t
         }
 }
 
-/* Scores become exponentials; 0 for unseen keys. seen: keys that the first query sees; the next ones see one more
- * each. */
-template <int N> __device__ inline void exponentiate(room<N> *room, int seen)
+/* Numbers of a query and of a key, counted from a chunk's first key. */
+__device__ inline bool is_seen(const cached &c, int query, int key)
+{
+    return key <= query && query - key < (int)c.window;
+}
+
+/* True if the query sees any key of the chunk. */
+__device__ inline bool sees_chunk(const cached &c, int query)
+{
+    return query >= 0 && query - (CHUNK - 1) < (int)c.window;
+}
+
+/* Scores become exponentials; 0 for unseen keys. at: of the first query, counted from the chunk's first key. */
+template <int N> __device__ inline void exponentiate(const cached &c, room<N> *room, int at)
 {
     const int lane = (int)threadIdx.x % WARP;
 
@@ -136,7 +155,7 @@ template <int N> __device__ inline void exponentiate(room<N> *room, int seen)
 
         for (int i = 0; i < CHUNK / WARP; i++) {
             const int key = lane + i * WARP;
-            x[i] = key < seen + query ? room->scores[query][key] : -INFINITY;
+            x[i] = is_seen(c, at + query, key) ? room->scores[query][key] : -INFINITY;
             max = fmaxf(max, x[i]);
         }
         max = warp_max(max);
@@ -149,9 +168,9 @@ template <int N> __device__ inline void exponentiate(room<N> *room, int seen)
     }
 }
 
-/* The chunk's outputs, passed to `take`; all threads that are available share each piece. */
+/* The chunk's outputs, passed to `take`; at_first: of the first query, counted from the chunk's first key. All threads that are available share each piece. */
 template <typename T, int V, int N, typename Take>
-__device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t first, int seen, int n, Take take)
+__device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t first, int at_first, int n, Take take)
 {
     for (size_t begin = 0; begin < c.head_width; begin += THREADS * V) {
         const int width = (int)min(c.head_width - begin, (size_t)THREADS * V), pieces = width / V;
@@ -166,7 +185,7 @@ __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t
             for (int query = 0; query < N; query++)
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    if (key < seen + query) /* unseen values may be NaNs */
+                    if (is_seen(c, at_first + query, key)) /* unseen values may be NaNs */
                         sums[query][v] = fmaf(room->scores[query][key], to_float(values.at[v]), sums[query][v]);
         }
 #pragma unroll
@@ -192,7 +211,8 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
     const size_t n_blocks = splits ? c.n_chunks : 1, of_chunks = blockIdx.x % n_blocks;
     const size_t head = blockIdx.x / n_blocks % c.op.n_heads, query = blockIdx.x / n_blocks / c.op.n_heads * N;
     const int n_queries = (int)min((size_t)N, c.op.n_tokens - query);
-    const size_t end = c.op.first + query + n_queries; /* of the keys that the last query sees */
+    const size_t position = c.op.first + query, end = position + n_queries; /* of the keys that the last query sees */
+    const size_t begin = first_chunk(position, c.window);
     const size_t of_keys = head / c.group;
     const T *q = (const T *)c.op.qkv + query * c.stride + head * c.head_width;
     room<N> room(shared_memory<unsigned char>(), c.head_width);
@@ -206,22 +226,26 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
     }
     if (threadIdx.x < N)
         room.all[threadIdx.x] = {-INFINITY, 0};
-    for (size_t chunk = of_chunks; chunk * CHUNK < end; chunk += n_blocks) {
+    for (size_t chunk = c.first_chunk + of_chunks; chunk * CHUNK < end; chunk += n_blocks) {
         const size_t first = chunk * CHUNK;
-        const int n = (int)min((size_t)CHUNK, end - first), seen = (int)(c.op.first + query + 1 - first);
+        const int n = (int)min((size_t)CHUNK, end - first), at_first = (int)position - (int)first;
+
+        if (chunk < begin)
+            continue;
 
         __syncthreads();
         score<T, V, N>(c, &room, of_keys, first, n);
         __syncthreads();
-        exponentiate<N>(&room, seen);
+        exponentiate<N>(c, &room, at_first);
         __syncthreads();
-        weigh<T, V, N>(c, &room, of_keys, first, seen, n, [&](int of, size_t at, float x) {
+        weigh<T, V, N>(c, &room, of_keys, first, at_first, n, [&](int of, size_t at, float x) {
             softmax all = room.all[of];
             float factors[2], *partial = c.partial;
-            if (of >= n_queries || seen + of <= 0)
-                return; /* no query, or none sees the chunk */
+            if (of >= n_queries || !sees_chunk(c, at_first + of))
+                return;
             if (splits) {
-                partial += (((query + of) * c.op.n_heads + head) * c.n_chunks + chunk) * (c.head_width + 2);
+                partial +=
+                    (((query + of) * c.op.n_heads + head) * c.n_chunks + chunk - c.first_chunk) * (c.head_width + 2);
                 partial[at] = x;
                 if (at == 0)
                     partial[c.head_width] = room.chunk[of].max, partial[c.head_width + 1] = room.chunk[of].sum;
@@ -231,7 +255,7 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
             float *out = &room.out[of * c.head_width + at];
             *out = fmaf(x, factors[1], *out * factors[0]);
         });
-        if (threadIdx.x < N && seen + (int)threadIdx.x > 0) {
+        if (threadIdx.x < N && sees_chunk(c, at_first + (int)threadIdx.x)) {
             float factors[2];
             merge(&room.all[threadIdx.x], room.chunk[threadIdx.x], factors);
         }
@@ -248,15 +272,15 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
 template <typename T> __global__ void __launch_bounds__(THREADS) combine(const cached c)
 {
     const size_t token = blockIdx.x / c.op.n_heads, head = blockIdx.x % c.op.n_heads;
-    const size_t n = (c.op.first + token) / CHUNK + 1, stride = c.head_width + 2;
+    const size_t position = c.op.first + token, stride = c.head_width + 2;
     const float *partial = c.partial + blockIdx.x * c.n_chunks * stride;
 
     for (size_t at = threadIdx.x; at < c.head_width; at += THREADS) {
         softmax all = {-INFINITY, 0};
         float out = 0;
 
-        for (size_t i = 0; i < n; i++) {
-            const float *from = partial + i * stride;
+        for (size_t chunk = first_chunk(position, c.window); chunk <= position / CHUNK; chunk++) {
+            const float *from = partial + (chunk - c.first_chunk) * stride;
             float factors[2];
             merge(&all, {from[c.head_width], from[c.head_width + 1]}, factors);
             out = fmaf(from[at], factors[1], out * factors[0]);
@@ -307,6 +331,9 @@ extern "C" cudaError_t cuda_attention_cached(const struct cuda_queue *q, const s
     c.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
     c.stride = op->width + 2 * c.kv_width;
     c.to_log2 = (float)((double)op->scale * 1.4426950408889634);
+    c.window = device_window(op->window, op->first + op->n_tokens);
+    c.first_chunk = first_chunk(op->first, c.window);
     c.n_chunks = (op->first + op->n_tokens + CHUNK - 1) / CHUNK;
+    c.n_chunks -= c.first_chunk;
     return q->type == NUMBER_BF16 ? launch_cached<bf16>(q, c) : launch_cached<float>(q, c);
 }

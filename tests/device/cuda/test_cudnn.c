@@ -245,19 +245,22 @@ TEST_EACH(backward_is_ours_where_the_library_has_none, N_FORWARD_ONLY)
     assert_alike(&theirs, &own);
 }
 
-/* Dropout's bits must be ours, fp32 is not the library's, nor are heads of 4 values. */
-TEST_EACH(the_library_is_not_asked_for_what_it_could_not_do_alike, 3)
+/* Dropout's bits must be ours, fp32 is not the library's, nor are heads of 4 values, and the graphs have no window: one
+ * that is as long as a row is none. */
+TEST_EACH(the_library_is_not_asked_for_what_it_could_not_do_alike, 4)
 {
     static const char *const why[] = {"attention: our own kernels: cuDNN has none in fp32",
                                       "attention: our own kernels: cuDNN's dropout has other bits",
-                                      "attention: our own kernels: cuDNN has none for this shape"};
+                                      "attention: our own kernels: cuDNN has none for this shape",
+                                      "attention: our own kernels: cuDNN is not used for windows"};
     const struct shape narrow = {2, 10, 8, 32};
     const struct cudasim_dnn dnn = library(92501);
     char told[DEVICE_TOLD];
 
     simulated.have_dnn(&dnn);
     struct device *dev = simulated_open(_i == 0 ? NUMBER_FP32 : NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
-    const struct device_attention op = operation(dev, _i == 2 ? &narrow : &small, _i == 1 ? 0.1f : 0);
+    struct device_attention op = operation(dev, _i == 2 ? &narrow : &small, _i == 1 ? 0.1f : 0);
+    op.window = _i == 3 ? 9 : 10;
     simulated.ops->prepare_attention(dev, &op, PLAN_ATTENTION_ORDERED, told);
     ck_assert_str_eq(told, why[_i]);
     const unsigned long before = simulated.count().launches;

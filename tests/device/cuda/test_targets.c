@@ -70,17 +70,23 @@ static void run(struct device *dev, enum number_type type, struct call call, siz
     call_run(simulated.ops, dev, &call);
 }
 
-static void attend(struct device *dev, enum number_type type, size_t n_heads, size_t head_width, float p)
+static void attend(struct device *dev, enum number_type type, size_t n_heads, size_t head_width, size_t window, float p)
 {
     const size_t width = n_heads * head_width;
     struct call call = {.kind = CALL_attention,
-                        .attention = {.n_rows = 1, .n_tokens = 5, .n_heads = n_heads, .width = width, .dropout.p = p}};
+                        .attention = {.n_rows = 1,
+                                      .n_tokens = 5,
+                                      .n_heads = n_heads,
+                                      .width = width,
+                                      .window = window,
+                                      .dropout.p = p}};
 
     run(dev, type, call, 0);
     call.kind = CALL_attention_backward;
     run(dev, type, call, 0);
-    call = (struct call){.kind = CALL_attention_cached,
-                         .attention_cached = {.n_tokens = 3, .n_heads = n_heads, .width = width, .n_positions = 8}};
+    call = (struct call){
+        .kind = CALL_attention_cached,
+        .attention_cached = {.n_tokens = 3, .n_heads = n_heads, .width = width, .window = window, .n_positions = 8}};
     run(dev, type, call, 0);
 }
 
@@ -96,8 +102,10 @@ TEST_EACH(every_operation_has_room, N_TARGETS *NUMBER_TYPES)
 
     simulated.target(targets[_i % N_TARGETS], access(table, R_OK) == 0 ? table : NULL);
     for (int i = 0; i < COUNT(head_widths); i++) {
-        attend(dev, type, 1, head_widths[i], 0);
-        attend(dev, type, 2, head_widths[i], 0.1f);
+        for (size_t window = 0; window <= 2; window += 2) {
+            attend(dev, type, 1, head_widths[i], window, 0);
+            attend(dev, type, 2, head_widths[i], window, 0.1f);
+        }
     }
     for (int i = 0; i < COUNT(calls); i++)
         for (size_t skew = 0; skew <= SKEW; skew += SKEW)

@@ -174,9 +174,9 @@ static void glu(const struct device_glu *op, bool backward)
         }
 }
 
-/* One query of a head: where it, its output, and the first key and value that it sees are. */
+/* One query of a head: where it, its output, and the row's first key and value are; the keys that it sees. */
 struct view {
-    size_t q, out, k, v, stride, head_width, n_keys;
+    size_t q, out, k, v, stride, head_width, from, to;
     size_t number; /* of log_sum_exp */
     size_t row;
 };
@@ -195,28 +195,29 @@ static struct view view_of(const struct device_attention *op, size_t number)
                          .v = k + n_kv_heads * head_width,
                          .stride = stride,
                          .head_width = head_width,
-                         .n_keys = !op->full     ? query + 1
-                                   : op->lengths ? op->lengths[row]
-                                                 : op->n_tokens,
+                         .from = op->window && query >= op->window ? query + 1 - op->window : 0,
+                         .to = !op->full     ? query + 1
+                               : op->lengths ? op->lengths[row]
+                                             : op->n_tokens,
                          .number = number,
                          .row = row};
 }
 
-/* Probabilities p (n_keys); returns the log of the sum of exponentials. */
+/* Probabilities p (n_tokens) of the keys that are seen; returns the log of the sum of exponentials. */
 static double probabilities(double *p, const struct view *view, const struct device_attention *op)
 {
     const double *qkv = op->qkv;
     double max = -INFINITY, sum = 0;
 
-    for (size_t key = 0; key < view->n_keys; key++) {
+    for (size_t key = view->from; key < view->to; key++) {
         p[key] = 0;
         for (size_t d = 0; d < view->head_width; d++)
             p[key] += (double)op->scale * qkv[view->q + d] * qkv[view->k + key * view->stride + d];
         max = fmax(max, p[key]);
     }
-    for (size_t key = 0; key < view->n_keys; key++)
+    for (size_t key = view->from; key < view->to; key++)
         sum += p[key] = exp(p[key] - max);
-    for (size_t key = 0; key < view->n_keys; key++)
+    for (size_t key = view->from; key < view->to; key++)
         p[key] /= sum;
     return max + log(sum);
 }
@@ -234,11 +235,11 @@ static void attention(const struct device_attention *op)
     for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
         const struct view view = view_of(op, i);
         sums[i] = probabilities(p, &view, op);
-        for (size_t key = 0; key < view.n_keys; key++)
+        for (size_t key = view.from; key < view.to; key++)
             p[key] *= factor_of(op, &view, key);
         for (size_t d = 0; d < view.head_width; d++) {
             out[view.out + d] = 0;
-            for (size_t key = 0; key < view.n_keys; key++)
+            for (size_t key = view.from; key < view.to; key++)
                 out[view.out + d] += p[key] * qkv[view.v + key * view.stride + d];
         }
     }
@@ -253,7 +254,7 @@ static void query_backward(const struct view *view, const struct device_attentio
     double mean = 0, *gradient = op->qkv_gradient;
 
     probabilities(p, view, op);
-    for (size_t key = 0; key < view->n_keys; key++) {
+    for (size_t key = view->from; key < view->to; key++) {
         const size_t v = view->v + key * view->stride;
         const double factor = factor_of(op, view, key);
         g[key] = 0;
@@ -264,7 +265,7 @@ static void query_backward(const struct view *view, const struct device_attentio
     }
     for (size_t d = 0; d < view->head_width; d++)
         mean += out[d] * dy[d];
-    for (size_t key = 0; key < view->n_keys; key++)
+    for (size_t key = view->from; key < view->to; key++)
         for (size_t d = 0; d < view->head_width; d++) {
             const double ds = p[key] * (g[key] - mean) * (double)op->scale;
             gradient[view->q + d] += ds * qkv[view->k + key * view->stride + d];

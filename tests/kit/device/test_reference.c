@@ -25,6 +25,10 @@ static const struct pair {
     {{CALL_attention,
       .attention = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7f, .dropout.p = 0.3f}},
      CALL_attention_backward},
+    {{CALL_attention,
+      .attention =
+          {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .window = 3, .scale = 0.7f, .dropout.p = 0.3f}},
+     CALL_attention_backward},
     {{CALL_attention, .attention = {.n_rows = 2,
                                     .n_tokens = 6,
                                     .n_heads = 3,
@@ -186,25 +190,36 @@ TEST(the_gradient_of_chunks_is_the_slope_of_their_loss)
 
 /* ---- by hand ---- */
 
-/* One query and one key give v itself; two equal keys its mean. */
+/* One query and one key give v itself; two equal keys its mean. With a window of two the third query sees the last two
+ * of three, and with a window of one each its own. */
 TEST(attention_averages_values)
 {
-    const double qkv[6] = {5, 3, 10, -2, 3, 20};
-    double out[2], log_sum_exp[2];
-    const struct device_attention op = {.n_rows = 1,
-                                        .n_tokens = 2,
-                                        .n_heads = 1,
-                                        .width = 1,
-                                        .scale = 1,
-                                        .qkv = qkv,
-                                        .out = out,
-                                        .log_sum_exp = (void *)log_sum_exp};
+    const double qkv[9] = {5, 3, 10, -2, 3, 20, 1, 3, 40};
+    double out[3], log_sum_exp[3];
+    struct device_attention op = {.n_rows = 1,
+                                  .n_tokens = 3,
+                                  .n_heads = 1,
+                                  .width = 1,
+                                  .scale = 1,
+                                  .qkv = qkv,
+                                  .out = out,
+                                  .log_sum_exp = (void *)log_sum_exp};
 
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
     ck_assert_double_eq_tol(out[0], 10, 1e-14);
     ck_assert_double_eq_tol(out[1], 15, 1e-14);
     ck_assert_double_eq_tol(log_sum_exp[0], 15, 1e-14);
     ck_assert_double_eq_tol(log_sum_exp[1], -6 + log(2), 1e-14);
+    ck_assert_double_eq_tol(out[2], 70.0 / 3, 1e-14);
+    op.window = 2;
+    reference_run(&(struct call){.kind = CALL_attention, .attention = op});
+    ck_assert_double_eq_tol(out[0], 10, 1e-14);
+    ck_assert_double_eq_tol(out[1], 15, 1e-14);
+    ck_assert_double_eq_tol(out[2], 30, 1e-14);
+    ck_assert_double_eq_tol(log_sum_exp[2], 3 + log(2), 1e-14);
+    op.window = 1;
+    reference_run(&(struct call){.kind = CALL_attention, .attention = op});
+    ck_assert_double_eq_tol(out[2], 40, 1e-14);
 }
 
 /* 1 and 3: mean 2, variance 1. 1 and 7: mean square 25. */

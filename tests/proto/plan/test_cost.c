@@ -67,6 +67,25 @@ TEST(products_and_attention_are_counted_by_hand)
                             TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * forward) / 1e9 * 1e3, 1e-9);
 }
 
+/* Of 32 keys queries see 16 on average. With a window of 8 they see 8, less half a window for the first 8 of 32: 7. */
+TEST(with_a_window_only_the_keys_seen_are_counted)
+{
+    struct program_attention_options *attention = NULL;
+    struct program *block = &model.programs[model.block].program;
+    const uint32_t windows[] = {0, SEQ, SEQ + 1, 8};
+    double ms[4];
+
+    for (int i = 0; i < block->n_operations; i++)
+        if (block->operations[i].kind == PROGRAM_ATTENTION)
+            attention = &block->operations[i].attention;
+    for (int i = 0; i < 4; i++)
+        attention->window = windows[i], ms[i] = cost().compute_ms;
+    ck_assert_double_eq(ms[1], ms[0]);
+    ck_assert_double_eq(ms[2], ms[0]);
+    const double each = 2 * 4 * (7 - 16) * 64; /* in both blocks; forward twice, and backward 2.5 times as much */
+    ck_assert_double_eq_tol(ms[3] - ms[0], TOKENS * each * (2 / 0.5 + 2.5 / 0.4) / 1e9 * 1e3, 1e-9);
+}
+
 TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
 {
     setting.part_rows = choice.microbatch = ROWS / 2;

@@ -51,7 +51,8 @@ TEST_EACH(scratch_is_what_the_way_takes, COUNT(scratches))
     }
 }
 
-static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout)
+static uint64_t workspace_of(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout,
+                             uint32_t window)
 {
     const struct model_config config = GPT2_CONFIG(1, 2, 128, 128, 256, 64, .gpt2.dropout_attention = dropout);
     const struct plan_setting setting = {.backend = &plan_cuda,
@@ -64,11 +65,19 @@ static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, en
     struct model model;
 
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
-    const struct model_program *block = model.layers[1].program;
+    struct model_program *block = &model.programs[model.block];
+    for (int i = 0; i < block->program.n_operations; i++)
+        if (block->program.operations[i].kind == PROGRAM_ATTENTION)
+            block->program.operations[i].attention.window = window;
     const struct schedule *schedule = purpose == PLAN_TRAIN ? block->backward : block->forward;
     plan_places(&places, &block->program, schedule, &setting, (struct plan_shape){1, 256});
     model_free(&model);
     return places.bytes;
+}
+
+static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout)
+{
+    return workspace_of(way, purpose, type, dropout, 0);
 }
 
 /* Two heads of 256 tokens: 2 KiB of delta, 256 KiB of scores and 256 bytes, where ours takes 4 KiB. As the inner width is
@@ -80,6 +89,9 @@ TEST(a_block_has_room_for_it_where_it_is_computed_so)
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0) - own,
                       (2 << 10) + (256 << 10) + 256 - (4 << 10));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0.1f), own);
+    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0, 255), own);
+    ck_assert_uint_eq(workspace_of(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0, 256),
+                      workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_BF16, 0));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_EVALUATE, NUMBER_BF16, 0),
                       workspace(PLAN_ATTENTION_OWN, PLAN_EVALUATE, NUMBER_BF16, 0));
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_FP32, 0),
