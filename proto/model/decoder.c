@@ -93,6 +93,7 @@ void decoder_write_block(struct program *p, const struct model_config *c)
     const struct program_attention_options attention = {
         .n_heads = c->n_heads,
         .n_kv_heads = d->n_kv_heads,
+        .window = d->window,
         .scale = 1 / sqrtf((float)d->head_width),
         .dropout = {d->dropout_attention, RANDOM_DROPOUT_ATTENTION},
     };

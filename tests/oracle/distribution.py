@@ -79,7 +79,7 @@ def draw_decoder(r, family, heads, width, seq, vocabulary):
     if family == "llama":
         config["mlp_bias"] = r.random() < 0.5
     if family == "mistral":
-        config["sliding_window"] = None
+        config["sliding_window"] = r.choice((None, 1, r.randint(2, max(2, seq)), seq + 1))
     return config
 
 

@@ -1,4 +1,4 @@
-"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare,llama*,mistral,qwen*}.
+"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare,llama*,mistral*,qwen*}.
 
     python logits.py [NAME]...
 
@@ -7,11 +7,12 @@
     bf16     weights in bfloat16
     bare     GPT2Model alone: names without "transformer.", no head of its own
     llama*   scaled frequencies as in Llama 3, wide heads and biases; linear scaling and one head of keys and values
-    mistral  without a window
+    mistral* without a window; with one of 5 keys
     qwen2*   tied; not tied, a head of keys and values for each query's
     qwen3*   tied; not tied, wide heads and biases
 
-Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary).
+Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary). Beside mistral_window also
+greedy.json, a prompt and its likeliest continuation.
 Made with torch 2.15.0 and transformers 5.23.0.
 """
 import json
@@ -47,6 +48,8 @@ MODELS = {
     "llama_linear": (LlamaForCausalLM, LlamaConfig(**DECODER | dict(
         num_key_value_heads=1, tie_word_embeddings=True, rms_norm_eps=1e-3, rope_parameters=LINEAR))),
     "mistral": (MistralForCausalLM, MistralConfig(**DECODER | dict(sliding_window=None))),
+    "mistral_window": (MistralForCausalLM, MistralConfig(**DECODER | dict(
+        sliding_window=5, max_position_embeddings=64))),
     "qwen2_tied": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(tie_word_embeddings=True))),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(
         num_key_value_heads=4, hidden_act="gelu_pytorch_tanh"))),
@@ -55,6 +58,28 @@ MODELS = {
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(
         head_dim=10, num_key_value_heads=1, attention_bias=True))),
 }
+
+
+GREEDY, PROMPT, N_TOKENS = ("mistral_window",), [3, 41, 59], 50
+
+
+def continue_greedily(folder, kind):
+    """The likeliest token after each, by recomputing the whole row: float64 and fp32 agree, far from ties."""
+    ids = {torch.float64: list(PROMPT), torch.float32: list(PROMPT)}
+    margin = float("inf")
+    for dtype, row in ids.items():
+        model = kind.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+        for _ in range(N_TOKENS):
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([row]), use_cache=False).logits[0, -1]
+            top = logits.double().topk(2).values
+            margin = min(margin, float(top[0] - top[1]))
+            row.append(int(logits.argmax()))
+    assert ids[torch.float64] == ids[torch.float32] and margin > 1e-3, margin
+    with open(os.path.join(folder, "greedy.json"), "w") as f:
+        json.dump({"prompt": PROMPT, "ids": ids[torch.float64][len(PROMPT):]}, f)
+        f.write("\n")
+    print("greedy", len(set(ids[torch.float64])), "different tokens, smallest margin", margin)
 
 
 def make(name):
@@ -87,6 +112,8 @@ def make(name):
         json.dump({"rows": ROWS, "seq": SEQ, "vocabulary": config.vocab_size, "ids": ids.tolist()}, f)
         f.write("\n")
     logits.numpy().astype("<f8").tofile(os.path.join(folder, "logits.f64"))
+    if name in GREEDY:
+        continue_greedily(folder, kind)
     print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
 
 

@@ -381,6 +381,19 @@ TEST(ids_stay_ids_where_there_is_no_tokenizer)
                   command_out());
 }
 
+/* A window of 5 keys, which the first tokens fill. transformers computed the whole row for each token. */
+TEST(beyond_its_window_a_model_goes_on_as_with_transformers)
+{
+    json_t *wanted = json_load_file(TESTS_DIR "/fixtures/mistral_window/greedy.json", 0, NULL),
+           *got = expect_json("eps generate --model " TESTS_DIR "/fixtures/mistral_window --ids 3,41,59 --tokens 50 "
+                              "--temperature 0 --json",
+                              0);
+
+    ck_assert_uint_eq(json_array_size(json_object_get(got, "ids")), 50);
+    ck_assert(json_equal(json_object_get(got, "ids"), json_object_get(wanted, "ids")));
+    json_decref(wanted), json_decref(got);
+}
+
 /* 512 positions, of which the prompt takes 17, and the last token is not looked at: 496 tokens fill them. */
 TEST(a_text_beyond_the_positions_says_that_the_window_moved)
 {

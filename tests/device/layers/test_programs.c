@@ -26,6 +26,7 @@ enum {
     INNER = 20,
     POSITIONS = 9,
     VOCABULARY = 19,
+    WINDOW = 3, /* of Mistral's attention */
 };
 
 /* ---- the families ---- */
@@ -95,12 +96,12 @@ static const struct family bert = {.model_type = "bert",
                                    .logits = "cls.predictions.decoder",
                                    .check = accept};
 
-/* Llama's block in two kinds: every second one turns by another base. */
+/* Llama's block in two kinds: every second one turns by another base, and has a window. */
 static void write_other_block(struct program *p, const struct model_config *c)
 {
     struct model_config other = *c;
 
-    other.decoder.rope.base = 100;
+    other.decoder.rope.base = 100, other.decoder.window = WINDOW;
     decoder_write_block(p, &other);
 }
 
@@ -129,6 +130,7 @@ static const char *const decoders[] = {
     "'model_type': 'llama'",
     "'model_type': 'qwen2', 'rope_parameters': {'rope_theta': 100, 'partial_rotary_factor': 0.7}",
     "'model_type': 'qwen3'",
+    "'model_type': 'mistral', 'sliding_window': 3",
     "'model_type': 'llama'",
 };
 enum { MIXED = COUNT(decoders) - 1, BERT, MODELS };
@@ -243,7 +245,7 @@ static void norm_heads(struct row *r)
     }
 }
 
-static void attend(struct row *r, size_t n_kv_heads, bool full)
+static void attend(struct row *r, size_t n_kv_heads, bool full, size_t window)
 {
     double sums[SEQ * HEADS];
     const struct device_attention op = {.n_rows = 1,
@@ -252,6 +254,7 @@ static void attend(struct row *r, size_t n_kv_heads, bool full)
                                         .width = WIDTH,
                                         .n_kv_heads = n_kv_heads,
                                         .full = full,
+                                        .window = window,
                                         .scale = 1 / sqrtf(HEAD),
                                         .qkv = r->qkv,
                                         .out = r->y,
@@ -292,10 +295,12 @@ static void gelu(double *x, int n)
 static void decoder_row(struct row *r, const uint32_t *ids)
 {
     const double *table = tensor(r, "embed_tokens", ".weight");
+    const struct family *family = r->ref->model->config.family;
 
     for (int t = 0; t < SEQ; t++)
         memcpy(r->x + t * WIDTH, table + ids[t] * WIDTH, WIDTH * sizeof *table);
     for (unsigned block = 0; block < BLOCKS; block++) {
+        const bool is_other = family == &mixed && block % 2;
         snprintf(r->layer, sizeof r->layer, "layers.%u", block);
         norm(r, r->y, r->x, "input_layernorm");
         linear(r, r->qkv, QKV, r->y, "self_attn.q_proj", WIDTH, WIDTH);
@@ -306,8 +311,8 @@ static void decoder_row(struct row *r, const uint32_t *ids)
         if (tensor(r, "self_attn.q_proj", ".bias"))
             turn(r, 100, ROTATED);
         else
-            turn(r, r->ref->model->config.family == &mixed && block % 2 ? 100 : 10000, HEAD);
-        attend(r, KV_HEADS, false);
+            turn(r, is_other ? 100 : 10000, HEAD);
+        attend(r, KV_HEADS, false, is_other || strcmp(family->model_type, "mistral") == 0 ? WINDOW : 0);
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
         add(r->x, r->qkv);
         norm(r, r->y, r->x, "post_attention_layernorm");
@@ -336,7 +341,7 @@ static void encoder_row(struct row *r, const uint32_t *ids)
         linear(r, r->qkv, FULL_QKV, r->x, "attention.self.query", WIDTH, WIDTH);
         linear(r, r->qkv + WIDTH, FULL_QKV, r->x, "attention.self.key", WIDTH, WIDTH);
         linear(r, r->qkv + 2 * WIDTH, FULL_QKV, r->x, "attention.self.value", WIDTH, WIDTH);
-        attend(r, HEADS, true);
+        attend(r, HEADS, true, 0);
         linear(r, r->qkv, WIDTH, r->y, "attention.output.dense", WIDTH, WIDTH);
         add(r->qkv, r->x);
         norm(r, r->x, r->qkv, "attention.output.LayerNorm");

@@ -205,9 +205,6 @@ static const struct {
     {LLAMA ", 'num_hidden_layers': 5}",
      "not JSON at line 1, column 157: duplicate object key near ''num_hidden_layers''"},
     {LLAMA ", 'head_dim': 2000}", "head_dim is 2000: it must be from 1 to 1024"},
-    {MISTRAL ", 'max_position_embeddings': 8192}", "sliding_window is 4096, less than max_position_embeddings, which "
-                                                   "is 8192: this is not supported; for rows of up to "
-                                                   "4096 tokens set both to 4096"},
     {QWEN2 ", 'use_sliding_window': true}",
      "use_sliding_window is true: this is not supported, it must be off (null or false)"},
     {QWEN2 ", 'layer_types': ['full_attention', 'sliding_attention']}",
@@ -257,6 +254,10 @@ static const struct {
      2048,
      false,
      {4, 24, .rope = {10000, DECODER_LINEAR, 4, .n_trained = 2048, .partial = 1}}},
+    {MISTRAL ", 'max_position_embeddings': 8192}",
+     8192,
+     false,
+     {1, 24, 4096, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 8192, .partial = 1}}},
     {MISTRAL ", 'sliding_window': null}",
      131072,
      false,
@@ -289,6 +290,7 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
                                   {c.activation, MODEL_SILU},
                                   {c.decoder.n_kv_heads, want->n_kv_heads},
                                   {c.decoder.head_width, want->head_width},
+                                  {c.decoder.window, want->window},
                                   {c.decoder.qkv_bias, want->qkv_bias},
                                   {c.decoder.output_bias, want->output_bias},
                                   {c.decoder.mlp_bias, want->mlp_bias},
