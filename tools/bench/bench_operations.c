@@ -2,7 +2,7 @@
  *
  *     bench_operations [threads]
  *
- * Runs at the sizes of two models. Products and attention are in GFLOP/s, other operations in GB/s of the bytes that
+ * Runs at the sizes of three models. Products and attention are in GFLOP/s, other operations in GB/s of the bytes that
  * they must read and write. The first lines measure the limits in the same run: multiplication without any stall, of
  * which products and attention give their share, and a copy. Each figure is the best of the repeats that fit into a
  * fifth of a second, at least five: other load only makes it slower. A single thread is timed by its own clock, so a
@@ -65,23 +65,40 @@ static double product_flops(const struct bench *b)
     return 8.0 * (double)b->m * (double)b->size.width * (double)b->size.width;
 }
 
-/* Counts whole tiles of 64 x 64 that the triangle touches: two products forward, five backward. */
-static double tile_flops(const struct bench *b, int products)
+/* Counts whole tiles of 64 x 64 that the triangle, or a band of it, touches: two products forward, five backward. */
+static double tile_flops(const struct bench *b, int products, size_t window)
 {
-    const double tiles = ceil((double)b->size.n_tokens / PLAN_CPU_TILE);
+    size_t tiles = 0;
 
-    return products * 2.0 * PLAN_CPU_TILE * PLAN_CPU_TILE * tiles * (tiles + 1) / 2 *
-           (double)(b->size.n_rows * b->size.width);
+    for (size_t query = 0; query < b->size.n_tokens; query += PLAN_CPU_TILE)
+        tiles += query / PLAN_CPU_TILE + 1 - (query + 1 > window ? (query + 1 - window) / PLAN_CPU_TILE : 0);
+    return products * 2.0 * PLAN_CPU_TILE * PLAN_CPU_TILE * (double)(tiles * b->size.n_rows * b->size.width);
+}
+
+/* A sixteenth of the row: 256 of 4,096 tokens. */
+static size_t window_of(const struct bench *b)
+{
+    return b->size.n_tokens / 16;
 }
 
 static double forward_flops(const struct bench *b)
 {
-    return tile_flops(b, 2);
+    return tile_flops(b, 2, b->size.n_tokens);
+}
+
+static double window_flops(const struct bench *b)
+{
+    return tile_flops(b, 2, window_of(b));
+}
+
+static double window_backward_flops(const struct bench *b)
+{
+    return tile_flops(b, 5, window_of(b));
 }
 
 static double backward_flops(const struct bench *b)
 {
-    return tile_flops(b, 5);
+    return tile_flops(b, 5, b->size.n_tokens);
 }
 
 enum { CHAINS = 12, TURNS = 100000 }; /* independent sums: 2 units of 4 or 5 cycles need 10 */
@@ -231,6 +248,20 @@ static void attention_dropout(struct bench *b)
     device_cpu.attention(b->dev, &op);
 }
 
+static void attention_window(struct bench *b)
+{
+    struct device_attention op = attention_of(b);
+    op.window = window_of(b);
+    device_cpu.attention(b->dev, &op);
+}
+
+static void attention_window_backward(struct bench *b)
+{
+    struct device_attention op = attention_of(b);
+    op.window = window_of(b);
+    device_cpu.attention_backward(b->dev, &op);
+}
+
 static struct device_norm norm_of(const struct bench *b)
 {
     return (struct device_norm){.m = b->m,
@@ -262,7 +293,7 @@ static void norm_backward(struct bench *b)
 
 static void reduce_rows(struct bench *b)
 {
-    device_cpu.reduce_rows(b->dev, b->z, b->x, b->m, 4 * b->size.width);
+    device_cpu.reduce_rows(b->dev, b->z, b->x, b->m, 4 * b->size.width, 4 * b->size.width);
 }
 
 static void dropout_add(struct bench *b, float p)
@@ -342,6 +373,8 @@ static const struct work works[] = {
     {"attention", attention, forward_flops, 0},
     {"attention, dropout", attention_dropout, forward_flops, 0},
     {"attention backward", attention_backward, backward_flops, 0},
+    {"attention, window", attention_window, window_flops, 0},
+    {"attention backward, window", attention_window_backward, window_backward_flops, 0},
     {"norm", norm, NULL, 2},
     {"norm backward", norm_backward, NULL, 4},
     {"reduce_rows", reduce_rows, NULL, 4},
@@ -414,7 +447,7 @@ static void run(struct device *dev, const struct size *s)
 
 int main(int argc, char **argv)
 {
-    static const struct size sizes[] = {{8, 256, 6, 384, 256}, {2, 1024, 12, 768, 256}};
+    static const struct size sizes[] = {{8, 256, 6, 384, 256}, {2, 1024, 12, 768, 256}, {1, 4096, 12, 768, 256}};
     const int n_threads = argc > 1 ? atoi(argv[1]) : 2;
     struct error err = {{0}};
     struct device *dev;
