@@ -132,6 +132,7 @@ struct device_norm {
     size_t n_heads;         /* 0: 1 */
     size_t stride;          /* 0: n_heads * n */
     float epsilon;          /* forward */
+    bool offset;            /* heads are multiplied by 1 + weight, not by weight: Gemma */
     const void *x;          /* (m, n_heads * n), read by both directions */
     const void *weight;     /* (n), read by both */
     const void *bias;       /* (n), forward; NULL: none */
@@ -191,8 +192,9 @@ struct device_embed {
     const void *table;   /* (n_table, n), forward; may be host memory, lent or not, and is then borrowed until done */
     void *y;             /* (m, n), forward: row i = table row ids[i]-first, */
     bool accumulate;     /* or += */
+    float scale;         /* of a row looked up, and of its gradient; 0: 1 */
     const void *y_gradient; /* (m, n), backward */
-    float *table_gradient;  /* (n_table, n), backward: row ids[i]-first += y_gradient row i, in order of i */
+    float *table_gradient;  /* (n_table, n), backward: row ids[i]-first += y_gradient row i * scale, in order of i */
 };
 
 /* y row r*n_tokens+t += table row t. */
@@ -215,6 +217,7 @@ struct device_cross_entropy {
     const uint32_t *labels; /* (m); rows whose label is MESSAGE_NO_LABEL's value (UINT32_MAX) count for nothing */
     float *running;         /* (m, 3): maximum, sum of exp(logit - maximum), the label's logit; log_sum_exp writes it */
     float scale;            /* cross_entropy_gradient */
+    float cap;              /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
 };
 
 struct device_ops {
@@ -302,11 +305,14 @@ struct device_ops {
     void (*position)(struct device *dev, const struct device_position *op);
     void (*position_backward)(struct device *dev, const struct device_position *op);
 
+    /* x (n) = cap * tanh(x / cap); cap > 0. */
+    void (*soft_cap)(struct device *dev, float *x, size_t n, float cap);
     /* Adds the chunk to `running`, which holds the chunks before it. */
     void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
     /* loss (m) in double = -log p of the label, from running; 0 without a label. */
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
-    /* Overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a label. The gradient has
+    /* Overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a label; of capped logits
+     * by the gradient of those that were capped, which is that times 1 - (logit / cap)^2. The gradient has
      * the values' type: its row i begins where row i of the logits did, so its stride in elements is that of the logits
      * times device_wide(type). Elements from n up to the stride become 0. */
     void (*cross_entropy_gradient)(struct device *dev, const struct device_cross_entropy *op);
@@ -341,6 +347,11 @@ static inline size_t device_window(size_t window, size_t n)
 static inline void *device_element(enum number_type type, const void *values, size_t n)
 {
     return (char *)values + n * number_bytes(type);
+}
+
+static inline float device_embed_scale(const struct device_embed *op)
+{
+    return op->scale != 0 ? op->scale : 1;
 }
 
 /* Values in the space of one fp32 number. */

@@ -333,6 +333,12 @@ static void position_backward(struct device *dev, const struct device_position *
     dev->kernels->rows->position_backward(dev, op);
 }
 
+static void soft_cap(struct device *dev, float *x, size_t n, float cap)
+{
+    device_count(dev->done);
+    dev->kernels->softmax->soft_cap(dev, x, n, cap);
+}
+
 static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
     device_count(dev->done);
@@ -401,6 +407,7 @@ const struct device_ops device_cpu = {
     .embed_backward = embed_backward,
     .position = position,
     .position_backward = position_backward,
+    .soft_cap = soft_cap,
     .log_sum_exp = log_sum_exp,
     .loss = loss,
     .cross_entropy_gradient = cross_entropy_gradient,

@@ -70,6 +70,7 @@ struct cpu_single_kernels {
 };
 
 struct cpu_softmax_kernels {
+    void (*soft_cap)(struct device *dev, float *x, size_t n, float cap);
     void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
     void (*gradient)(struct device *dev, const struct device_cross_entropy *op);

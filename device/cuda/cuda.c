@@ -277,6 +277,11 @@ static void position_backward(struct device *dev, const struct device_position *
     cuda_note(dev, cuda_position_backward(&dev->queue, op));
 }
 
+static void soft_cap(struct device *dev, float *x, size_t n, float cap)
+{
+    cuda_note(dev, cuda_soft_cap(&dev->queue, x, n, cap));
+}
+
 static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
     cuda_note(dev, cuda_log_sum_exp(&dev->queue, op));
@@ -332,6 +337,7 @@ EXPORTED const struct device_ops device_cuda = {
     .embed_backward = embed_backward,
     .position = position,
     .position_backward = position_backward,
+    .soft_cap = soft_cap,
     .log_sum_exp = log_sum_exp,
     .loss = loss,
     .cross_entropy_gradient = cross_entropy_gradient,

@@ -1,4 +1,4 @@
-/* x[r][t] = dropout(sum of the tables' rows): tokens[id] + positions[t] in GPT-2.
+/* x[r][t] = dropout(sum of the tables' rows): tokens[id] + positions[t] in GPT-2, tokens[id] * scale in Gemma.
  *
  * Long tables come in several units. The table of tokens is visited first: each token finds its row in exactly one of
  * its units, so the first write of a row is plain and nothing need be zeroed. */
@@ -27,6 +27,14 @@ static struct table reached(const struct layer_pass *pass, const struct table *t
     return (struct table){MODEL_BY_POSITION, first, last > first ? last - first : 0};
 }
 
+/* In the weights' type, as in transformers. */
+static float scale_of(const struct layer_pass *pass)
+{
+    const float scale = pass->model->embedding.scale;
+
+    return pass->setting->goal.precision == NUMBER_BF16 ? number_from_bf16(number_to_bf16(scale)) : scale;
+}
+
 static struct device_embed embed_of(const struct layer_pass *pass, const struct table *table)
 {
     return (struct device_embed){.m = layer_tokens(pass),
@@ -36,6 +44,7 @@ static struct device_embed embed_of(const struct layer_pass *pass, const struct 
                                  .ids = pass->ids,
                                  .table = pass->weights,
                                  .y = pass->output,
+                                 .scale = scale_of(pass),
                                  .y_gradient = pass->gradient,
                                  .table_gradient = pass->contribution};
 }

@@ -1,6 +1,7 @@
-/* logits = h W^T, loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk of the vocabulary;
- * logits exist for one tile of tokens at a time only (plan.head_tile). Forward accumulates each row's log-sum-exp over
- * the chunks, so that backward can turn any chunk's recomputed logits into their gradient without the others.
+/* logits = h W^T, capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk
+ * of the vocabulary; logits exist for one tile of tokens at a time only (plan.head_tile). Forward accumulates each row's
+ * log-sum-exp over the chunks, so that backward can turn any chunk's recomputed logits into their gradient without the
+ * others.
  *
  * With all chunks on the device, forward does everything, tile by tile: logits, log-sum-exp, their gradient, and its
  * contribution. Operations stay chunk by chunk, in the same order for every sum, so the bits are the same; products
@@ -45,7 +46,7 @@ static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t to
     return tokens - first < pass->plan->head_tile ? tokens - first : pass->plan->head_tile;
 }
 
-/* Tokens first .. first+m-1: logits (m, n) into `to`. */
+/* Tokens first .. first+m-1: logits (m, n) into `to`, capped where the family caps them; 0 stays 0 in padding. */
 static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
 {
     const size_t width = pass->model->config.width;
@@ -62,6 +63,8 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
                                      .wide = true};
 
     pass->ops->matmul(pass->dev, &op);
+    if (pass->model->logit_cap > 0)
+        pass->ops->soft_cap(pass->dev, to, m * chunk.padded, pass->model->logit_cap);
 }
 
 /* For tokens first .. first+m-1. */
@@ -76,7 +79,8 @@ static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pas
                                          .logits = logits,
                                          .labels = pass->labels + first,
                                          .running = pass->running + first * 3,
-                                         .scale = pass->loss_scale};
+                                         .scale = pass->loss_scale,
+                                         .cap = pass->model->logit_cap};
 }
 
 static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)

@@ -94,6 +94,7 @@ static struct device_norm norm_of(const struct run *r, const struct program_oper
     return (struct device_norm){.kind = op->norm.rms ? DEVICE_RMS_NORM : DEVICE_LAYER_NORM,
                                 .m = layer_tokens(r->pass),
                                 .n = columns(r, op->inputs[0]),
+                                .offset = op->norm.offset,
                                 .x = at(r, step->inputs[0]),
                                 .weight = weights_of(r, op, WEIGHT),
                                 .statistics = at(r, step->outputs[1])};
@@ -129,6 +130,7 @@ static struct heads heads_of(const struct run *r, const struct program_operation
                              .n_heads = which == 0 ? how->n_heads : how->n_kv_heads,
                              .stride = columns(r, op->inputs[0]),
                              .epsilon = how->epsilon,
+                             .offset = how->offset,
                              .x = layer_element(r->pass, at(r, step->inputs[0]), heads.first),
                              .weight = weights_of(r, op, which),
                              .statistics = statistics + (which == 0 ? 0 : 2 * layer_tokens(r->pass) * how->n_heads)};

@@ -84,6 +84,10 @@ struct family {
     const char *logits; /* the head's table if it is not tied: "lm_head"; without the prefix */
     /* Dropout of the embedding's sum. NULL: none. */
     struct program_dropout (*embedding_dropout)(const struct model_config *config);
+    /* A constant by which rows of the table of tokens are multiplied, in the embedding alone. NULL: 1. */
+    float (*embedding_scale)(const struct model_config *config);
+    /* The head's logits become cap * tanh(logit / cap). 0, or NULL: they stay. */
+    float (*logit_cap)(const struct model_config *config);
     /* True if an old file may have a tensor of this name (without prefix) that is no weight. NULL: there are none. */
     bool (*is_mask)(const char *name);
 };

@@ -274,6 +274,8 @@ static void add_embedding(struct model *m)
     open_layer(m, MODEL_EMBEDDING, 0);
     if (family->embedding_dropout)
         e->dropout = family->embedding_dropout(&m->config);
+    if (family->embedding_scale)
+        e->scale = family->embedding_scale(&m->config);
     for (const struct family_table *table = family->tables; table->name; table++) {
         assert(e->n_tables < MODEL_TABLES && (table->by == MODEL_BY_TOKEN) == (e->n_tables == 0));
         const uint32_t tensor =
@@ -302,6 +304,8 @@ static void add_layers(struct model *m)
 static void add_head(struct model *m)
 {
     open_layer(m, MODEL_HEAD, 0);
+    if (m->config.family->logit_cap)
+        m->logit_cap = m->config.family->logit_cap(&m->config);
     if (!m->config.tied)
         add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, m->config.vocabulary, "", m->config.family->logits);
     for (uint32_t unit = 0;

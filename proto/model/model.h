@@ -117,10 +117,11 @@ struct model_table {
 
 enum { MODEL_TABLES = 3, MODEL_PROGRAMS = 8 };
 
-/* A model's first layer: the sum of rows of its tables, and dropout. */
+/* A model's first layer: the sum of rows of its tables, one of them scaled, and dropout. */
 struct model_embedding {
     struct model_table tables[MODEL_TABLES]; /* the first is by token */
     uint32_t n_tables;
+    float scale; /* of the rows of the table of tokens, rounded to the weights' type; 0: 1 */
     struct program_dropout dropout;
 };
 
@@ -135,6 +136,7 @@ struct model_layer {
 struct model {
     struct model_config config;
     struct model_embedding embedding;
+    float logit_cap;                /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
     struct model_program *programs; /* of the family's layers, in its order */
     uint32_t n_programs;
     uint32_t block, n_kinds; /* the first program of blocks, and how many there are: their kinds */

@@ -72,7 +72,8 @@ int program_norm(struct program *p, int x, const char *stem, const struct progra
     add_input(p, op, x);
     const int y = add_output(p, op, PROGRAM_VALUE, width);
     add_output(p, op, PROGRAM_STATISTIC, 2);
-    add_tensor(p, op, stem, "weight", (struct program_tensor){.rows = width, .init = MODEL_INIT_ONE});
+    add_tensor(p, op, stem, "weight",
+               (struct program_tensor){.rows = width, .init = norm->offset ? MODEL_INIT_ZERO : MODEL_INIT_ONE});
     if (norm->bias)
         add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = width, .init = MODEL_INIT_ZERO});
     return y;
@@ -114,7 +115,8 @@ int program_head_norm(struct program *p, int qkv, const char *query, const char 
                       const struct program_head_norm_options *head_norm)
 {
     const uint32_t columns = p->values[qkv].columns, n_normed = head_norm->n_heads + head_norm->n_kv_heads;
-    const struct program_tensor weight = {.rows = head_norm->head_width, .init = MODEL_INIT_ONE};
+    const struct program_tensor weight = {.rows = head_norm->head_width,
+                                          .init = head_norm->offset ? MODEL_INIT_ZERO : MODEL_INIT_ONE};
     struct program_operation *op = add_operation(p, PROGRAM_HEAD_NORM);
 
     assert((n_normed + head_norm->n_kv_heads) * head_norm->head_width == columns);

@@ -83,8 +83,9 @@ struct program_dropout {
 
 struct program_norm_options {
     float epsilon;
-    bool rms;  /* root mean square, else layer norm */
-    bool bias; /* zero in a fresh model */
+    bool rms;    /* root mean square, else layer norm */
+    bool bias;   /* zero in a fresh model */
+    bool offset; /* the factor is 1 + weight, and the weight zero in a fresh model; else weight, and one */
 };
 
 struct program_linear_options {
@@ -103,6 +104,7 @@ struct program_part {
 struct program_head_norm_options {
     float epsilon;
     uint32_t n_heads, n_kv_heads, head_width;
+    bool offset; /* as in struct program_norm_options */
 };
 
 struct program_rope_options {

@@ -321,7 +321,8 @@ static double logits(const struct batch *b, const struct chunk *chunk, double m)
 {
     const double width = b->work->model->config.width, n = chunk->padded;
 
-    return product(b, m, width, n, (m * width + n * width) * value_bytes(b) + m * n * sizeof(float));
+    return product(b, m, width, n, (m * width + n * width) * value_bytes(b) + m * n * sizeof(float)) +
+           (b->work->model->logit_cap > 0 ? moved(b, 8 * m * n) : 0);
 }
 
 static double log_sum_exp(const struct batch *b, const struct chunk *chunk, double m)

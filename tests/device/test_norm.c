@@ -19,7 +19,8 @@ static const struct shape {
     {2, 1000, -5, 1, 0}, {5, 2560, 0, 1, 0},  {3, 1111, 0, 1, 0}, {2, 2056, -3, 1, 0}, {2, 16400, 0, 1, 0},
     {7, 5, 0, 3, 0},     {9, 128, 0, 4, 256}, {3, 64, 2, 2, 3},   {40, 24, 0, 1, 8},
 };
-enum { KINDS = 2, N_CASES = COUNT(shapes) * NUMBER_TYPES * KINDS };
+/* Each without and with an offset. */
+enum { KINDS = 2 * 2, N_CASES = COUNT(shapes) * NUMBER_TYPES * KINDS };
 
 struct norm {
     struct call_test test;
@@ -55,7 +56,8 @@ static double near(const struct call_test *test, const char *output)
 static struct norm make(int i, bool biased)
 {
     const struct shape *s = &shapes[i / KINDS / NUMBER_TYPES];
-    const struct device_norm op = {.kind = (enum device_norm_kind)(i % KINDS),
+    const struct device_norm op = {.kind = (enum device_norm_kind)(i % 2),
+                                   .offset = i % KINDS / 2,
                                    .m = s->m,
                                    .n = s->n,
                                    .n_heads = s->n_heads,

@@ -65,8 +65,10 @@ static const struct row_call {
     enum call_kind kind;
     bool accumulate; /* look-ups */
     size_t gap;      /* after each row of a sum */
-} row_calls[] = {{CALL_reduce_rows, false, 0}, {CALL_reduce_rows, false, 24}, {CALL_embed, false, 0},
-                 {CALL_embed, true, 0},        {CALL_position, false, 0},     {CALL_position_backward, false, 0}};
+    float scale;
+} row_calls[] = {{CALL_reduce_rows, false, 0, 0}, {CALL_reduce_rows, false, 24, 0},     {CALL_embed, false, 0, 0},
+                 {CALL_embed, true, 0, 0},        {CALL_embed, false, 0, 3.3f},         {CALL_embed, true, 0, -0.7f},
+                 {CALL_position, false, 0, 0},    {CALL_position_backward, false, 0, 0}};
 
 /* On the CPU added in double and rounded once at the end: half a unit in the last place, however many rows. Elsewhere in
  * fp32, in a fixed order: of m additions each may be off by so much, of sums that grow with sqrt(m). */
@@ -83,7 +85,8 @@ static double near(const struct call_test *test, const char *output)
     return c->kind == CALL_reduce_rows         ? near_of_sums(c->plain.m)
            : c->kind == CALL_position_backward ? near_of_sums(c->position.n_rows)
            : c->kind == CALL_position          ? 0x1p-24
-           : c->embed.accumulate               ? 0x1p-24
+           : c->embed.accumulate               ? (c->embed.scale != 0 ? 2 : 1) * 0x1p-24
+           : c->embed.scale != 0               ? 0x1p-24
                                                : 0;
 }
 
@@ -103,9 +106,13 @@ static struct call call_of(const struct row_call *r, const struct shape *s)
     if (r->kind == CALL_reduce_rows)
         return (struct call){.kind = r->kind, .plain = {.m = s->m, .n = s->n, .stride = s->n + r->gap}};
     if (r->kind == CALL_embed)
-        return (struct call){
-            .kind = r->kind,
-            .embed = {.m = s->m, .n = s->n, .first = FIRST_ID, .n_table = N_TABLE, .accumulate = r->accumulate}};
+        return (struct call){.kind = r->kind,
+                             .embed = {.m = s->m,
+                                       .n = s->n,
+                                       .first = FIRST_ID,
+                                       .n_table = N_TABLE,
+                                       .accumulate = r->accumulate,
+                                       .scale = r->scale}};
     return (struct call){.kind = r->kind, .position = {.n_rows = n_rows, .n_tokens = s->m / n_rows, .n = s->n}};
 }
 
@@ -197,11 +204,13 @@ static struct looked_up look_up(const struct look_up *l, int type, bool whole)
                               .whole = whole};
 }
 
-/* Whole numbers give the exact sums everywhere, and any others on the CPU the bits of a plain loop, in fp32 and in order. */
-TEST_EACH(embed_backward_adds_in_order, 2 * NUMBER_TYPES * COUNT(look_ups))
+/* Whole numbers, scaled or not, give the exact sums everywhere, and any others on the CPU the bits of a plain loop, in fp32
+ * and in order. */
+TEST_EACH(embed_backward_adds_in_order, 3 * NUMBER_TYPES * COUNT(look_ups))
 {
-    struct looked_up t = look_up(&look_ups[_i / 2 / NUMBER_TYPES], _i / 2 % NUMBER_TYPES, _i % 2);
+    struct looked_up t = look_up(&look_ups[_i / 3 / NUMBER_TYPES], _i / 3 % NUMBER_TYPES, _i % 3);
 
+    t.test.call.embed.scale = _i % 3 == 2 ? 5 : 0;
     if (t.whole || !backend_get()->cuda)
         call_check(&t.test);
 }

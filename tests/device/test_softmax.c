@@ -17,11 +17,13 @@ static const struct shape {
 
 /* Each exponential within 2 units in the last place, sums in blocks: the largest element, near `scale`, is one of few
  * roundings. A loss is a logarithm of such a sum; elsewhere than on the CPU the exponential is within 2 more and the
- * logarithm within 1. */
+ * logarithm within 1. The slope of a cap costs three more. */
 static double near(const struct call_test *test, const char *output)
 {
+    const bool capped = test->call.kind == CALL_cross_entropy_gradient && test->call.log_sum_exp.cap != 0;
+
     (void)output;
-    return (backend_get()->cuda ? 2 : 1) * (test->call.kind == CALL_loss ? 2 : 4) * 0x1p-24;
+    return ((backend_get()->cuda ? 2 : 1) * (test->call.kind == CALL_loss ? 2 : 4) + (capped ? 3 : 0)) * 0x1p-24;
 }
 
 /* Sums are positive. Some rows have no label, some have one of another chunk; what pads a row counts for nothing. */
@@ -79,6 +81,26 @@ TEST_EACH(a_loss_is_the_logarithm_of_the_sum, COUNT(shapes))
     call_check(&test);
 }
 
+/* A quotient, a hyperbolic tangent within 2 units in the last place, and a product. */
+static double near_cap(const struct call_test *test, const char *output)
+{
+    (void)test, (void)output;
+    return 4 * 0x1p-23;
+}
+
+/* Logits far below the cap, near it and far beyond; ends inside vectors, packs and pieces. */
+TEST_EACH(a_cap_is_the_formula, 4 * 3)
+{
+    static const size_t sizes[] = {1, 7, 2051, 40000};
+    static const float caps[] = {0.125f, 1.5f, 30};
+    struct call_test test = {.type = NUMBER_FP32,
+                             .call = {.kind = CALL_soft_cap, .plain = {.n = sizes[_i / 3], .cap = caps[_i % 3]}},
+                             .near = near_cap,
+                             .is_elementwise = true};
+
+    call_check(&test);
+}
+
 /* out: the gradient (m, stride), as it lies in the place of the logits. */
 static void run_gradient(struct mirror *at, void *const out[], const void *context)
 {
@@ -96,12 +118,14 @@ static void run_gradient(struct mirror *at, void *const out[], const void *conte
         mirror_put(at, (char *)out[0] + i * bytes, taken + i * row, bytes);
 }
 
-TEST_EACH(the_gradient_takes_the_place_of_the_logits, NUMBER_TYPES *COUNT(shapes))
+/* Of logits as they are, and of capped ones: most of those drawn are less than the cap, some of which is enough. */
+TEST_EACH(the_gradient_takes_the_place_of_the_logits, 2 * NUMBER_TYPES * COUNT(shapes))
 {
-    const struct shape *s = &shapes[_i / NUMBER_TYPES];
-    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i % NUMBER_TYPES, false);
+    const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
+    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i / 2 % NUMBER_TYPES, false);
     struct call exact;
 
+    test.call.log_sum_exp.cap = _i % 2 ? 3.5f : 0;
     if (!suits(s))
         return;
     test.onto[0].written = "gradient", test.onto[0].read = "logits";

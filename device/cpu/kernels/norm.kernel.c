@@ -44,12 +44,20 @@ static double row_variance(const value *x, size_t n, double mean)
     return sum / (double)n;
 }
 
-/* biased is a constant: with a bias, each element is one multiplication and one fused multiply-add. */
+/* Where offset, 1 beyond the end of the row. */
+VECTOR_INLINE vec load_factor(const value *weight, size_t n, bool offset)
+{
+    const vec w = value_load_n(weight, n);
+
+    return offset ? 1 + w : w;
+}
+
+/* biased and offset are constants: with a bias, each element is one multiplication and one fused multiply-add. */
 VECTOR_INLINE void scale_row(value *y, const value *x, float mean, float inverse, const value *weight,
-                             const value *bias, size_t n, bool biased)
+                             const value *bias, size_t n, bool biased, bool offset)
 {
     for (size_t j = 0; j < n; j += VECTOR) {
-        const vec z = (value_load_n(x + j, n - j) - mean) * inverse, w = value_load_n(weight + j, n - j);
+        const vec z = (value_load_n(x + j, n - j) - mean) * inverse, w = load_factor(weight + j, n - j, offset);
         value_store_n(y + j, biased ? z * w + value_load_n(bias + j, n - j) : z * w, n - j);
     }
 }
@@ -67,9 +75,21 @@ static size_t head_at(const struct device_norm *op, size_t i)
     return i / n_heads * stride + i % n_heads * op->n;
 }
 
+static void scale(value *y, const value *x, float mean, float inverse, const struct device_norm *op)
+{
+    if (op->bias && op->offset)
+        scale_row(y, x, mean, inverse, op->weight, op->bias, op->n, true, true);
+    else if (op->bias)
+        scale_row(y, x, mean, inverse, op->weight, op->bias, op->n, true, false);
+    else if (op->offset)
+        scale_row(y, x, mean, inverse, op->weight, NULL, op->n, false, true);
+    else
+        scale_row(y, x, mean, inverse, op->weight, NULL, op->n, false, false);
+}
+
 static void forward(struct device *dev, const struct device_norm *op)
 {
-    const value *x = op->x, *weight = op->weight, *bias = op->bias;
+    const value *x = op->x;
     value *y = op->y;
     const size_t m = op->m * heads_of(op), n = op->n;
 
@@ -82,23 +102,20 @@ static void forward(struct device *dev, const struct device_norm *op)
 
         op->statistics[2 * i] = shift;
         op->statistics[2 * i + 1] = inverse;
-        if (bias)
-            scale_row(to, row, shift, inverse, weight, bias, n, true);
-        else
-            scale_row(to, row, shift, inverse, weight, NULL, n, false);
+        scale(to, row, shift, inverse, op);
     }
 }
 
-/* With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
- * not centred. */
-static void row_backward(const struct row *row, value *dx, bool accumulate, const value *dy)
+/* With z = (x - mean) * inverse and g = dy * factor: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
+ * not centred. offset is a constant. */
+VECTOR_INLINE void row_backward(const struct row *row, value *dx, bool accumulate, const value *dy, bool offset)
 {
     vec_double sum = {0}, product = {0};
     const size_t n = row->n;
 
     for (size_t j = 0; j < n; j += VECTOR) {
-        /* weight is 0 beyond the end, so g is too */
-        vec g = value_load_n(dy + j, n - j) * value_load_n(row->weight + j, n - j);
+        /* dy is 0 beyond the end, so g is too */
+        vec g = value_load_n(dy + j, n - j) * load_factor(row->weight + j, n - j, offset);
         vec gz = g * ((value_load_n(row->x + j, n - j) - row->mean) * row->inverse);
         sum += vec_widen(vec_low(g)) + vec_widen(vec_high(g));
         product += vec_widen(vec_low(gz)) + vec_widen(vec_high(gz));
@@ -107,7 +124,7 @@ static void row_backward(const struct row *row, value *dx, bool accumulate, cons
                 mean_gz = (float)(vec_double_sum(product) / (double)n);
 
     for (size_t j = 0; j < n; j += VECTOR) {
-        vec g = value_load_n(dy + j, n - j) * value_load_n(row->weight + j, n - j);
+        vec g = value_load_n(dy + j, n - j) * load_factor(row->weight + j, n - j, offset);
         vec z = (value_load_n(row->x + j, n - j) - row->mean) * row->inverse;
         vec gradient = row->inverse * (g - mean_g - z * mean_gz);
         if (accumulate)
@@ -172,7 +189,10 @@ static void backward(struct device *dev, const struct device_norm *op)
                                 .mean = op->statistics[2 * i],
                                 .inverse = op->statistics[2 * i + 1],
                                 .centred = op->kind == DEVICE_LAYER_NORM};
-        row_backward(&row, dx + at, op->accumulate, dy + at);
+        if (op->offset)
+            row_backward(&row, dx + at, op->accumulate, dy + at, true);
+        else
+            row_backward(&row, dx + at, op->accumulate, dy + at, false);
     }
 }
 

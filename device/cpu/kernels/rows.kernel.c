@@ -46,17 +46,23 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
         sum_rows(sum + j, (const value *)x + j, stride, m, cpu_smaller(COLUMNS, n - j));
 }
 
-/* y += x, n elements */
-static void add_row(value *y, const value *x, size_t n)
+/* y += x * scale, n elements */
+static void add_row(value *y, const value *x, size_t n, float scale)
 {
     for (size_t i = 0; i < n; i += VECTOR)
-        value_store_n(y + i, value_load_n(y + i, n - i) + value_load_n(x + i, n - i), n - i);
+        value_store_n(y + i, value_load_n(y + i, n - i) + value_load_n(x + i, n - i) * scale, n - i);
 }
 
-static void add_to_sums(float *sum, const value *x, size_t n)
+static void scale_row(value *y, const value *x, size_t n, float scale)
 {
     for (size_t i = 0; i < n; i += VECTOR)
-        vec_store_n(sum + i, vec_load_n(sum + i, n - i, 0) + value_load_n(x + i, n - i), n - i);
+        value_store_n(y + i, value_load_n(x + i, n - i) * scale, n - i);
+}
+
+static void add_to_sums(float *sum, const value *x, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i += VECTOR)
+        vec_store_n(sum + i, vec_load_n(sum + i, n - i, 0) + value_load_n(x + i, n - i) * scale, n - i);
 }
 
 /* The table's row of an id; n_table: it has none. */
@@ -67,6 +73,8 @@ static size_t table_row(const struct device_embed *op, uint32_t id)
 
 static void embed(struct device *dev, const struct device_embed *op)
 {
+    const float scale = device_embed_scale(op);
+
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
     for (size_t i = 0; i < op->m; i++) {
         const size_t row = table_row(op, op->ids[i]);
@@ -75,7 +83,9 @@ static void embed(struct device *dev, const struct device_embed *op)
         const value *from = (const value *)op->table + row * op->n;
         value *to = (value *)op->y + i * op->n;
         if (op->accumulate)
-            add_row(to, from, op->n);
+            add_row(to, from, op->n, scale);
+        else if (scale != 1)
+            scale_row(to, from, op->n, scale);
         else
             memcpy(to, from, op->n * sizeof *to);
     }
@@ -85,13 +95,15 @@ static void embed(struct device *dev, const struct device_embed *op)
 static void embed_backward(struct device *dev, const struct device_embed *op)
 {
     const value *dy = op->y_gradient;
+    const float scale = device_embed_scale(op);
 
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < op->n; j += COLUMNS)
         for (size_t i = 0; i < op->m; i++) {
             const size_t row = table_row(op, op->ids[i]);
             if (row < op->n_table)
-                add_to_sums(op->table_gradient + row * op->n + j, dy + i * op->n + j, cpu_smaller(COLUMNS, op->n - j));
+                add_to_sums(op->table_gradient + row * op->n + j, dy + i * op->n + j, cpu_smaller(COLUMNS, op->n - j),
+                            scale);
         }
 }
 
@@ -101,7 +113,7 @@ static void position(struct device *dev, const struct device_position *op)
 
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
     for (size_t i = 0; i < m; i++)
-        add_row((value *)op->y + i * op->n, (const value *)op->table + i % op->n_tokens * op->n, op->n);
+        add_row((value *)op->y + i * op->n, (const value *)op->table + i % op->n_tokens * op->n, op->n, 1);
 }
 
 static void position_backward(struct device *dev, const struct device_position *op)

@@ -8,6 +8,16 @@
 
 enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more per lane; blocks are added in double */
 
+enum { PIECE = 1 << 14 };
+
+static void soft_cap(struct device *dev, float *x, size_t n, float cap)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
+    for (size_t first = 0; first < n; first += PIECE)
+        for (size_t j = first; j < n && j < first + PIECE; j += VECTOR)
+            vec_store_n(x + j, cap * math_tanh(vec_load_n(x + j, n - j, 0) / cap), n - j);
+}
+
 /* Finite below, so that in a row of minus infinities every exp(x - max) is 0 and none is a NaN. */
 static float row_max(const float *x, size_t n)
 {
@@ -66,8 +76,10 @@ static void loss(struct device *dev, double *loss, const float *running, const u
     }
 }
 
-/* to (n) may begin where the logits do: it never runs ahead of them. label is in the row or at n or beyond. */
-static void gradient_row(value *to, const float *logits, const float running[3], size_t n, uint32_t label, float scale)
+/* to (n) may begin where the logits do: it never runs ahead of them. label is in the row or at n or beyond. capped is
+ * a constant. */
+VECTOR_INLINE void gradient_row(value *to, const float *logits, const float running[3], size_t n, uint32_t label,
+                                float scale, bool capped, float cap)
 {
     const float max = running[0], factor = scale / running[1];
     float piece[BLOCK];
@@ -79,8 +91,11 @@ static void gradient_row(value *to, const float *logits, const float running[3],
             vec_store(piece + j, math_exp(vec_load_n(logits + first + j, width - j, 0) - max) * factor);
         if (label >= first && label - first < width)
             piece[label - first] -= scale;
-        for (size_t j = 0; j < width; j += VECTOR)
-            value_store_n(to + first + j, vec_load(piece + j), width - j);
+        for (size_t j = 0; j < width; j += VECTOR) {
+            const vec part = capped ? vec_load_n(logits + first + j, width - j, 0) / cap : vec_all(0);
+            const vec gradient = vec_load(piece + j);
+            value_store_n(to + first + j, capped ? gradient * (1 - part * part) : gradient, width - j);
+        }
     }
 }
 
@@ -93,13 +108,16 @@ static void gradient(struct device *dev, const struct device_cross_entropy *op)
 
         if (op->labels[i] == UINT32_MAX)
             memset(to, 0, op->n * sizeof *to);
+        else if (op->cap != 0)
+            gradient_row(to, row, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, true, op->cap);
         else
-            gradient_row(to, row, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale);
+            gradient_row(to, row, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, false, 0);
         memset(to + op->n, 0, (op->logits_stride - op->n) * sizeof *to);
     }
 }
 
 const struct cpu_softmax_kernels KERNEL_NAME(cpu_softmax) = {
+    .soft_cap = soft_cap,
     .log_sum_exp = log_sum_exp,
     .loss = loss,
     .gradient = gradient,

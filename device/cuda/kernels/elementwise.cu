@@ -257,6 +257,36 @@ cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const 
                                   : multiply_gradient(q, (float *)c, (const float *)pre, stride, m, n, activation);
 }
 
+/* ---- soft caps: 2 numbers in fp32 per element ---- */
+
+template <typename, int V> struct capped {
+    float *x;
+    float cap;
+
+    typedef pack<float, V> operands;
+
+    __device__ operands load_at(size_t, size_t column) const
+    {
+        return load<V>(x + column);
+    }
+
+    __device__ void store_at(operands &held, size_t, size_t column) const
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            held.at[v] = cap * tanhf(held.at[v] / cap);
+        store<V>(x + column, held);
+    }
+};
+
+cudaError_t cuda_soft_cap(const struct cuda_queue *q, float *x, size_t n, float cap)
+{
+    const capped<float, whole<float>::V> packs = {x, cap};
+    const capped<float, 1> elements = {x, cap};
+
+    return run_either<float, capped>(q, is_whole(x, n), packs, elements, 1, n);
+}
+
 /* ---- gated: act(gate) * up, 3 values per element; its gradients, 5 ---- */
 
 template <enum model_activation A> struct gated {

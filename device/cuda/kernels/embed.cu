@@ -11,19 +11,23 @@
 
 /* ---- look-ups: a warp copies a row, 512 bytes at a time: lines of 128, if the table is in the host's memory ---- */
 
-/* y += x, or = x. */
-template <typename T, int V> static __device__ inline void put(T *y, pack<T, V> x, bool accumulate)
+/* y += x * scale, or = x * scale. */
+template <typename T, int V> static __device__ inline void put(T *y, pack<T, V> x, bool accumulate, float scale)
 {
     if (accumulate) {
         const pack<T, V> was = load<V>(y);
 #pragma unroll
         for (int v = 0; v < V; v++)
-            set(&x.at[v], to_float(was.at[v]) + to_float(x.at[v]));
+            set(&x.at[v], to_float(was.at[v]) + to_float(x.at[v]) * scale);
+    } else if (scale != 1) {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            set(&x.at[v], to_float(x.at[v]) * scale);
     }
     store<V>(y, x);
 }
 
-template <typename T, int V> static __global__ void look_up(struct device_embed op)
+template <typename T, int V> static __global__ void look_up(struct device_embed op, float scale)
 {
     const size_t warps = (size_t)gridDim.x * blockDim.x / WARP, step = WARP * V;
     const size_t first = (size_t)(threadIdx.x % WARP) * V;
@@ -43,7 +47,7 @@ template <typename T, int V> static __global__ void look_up(struct device_embed 
 #pragma unroll
             for (int k = 0; k < PACKS; k++)
                 if (begin + k * step < op.n)
-                    put((T *)op.y + i * op.n + begin + k * step, held[k], op.accumulate);
+                    put((T *)op.y + i * op.n + begin + k * step, held[k], op.accumulate, scale);
         }
     }
 }
@@ -54,7 +58,8 @@ template <typename T> static cudaError_t embed(const struct cuda_queue *q, const
     const size_t blocks = pieces(op->m, ROW_THREADS / WARP);
 
     return launch(are_whole ? look_up<T, whole<T>::V> : look_up<T, 1>,
-                  dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream, *op);
+                  dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream, *op,
+                  device_embed_scale(op));
 }
 
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op)
@@ -180,12 +185,20 @@ static __global__ void __launch_bounds__(SORT_THREADS) sort_ids(struct sorted to
         *to.n_places = below + ends[op.n_block - 1];
 }
 
+/* A gradient's rows of n values, to be multiplied by a number. */
+template <typename T> struct scaled_rows {
+    const T *dy;
+    size_t n;
+    float scale;
+};
+
 /* One run after another: dy's rows in order, added to the table's row or to 0. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(RUN_THREADS, 1)
-    add_runs(float *table, struct sorted from, const uint32_t *ids, const T *dy, uint32_t first, size_t n)
+    add_runs(float *table, struct sorted from, const uint32_t *ids, struct scaled_rows<T> rows, uint32_t first)
 {
     const uint32_t n_places = *from.n_places;
+    const size_t n = rows.n;
 
     for (uint32_t at = blockIdx.x; at < n_places; at += gridDim.x) {
         const struct place *run = from.places + at;
@@ -207,13 +220,13 @@ static __global__ void __launch_bounds__(RUN_THREADS, 1)
 #pragma unroll
                 for (uint32_t k = 0; k < AHEAD; k++)
                     if (i + k < length)
-                        held[k] = load<V>(dy + run[i + k].row * n + column);
+                        held[k] = load<V>(rows.dy + run[i + k].row * n + column);
 #pragma unroll
                 for (uint32_t k = 0; k < AHEAD; k++)
 #pragma unroll
                     for (int v = 0; v < V; v++)
                         if (i + k < length)
-                            sum[v] += to_float(held[k].at[v]);
+                            sum[v] += to_float(held[k].at[v]) * rows.scale;
             }
             store_wide(to + column, sum);
         }
@@ -256,16 +269,17 @@ static cudaError_t sort(const struct cuda_queue *q, const struct sorted &to, str
 /* Adds dy's rows of these ids: at most SORT_ROWS, and at most as many as there are lines for */
 template <typename T>
 static cudaError_t add_some(const struct cuda_queue *q, float *table, const struct sorted &sorted, const struct ids &op,
-                            const T *dy, size_t n)
+                            const struct scaled_rows<T> &rows)
 {
-    const bool in_packs = is_whole(dy, n) && is_whole(table, n);
+    const size_t n = rows.n;
+    const bool in_packs = is_whole(rows.dy, n) && is_whole(table, n);
     const unsigned threads = whole_warps(smaller(pieces(n, in_packs ? (int)whole<T>::V : 1), RUN_THREADS));
     const dim3 grid(smaller(op.m, (size_t)q->n_processors * BLOCKS | 1)); /* odd: an id's runs meet all blocks */
     cudaError_t rc = sort(q, sorted, op);
 
     if (rc == cudaSuccess)
         rc = launch(in_packs ? add_runs<T, whole<T>::V> : add_runs<T, 1>, grid, threads, 0, q->stream, table, sorted,
-                    op.ids, dy, op.first, n);
+                    op.ids, rows, op.first);
     if (rc == cudaSuccess && op.m > RUN)
         rc = launch(add_lines, grid, whole_warps(smaller(n, ROW_THREADS)), 0, q->stream, table, sorted, op.ids,
                     op.first, n);
@@ -282,13 +296,17 @@ template <typename T> static cudaError_t embed_backward(const struct cuda_queue 
     const struct sorted sorted = {(uint32_t *)scratch, (struct place *)(scratch + PACK_BYTES),
                                   (float *)(scratch + before)};
     struct ids some = {op->ids, 0, op->first, op->n_table, 0};
+    struct scaled_rows<T> rows = {
+        (const T *)op->y_gradient, n, device_embed_scale(op)
+    };
     cudaError_t rc = cudaSuccess;
 
     assert(most > 0);
     for (size_t i = 0; i < op->m && rc == cudaSuccess; i += most) {
         some.m = smaller(most, op->m - i);
-        rc = add_some(q, op->table_gradient, sorted, some, (const T *)op->y_gradient + i * n, n);
+        rc = add_some(q, op->table_gradient, sorted, some, rows);
         some.ids += some.m;
+        rows.dy += some.m * n;
     }
     return rc;
 }

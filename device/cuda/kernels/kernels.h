@@ -52,6 +52,7 @@ cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op);
 /* elementwise.cu */
 cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op);
 cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op);
+cudaError_t cuda_soft_cap(const struct cuda_queue *q, float *x, size_t n, float cap);
 
 /* embed.cu. Tables must be readable by the device. */
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);

@@ -14,12 +14,18 @@ template <typename T> struct norm_arrays {
     size_t m, n, n_heads, stride; /* m heads of all rows */
     float epsilon;
     bool centred; /* about the mean; RMS norm is about 0 */
+    bool offset;  /* the factor is 1 + weight */
 };
 
 /* Head i of all rows' heads, from the first value of an array. */
 template <typename OP> static __device__ inline size_t head_at(const OP &op, size_t i)
 {
     return op.n_heads == 1 ? i * op.stride : i / op.n_heads * op.stride + i % op.n_heads * op.n;
+}
+
+template <typename T> static __device__ inline float factor(T weight, bool offset)
+{
+    return offset ? 1 + to_float(weight) : to_float(weight);
 }
 
 /* A thread's share of N arrays' rows: their packs from `column` on, `step` apart. rows[i] NULL: no such array. */
@@ -119,7 +125,8 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arr
                 bias = load<V>(op.bias + column);
 #pragma unroll
             for (int v = 0; v < V; v++)
-                set(&y.at[v], (to_float(x[0].at[v]) - mean) * inverse * to_float(weight.at[v]) + to_float(bias.at[v]));
+                set(&y.at[v],
+                    (to_float(x[0].at[v]) - mean) * inverse * factor(weight.at[v], op.offset) + to_float(bias.at[v]));
             store<V>(op.y + head_at(op, i) + column, y);
         });
     }
@@ -150,7 +157,7 @@ template <typename T> static cudaError_t norm(const struct cuda_queue *q, const 
     const struct norm_arrays<T> arrays = {
         (T *)op->y, op->statistics, (const T *)op->x, (const T *)op->weight,
             (const T *)op->bias, op->m *heads_of(op), op->n, heads_of(op),
-            stride_of(op), op->epsilon, op->kind == DEVICE_LAYER_NORM
+            stride_of(op), op->epsilon, op->kind == DEVICE_LAYER_NORM, op->offset
     };
     const bool are_whole = is_whole(arrays.y, arrays.stride) && is_whole(arrays.x, arrays.stride) &&
                            is_whole(arrays.weight, op->n) && is_whole(arrays.bias, op->n);
@@ -167,7 +174,7 @@ cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
 
 /* ---- norm's gradients: 3 values per element, 4 if accumulating ----
  *
- * With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
+ * With z = (x - mean) * inverse and g = dy * factor: dx = inverse * (g - mean(g) - z * mean(g z)); without mean(g) if
  * not centred. A block processes many rows in turn and sums their dy z and dy for the gradients of weight and bias: in
  * registers if HELD, else in its line of the scratch. If HELD in bf16, the next row is loaded during the sums of this
  * one, as a processor has no other block to run meanwhile. Two rows of fp32 do not fit the registers. */
@@ -180,7 +187,7 @@ template <typename T> struct gradient_arrays {
     const T *weight;
     size_t m, n, n_heads, stride; /* as above */
     float *lines;                 /* (blocks, 2n): of weight, of bias */
-    bool centred;
+    bool centred, offset;
 };
 
 enum { DY, X, DX, GRADIENT_ROWS };
@@ -237,7 +244,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 const float dy = to_float(at[DY].at[v]), z = (to_float(at[X].at[v]) - mean) * inverse;
-                const float g = dy * to_float(weight.at[v]);
+                const float g = dy * factor(weight.at[v], op.offset);
                 sum[0] += g;
                 sum[1] += g * z;
                 of_weight[k][v] = (HELD || i > blockIdx.x ? of_weight[k][v] : 0) + dy * z;
@@ -259,7 +266,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
 #pragma unroll
             for (int v = 0; v < V; v++) {
                 const float z = (to_float(at[X].at[v]) - mean) * inverse;
-                const float g = to_float(at[DY].at[v]) * to_float(weight.at[v]);
+                const float g = to_float(at[DY].at[v]) * factor(weight.at[v], op.offset);
                 const float gradient = inverse * (g - mean_g - z * mean_gz);
                 set(&dx.at[v], op.accumulate ? to_float(at[DX].at[v]) + gradient : gradient);
             }
@@ -293,7 +300,7 @@ template <typename T> static cudaError_t norm_gradient(const struct cuda_queue *
     const struct gradient_arrays<T> arrays = {
         (T *)op->x_gradient, op->accumulate, (const T *)op->y_gradient, (const T *)op->x, op->statistics,
             (const T *)op->weight, op->m *heads_of(op), op->n, heads_of(op), stride_of(op),
-            (float *)q->scratch, op->kind == DEVICE_LAYER_NORM
+            (float *)q->scratch, op->kind == DEVICE_LAYER_NORM, op->offset
     };
     const struct onto_sums to = {op->weight_gradient, op->bias_gradient, op->n};
     const bool are_whole = is_whole(arrays.dx, arrays.stride) && is_whole(arrays.dy, arrays.stride) &&

@@ -141,6 +141,14 @@ cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *run
     return launch(losses, dim3((unsigned)pieces(m, ROW_THREADS)), ROW_THREADS, 0, q->stream, loss, running, labels, m);
 }
 
+/* The derivative of cap * tanh(x / cap) where that is y. */
+static __device__ inline float cap_slope(float y, float cap)
+{
+    const float part = cap != 0 ? y / cap : 0;
+
+    return 1 - part * part;
+}
+
 /* A row's gradient overwrites its logits from the beginning. In bf16, element j lies on logit j/2, which another thread
  * may still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read.
  * Padding is written too. */
@@ -175,7 +183,8 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct d
 #pragma unroll
                 for (int v = 0; v < V; v++)
                     set(&gradient.at[v], counts && at + v < op.n
-                                             ? expf(x[k].at[v] - max) * factor - (at + v == label ? op.scale : 0)
+                                             ? (expf(x[k].at[v] - max) * factor - (at + v == label ? op.scale : 0)) *
+                                                   cap_slope(x[k].at[v], op.cap)
                                              : 0);
                 if (at < op.logits_stride)
                     store<V>(to + at, gradient);

@@ -51,6 +51,8 @@ static const struct call calls[] = {
     {CALL_position_backward, .position = {LEAN}},
     {CALL_embed, .embed = {ROWS, .n_table = 2}},
     {CALL_embed_backward, .embed = {.m = 2048, .n = 8, .n_table = 50257}},
+    {CALL_soft_cap, .plain = {.n = 768, .cap = 30}},
+    {CALL_soft_cap, .plain = {.n = 33, .cap = 30}},
     {CALL_log_sum_exp, .log_sum_exp = {ROWS, .logits_stride = 768, .start = true}},
     {CALL_log_sum_exp, .log_sum_exp = {THIN, .logits_stride = 33, .start = true}},
     {CALL_loss, .plain = {.m = 6}},

@@ -1,6 +1,7 @@
 /* How the head's products are cut, by the backend's constants alone: the cut changes what is rounded, not what is computed,
  * and what is on the device, which changes neither. The simulated device runs what its kernels have a part in: units that
  * are padded, and sums where they lie. */
+#include "proto/model/family.h"
 #include "proto/plan/layers.h"
 #include "proto/plan/units.h"
 #include "tests/kit/device/backend.h"
@@ -212,6 +213,35 @@ TEST_IF(what_pads_a_unit_is_cleared_where_others_were, !backend_get()->simulated
         ck_assert_uint_eq(count_cleared(&s, &cases[i].choice, as_on_cuda) -
                               count_cleared(&s, &cases[i].choice, as_on_cpu),
                           cases[i].rows * WIDTH * sizeof(float));
+    setting_close(&s);
+}
+
+static float cap_of(const struct model_config *c)
+{
+    (void)c;
+    return 2;
+}
+
+/* With capped logits, whose gradient reads them where they lie. */
+TEST_EACH(no_place_of_a_capped_head_changes_a_bit, NUMBER_TYPES)
+{
+    const enum number_type precision = (enum number_type)_i;
+    struct family capping = family_gpt2;
+    struct model_config capped = config;
+    struct array_link plain, first, other;
+    struct setting s;
+
+    setting_open(&s, &config, ROWS, SEQ);
+    step(&plain, &s, &places[0], precision, in_tiles);
+    setting_close(&s);
+    capping.logit_cap = cap_of, capped.family = &capping;
+    setting_open(&s, &capped, ROWS, SEQ);
+    step(&first, &s, &places[0], precision, in_tiles);
+    ck_assert(first.losses[0] != plain.losses[0]);
+    step(&other, &s, &places[1], precision, in_tiles);
+    ck_assert(setting_same_bits(first.gradient, other.gradient, s.model.segment_n));
+    ck_assert(first.losses[0] == other.losses[0]);
+    array_link_free(&plain), array_link_free(&first), array_link_free(&other);
     setting_close(&s);
 }
 

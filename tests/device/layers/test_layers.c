@@ -1,5 +1,6 @@
 #include "device/layers/layers.h"
 
+#include "proto/model/family.h"
 #include "proto/plan/units.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
@@ -388,4 +389,39 @@ TEST(embedding_begins_at_a_position)
     close_stage(&st);
     free_cut(&parted.model);
     setting_close(&whole);
+}
+
+static float scale_of(const struct model_config *c)
+{
+    (void)c;
+    return 4.898979f;
+}
+
+static float rounded(enum number_type type, float x)
+{
+    return type == NUMBER_BF16 ? number_from_bf16(number_to_bf16(x)) : x;
+}
+
+/* By the square root of 24, which is 4.90625 in bf16. By hand: a row of wte times that, and the row of wpe added. */
+TEST_EACH(an_embedding_is_scaled_in_the_weights_type, NUMBER_TYPES)
+{
+    const enum number_type type = (enum number_type)_i;
+    const float scale = type == NUMBER_BF16 ? 4.90625f : 4.898979f;
+    struct family scaling = family_gpt2;
+    struct model_config config = setting_configs[0];
+    struct setting s;
+    struct outcome o;
+
+    scaling.embedding_scale = scale_of, config.family = &scaling;
+    setting_open(&s, &config, 2, 5);
+    s.precision = type;
+    run_layer(&o, &s, 0, 0xff);
+    const float *wte = s.weights + s.model.units[0].offset, *wpe = s.weights + s.model.units[1].offset;
+    for (size_t i = 0; i < (size_t)2 * 5 * config.width; i++) {
+        const size_t token = i / config.width, j = i % config.width;
+        const float scaled = rounded(type, rounded(type, wte[s.ids[token] * config.width + j]) * scale);
+        ck_assert(o.output[i] == rounded(type, scaled + rounded(type, wpe[token % 5 * config.width + j])));
+    }
+    free_outcome(&o);
+    setting_close(&s);
 }

@@ -1,5 +1,5 @@
-/* Whole models: planned, run forward and backward, and compared with the same models in double, tensor by tensor. BERT is
- * described here as a family's file would. */
+/* Whole models: planned, run forward and backward, and compared with the same models in double, tensor by tensor. BERT and
+ * what Gemma 2 and 3 are but for windows are described here as a family's file would. */
 #include "proto/model/decoder_family.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/reference.h"
@@ -32,11 +32,17 @@ enum {
 /* ---- the families ---- */
 
 static const struct program_dropout none = {0, 0};
-static const struct program_norm_options centred = {.epsilon = 1e-5f, .bias = true};
-static const struct program_linear_options biased = {.deviation = 0.02f, .bias = true, .out_in = true};
+static const struct program_norm_options centred = {.epsilon = 1e-5f, .bias = true},
+                                         offset = {.epsilon = 1e-5f, .rms = true, .offset = true};
+static const struct program_linear_options biased = {.deviation = 0.02f, .bias = true, .out_in = true},
+                                           bare = {.deviation = 0.02f, .out_in = true};
 static const struct program_part full_qkv[] = {{"attention.self.query", WIDTH},
                                                {"attention.self.key", WIDTH},
-                                               {"attention.self.value", WIDTH}};
+                                               {"attention.self.value", WIDTH}},
+                                 grouped_qkv[] = {{"self_attn.q_proj", WIDTH},
+                                                  {"self_attn.k_proj", KV_WIDTH},
+                                                  {"self_attn.v_proj", KV_WIDTH}},
+                                 gate_up[] = {{"mlp.gate_proj", INNER}, {"mlp.up_proj", INNER}};
 
 static void write_embedding_norm(struct program *p, const struct model_config *c)
 {
@@ -68,6 +74,34 @@ static void write_transform(struct program *p, const struct model_config *c)
     program_end(p, program_norm(p, g, "cls.predictions.transform.LayerNorm", &centred));
 }
 
+/* Gemma2DecoderLayer, with norms before and after, and Gemma 3's norms of heads. */
+static void write_gemma(struct program *p, const struct model_config *c)
+{
+    const struct program_attention_options attention = {.n_heads = HEADS, .n_kv_heads = KV_HEADS, .scale = 0.4f};
+    const struct program_rope_options rope = {HEADS + KV_HEADS, HEAD, 0, 10000, NULL};
+    const struct program_head_norm_options heads = {
+        .epsilon = 1e-5f, .n_heads = HEADS, .n_kv_heads = KV_HEADS, .head_width = HEAD, .offset = true};
+    (void)c;
+
+    const int x = program_begin(p, WIDTH);
+    const int n1 = program_norm(p, x, "input_layernorm", &offset);
+    const int projected = program_linears(p, n1, grouped_qkv, 3, &bare);
+    const int normed = program_head_norm(p, projected, "self_attn.q_norm", "self_attn.k_norm", &heads);
+    const int a = program_attention(p, program_rope(p, normed, &rope), &attention);
+    const int o = program_linear(p, a, "self_attn.o_proj", WIDTH, &bare);
+    const int r = program_add(p, x, program_norm(p, o, "post_attention_layernorm", &offset), &none);
+    const int n2 = program_norm(p, r, "pre_feedforward_layernorm", &offset);
+    const int g = program_glu(p, program_linears(p, n2, gate_up, 2, &bare), MODEL_GELU_NEW);
+    const int m = program_linear(p, g, "mlp.down_proj", WIDTH, &bare);
+    program_end(p, program_add(p, r, program_norm(p, m, "post_feedforward_layernorm", &offset), &none));
+}
+
+static void write_offset(struct program *p, const struct model_config *c)
+{
+    (void)c;
+    program_end(p, program_norm(p, program_begin(p, WIDTH), "norm", &offset));
+}
+
 #define ROWS_OF(member) offsetof(struct model_config, member)
 
 static const struct family_table of_bert[] = {
@@ -83,6 +117,12 @@ static const struct family_layer bert_layers[] = {
     {0},
 };
 
+static const struct family_layer gemma_layers[] = {
+    {MODEL_BLOCK, "layers.%u", .write = write_gemma},
+    {MODEL_SINGLE, "norm", .write = write_offset},
+    {0},
+};
+
 static int accept(const struct model_config *c, struct error *err)
 {
     (void)c, (void)err;
@@ -95,6 +135,27 @@ static const struct family bert = {.model_type = "bert",
                                    .layers = bert_layers,
                                    .logits = "cls.predictions.decoder",
                                    .check = accept};
+
+static float scale_embedding(const struct model_config *c)
+{
+    return sqrtf((float)c->width);
+}
+
+/* Of the size of logits here. */
+static float cap_logits(const struct model_config *c)
+{
+    (void)c;
+    return 1.5f;
+}
+
+static const struct family gemma = {.model_type = "gemma3",
+                                    .prefix = "model.",
+                                    .tables = decoder_tables,
+                                    .layers = gemma_layers,
+                                    .logits = "lm_head",
+                                    .embedding_scale = scale_embedding,
+                                    .logit_cap = cap_logits,
+                                    .check = accept};
 
 /* Llama's block in two kinds: every second one turns by another base, and has a window. */
 static void write_other_block(struct program *p, const struct model_config *c)
@@ -133,7 +194,7 @@ static const char *const decoders[] = {
     "'model_type': 'mistral', 'sliding_window': 3",
     "'model_type': 'llama'",
 };
-enum { MIXED = COUNT(decoders) - 1, BERT, MODELS };
+enum { MIXED = COUNT(decoders) - 1, BERT, GEMMA, MODELS };
 
 static struct model_config config_of(int which, bool tied)
 {
@@ -149,7 +210,9 @@ static struct model_config config_of(int which, bool tied)
     char text[600];
     struct error err;
 
-    if (which == BERT)
+    if (which == GEMMA)
+        config.family = &gemma;
+    if (which >= BERT)
         return config;
     snprintf(text, sizeof text,
              "{%s, 'num_hidden_layers': %d, 'num_attention_heads': %d, 'num_key_value_heads': %d, 'head_dim': %d, "
@@ -207,7 +270,12 @@ static void linear(const struct row *r, double *y, size_t stride, const double *
     reference_run(&(struct call){.kind = CALL_matmul, .matmul = op});
 }
 
-/* With a bias a layer norm, without one by the root mean square. */
+static bool is_gemma(const struct row *r)
+{
+    return r->ref->model->config.family == &gemma;
+}
+
+/* With a bias a layer norm, without one by the root mean square; Gemma's by 1 + weight. */
 static void norm(const struct row *r, double *y, const double *x, const char *name)
 {
     double statistics[2 * SEQ];
@@ -215,6 +283,7 @@ static void norm(const struct row *r, double *y, const double *x, const char *na
                                    .m = SEQ,
                                    .n = WIDTH,
                                    .epsilon = 1e-5f,
+                                   .offset = is_gemma(r),
                                    .x = x,
                                    .weight = tensor(r, name, ".weight"),
                                    .bias = tensor(r, name, ".bias"),
@@ -237,6 +306,7 @@ static void norm_heads(struct row *r)
                                        .n_heads = keys ? KV_HEADS : HEADS,
                                        .stride = QKV,
                                        .epsilon = 1e-5f,
+                                       .offset = is_gemma(r),
                                        .x = qkv + keys * WIDTH,
                                        .weight = tensor(r, keys ? "self_attn.k_norm" : "self_attn.q_norm", ".weight"),
                                        .y = r->qkv + keys * WIDTH,
@@ -245,7 +315,7 @@ static void norm_heads(struct row *r)
     }
 }
 
-static void attend(struct row *r, size_t n_kv_heads, bool full, size_t window)
+static void attend(struct row *r, size_t n_kv_heads, bool full, size_t window, float scale)
 {
     double sums[SEQ * HEADS];
     const struct device_attention op = {.n_rows = 1,
@@ -255,7 +325,7 @@ static void attend(struct row *r, size_t n_kv_heads, bool full, size_t window)
                                         .n_kv_heads = n_kv_heads,
                                         .full = full,
                                         .window = window,
-                                        .scale = 1 / sqrtf(HEAD),
+                                        .scale = scale,
                                         .qkv = r->qkv,
                                         .out = r->y,
                                         .log_sum_exp = (void *)sums};
@@ -312,7 +382,8 @@ static void decoder_row(struct row *r, const uint32_t *ids)
             turn(r, 100, ROTATED);
         else
             turn(r, is_other ? 100 : 10000, HEAD);
-        attend(r, KV_HEADS, false, is_other || strcmp(family->model_type, "mistral") == 0 ? WINDOW : 0);
+        attend(r, KV_HEADS, false, is_other || strcmp(family->model_type, "mistral") == 0 ? WINDOW : 0,
+               1 / sqrtf(HEAD));
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
         add(r->x, r->qkv);
         norm(r, r->y, r->x, "post_attention_layernorm");
@@ -321,6 +392,37 @@ static void decoder_row(struct row *r, const uint32_t *ids)
         for (int i = 0; i < SEQ * INNER; i++)
             r->up[i] *= r->gate[i] / (1 + exp(-r->gate[i]));
         linear(r, r->y, WIDTH, r->up, "mlp.down_proj", INNER, WIDTH);
+        add(r->x, r->y);
+    }
+    r->layer[0] = 0;
+    norm(r, r->y, r->x, "norm");
+}
+
+static void gemma_row(struct row *r, const uint32_t *ids)
+{
+    const double *table = tensor(r, "embed_tokens", ".weight");
+
+    for (unsigned i = 0; i < SEQ * WIDTH; i++)
+        r->x[i] = sqrt(WIDTH) * table[ids[i / WIDTH] * WIDTH + i % WIDTH];
+    for (unsigned block = 0; block < BLOCKS; block++) {
+        snprintf(r->layer, sizeof r->layer, "layers.%u", block);
+        norm(r, r->y, r->x, "input_layernorm");
+        linear(r, r->qkv, QKV, r->y, "self_attn.q_proj", WIDTH, WIDTH);
+        linear(r, r->qkv + WIDTH, QKV, r->y, "self_attn.k_proj", WIDTH, KV_WIDTH);
+        linear(r, r->qkv + WIDTH + KV_WIDTH, QKV, r->y, "self_attn.v_proj", WIDTH, KV_WIDTH);
+        norm_heads(r);
+        turn(r, 10000, HEAD);
+        attend(r, KV_HEADS, false, 0, 0.4f);
+        linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
+        norm(r, r->y, r->qkv, "post_attention_layernorm");
+        add(r->x, r->y);
+        norm(r, r->y, r->x, "pre_feedforward_layernorm");
+        linear(r, r->gate, INNER, r->y, "mlp.gate_proj", WIDTH, INNER);
+        linear(r, r->up, INNER, r->y, "mlp.up_proj", WIDTH, INNER);
+        for (int i = 0; i < SEQ * INNER; i++)
+            r->up[i] *= reference_activation(MODEL_GELU_NEW, r->gate[i]);
+        linear(r, r->qkv, WIDTH, r->up, "mlp.down_proj", INNER, WIDTH);
+        norm(r, r->y, r->qkv, "post_feedforward_layernorm");
         add(r->x, r->y);
     }
     r->layer[0] = 0;
@@ -341,7 +443,7 @@ static void encoder_row(struct row *r, const uint32_t *ids)
         linear(r, r->qkv, FULL_QKV, r->x, "attention.self.query", WIDTH, WIDTH);
         linear(r, r->qkv + WIDTH, FULL_QKV, r->x, "attention.self.key", WIDTH, WIDTH);
         linear(r, r->qkv + 2 * WIDTH, FULL_QKV, r->x, "attention.self.value", WIDTH, WIDTH);
-        attend(r, HEADS, true, 0);
+        attend(r, HEADS, true, 0, 1 / sqrtf(HEAD));
         linear(r, r->qkv, WIDTH, r->y, "attention.output.dense", WIDTH, WIDTH);
         add(r->qkv, r->x);
         norm(r, r->x, r->qkv, "attention.output.LayerNorm");
@@ -368,12 +470,14 @@ static double loss_of(const struct reference_gpt2 *ref, const void *batch)
         struct row r = {.ref = ref};
         const double *table =
             c->tied ? ref->tensors[ref->model->embedding.tables[0].tensor] : tensor(&r, c->family->logits, ".weight");
-        (c->family == &bert ? encoder_row : decoder_row)(&r, s->ids + row * SEQ);
+        (c->family == &bert ? encoder_row : is_gemma(&r) ? gemma_row : decoder_row)(&r, s->ids + row * SEQ);
         for (uint32_t t = 0; t < SEQ; t++) {
             const uint32_t label = s->labels[row * SEQ + t];
             double logits[VOCABULARY] = {0}, sum = 0;
             for (int i = 0; i < VOCABULARY * WIDTH; i++)
                 logits[i / WIDTH] += r.y[t * WIDTH + (unsigned)i % WIDTH] * table[i];
+            for (int i = 0; i < VOCABULARY && is_gemma(&r); i++)
+                logits[i] = 1.5 * tanh(logits[i] / 1.5);
             for (int i = 0; i < VOCABULARY; i++)
                 sum += exp(logits[i]);
             if (label < VOCABULARY)

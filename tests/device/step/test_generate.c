@@ -1,6 +1,7 @@
 /* Tokens one run after another against the whole row at once. */
 #include "device/step/generate.h"
 
+#include "proto/model/family.h"
 #include "proto/plan/units.h"
 #include "proto/wire/message.h"
 #include "tests/kit/device/backend.h"
@@ -156,6 +157,31 @@ TEST_RANGE(logits_after_every_token_are_those_of_the_reference, simulated() ? 2 
     free(logits);
     reference_gpt2_free(&ref);
     tear_down(&t);
+}
+
+static float cap_of(const struct model_config *c)
+{
+    (void)c;
+    return 0.75f;
+}
+
+/* Of the size of these logits. */
+TEST(a_family_caps_the_logits_that_it_generates_from)
+{
+    struct family capping = family_gpt2;
+    struct model_config capped = setting_configs[2];
+    struct speech t;
+
+    capping.logit_cap = cap_of, capped.family = &capping;
+    set_up(&t, &setting_configs[2], 4);
+    float *plain = run_all(&t, 2);
+    tear_down(&t);
+    set_up(&t, &capped, 4);
+    float *logits = run_all(&t, 2);
+    for (size_t i = 0; i < (size_t)2 * capped.vocabulary; i++)
+        ck_assert_double_eq_tol((double)logits[i], 0.75 * tanh((double)plain[i] / 0.75), 1e-6);
+    tear_down(&t);
+    free(plain), free(logits);
 }
 
 /* A prompt of two tiles and a bit, and of exactly two. */

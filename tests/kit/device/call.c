@@ -245,6 +245,9 @@ void call_arrays(struct call_arrays *out, struct call *call, const struct plan_b
         add(out, "sum", &plain->to, CALL_FP32, sums, plain->n);
         add_rows(out, "x", &plain->from, CALL_VALUES, CALL_READ, plain->m, plain->n, plain->stride);
         break;
+    case CALL_soft_cap:
+        add(out, "x", &plain->to, CALL_FP32, sums, plain->n);
+        break;
     case CALL_loss:
         add(out, "losses", &plain->to, CALL_FP64, CALL_WRITTEN, plain->m);
         add(out, "running", &plain->from, CALL_FP32, CALL_READ, 3 * plain->m);
@@ -273,6 +276,8 @@ void call_run(const struct device_ops *ops, struct device *dev, const struct cal
         return ops->activate_backward(dev, p->to, p->from, p->n, p->activation);
     case CALL_reduce_rows:
         return ops->reduce_rows(dev, p->to, p->from, p->m, p->n, p->stride);
+    case CALL_soft_cap:
+        return ops->soft_cap(dev, p->to, p->n, p->cap);
     case CALL_loss:
         return ops->loss(dev, p->to, p->from, p->labels, p->m);
     }
@@ -314,6 +319,11 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
     plain(dev, CALL_reduce_rows, (struct call_plain){.to = sum, .from = x, .m = m, .n = n, .stride = stride});
 }
 
+static void soft_cap(struct device *dev, float *x, size_t n, float cap)
+{
+    plain(dev, CALL_soft_cap, (struct call_plain){.to = x, .n = n, .cap = cap});
+}
+
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
 {
     plain(dev, CALL_loss, (struct call_plain){.to = losses, .from = running, .labels = labels, .m = m});
@@ -334,4 +344,5 @@ void call_intercept(struct device_ops *table, void (*hook)(struct device *dev, s
     table->zero = zero, table->round_bf16 = round_bf16;
     table->activate = activate, table->activate_backward = activate_backward;
     table->reduce_rows = reduce_rows, table->loss = loss;
+    table->soft_cap = soft_cap;
 }

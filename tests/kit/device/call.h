@@ -36,6 +36,7 @@ enum call_kind {
     CALL_activate,
     CALL_activate_backward,
     CALL_reduce_rows,
+    CALL_soft_cap,
     CALL_loss
 };
 
@@ -46,6 +47,7 @@ struct call_plain {
     const uint32_t *labels;
     size_t m, n, stride; /* from a row to the next, of reduce_rows */
     enum model_activation activation;
+    float cap;
 };
 
 struct call {

@@ -111,7 +111,7 @@ static void norm(const struct device_norm *op)
         of = of_rows + 2 * i;
         statistics(of, x, op);
         for (size_t j = 0; j < op->n; j++)
-            y[j] = (x[j] - of[0]) * of[1] * weight[j] + (bias ? bias[j] : 0);
+            y[j] = (x[j] - of[0]) * of[1] * (op->offset + weight[j]) + (bias ? bias[j] : 0);
     }
 }
 
@@ -127,7 +127,7 @@ static void norm_backward(const struct device_norm *op)
 
         statistics(of, x, op);
         for (size_t j = 0; j < op->n; j++) {
-            const double z = (x[j] - of[0]) * of[1], g = dy[j] * weight[j];
+            const double z = (x[j] - of[0]) * of[1], g = dy[j] * (op->offset + weight[j]);
             if (weights)
                 weights[j] += dy[j] * z;
             if (biases)
@@ -136,8 +136,8 @@ static void norm_backward(const struct device_norm *op)
             mean_gz += g * z / n;
         }
         for (size_t j = 0; j < op->n; j++)
-            dx[j] =
-                (op->accumulate ? dx[j] : 0) + of[1] * (dy[j] * weight[j] - mean_g - (x[j] - of[0]) * of[1] * mean_gz);
+            dx[j] = (op->accumulate ? dx[j] : 0) +
+                    of[1] * (dy[j] * (op->offset + weight[j]) - mean_g - (x[j] - of[0]) * of[1] * mean_gz);
     }
 }
 
@@ -297,19 +297,21 @@ static void dropout_add(const struct device_dropout_add *op)
     }
 }
 
-/* Backward adds in fp32, in order: a sum of two floats is rounded once, also by way of double. */
+/* Backward adds in fp32, in order: a sum of two floats is rounded once, also by way of double; times a scale once
+ * more. */
 static void embed(const struct device_embed *op, bool backward)
 {
     const double *table = op->table, *dy = op->y_gradient;
     double *y = op->y, *sums = (void *)op->table_gradient;
+    const double scale = (double)device_embed_scale(op);
 
     for (size_t i = 0; i < op->m; i++)
         for (size_t j = 0; j < op->n && op->ids[i] >= op->first && op->ids[i] - op->first < op->n_table; j++) {
             const size_t from = (op->ids[i] - op->first) * op->n + j, to = i * op->n + j;
             if (backward)
-                sums[from] = (double)(float)(sums[from] + dy[to]);
+                sums[from] = (double)(float)(sums[from] + scale * dy[to]);
             else
-                y[to] = (op->accumulate ? y[to] : 0) + table[from];
+                y[to] = (op->accumulate ? y[to] : 0) + scale * table[from];
         }
 }
 
@@ -363,7 +365,8 @@ static void cross_entropy_gradient(const struct device_cross_entropy *op)
         const bool counts = op->labels[i] != UINT32_MAX;
         for (size_t j = 0; j < op->logits_stride; j++)
             logits[j] = counts && j < op->n
-                            ? (exp(logits[j] - of[0]) / of[1] - (op->first + j == op->labels[i])) * (double)op->scale
+                            ? (exp(logits[j] - of[0]) / of[1] - (op->first + j == op->labels[i])) * (double)op->scale *
+                                  (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
                             : 0;
     }
 }
@@ -413,6 +416,10 @@ void reference_run(const struct call *call)
     case CALL_reduce_rows:
         for (size_t i = 0; i < p->m * p->n; i++)
             to[i % p->n] += from[i / p->n * p->stride + i % p->n];
+        return;
+    case CALL_soft_cap:
+        for (size_t i = 0; i < p->n; i++)
+            to[i] = (double)p->cap * tanh(to[i] / (double)p->cap);
         return;
     case CALL_zero:
     case CALL_round_bf16:

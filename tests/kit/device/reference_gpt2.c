@@ -196,7 +196,7 @@ static double token_loss(const struct reference_gpt2 *ref, const double *h, uint
     assert(logits);
     reference_run(&(struct call){.kind = CALL_matmul, .matmul = product});
     reference_run(&(struct call){.kind = CALL_log_sum_exp, .log_sum_exp = softmax});
-    reference_run(&(struct call){.kind = CALL_loss, .plain = {&loss, running, &label, 1, 0, MODEL_RELU}});
+    reference_run(&(struct call){.kind = CALL_loss, .plain = {.to = &loss, .from = running, .labels = &label, .m = 1}});
     free(logits);
     return loss;
 }
