@@ -81,7 +81,7 @@ void decoder_write_block(struct program *p, const struct model_config *c)
 {
     const struct decoder_config *d = &c->decoder;
     const uint32_t attended = c->n_heads * d->head_width, kv = d->n_kv_heads * d->head_width;
-    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true, .offset = d->norm_offset};
     const struct program_linear_options
         of_qkv = {.deviation = c->initializer_range, .bias = d->qkv_bias, .out_in = true},
         of_output = {.deviation = c->initializer_range, .bias = d->output_bias, .out_in = true},
@@ -100,7 +100,8 @@ void decoder_write_block(struct program *p, const struct model_config *c)
     const struct program_head_norm_options head_norm = {.epsilon = c->norm_epsilon,
                                                         .n_heads = c->n_heads,
                                                         .n_kv_heads = d->n_kv_heads,
-                                                        .head_width = d->head_width};
+                                                        .head_width = d->head_width,
+                                                        .offset = d->norm_offset};
     const struct program_dropout none = {0};
     double frequencies[PROGRAM_MAX_ROTATED / 2];
     const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
@@ -123,7 +124,9 @@ void decoder_write_block(struct program *p, const struct model_config *c)
 
 void decoder_write_norm(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon,
+                                              .rms = true,
+                                              .offset = c->decoder.norm_offset};
 
     program_end(p, program_norm(p, program_begin(p, c->width), "norm", &norm));
 }

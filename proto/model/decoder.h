@@ -18,7 +18,8 @@ struct decoder_config {
     uint32_t head_width; /* 0 in the file: width / n_heads */
     uint32_t window;     /* of a query, its own key the last; 0: all keys before it */
     bool qkv_bias, output_bias, mlp_bias;
-    bool head_norm; /* of queries and keys */
+    bool head_norm;   /* of queries and keys */
+    bool norm_offset; /* norms multiply by 1 + weight */
     float dropout_attention;
     struct decoder_rope {
         float base;

@@ -200,6 +200,10 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
             return refuse(err, key->name, value, "it must be true or false");
         *(bool *)field = json_is_true(value);
         return 0;
+    case FAMILY_ACTIVATION_OR_NULL:
+        if (json_is_null(value))
+            return 0;
+        return read_activation(field, key->name, value, err);
     case FAMILY_ACTIVATION:
         return read_activation(field, key->name, value, err);
     case FAMILY_WORD:

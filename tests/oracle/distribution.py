@@ -45,8 +45,9 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
 
 import drawn
 import training
@@ -58,7 +59,7 @@ ZERO = 8  # times the root mean square of PyTorch's errors
 
 FAMILIES = {"gpt2": (GPT2Config, GPT2LMHeadModel), "llama": (LlamaConfig, LlamaForCausalLM),
             "mistral": (MistralConfig, MistralForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-            "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+            "qwen3": (Qwen3Config, Qwen3ForCausalLM), "gemma": (GemmaConfig, GemmaForCausalLM)}
 
 
 def draw_decoder(r, family, heads, width, seq, vocabulary):
@@ -74,10 +75,12 @@ def draw_decoder(r, family, heads, width, seq, vocabulary):
                       dict(rope_type="linear", rope_theta=10000.0, factor=4.0),
                       dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                            original_max_position_embeddings=max(2, seq // 2)))))
-    if family in ("llama", "qwen3"):
+    if family in ("llama", "qwen3", "gemma"):
         config["attention_bias"] = r.random() < 0.5
     if family == "llama":
         config["mlp_bias"] = r.random() < 0.5
+    if family == "gemma":  # PyTorch would not train the embedding's row of padding
+        config["pad_token_id"] = None
     if family == "mistral":
         config["sliding_window"] = r.choice((None, 1, r.randint(2, max(2, seq)), seq + 1))
     return config
@@ -118,7 +121,7 @@ def scales_of(m):
         shapes = {t: p.shape for t, p in FAMILIES[m["family"]][1](config_of(m)).named_parameters()}
     for t, shape in shapes.items():
         if ".ln_" in t or "norm" in t:
-            how = (1.0, 0.4) if t.endswith("weight") else (0.0, 0.2)
+            how = (float(m["family"] != "gemma"), 0.4) if t.endswith("weight") else (0.0, 0.2)
         elif t.endswith("bias"):
             how = 0.0, 0.2
         elif "wte" in t or "wpe" in t or "embed" in t:

@@ -1,4 +1,5 @@
-"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare,llama*,mistral*,qwen*}.
+"""Model directories as transformers writes them, with their logits in float64:
+tests/fixtures/{tied,untied,bf16,bare,gemma*,llama*,mistral*,qwen*}.
 
     python logits.py [NAME]...
 
@@ -6,6 +7,7 @@
     untied   lm_head, n_inner, gelu in its erf form, scaled by layer, in several files with an index
     bf16     weights in bfloat16
     bare     GPT2Model alone: names without "transformer.", no head of its own
+    gemma*   one head of keys and values, wide heads; not tied, with biases
     llama*   scaled frequencies as in Llama 3, wide heads and biases; linear scaling and one head of keys and values
     mistral* without a window; with one of 5 keys
     qwen2*   tied; not tied, a head of keys and values for each query's
@@ -22,8 +24,9 @@ import sys
 
 import numpy as np
 import torch
-from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
 
 import drawn
 
@@ -43,6 +46,9 @@ MODELS = {
         scale_attn_by_inverse_layer_idx=True))),
     "bf16": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=2))),
     "bare": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=4))),
+    "gemma": (GemmaForCausalLM, GemmaConfig(**DECODER | dict(num_key_value_heads=1, head_dim=10))),
+    "gemma_untied": (GemmaForCausalLM, GemmaConfig(**DECODER | dict(
+        num_key_value_heads=4, head_dim=6, tie_word_embeddings=False, attention_bias=True, rms_norm_eps=1e-3))),
     "llama3": (LlamaForCausalLM, LlamaConfig(**DECODER | dict(
         head_dim=10, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3))),
     "llama_linear": (LlamaForCausalLM, LlamaConfig(**DECODER | dict(

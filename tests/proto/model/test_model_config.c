@@ -124,6 +124,7 @@ TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
 #define QWEN2   DECODER("qwen2")
 #define QWEN3   DECODER("qwen3")
 #define MISTRAL DECODER("mistral") ", 'num_key_value_heads': 1"
+#define GEMMA   DECODER("gemma") ", 'num_key_value_heads': 1"
 
 /* A reason that ends with a blank goes on with the families that there are. */
 static void check_said(const char *said, const char *why)
@@ -209,6 +210,12 @@ static const struct {
      "use_sliding_window is true: this is not supported, it must be off (null or false)"},
     {QWEN2 ", 'layer_types': ['full_attention', 'sliding_attention']}",
      "layer_types is ['full_attention','sliding_attention']: only lists of full_attention are supported"},
+    {GEMMA ", 'use_bidirectional_attention': true}",
+     "use_bidirectional_attention is true: this is not supported, it must be off (null or false)"},
+    {GEMMA ", 'final_logit_softcapping': 30.0}",
+     "final_logit_softcapping is 30.0: this key is unknown, and it may change the mathematics"},
+    {GEMMA ", 'hidden_activation': 1}",
+     "hidden_activation is 1: it must be gelu_new, gelu_pytorch_tanh, gelu, relu or silu"},
     /* Not a configuration. */
     {"[]", "not a JSON object, as a config.json must be"},
     {"{", "not JSON at line 1, column 1: string or '}' expected near end of file"},
@@ -243,7 +250,7 @@ static const struct {
      "'rope_theta': 5e5, 'pretraining_tp': 1, 'attention_bias': true, 'mlp_bias': true, 'attention_dropout': 0.5}",
      2048,
      true,
-     {4, 24, 0, true, true, true, false, 0.5f, {500000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
+     {4, 24, 0, true, true, true, false, false, 0.5f, {500000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
     {LLAMA ", 'num_key_value_heads': 2, 'head_dim': 40, 'max_position_embeddings': 512, 'rope_parameters': "
            "{'rope_type': 'llama3', 'rope_theta': 500000.0, 'factor': 8.0, 'low_freq_factor': 1.0, "
            "'high_freq_factor': 4.0, 'original_max_position_embeddings': 64}}",
@@ -308,6 +315,26 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
         ck_assert_msg(counts[i][0] == counts[i][1], "%d: %u, not %u", i, counts[i][0], counts[i][1]);
     for (int i = 0; i < COUNT(reals); i++)
         ck_assert_float_eq(reals[i][0], reals[i][1]);
+}
+
+/* As GemmaConfig of transformers 5.23 fills it in, which takes gelu for its tanh form; hidden_activation is of older files. */
+static const char *const gemmas[] = {
+    GEMMA "}",
+    GEMMA ", 'hidden_act': 'gelu', 'use_bidirectional_attention': null, 'hidden_activation': null, 'head_dim': 256}",
+    GEMMA ", 'hidden_activation': 'gelu_pytorch_tanh', 'rms_norm_eps': 1e-6, 'attention_bias': false}",
+    GEMMA ", 'hidden_act': 'gelu_pytorch_tanh', 'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e4}}",
+};
+
+TEST_EACH(gemma_s_numbers_are_those_of_transformers, COUNT(gemmas))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, gemmas[_i], &err) == 0, "%s", err.text);
+    ck_assert(c.activation == MODEL_GELU_NEW && c.tied && c.n_positions == 8192);
+    ck_assert(c.decoder.head_width == 256 && c.decoder.n_kv_heads == 1 && c.decoder.norm_offset);
+    ck_assert(!c.decoder.qkv_bias && !c.decoder.output_bias && c.decoder.rope.base == 10000);
+    ck_assert_float_eq(c.norm_epsilon, 1e-6f);
 }
 
 TEST(every_truncation_of_a_file_is_refused_and_so_is_one_past_16_MiB_unread)

@@ -1,0 +1,54 @@
+/* Gemma (Gemma Team, arXiv:2403.08295), tensors named and laid out as in Hugging Face's GemmaForCausalLM: Llama's block,
+ * with norms that multiply by 1 + weight, and embeddings multiplied by sqrt(width). */
+#include "proto/model/decoder_family.h"
+
+#include <math.h>
+
+static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", NULL};
+
+/* hidden_activation is of files from 2024, beside a hidden_act that was not meant. */
+static const struct family_key keys[] = {
+    DECODER_KEYS,
+    {"attention_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.qkv_bias)},
+    {"hidden_activation", FAMILY_ACTIVATION_OR_NULL, .offset = DECODER_AT(activation)},
+    {0},
+};
+
+static const char *const unsupported[] = {"use_bidirectional_attention", NULL};
+
+/* The first files said gelu of models that were trained with its tanh form: transformers takes it for that. */
+static void complete(struct model_config *c)
+{
+    if (c->activation == MODEL_GELU)
+        c->activation = MODEL_GELU_NEW;
+    c->decoder.output_bias = c->decoder.qkv_bias;
+    decoder_complete(c);
+}
+
+static float embedding_scale(const struct model_config *c)
+{
+    return sqrtf((float)c->width);
+}
+
+const struct family family_gemma = {
+    .model_type = "gemma",
+    .architectures = architectures,
+    .keys = keys,
+    .unsupported = unsupported,
+    .defaults =
+        {.family = &family_gemma,
+         .n_positions = 8192,
+         .activation = MODEL_GELU_NEW,
+         .tied = true,
+         .norm_epsilon = 1e-6f,
+         .initializer_range = 0.02f,
+         .decoder = {.n_kv_heads = 16, .head_width = 256, .norm_offset = true, .rope = {.base = 10000, .partial = 1}}},
+    .end_token = 1,
+    .complete = complete,
+    .check = decoder_check,
+    .prefix = "model.",
+    .tables = decoder_tables,
+    .layers = decoder_layers,
+    .logits = "lm_head",
+    .embedding_scale = embedding_scale,
+};
