@@ -98,7 +98,7 @@ int client_checkpoints_add(struct client_checkpoints *c, uint64_t step)
 /* True for a checkpoint's suffixes. */
 static bool is_ours(const char *name)
 {
-    static const char *const ends[] = {".json", ".safetensors", ".txt"};
+    static const char *const ends[] = {".json", ".safetensors", ".txt", ".jinja"};
     const char *dot = strrchr(name, '.');
 
     for (size_t i = 0; dot && i < sizeof ends / sizeof *ends; i++) {

@@ -32,8 +32,8 @@ static int check_side(json_t *side, struct error *err)
     json_object_foreach(files, name, text)
     {
         if (!json_is_string(text) || !output_is_name(name) || is_own_name(name))
-            return error_set(err, -EINVAL, "the job's side file: %.80s is no text with a name ending in .json or .txt",
-                             name);
+            return error_set(err, -EINVAL,
+                             "the job's side file: %.80s is no text with a name ending in .json, .txt or .jinja", name);
     }
     return 0;
 }

@@ -89,8 +89,8 @@ static bool ends_with(const char *text, const char *end)
 
 bool output_is_name(const char *name)
 {
-    return checkpoint_is_name(name) &&
-           (ends_with(name, ".json") || ends_with(name, ".txt") || ends_with(name, ".safetensors"));
+    return checkpoint_is_name(name) && (ends_with(name, ".json") || ends_with(name, ".txt") ||
+                                        ends_with(name, ".jinja") || ends_with(name, ".safetensors"));
 }
 
 static DIR *open_directory(int parent, const char *name)

@@ -22,13 +22,14 @@ TEST(what_was_read_is_written_as_it_was)
     ck_assert_int_eq(mkdir("to", 0700), 0);
     processes_put_text("from/tokenizer.json", text);
     processes_put_text("from/added_tokens.json", "");
+    processes_put_text("from/chat_template.jinja", "{% for m in messages %}\n");
     processes_put_text("from/notes.txt", "no");
     ck_assert_int_eq(client_side_read(&files, "from", NULL), 0);
     ck_assert_int_eq(client_side_check(files, NULL), 0);
     int to = open("to", O_RDONLY | O_DIRECTORY);
     ck_assert_int_eq(client_side_write(files, to, NULL), 0);
     ck_assert_int_eq(client_side_read(&again, "to", NULL), 0);
-    ck_assert_uint_eq(json_object_size(again), 2);
+    ck_assert_uint_eq(json_object_size(again), 3);
     ck_assert(json_equal(files, again));
     ck_assert_str_eq(json_string_value(json_object_get(again, "tokenizer.json")), text);
     ck_assert_int_eq(client_side_write(files, to, NULL), -EEXIST); /* nothing is written over */

@@ -52,7 +52,8 @@ static void run(const char *command)
 
 TEST(names_that_a_checkpoint_may_have)
 {
-    static const char *const fit[] = {"config.json", "merges.txt", "model-00001-of-2.safetensors", "a.json"};
+    static const char *const fit[] = {"config.json", "merges.txt", "model-00001-of-2.safetensors", "a.json",
+                                      "chat_template.jinja"};
     static const char *const unfit[] = {"",       ".json",   "precious", "a.json.bak", "a/b.json",
                                         "..json", "a b.txt", "json",     "a.JSON",     "model.bin"};
 
