@@ -74,10 +74,10 @@ void store_free(struct store *store); /* safe on a zeroed store */
 /* Draws the model's initial weights. Each element is a function of (seed, tensor, index) alone. */
 void store_draw(struct store *store, uint64_t seed);
 
-/* Reads weights from open safetensors files of F32, F16 or BF16; fds stay the caller's. Names may lack "transformer.".
- * Every tensor of the model must occur exactly once, with its shape. Ignored are names that are known to be no weights
- * (attention mask buffers), and a tied model's copy of its head if it equals the table of tokens. -EINVAL, with the
- * tensor's name, for anything else that is unknown, missing, doubled, of another shape or type, or not finite. -ENOMEM.
+/* Reads weights from open safetensors files of F32, F16 or BF16; fds stay the caller's. The files' tensors are matched
+ * with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the tensor's
+ * name, for a value that is not finite, and for a tied model's copy of its head that differs from the table of tokens;
+ * -ENOMEM; -EIO, -errno if a file cannot be read.
  * After a failure the weights must be loaded again. */
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err);
 

@@ -1,6 +1,6 @@
 #include "eps/store/store.h"
 #include "eps/store/team.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/weights.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -148,39 +148,8 @@ static int compare(const struct store *store, uint32_t unit, const struct model_
 struct loading {
     struct store *store;
     struct places places;
-    bool *seen;                           /* (n_tensors); for moments twice that, m first */
-    const struct safetensors_entry *head; /* of a tied model: a copy of the head, compared at the end */
+    bool *seen; /* of moments: (2 * n_tensors), m first */
 };
-
-static bool has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
-{
-    return entry->n_dims == tensor->n_dims && entry->shape[0] == tensor->shape[0] &&
-           (entry->n_dims < 2 || entry->shape[1] == tensor->shape[1]);
-}
-
-/* "3 x 4" */
-static const char *shape_text(char out[64], const uint64_t *shape, uint32_t n_dims)
-{
-    int n = 0;
-
-    snprintf(out, 64, "no dimension");
-    for (uint32_t i = 0; i < n_dims && n < 40; i++)
-        n += snprintf(out + n, 64 - (size_t)n, "%s%" PRIu64, i ? " x " : "", shape[i]);
-    return out;
-}
-
-static int check_entry(const struct safetensors_entry *entry, const struct model_tensor *tensor, struct error *err)
-{
-    char got[64], want[64];
-
-    if (!has_shape(entry, tensor))
-        return error_set(err, -EINVAL, "%s is %s, the model's is %s; is this the config.json of these weights?",
-                         entry->name, shape_text(got, entry->shape, entry->n_dims),
-                         shape_text(want, tensor->shape, tensor->n_dims));
-    if (entry->type == SAFETENSORS_OTHER || entry->type == SAFETENSORS_I64)
-        return error_set(err, -EINVAL, "%s is of a type that is not read here; F32, F16 and BF16 are", entry->name);
-    return 0;
-}
 
 /* All pieces of a tensor. */
 static int read_tensor(const struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
@@ -204,96 +173,39 @@ static int read_tensor(const struct loading *loading, const struct safetensors_e
     return rc;
 }
 
-static int load_tensor(struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
-                       struct error *err)
-{
-    const struct model_tensor *tensor = &loading->store->model->tensors[index];
-
-    int rc = check_entry(entry, tensor, err);
-    if (rc != 0)
-        return rc;
-    if (loading->seen[index])
-        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", tensor->name);
-    loading->seen[index] = true;
-    return read_tensor(loading, entry, index, WEIGHTS, err);
-}
-
-static int load_entry(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
-{
-    const struct model *model = loading->store->model;
-    const struct model_tensor *tensor = model_find(model, entry->name);
-
-    if (tensor)
-        return load_tensor(loading, entry, (uint32_t)(tensor - model->tensors), err);
-    if (model_is_mask(model, entry->name))
-        return 0;
-    if (model_is_tied_copy(model, entry->name)) {
-        if (loading->head)
-            return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
-        loading->head = entry;
-        return 0;
-    }
-    return error_set(err, -EINVAL, "%s is no tensor of this model; is this the config.json of these weights?",
-                     entry->name);
-}
-
 /* A tied head's table may be in the file if it equals that of tokens. */
-static int check_head(const struct loading *loading, struct error *err)
+static int check_head(const struct loading *loading, const struct safetensors_entry *head, struct error *err)
 {
     const struct model *model = loading->store->model;
     const uint32_t index = model->embedding.tables[0].tensor;
+    int rc = 0;
 
-    if (!loading->head)
-        return 0;
-    int rc = check_entry(loading->head, &model->tensors[index], err);
     for (uint32_t p = loading->places.first_piece[index]; rc == 0 && p < model->n_pieces; p++) {
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        rc = compare(loading->store, loading->places.unit[p], piece, loading->head, err);
+        rc = compare(loading->store, loading->places.unit[p], piece, head, err);
         if (rc == -EDOM)
             rc = model_refuse_tied_copy(model, err);
     }
     return rc;
 }
 
-static int check_all_seen(const struct loading *loading, struct error *err)
-{
-    const struct model *model = loading->store->model;
-
-    for (uint32_t i = 0; i < model->n_tensors; i++)
-        if (!loading->seen[i])
-            return error_set(err, -EINVAL, "%s is missing; are all files of these weights there?",
-                             model->tensors[i].name);
-    return 0;
-}
-
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err)
 {
     struct loading loading = {.store = store};
-    struct safetensors *files = calloc(n_fds ? n_fds : 1, sizeof *files);
-    unsigned n_open = 0;
+    struct weights weights;
+    int rc = weights_open(&weights, store->model, fds, n_fds, err);
 
-    loading.seen = calloc(store->model->n_tensors, sizeof *loading.seen);
-    int rc = files && loading.seen ? find_places(&loading.places, store->model, err)
-                                   : error_set(err, -ENOMEM, "no memory for a list of weights");
     if (rc != 0)
-        goto out;
-    for (; rc == 0 && n_open < n_fds; n_open += rc == 0)
-        rc = safetensors_open(&files[n_open], fds[n_open], err);
-    for (unsigned i = 0; rc == 0 && i < n_fds; i++)
-        for (size_t k = 0; rc == 0 && k < files[i].n_entries; k++)
-            rc = load_entry(&loading, &files[i].entries[k], err);
-    if (rc == 0)
-        rc = check_all_seen(&loading, err);
-    if (rc == 0)
-        rc = check_head(&loading, err);
+        return rc;
+    rc = find_places(&loading.places, store->model, err);
+    for (uint32_t t = 0; rc == 0 && t < store->model->n_tensors; t++)
+        rc = read_tensor(&loading, weights.entries[t], t, WEIGHTS, err);
+    if (rc == 0 && weights.head)
+        rc = check_head(&loading, weights.head, err);
     free_places(&loading.places);
-    while (n_open > 0)
-        safetensors_close(&files[--n_open]);
-out:
-    free(loading.seen);
-    free(files);
+    weights_close(&weights);
     return rc;
 }
 
@@ -303,7 +215,7 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     const struct model *model = loading->store->model;
     const bool second = entry->name[0] == 'v';
     const struct model_tensor *tensor = NULL;
-    char got[64], want[64];
+    char got[WEIGHTS_SHAPE_BYTES], want[WEIGHTS_SHAPE_BYTES];
 
     if ((entry->name[0] == 'm' || second) && entry->name[1] == '.')
         tensor = model_find(model, entry->name + 2);
@@ -315,9 +227,10 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
                          entry->name);
     const uint32_t index = (uint32_t)(tensor - model->tensors);
     bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
-    if (!has_shape(entry, tensor))
+    if (!weights_has_shape(entry, tensor))
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
-                         shape_text(got, entry->shape, entry->n_dims), shape_text(want, tensor->shape, tensor->n_dims));
+                         weights_shape(got, entry->shape, entry->n_dims),
+                         weights_shape(want, tensor->shape, tensor->n_dims));
     if (entry->type != SAFETENSORS_F32)
         return error_set(err, -EINVAL, "%s is not F32, as moments are", entry->name);
     if (*seen)
@@ -357,12 +270,12 @@ static int load_unit_updates(struct store *store, const struct safetensors_entry
 static int load_updates(struct store *store, const struct safetensors_entry *entry, struct error *err)
 {
     const struct model *model = store->model;
-    char got[64];
+    char got[WEIGHTS_SHAPE_BYTES];
     int rc = 0;
 
     if (entry->type != SAFETENSORS_I64 || entry->n_dims != 1 || entry->n != model->n_tensors)
         return error_set(err, -EINVAL, "updates is %s, not one count (I64) for each of the model's %u tensors",
-                         shape_text(got, entry->shape, entry->n_dims), model->n_tensors);
+                         weights_shape(got, entry->shape, entry->n_dims), model->n_tensors);
     for (uint32_t u = 0; rc == 0 && u < model->n_units; u++)
         rc = load_unit_updates(store, entry, u, err);
     return rc;

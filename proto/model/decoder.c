@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stddef.h>
+#include <string.h>
 
 const char *const decoder_scalings[] = {"default", "linear", "llama3", NULL};
 
@@ -129,6 +130,14 @@ void decoder_write_norm(struct program *p, const struct model_config *c)
                                               .offset = c->decoder.norm_offset};
 
     program_end(p, program_norm(p, program_begin(p, c->width), "norm", &norm));
+}
+
+bool decoder_is_mask(const char *name)
+{
+    static const char end[] = "rotary_emb.inv_freq";
+    const size_t n = strlen(name), m = sizeof end - 1;
+
+    return n >= m && strcmp(name + n - m, end) == 0;
 }
 
 const struct family_table decoder_tables[] = {{"embed_tokens", MODEL_BY_TOKEN, .rows = DECODER_AT(vocabulary)}, {0}};

@@ -16,6 +16,8 @@ void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t 
 void decoder_complete(struct model_config *config);
 int decoder_check(const struct model_config *config, struct error *err);
 void decoder_write_block(struct program *program, const struct model_config *config);
+/* Old files hold the frequencies of rotary positions, "layers.0.self_attn.rotary_emb.inv_freq". */
+bool decoder_is_mask(const char *name);
 void decoder_write_norm(struct program *program, const struct model_config *config);
 
 extern const struct family_table decoder_tables[];

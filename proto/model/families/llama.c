@@ -40,4 +40,5 @@ const struct family family_llama = {
     .tables = decoder_tables,
     .layers = decoder_layers,
     .logits = "lm_head",
+    .is_mask = decoder_is_mask,
 };

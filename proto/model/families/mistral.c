@@ -27,4 +27,5 @@ const struct family family_mistral = {
     .tables = decoder_tables,
     .layers = decoder_layers,
     .logits = "lm_head",
+    .is_mask = decoder_is_mask,
 };

@@ -143,7 +143,7 @@ static const struct {
     {{.step = 2}, -EINVAL, "moments"},
     {{.side = "[]"}, -EINVAL, "side file"}, /* others: test_job */
     {{.resume = "source/step-1", .step = 1, .only_looks = true}, -EINVAL, "training"},
-    {{.resume = "source/step-9", .step = 1}, -EINVAL, "is no tensor of this model"}, /* moments for weights */
+    {{.resume = "source/step-9", .step = 1}, -EINVAL, "is not a tensor of this model"}, /* moments for weights */
 };
 
 TEST(a_job_resumes_from_what_can_be_resumed_alone)

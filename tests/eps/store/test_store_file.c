@@ -146,7 +146,7 @@ TEST(a_tensor_in_two_files_is_refused)
     add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "lm_head.weight"), 0);
     fds[1] = finish(&file);
     ck_assert_int_eq(store_load(&f.store, fds, 2, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight comes twice"));
+    ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight is there twice"));
     ck_assert_int_eq(store_load(&f.store, fds + 1, 1, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "transformer.wte.weight is missing"));
     ck_assert_int_eq(store_load(&f.store, NULL, 0, &err), -EINVAL);
@@ -218,20 +218,13 @@ static const struct bad {
     const char *sentence;
 } bad_files[] = {
     {"transformer.ln_f.bias", NULL, NULL, NULL, 0, 0, 0, "transformer.ln_f.bias is missing"},
-    {"transformer.wpe.weight", "transformer.wpe.weight", "wpe.weight", "F32", 4, 0, 0,
-     "transformer.wpe.weight is 4 x 8, the model's is 5 x 8"},
     {NULL, "transformer.h.2.ln_1.bias", "ln_f.bias", "F32", 0, 0, 0,
-     "transformer.h.2.ln_1.bias is no tensor of this model"},
-    {NULL, "attn.bias", "ln_f.bias", "F32", 0, 0, 0, "attn.bias is no tensor of this model"},
-    {NULL, "h.0.ln_1.weight", "ln_f.bias", "F32", 0, 0, 0, "transformer.h.0.ln_1.weight comes twice"},
+     "transformer.h.2.ln_1.bias is not a tensor of this model"},
     {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "F32", 0, NAN, 0,
      "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
     {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "BF16", 0, INFINITY, 0,
      "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
-    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "I16", 0, 0, 0,
-     "h.1.mlp.c_fc.bias is of a type that is not read here"},
     {NULL, "lm_head.weight", "wte.weight", "F32", 0, 0.5f, 0, "lm_head.weight differs from wte.weight"},
-    {NULL, "lm_head.weight", "wte.weight", "F32", 16, 0, 0, "lm_head.weight is 16 x 8, the model's is 17 x 8"},
     {"v.transformer.ln_f.bias", NULL, NULL, NULL, 0, 0, 5,
      "v.transformer.ln_f.bias is missing; are these another model's moments?"},
     {"m.transformer.wpe.weight", "m.wpe.weight", "wpe.weight", "F32", 4, 0, 5,

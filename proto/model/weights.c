@@ -1,0 +1,221 @@
+#include "proto/model/weights.h"
+
+#include "proto/model/family.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What may be wrong with a tensor, in the order of the sentence. */
+enum fault { MISSHAPEN, UNEXPECTED, MISSING, DOUBLED, MISTYPED, N_FAULTS };
+
+/* Faults of one kind: the first as words, "wpe.weight is 4 x 8, the model's is 5 x 8"; and how many there are. */
+struct tally {
+    char first[N_FAULTS][200];
+    uint64_t n[N_FAULTS];
+};
+
+static void note(struct tally *tally, enum fault fault, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static void note(struct tally *tally, enum fault fault, const char *format, ...)
+{
+    va_list arguments;
+
+    if (tally->n[fault]++ > 0)
+        return;
+    va_start(arguments, format);
+    vsnprintf(tally->first[fault], sizeof tally->first[fault], format, arguments);
+    va_end(arguments);
+}
+
+const char *weights_shape(char out[WEIGHTS_SHAPE_BYTES], const uint64_t *shape, uint32_t n_dims)
+{
+    int n = 0;
+
+    snprintf(out, WEIGHTS_SHAPE_BYTES, "a single number");
+    for (uint32_t i = 0; i < n_dims && n < WEIGHTS_SHAPE_BYTES - 24; i++)
+        n += snprintf(out + n, WEIGHTS_SHAPE_BYTES - (size_t)n, "%s%" PRIu64, i ? " x " : "", shape[i]);
+    return out;
+}
+
+bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
+{
+    return entry->n_dims == tensor->n_dims && entry->shape[0] == tensor->shape[0] &&
+           (entry->n_dims < 2 || entry->shape[1] == tensor->shape[1]);
+}
+
+static bool is_real(const struct safetensors_entry *entry)
+{
+    return entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16;
+}
+
+static void check_entry(struct tally *tally, const struct safetensors_entry *entry, const struct model_tensor *tensor)
+{
+    char got[WEIGHTS_SHAPE_BYTES], want[WEIGHTS_SHAPE_BYTES];
+
+    if (!weights_has_shape(entry, tensor))
+        note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
+             weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, tensor->shape, tensor->n_dims));
+    else if (!is_real(entry))
+        note(tally, MISTYPED, "%.64s is not of type F32, F16 or BF16", entry->name);
+}
+
+/* A name in the files, and what has been found of it. */
+struct search {
+    const struct weights *weights;
+    bool **taken; /* (n_files)(n_entries) */
+    const struct safetensors_entry *found;
+    unsigned n_found;
+};
+
+static void search_name(struct search *search, const char *name)
+{
+    for (unsigned i = 0; i < search->weights->n_files; i++) {
+        const struct safetensors *file = &search->weights->files[i];
+        const struct safetensors_entry *entry = safetensors_find(file, name);
+        if (!entry)
+            continue;
+        search->taken[i][entry - file->entries] = true;
+        search->found = search->found ? search->found : entry;
+        search->n_found++;
+    }
+}
+
+/* Finds a tensor under this name, or without the family's prefix. NULL: there is none. */
+static const struct safetensors_entry *take(struct search *search, struct tally *tally, const char *name,
+                                            const char *prefix)
+{
+    const size_t n = strlen(prefix);
+
+    search->found = NULL, search->n_found = 0;
+    search_name(search, name);
+    if (n > 0 && strncmp(name, prefix, n) == 0)
+        search_name(search, name + n);
+    if (search->n_found > 1)
+        note(tally, DOUBLED, "%.64s is there twice", name);
+    return search->found;
+}
+
+/* Finds a tied model's copy of its head. A table that is there under the head's name alone is taken from there. */
+static void take_head(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
+{
+    const uint32_t table = model->embedding.tables[0].tensor;
+
+    for (unsigned i = 0; i < out->n_files; i++)
+        for (size_t k = 0; k < out->files[i].n_entries; k++) {
+            const struct safetensors_entry *entry = &out->files[i].entries[k];
+            if (!search->taken[i][k] && model_is_tied_copy(model, entry->name))
+                out->head = take(search, tally, entry->name, "");
+        }
+    if (out->head && !out->entries[table]) {
+        out->entries[table] = out->head;
+        out->head = NULL;
+    }
+    if (out->head)
+        check_entry(tally, out->head, &model->tensors[table]);
+}
+
+static void match(struct weights *out, const struct model *model, bool **taken, struct tally *tally)
+{
+    struct search search = {.weights = out, .taken = taken};
+
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        out->entries[t] = take(&search, tally, model->tensors[t].name, model->config.family->prefix);
+    take_head(out, model, &search, tally);
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        if (out->entries[t])
+            check_entry(tally, out->entries[t], &model->tensors[t]);
+        else
+            note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
+    }
+    for (unsigned i = 0; i < out->n_files; i++)
+        for (size_t k = 0; k < out->files[i].n_entries; k++)
+            if (!taken[i][k] && !model_is_mask(model, out->files[i].entries[k].name))
+                note(tally, UNEXPECTED, "%.64s is not a tensor of this model", out->files[i].entries[k].name);
+}
+
+/* One sentence: each kind of fault by its first tensor and the number of others, and a remedy for the first kind. */
+static int report(const struct tally *tally, struct error *err)
+{
+    static const char *const others[] = {"of another shape", "unexpected", "missing", "doubled", "of another type"};
+    static const char *const remedies[] = {"check that config.json belongs to these weights",
+                                           "check that config.json belongs to these weights",
+                                           "check that all files of these weights are there", "remove one of the two",
+                                           "save it in one of these"};
+    char text[ERROR_TEXT_BYTES] = "";
+    const char *remedy = NULL;
+    size_t n = 0;
+
+    for (int fault = 0; fault < N_FAULTS; fault++) {
+        if (tally->n[fault] == 0 || n >= sizeof text)
+            continue;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", remedy ? "; " : "", tally->first[fault]);
+        if (tally->n[fault] > 1 && n < sizeof text)
+            n += (size_t)snprintf(text + n, sizeof text - n, " (%" PRIu64 " other%s %s)", tally->n[fault] - 1,
+                                  tally->n[fault] > 2 ? "s are" : " is", others[fault]);
+        remedy = remedy ? remedy : remedies[fault];
+    }
+    return remedy ? error_set(err, -EINVAL, "%s: %s", text, remedy) : 0;
+}
+
+static int account(struct weights *out, const struct model *model, struct error *err)
+{
+    struct tally tally = {0};
+    bool **taken = calloc(out->n_files + 1, sizeof *taken);
+    int rc = 0;
+
+    out->entries = calloc(model->n_tensors, sizeof *out->entries);
+    if (!taken || !out->entries)
+        rc = -ENOMEM;
+    for (unsigned i = 0; rc == 0 && i < out->n_files; i++)
+        if (!(taken[i] = calloc(out->files[i].n_entries + 1, sizeof *taken[i])))
+            rc = -ENOMEM;
+    if (rc == 0) {
+        match(out, model, taken, &tally);
+        rc = report(&tally, err);
+    } else {
+        error_set(err, rc, "no memory for a list of %u tensors", model->n_tensors);
+    }
+    for (unsigned i = 0; taken && i < out->n_files; i++)
+        free(taken[i]);
+    free(taken);
+    return rc;
+}
+
+int weights_open(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err)
+{
+    int rc = 0;
+
+    *out = (struct weights){.files = calloc(n_fds + 1, sizeof *out->files)};
+    if (!out->files)
+        rc = error_set(err, -ENOMEM, "no memory for a list of %u files", n_fds);
+    for (; rc == 0 && out->n_files < n_fds; out->n_files += rc == 0)
+        rc = safetensors_open(&out->files[out->n_files], fds[out->n_files], err);
+    if (rc == 0)
+        rc = account(out, model, err);
+    if (rc != 0)
+        weights_close(out);
+    return rc;
+}
+
+void weights_close(struct weights *weights)
+{
+    for (unsigned i = 0; i < weights->n_files; i++)
+        safetensors_close(&weights->files[i]);
+    free(weights->files);
+    free(weights->entries);
+    *weights = (struct weights){0};
+}
+
+enum safetensors_type weights_type(const struct weights *weights, const struct model *model)
+{
+    const enum safetensors_type type = weights->entries[0]->type;
+
+    for (uint32_t t = 1; t < model->n_tensors; t++)
+        if (weights->entries[t]->type != type)
+            return SAFETENSORS_F32;
+    return type;
+}

@@ -1,0 +1,37 @@
+/* proto/model/weights.h - matches the tensors in files of weights with those of a model.
+ *
+ * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
+ * family's prefix. Two kinds of tensors are no weights of their own: buffers that old files hold (model_is_mask), and a
+ * tied model's copy of its head. */
+#ifndef PROTO_MODEL_WEIGHTS_H
+#define PROTO_MODEL_WEIGHTS_H
+
+#include "proto/base/error.h"
+#include "proto/model/model.h"
+#include "proto/model/safetensors.h"
+
+struct weights {
+    struct safetensors *files; /* (n_files) */
+    unsigned n_files;
+    const struct safetensors_entry **entries; /* (n_tensors) of the model; F32, F16 or BF16, with the tensor's shape */
+    const struct safetensors_entry *head;     /* a tied model's copy of its head, to be compared; or NULL */
+};
+
+/* Reads the headers of open files; fds are borrowed until weights_close. Each tensor of the model must occur exactly
+ * once, and no other tensor may. A tied model's table of tokens may be in the files under the head's name alone, as
+ * transformers accepts it. -EINVAL with one sentence that names the first tensor that is misshapen, unexpected, missing,
+ * doubled or of another type, of each of these, and counts the others; -ENOMEM; or as safetensors_open. On failure *out
+ * is zeroed. */
+int weights_open(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err);
+void weights_close(struct weights *weights); /* safe on a zeroed one */
+
+/* The type of all tensors; if they differ, F32, which holds any of them exactly. */
+enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
+
+bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor);
+
+/* "3 x 4", cut to fit. Returns out. */
+enum { WEIGHTS_SHAPE_BYTES = 64 };
+const char *weights_shape(char out[WEIGHTS_SHAPE_BYTES], const uint64_t *shape, uint32_t n_dims);
+
+#endif

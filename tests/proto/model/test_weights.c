@@ -1,0 +1,251 @@
+/* Tensors of files, held against a model's. The files are headers with a hole behind them. */
+#include "tests/kit/test.h"
+
+#include "proto/model/weights.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { MOST = 800 };
+
+static const char small[] =
+    "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"n_positions\": 5, \"vocab_size\": 17}";
+static const char decoder[] =
+    "{\"model_type\": \"llama\", \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"hidden_size\": 8, "
+    "\"intermediate_size\": 12, \"vocab_size\": 17, \"tie_word_embeddings\": false}";
+
+static void make_model(struct model *out, const char *text)
+{
+    struct model_config config;
+    struct error err;
+
+    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    ck_assert_int_eq(model_init(out, &config, NULL), 0);
+}
+
+static int make_file(const struct safetensors_plan *plan, size_t n)
+{
+    const int fd = memfd_create("weights", MFD_CLOEXEC);
+    struct safetensors_layout layout;
+
+    ck_assert_int_eq(safetensors_layout_init(&layout, plan, n, NULL), 0);
+    ck_assert_int_eq(write(fd, layout.header, layout.header_bytes), (ssize_t)layout.header_bytes);
+    ck_assert_int_eq(ftruncate(fd, (off_t)layout.file_bytes), 0);
+    safetensors_layout_free(&layout);
+    return fd;
+}
+
+static struct safetensors_plan plan_of(const struct model_tensor *tensor, enum safetensors_type type)
+{
+    return (struct safetensors_plan){tensor->name, tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, type};
+}
+
+/* All tensors of the model but those left out (names without the prefix), and these more. */
+static int make_file_of(const struct model *model, const char *const *left_out, const struct safetensors_plan *more)
+{
+    struct safetensors_plan plan[MOST];
+    size_t n = 0;
+
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        bool is_left = false;
+        for (int i = 0; left_out[i]; i++)
+            is_left = is_left || model_find(model, left_out[i]) == &model->tensors[t];
+        if (!is_left)
+            plan[n++] = plan_of(&model->tensors[t], SAFETENSORS_F32);
+    }
+    for (; more->name; more++)
+        plan[n++] = *more;
+    return make_file(plan, n);
+}
+
+#define F32     SAFETENSORS_F32
+#define CONFIG  ": check that config.json belongs to these weights"
+#define MISSING ": check that all files of these weights are there"
+
+static const struct {
+    const char *left_out[4];
+    struct safetensors_plan more[4], other[2]; /* in the same file, and in another */
+    const char *why;
+} faults[] = {
+    {{"ln_f.bias"}, {{0}}, {{0}}, "transformer.ln_f.bias is missing" MISSING},
+    {{"ln_f.bias", "wpe.weight"}, {{0}}, {{0}}, "transformer.wpe.weight is missing (1 other is missing)" MISSING},
+    {{"ln_f.bias", "wpe.weight", "h.1.ln_2.bias"},
+     {{0}},
+     {{0}},
+     "transformer.wpe.weight is missing (2 others are missing)" MISSING},
+    {{NULL}, {{"ln_f.b", 1, {8, 1}, F32}}, {{0}}, "ln_f.b is not a tensor of this model" CONFIG},
+    {{NULL}, {{"h.2.ln_1.bias", 1, {8, 1}, F32}}, {{0}}, "h.2.ln_1.bias is not a tensor of this model" CONFIG},
+    {{NULL}, {{0}}, {{"attn.bias", 1, {8, 1}, F32}}, "attn.bias is not a tensor of this model" CONFIG},
+    {{"wpe.weight"}, {{"wpe.weight", 2, {4, 8}, F32}}, {{0}}, "wpe.weight is 4 x 8, the model's is 5 x 8" CONFIG},
+    {{"ln_f.bias"}, {{0}}, {{"ln_f.bias", 2, {8, 1}, F32}}, "ln_f.bias is 8 x 1, the model's is 8" CONFIG},
+    {{"ln_f.bias"}, {{"ln_f.bias", 0, {0, 0}, F32}}, {{0}}, "ln_f.bias is a single number, the model's is 8" CONFIG},
+    {{"ln_f.bias"},
+     {{"ln_f.bias", 1, {8, 1}, SAFETENSORS_I64}},
+     {{0}},
+     "ln_f.bias is not of type F32, F16 or BF16: save it in one of these"},
+    {{NULL}, {{"ln_f.bias", 1, {8, 1}, F32}}, {{0}}, "transformer.ln_f.bias is there twice: remove one of the two"},
+    {{NULL},
+     {{0}},
+     {{"transformer.ln_f.bias", 1, {8, 1}, F32}},
+     "transformer.ln_f.bias is there twice: remove one of the two"},
+    {{NULL},
+     {{"lm_head.weight", 2, {17, 8}, F32}},
+     {{"lm_head.weight", 2, {17, 8}, F32}},
+     "lm_head.weight is there twice: remove one of the two"},
+    {{NULL}, {{"lm_head.weight", 2, {16, 8}, F32}}, {{0}}, "lm_head.weight is 16 x 8, the model's is 17 x 8" CONFIG},
+    {{"wte.weight"},
+     {{"lm_head.weight", 2, {16, 8}, F32}},
+     {{0}},
+     "lm_head.weight is 16 x 8, the model's is 17 x 8" CONFIG},
+    {{"ln_f.bias", "ln_f.weight", "h.0.ln_1.bias", "h.1.ln_1.bias"},
+     {{"a", 1, {8, 1}, F32}, {"b", 1, {8, 1}, F32}, {"h.1.ln_1.bias", 1, {9, 1}, F32}},
+     {{"h.0.ln_1.weight", 1, {8, 1}, F32}},
+     "h.1.ln_1.bias is 9, the model's is 8; a is not a tensor of this model (1 other is unexpected); "
+     "transformer.h.0.ln_1.bias is missing (2 others are missing); "
+     "transformer.h.0.ln_1.weight is there twice" CONFIG},
+};
+
+TEST_EACH(every_tensor_is_accounted_for_in_one_sentence, COUNT(faults))
+{
+    const char *left_out[5] = {0};
+    struct weights weights, zero = {0};
+    struct safetensors_plan more[5] = {{0}};
+    struct model model;
+    struct error err = {""};
+    size_t n = 0;
+
+    memcpy(left_out, faults[_i].left_out, sizeof faults[_i].left_out);
+    memcpy(more, faults[_i].more, sizeof faults[_i].more);
+    while (faults[_i].other[n].name)
+        n++;
+    make_model(&model, small);
+    const int fds[] = {make_file_of(&model, left_out, more), make_file(faults[_i].other, n)};
+    ck_assert_int_eq(weights_open(&weights, &model, fds, 2, &err), -EINVAL);
+    ck_assert_str_eq(err.text, faults[_i].why);
+    ck_assert_mem_eq(&weights, &zero, sizeof weights);
+    close(fds[0]), close(fds[1]);
+    model_free(&model);
+}
+
+/* Names without the prefix, buffers, and a head beside the table that it is tied to. */
+TEST(what_transformers_loads_is_accepted)
+{
+    static const char *const none[] = {NULL}, *const two[] = {"wpe.weight", "ln_f.bias", NULL};
+    static const struct safetensors_plan more[] = {{"wpe.weight", 2, {5, 8}, SAFETENSORS_F16},
+                                                   {"ln_f.bias", 1, {8, 1}, SAFETENSORS_BF16},
+                                                   {"h.0.attn.bias", 2, {5, 5}, SAFETENSORS_I64},
+                                                   {"transformer.h.1.attn.masked_bias", 0, {0, 0}, SAFETENSORS_F16},
+                                                   {"lm_head.weight", 2, {17, 8}, F32},
+                                                   {0}},
+                                         buffers[] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", 1, {2, 1}, F32},
+                                                      {0}};
+    struct weights weights;
+    struct model model;
+    struct error err = {""};
+
+    make_model(&model, small);
+    int fd = make_file_of(&model, two, more);
+    ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
+    for (uint32_t t = 0; t < model.n_tensors; t++)
+        ck_assert_ptr_eq(model_find(&model, weights.entries[t]->name), &model.tensors[t]);
+    ck_assert_str_eq(weights.head->name, "lm_head.weight");
+    ck_assert_int_eq(weights_type(&weights, &model), F32);
+    weights_close(&weights);
+    weights_close(&weights);
+    close(fd);
+    model_free(&model);
+
+    make_model(&model, decoder);
+    fd = make_file_of(&model, none, buffers);
+    ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
+    ck_assert_ptr_null(weights.head);
+    weights_close(&weights);
+    close(fd);
+    model_free(&model);
+}
+
+TEST(a_tied_table_may_have_the_head_s_name_alone)
+{
+    static const char *const table[] = {"wte.weight", NULL};
+    static const struct safetensors_plan head[] = {{"lm_head.weight", 2, {17, 8}, F32}, {0}};
+    struct weights weights;
+    struct model model;
+    struct error err = {""};
+
+    make_model(&model, small);
+    const int fd = make_file_of(&model, table, head);
+    ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
+    ck_assert_ptr_null(weights.head);
+    ck_assert_str_eq(weights.entries[model.embedding.tables[0].tensor]->name, "lm_head.weight");
+    weights_close(&weights);
+    close(fd);
+    model_free(&model);
+}
+
+/* A buffer of another type, such as old checkpoints in fp16 have, is not counted. */
+TEST(weights_have_the_type_that_all_of_them_have)
+{
+    static const enum safetensors_type types[][2] = {{F32, F32},
+                                                     {SAFETENSORS_F16, SAFETENSORS_F16},
+                                                     {SAFETENSORS_BF16, SAFETENSORS_BF16},
+                                                     {SAFETENSORS_BF16, SAFETENSORS_F16},
+                                                     {SAFETENSORS_F16, F32}};
+    static const struct safetensors_plan buffer = {"rotary_emb.inv_freq", 1, {2, 1}, F32};
+
+    for (int i = 0; i < COUNT(types); i++) {
+        struct safetensors_plan plan[MOST];
+        struct weights weights;
+        struct model model;
+        struct error err = {""};
+        make_model(&model, decoder);
+        for (uint32_t t = 0; t < model.n_tensors; t++)
+            plan[t] = plan_of(&model.tensors[t], types[i][t + 1 == model.n_tensors]);
+        plan[model.n_tensors] = buffer;
+        const int fd = make_file(plan, model.n_tensors + 1);
+        ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
+        ck_assert_int_eq(weights_type(&weights, &model), types[i][0] == types[i][1] ? types[i][0] : F32);
+        weights_close(&weights);
+        close(fd);
+        model_free(&model);
+    }
+}
+
+/* Bytes that this process has read. */
+static uint64_t bytes_read(void)
+{
+    FILE *file = fopen("/proc/self/io", "r");
+    unsigned long long n = 0;
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "rchar: %llu", &n), 1);
+    fclose(file);
+    return n;
+}
+
+/* Llama 3 70B in fp32: 723 tensors, 282 GB. */
+TEST(of_large_files_only_headers_are_read)
+{
+    static const char *const none[] = {NULL};
+    static const char large[] =
+        "{\"model_type\": \"llama\", \"num_hidden_layers\": 80, \"num_attention_heads\": 64, \"hidden_size\": 8192, "
+        "\"num_key_value_heads\": 8, \"intermediate_size\": 28672, \"vocab_size\": 128256, "
+        "\"tie_word_embeddings\": false}";
+    struct weights weights;
+    struct model model;
+    struct error err = {""};
+
+    make_model(&model, large);
+    ck_assert_uint_eq(model.n_tensors, 723);
+    const int fd = make_file_of(&model, none, (const struct safetensors_plan[]){{0}});
+    ck_assert_int_gt(lseek(fd, 0, SEEK_END), (off_t)280 * 1000 * 1000 * 1000);
+    const uint64_t before = bytes_read();
+    ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
+    ck_assert_uint_lt(bytes_read() - before, 1 << 20);
+    weights_close(&weights);
+    close(fd);
+    model_free(&model);
+}
