@@ -26,6 +26,7 @@ struct eps_error {
 enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINEAR, EPS_SCHEDULE_CONSTANT };
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
+enum eps_dtype { EPS_DTYPE_DEFAULT, EPS_DTYPE_FP32, EPS_DTYPE_FP16, EPS_DTYPE_BF16 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
@@ -422,14 +423,15 @@ struct eps_generate_events {
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
                  const struct eps_generate_events *events, void *user, struct eps_error *error);
 
-/* Writes a model for other programs: config.json, tokenizer, and weights in fp32 or bf16 (rounded to nearest, ties to
- * even), split into several files above 4 GiB. out must not hold a model. */
+/* Writes a model for other programs: config.json, tokenizer, generation settings, and weights, split into several files
+ * above 4 GiB. out must not hold a model. fp16 and bf16 are rounded to nearest, ties to even; a number beyond their
+ * range is refused. *written (may be NULL): the type of the weights in out. */
 struct eps_export_options {
     const char *model, *connect; /* as in eps_eval_options */
     const char *out;
-    bool bf16;
+    enum eps_dtype dtype; /* default: the type in which the model came, also after training; fp32 if it had several */
 };
-int eps_export(const struct eps_export_options *options, struct eps_error *error);
+int eps_export(enum eps_dtype *written, const struct eps_export_options *options, struct eps_error *error);
 
 /* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
  * on_checked for each; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there is none. */

@@ -7,6 +7,9 @@
 int command_export(int argc, char **argv)
 {
     struct eps_export_options options = {0};
+    static const char *const names[] = {
+        [EPS_DTYPE_FP32] = "fp32", [EPS_DTYPE_FP16] = "fp16", [EPS_DTYPE_BF16] = "bf16"};
+    enum eps_dtype written;
     unsigned type = 0;
     const struct argument arguments[] = {
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
@@ -15,23 +18,25 @@ int command_export(int argc, char **argv)
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
          "that daemon, by name or directory; default: your only daemon"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out, "new directory to write"},
-        {"--dtype", "fp32|bf16", ARGUMENT_CHOICE, &type,
-         "type of the weights; default fp32. bf16 takes half the space and is rounded to nearest"},
+        {"--dtype", "fp32|fp16|bf16", ARGUMENT_CHOICE, &type,
+         "type of the weights; default: the type in which the model came, also after training; fp32 if it had several. "
+         "fp16 and bf16 are rounded to nearest"},
     };
-    const struct command command = {"eps export",
-                                    "Writes a model for Hugging Face transformers: config.json, the tokenizer's files "
-                                    "if it has any, and the weights, split into several files above 4 GiB.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {
+        "eps export",
+        "Writes a model for Hugging Face transformers: config.json, the tokenizer's and "
+        "generation files if it has any, and the weights, split into several files above 4 GiB.",
+        arguments, sizeof arguments / sizeof *arguments};
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);
 
     if (status >= 0)
         return status;
-    options.bf16 = type == 2;
-    int rc = eps_export(&options, &error);
+    options.dtype = (enum eps_dtype)type;
+    int rc = eps_export(&written, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);
     printf("%s holds the model in %s. In Python: transformers.AutoModelForCausalLM.from_pretrained(\"%s\")\n",
-           options.out, options.bf16 ? "bf16" : "fp32", options.out);
+           options.out, names[written], options.out);
     return 0;
 }

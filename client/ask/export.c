@@ -25,6 +25,7 @@ struct export
     const struct eps_export_options *options;
     uint64_t shard_bytes;
     struct client_model model;
+    enum safetensors_type type; /* to write */
     char out[PATH_MAX], partial[PATH_MAX];
     int directory_fd; /* descriptor of partial */
 };
@@ -55,12 +56,15 @@ static int open_model(struct export *e, struct error *err)
     if (e->model.n_weights == 0)
         return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them",
                          e->options->model);
-    return client_model_check(&e->model, NULL, NULL, err);
+    rc = client_model_check(&e->model, NULL, NULL, err);
+    if (rc == 0 && (rc = client_model_match(&e->model, err)) != 0)
+        error_prefix(err, e->options->model);
+    return rc;
 }
 
 static int write_config(const struct export *e, struct error *err)
 {
-    char *text = client_model_print_config(&e->model, e->options->bf16 ? NUMBER_BF16 : NUMBER_FP32, err);
+    char *text = client_model_print_config(&e->model, e->type, err);
     const int rc = text ? client_export_text(e->directory_fd, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
 
     free(text);
@@ -132,7 +136,7 @@ static int fill(struct export *e, struct error *err)
     if (rc == 0)
         rc = client_side_write(e->model.side, e->directory_fd, err);
     if (rc == 0)
-        rc = client_export_weights(&e->model, e->directory_fd, e->options->bf16, e->shard_bytes, err);
+        rc = client_export_weights(&e->model, e->directory_fd, e->type, e->shard_bytes, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)
         rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
     if (rc != 0) /* -EINVAL, -ERANGE: the source is at fault, otherwise the output */
@@ -158,8 +162,26 @@ static int write_out(struct export *e, struct error *err)
     return rc == 0 ? 0 : error_set(err, rc, "--out %s: cannot be flushed: %s", e->out, strerror(-rc));
 }
 
-int client_export(const struct eps_export_options *options, uint64_t shard_bytes, struct error *err)
+static enum safetensors_type type_to_write(const struct export *e)
 {
+    switch (e->options->dtype) {
+    case EPS_DTYPE_FP32:
+        return SAFETENSORS_F32;
+    case EPS_DTYPE_FP16:
+        return SAFETENSORS_F16;
+    case EPS_DTYPE_BF16:
+        return SAFETENSORS_BF16;
+    case EPS_DTYPE_DEFAULT:
+        break;
+    }
+    return e->model.dtype;
+}
+
+int client_export(enum eps_dtype *written, const struct eps_export_options *options, uint64_t shard_bytes,
+                  struct error *err)
+{
+    static const enum eps_dtype public[] = {
+        [SAFETENSORS_F32] = EPS_DTYPE_FP32, [SAFETENSORS_F16] = EPS_DTYPE_FP16, [SAFETENSORS_BF16] = EPS_DTYPE_BF16};
     struct export e = {.options = options, .shard_bytes = shard_bytes, .model.config_fd = -1, .directory_fd = -1};
     int rc = check_out(&e, err);
 
@@ -170,18 +192,21 @@ int client_export(const struct eps_export_options *options, uint64_t shard_bytes
     if (rc == 0)
         rc = options->model ? open_model(&e, err)
                             : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, NULL, err);
+    e.type = type_to_write(&e);
     if (rc == 0)
         rc = write_out(&e, err);
+    if (rc == 0 && written)
+        *written = public[e.type];
     if (e.directory_fd >= 0)
         close(e.directory_fd);
     client_model_close(&e.model);
     return rc;
 }
 
-int eps_export(const struct eps_export_options *options, struct eps_error *error)
+int eps_export(enum eps_dtype *written, const struct eps_export_options *options, struct eps_error *error)
 {
     struct error err = {""};
-    int rc = client_export(options, CLIENT_EXPORT_SHARD_BYTES, &err);
+    int rc = client_export(written, options, CLIENT_EXPORT_SHARD_BYTES, &err);
 
     return client_report(error, &err, rc);
 }

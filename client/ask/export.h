@@ -8,7 +8,6 @@
 #include "client/eps.h"
 #include "client/model/model.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,17 +15,18 @@
 #define CLIENT_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
 
 /* eps_export with another maximum file size. */
-int client_export(const struct eps_export_options *options, uint64_t shard_bytes, struct error *err);
+int client_export(enum eps_dtype *written, const struct eps_export_options *options, uint64_t shard_bytes,
+                  struct error *err);
 
-/* Writes model.safetensors, flushed. If that would pass shard_bytes, writes model-00001-of-0000N.safetensors and so on,
- * and model.safetensors.index.json. The directory must hold none of them. -EINVAL names a tensor that is missing,
- * unknown, repeated, or of another shape or type; -ERANGE for a number too large for bf16; -errno. */
-int client_export_weights(const struct client_model *model, int directory_fd, bool bf16, uint64_t shard_bytes,
-                          struct error *err);
+/* Writes model.safetensors, flushed, in F32, F16 or BF16. If that would pass shard_bytes, writes
+ * model-00001-of-0000N.safetensors and so on, and model.safetensors.index.json. The directory must hold none of them.
+ * Errors as weights_open; -ERANGE names the tensor with a number too large for the type; -errno. */
+int client_export_weights(const struct client_model *model, int directory_fd, enum safetensors_type type,
+                          uint64_t shard_bytes, struct error *err);
 
-/* Converts to bf16: to nearest, ties to even; NaN stays NaN, infinity stays infinity. Returns n, or the index of the
- * first finite value that would overflow. */
-size_t client_export_round(uint16_t *out, const float *values, size_t n);
+/* Converts to F16 or BF16: to nearest, ties to even; NaN stays NaN, infinity stays infinity. Returns n, or the index of
+ * the first finite value that would overflow. */
+size_t client_export_round(uint16_t *out, const float *values, size_t n, enum safetensors_type type);
 
 /* Creates a file with this name and content in the directory, flushed. -errno. */
 int client_export_text(int directory_fd, const char *name, const char *text, size_t n, struct error *err);

@@ -1,7 +1,7 @@
 #include "client/ask/export.h"
 
 #include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/weights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,87 +16,57 @@ enum { BLOCK = 1 << 20 }; /* elements */
 
 struct source {
     struct model model;
-    struct safetensors *files; /* (n_files) */
-    unsigned n_files;
-    const struct safetensors_entry **entries; /* (n_tensors) source of each tensor */
-    const struct safetensors_entry *head;     /* a copy of a tied model's head, or NULL */
+    struct weights weights;
 };
 
 struct target {
     int directory_fd;
-    bool bf16;
-    uint32_t *shard; /* (n_tensors) file of each tensor, from 0 */
+    enum safetensors_type type; /* F32, F16 or BF16 */
+    uint32_t *shard;            /* (n_tensors) file of each tensor, from 0 */
     uint32_t n_shards;
     float *block;      /* (BLOCK) */
     uint16_t *rounded; /* (BLOCK) */
 };
 
-size_t client_export_round(uint16_t *out, const float *values, size_t n)
+static uint16_t to_fp16(float value)
 {
+    const uint32_t pattern = number_pattern(value), sign = pattern >> 16 & 0x8000, magnitude = pattern & 0x7fffffff;
+
+    if (magnitude > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    /* Below 2^-14 a step is 2^-24, as it is of fp32 from 0.5 on: the addition rounds. */
+    if (magnitude < 0x38800000)
+        return (uint16_t)(sign | (number_pattern(number_from_pattern(magnitude) + 0.5f) - 0x3f000000));
+    /* The exponent's bias is 15, not 127; 13 bits of the mantissa go. */
+    const uint32_t half = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    return (uint16_t)(sign | (half < 0x7c00 ? half : 0x7c00));
+}
+
+size_t client_export_round(uint16_t *out, const float *values, size_t n, enum safetensors_type type)
+{
+    const bool fp16 = type == SAFETENSORS_F16;
+    const uint16_t infinity = fp16 ? 0x7c00 : 0x7f80;
+
     for (size_t i = 0; i < n; i++) {
-        out[i] = number_to_bf16(values[i]);
-        if (isfinite(values[i]) && !isfinite(number_from_bf16(out[i])))
+        out[i] = fp16 ? to_fp16(values[i]) : number_to_bf16(values[i]);
+        if ((out[i] & 0x7fff) == infinity && isfinite(values[i]))
             return i;
     }
     return n;
 }
 
-static int place_entry(struct source *from, const struct safetensors_entry *entry, struct error *err)
-{
-    const struct model_tensor *tensor = model_find(&from->model, entry->name);
-    const struct safetensors_entry **place;
-
-    if (!tensor && model_is_mask(&from->model, entry->name))
-        return 0;
-    if (!tensor && model_is_tied_copy(&from->model, entry->name)) {
-        tensor = &from->model.tensors[from->model.embedding.tables[0].tensor];
-        place = &from->head;
-    } else if (tensor) {
-        place = &from->entries[tensor - from->model.tensors];
-    } else {
-        return error_set(err, -EINVAL,
-                         "%s is not a tensor of this model: check that config.json belongs to these weights",
-                         entry->name);
-    }
-    if (entry->n_dims != tensor->n_dims || entry->shape[0] != tensor->shape[0] ||
-        (entry->n_dims == 2 && entry->shape[1] != tensor->shape[1]))
-        return error_set(err, -EINVAL,
-                         "%s has another shape than in config.json: check that config.json belongs to these weights",
-                         entry->name);
-    if (entry->type != SAFETENSORS_F32 && entry->type != SAFETENSORS_F16 && entry->type != SAFETENSORS_BF16)
-        return error_set(err, -EINVAL, "%s has an unsupported type: save it as F32, F16 or BF16", entry->name);
-    if (*place)
-        return error_set(err, -EINVAL, "%s is there twice: remove one of the two", entry->name);
-    *place = entry;
-    return 0;
-}
-
-static int find_all(struct source *from, struct error *err)
-{
-    int rc = 0;
-
-    for (unsigned i = 0; rc == 0 && i < from->n_files; i++)
-        for (size_t k = 0; rc == 0 && k < from->files[i].n_entries; k++)
-            rc = place_entry(from, &from->files[i].entries[k], err);
-    for (uint32_t t = 0; rc == 0 && t < from->model.n_tensors; t++)
-        if (!from->entries[t])
-            rc = error_set(err, -EINVAL, "%s is missing: check that all files of these weights are there",
-                           from->model.tensors[t].name);
-    return rc;
-}
-
 /* A tied head's copy, which is left out, must equal the table of tokens. */
 static int check_head(const struct source *from, const struct target *to, struct error *err)
 {
-    const struct safetensors_entry *tokens = from->entries[from->model.embedding.tables[0].tensor];
+    const struct safetensors_entry *tokens = from->weights.entries[from->model.embedding.tables[0].tensor];
     float *half = to->block + BLOCK / 2;
     int rc = 0;
 
-    for (uint64_t at = 0; rc == 0 && from->head && at < tokens->n; at += BLOCK / 2) {
+    for (uint64_t at = 0; rc == 0 && from->weights.head && at < tokens->n; at += BLOCK / 2) {
         const uint64_t n = tokens->n - at < BLOCK / 2 ? tokens->n - at : BLOCK / 2;
         rc = safetensors_read(to->block, tokens, at, n, err);
         if (rc == 0)
-            rc = safetensors_read(half, from->head, at, n, err);
+            rc = safetensors_read(half, from->weights.head, at, n, err);
         if (rc == 0 && memcmp(to->block, half, n * sizeof *half) != 0)
             rc = model_refuse_tied_copy(&from->model, err);
     }
@@ -105,28 +75,21 @@ static int check_head(const struct source *from, const struct target *to, struct
 
 static int open_source(struct source *from, const struct client_model *model, struct error *err)
 {
-    *from = (struct source){.files = calloc(model->n_weights + 1, sizeof *from->files)};
-    int rc = from->files ? model_init(&from->model, &model->config, err) : error_set(err, -ENOMEM, "out of memory");
+    *from = (struct source){0};
+    int rc = model_init(&from->model, &model->config, err);
 
-    if (rc == 0 && !(from->entries = calloc(from->model.n_tensors, sizeof *from->entries)))
-        rc = error_set(err, -ENOMEM, "out of memory");
-    for (; rc == 0 && from->n_files < model->n_weights; from->n_files += rc == 0)
-        rc = safetensors_open(&from->files[from->n_files], model->weight_fds[from->n_files], err);
-    return rc != 0 ? rc : find_all(from, err);
+    return rc != 0 ? rc : weights_open(&from->weights, &from->model, model->weight_fds, model->n_weights, err);
 }
 
 static void close_source(struct source *from)
 {
-    while (from->n_files > 0)
-        safetensors_close(&from->files[--from->n_files]);
-    free(from->files);
-    free(from->entries);
+    weights_close(&from->weights);
     model_free(&from->model);
 }
 
 static uint64_t tensor_bytes(const struct target *to, const struct model_tensor *tensor)
 {
-    return tensor->n * (to->bf16 ? sizeof(uint16_t) : sizeof(float));
+    return tensor->n * (to->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t));
 }
 
 /* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes. */
@@ -161,7 +124,7 @@ static void name_shard(char out[64], const struct target *to, uint32_t shard)
 static int write_tensor(struct safetensors_writer *writer, const struct source *from, const struct target *to,
                         uint32_t tensor, struct error *err)
 {
-    const struct safetensors_entry *entry = from->entries[tensor];
+    const struct safetensors_entry *entry = from->weights.entries[tensor];
     const char *name = from->model.tensors[tensor].name;
     int rc = 0;
 
@@ -170,14 +133,14 @@ static int write_tensor(struct safetensors_writer *writer, const struct source *
         rc = safetensors_read(to->block, entry, at, n, err);
         if (rc != 0)
             return rc;
-        if (!to->bf16) {
+        if (to->type == SAFETENSORS_F32) {
             rc = safetensors_append(writer, to->block, n * sizeof *to->block, err);
             continue;
         }
-        const size_t good = client_export_round(to->rounded, to->block, n);
+        const size_t good = client_export_round(to->rounded, to->block, n, to->type);
         if (good < n)
-            return error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for bf16: export it in fp32", name,
-                             at + good, (double)to->block[good]);
+            return error_set(err, -ERANGE, "%s: element %" PRIu64 " is %g, too large for %s: give --dtype fp32", name,
+                             at + good, (double)to->block[good], safetensors_type_name(to->type));
         rc = safetensors_append(writer, to->rounded, n * sizeof *to->rounded, err);
     }
     return rc;
@@ -201,7 +164,7 @@ static int write_shard(const struct source *from, const struct target *to, uint3
             plan[n++] = (struct safetensors_plan){model->tensors[t].name,
                                                   model->tensors[t].n_dims,
                                                   {model->tensors[t].shape[0], model->tensors[t].shape[1]},
-                                                  to->bf16 ? SAFETENSORS_BF16 : SAFETENSORS_F32};
+                                                  to->type};
     if (rc == 0)
         rc = safetensors_begin(&writer, fd, plan, n, err);
     for (uint32_t t = 0; rc == 0 && t < model->n_tensors; t++)
@@ -240,10 +203,10 @@ static int write_index(const struct source *from, const struct target *to, struc
     return rc;
 }
 
-int client_export_weights(const struct client_model *model, int directory_fd, bool bf16, uint64_t shard_bytes,
-                          struct error *err)
+int client_export_weights(const struct client_model *model, int directory_fd, enum safetensors_type type,
+                          uint64_t shard_bytes, struct error *err)
 {
-    struct target to = {.directory_fd = directory_fd, .bf16 = bf16};
+    struct target to = {.directory_fd = directory_fd, .type = type};
     struct source from;
     int rc = open_source(&from, model, err);
 

@@ -113,13 +113,13 @@ void client_forward_close(struct client_forward *forward)
 enum { WEIGHTS, CONFIG, SIDE, N_FILES };
 enum { RETRY_MS = 100 };
 
-/* Reads the files in the side file; NULL if it is empty because the job had none. */
-static int read_side(json_t **files, enum number_type *precision, int fd, struct error *err)
+/* Reads the side file; NULL if it is empty because the job had none. */
+static int read_side(json_t **side, int fd, struct error *err)
 {
     json_error_t why;
     struct stat st;
 
-    *files = NULL;
+    *side = NULL;
     if (fstat(fd, &st) != 0)
         return error_set(err, -errno, "the daemon's side file: %s", strerror(errno));
     if (st.st_size == 0)
@@ -127,13 +127,8 @@ static int read_side(json_t **files, enum number_type *precision, int fd, struct
     if (st.st_size > CHECKPOINT_MAX_TEXT)
         return error_set(err, -EPROTO, "the daemon's side file has %jd bytes, more than %d", (intmax_t)st.st_size,
                          CHECKPOINT_MAX_TEXT);
-    json_t *side = json_loadfd(fd, JSON_REJECT_DUPLICATES, &why);
-    if (!side)
-        return error_set(err, -EPROTO, "the daemon's side file: line %d: %s", why.line, why.text);
-    *files = json_incref(json_object_get(side, "files"));
-    *precision = client_model_precision(json_object_get(side, "options"));
-    json_decref(side);
-    return 0;
+    *side = json_loadfd(fd, JSON_REJECT_DUPLICATES, &why);
+    return *side ? 0 : error_set(err, -EPROTO, "the daemon's side file: line %d: %s", why.line, why.text);
 }
 
 /* Asks the daemon for its model; name is what it calls the model. */
@@ -156,8 +151,7 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
 {
     static const char *const names[N_FILES] = {"weights", "config.json", "a tokenizer"};
     int fds[N_FILES] = {-1, -1, -1}, rc = 0;
-    enum number_type precision = NUMBER_FP32;
-    json_t *files = NULL;
+    json_t *side = NULL;
     char name[64];
 
     *out = (struct client_model){.config_fd = -1};
@@ -172,12 +166,15 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
         if (lseek(fds[i], 0, SEEK_SET) != 0)
             rc = error_set(err, -errno, "a temporary file: %s", strerror(errno));
     if (rc == 0)
-        rc = read_side(&files, &precision, fds[SIDE], err);
+        rc = read_side(&side, fds[SIDE], err);
     if (rc == 0) {
-        rc = client_model_from(out, name, fds[CONFIG], fds[WEIGHTS], files, err);
-        out->precision = precision;
+        const json_t *options = json_object_get(side, "options");
+        rc = client_model_from(out, name, fds[CONFIG], fds[WEIGHTS], json_incref(json_object_get(side, "files")), err);
+        out->precision = client_model_precision(options);
+        out->dtype = client_model_dtype(options);
         fds[CONFIG] = fds[WEIGHTS] = -1;
     }
+    json_decref(side);
     for (int i = 0; i < N_FILES; i++)
         if (fds[i] >= 0)
             close(fds[i]);

@@ -1,11 +1,12 @@
 #include "client/model/model.h"
 
+#include "client/model/file.h"
 #include "client/model/preset.h"
+#include "client/model/shards.h"
 #include "client/text/side.h"
 #include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/weights.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -18,60 +19,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_JSON_BYTES = 64 << 20 }; /* an index lists every tensor; a config is short */
-
-static int open_regular(const char *path, struct error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
-    struct stat st;
-
-    if (fd < 0)
-        return error_set(err, -errno, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st))
-        rc = error_set(err, -errno, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode))
-        rc = error_set(err, -EINVAL, "%s: not a regular file", path);
-    if (!rc)
-        return fd;
-    close(fd);
-    return rc;
-}
-
-/* Reads the whole file, owned. pread keeps the position, which the daemon shares. */
-static int read_all(char **out, size_t *n, int fd, const char *path, struct error *err)
-{
-    struct stat st;
-    size_t used = 0;
-
-    *out = NULL;
-    if (fstat(fd, &st))
-        return error_set(err, -errno, "%s: %s", path, strerror(errno));
-    if (st.st_size > MAX_JSON_BYTES)
-        return error_set(err, -EFBIG, "%s: %lld bytes are too large for a JSON file of a model", path,
-                         (long long)st.st_size);
-    *out = malloc((size_t)st.st_size + 1);
-    if (!*out)
-        return error_set(err, -ENOMEM, "%s: out of memory", path);
-    while (used < (size_t)st.st_size) {
-        ssize_t got = pread(fd, *out + used, (size_t)st.st_size - used, (off_t)used);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0) {
-            free(*out);
-            *out = NULL;
-            return error_set(err, -EIO, "%s: %s", path, got < 0 ? strerror(errno) : "became shorter while it was read");
-        }
-        used += (size_t)got;
-    }
-    *n = used;
-    return 0;
-}
-
 static int read_config(struct client_model *model, const char *path, struct error *err)
 {
     char *text;
     size_t n;
-    int rc = read_all(&text, &n, model->config_fd, path, err);
+    int rc = client_file_read(&text, &n, model->config_fd, path, err);
 
     if (rc)
         return rc;
@@ -82,13 +34,13 @@ static int read_config(struct client_model *model, const char *path, struct erro
     return rc;
 }
 
-char *client_model_print_config(const struct client_model *model, enum number_type type, struct error *err)
+char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err)
 {
     char *text, *out = NULL;
     size_t n;
 
-    if (read_all(&text, &n, model->config_fd, CHECKPOINT_CONFIG, err) == 0) {
-        out = model_config_print(text, n, type);
+    if (client_file_read(&text, &n, model->config_fd, CHECKPOINT_CONFIG, err) == 0) {
+        out = model_config_print_as(text, n, type);
         if (!out)
             error_set(err, -ENOMEM, "out of memory");
         free(text);
@@ -98,15 +50,8 @@ char *client_model_print_config(const struct client_model *model, enum number_ty
 
 static int open_config(struct client_model *model, const char *path, struct error *err)
 {
-    model->config_fd = open_regular(path, err);
+    model->config_fd = client_file_open(path, err);
     return model->config_fd < 0 ? model->config_fd : read_config(model, path, err);
-}
-
-static int join(char out[PATH_MAX], const char *directory, const char *name, struct error *err)
-{
-    if (snprintf(out, PATH_MAX, "%s/%s", directory, name) < PATH_MAX)
-        return 0;
-    return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
 }
 
 /* Checks that tensors lie where the header says. The daemon reads them, but only the client can name the file. */
@@ -119,113 +64,6 @@ static int check_weights(int fd, const char *path, struct error *err)
         error_prefix(err, path);
     else
         safetensors_close(&file);
-    return rc;
-}
-
-static int add_weights(struct client_model *model, const char *directory, const char *name, struct error *err)
-{
-    char path[PATH_MAX];
-    int rc = join(path, directory, name, err);
-
-    if (rc)
-        return rc;
-    if (model->n_weights == CLIENT_MODEL_MAX_FILES)
-        return error_set(err, -E2BIG, "%s: more than %d files of weights: save it in larger shards", directory,
-                         CLIENT_MODEL_MAX_FILES);
-    rc = open_regular(path, err);
-    if (rc < 0)
-        return rc;
-    model->weight_fds[model->n_weights++] = rc;
-    return check_weights(rc, path, err);
-}
-
-/* Adds the files in weight_map, each once. */
-static int add_indexed(struct client_model *model, const char *directory, json_t *map, struct error *err)
-{
-    json_t *seen = json_object(), *value;
-    const char *tensor;
-    int rc = seen ? 0 : error_set(err, -ENOMEM, "out of memory");
-
-    json_object_foreach(map, tensor, value)
-    {
-        const char *name = json_string_value(value);
-        if (rc)
-            break;
-        if (!name || !*name || strchr(name, '/'))
-            rc = error_set(err, -EINVAL, "%s: its index has no plain file name for %.100s", directory, tensor);
-        else if (!json_object_get(seen, name))
-            rc = json_object_set_new(seen, name, json_true()) ? error_set(err, -ENOMEM, "out of memory")
-                                                              : add_weights(model, directory, name, err);
-    }
-    json_decref(seen);
-    return rc;
-}
-
-/* Returns 1 if there is no index. */
-static int open_index(struct client_model *model, const char *directory, struct error *err)
-{
-    char path[PATH_MAX], *text;
-    json_error_t where;
-    size_t n;
-    int rc = join(path, directory, "model.safetensors.index.json", err);
-
-    if (rc)
-        return rc;
-    if (access(path, F_OK))
-        return 1;
-    int fd = open_regular(path, err);
-    if (fd < 0)
-        return fd;
-    rc = read_all(&text, &n, fd, path, err);
-    close(fd);
-    if (rc)
-        return rc;
-    json_t *index = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
-    json_t *map = json_object_get(index, "weight_map");
-    if (!index)
-        rc = error_set(err, -EINVAL, "%s: line %d: %s", path, where.line, where.text);
-    else if (!json_is_object(map) || json_object_size(map) == 0)
-        rc = error_set(err, -EINVAL, "%s: it has no weight_map", path);
-    else
-        rc = add_indexed(model, directory, map, err);
-    json_decref(index);
-    free(text);
-    return rc;
-}
-
-static int is_weights(const struct dirent *entry)
-{
-    static const char end[] = ".safetensors";
-    const size_t n = strlen(entry->d_name), m = sizeof end - 1;
-    return n > m && entry->d_name[0] != '.' && strcmp(entry->d_name, CHECKPOINT_MOMENTS) != 0 &&
-           strcmp(entry->d_name + n - m, end) == 0;
-}
-
-static bool is_in(const char *directory, const char *name)
-{
-    char path[PATH_MAX];
-    return join(path, directory, name, NULL) == 0 && access(path, F_OK) == 0;
-}
-
-static int open_weights(struct client_model *model, const char *directory, struct error *err)
-{
-    struct dirent **entries;
-    int rc = open_index(model, directory, err);
-
-    if (rc <= 0)
-        return rc;
-    if (is_in(directory, CHECKPOINT_WEIGHTS))
-        return add_weights(model, directory, CHECKPOINT_WEIGHTS, err);
-    int n = scandir(directory, &entries, is_weights, alphasort);
-    if (n < 0)
-        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
-    rc = n > 0 ? 0 : client_preset_unconverted(directory, err);
-    for (int i = 0; i < n; i++) {
-        if (!rc)
-            rc = add_weights(model, directory, entries[i]->d_name, err);
-        free(entries[i]);
-    }
-    free(entries);
     return rc;
 }
 
@@ -253,11 +91,11 @@ static int open_directory(struct client_model *model, const char *directory, str
 
     if (!realpath(directory, model->directory)) /* `latest` may point elsewhere a moment later */
         return error_set(err, -errno, "%s: %s", directory, strerror(errno));
-    int rc = join(config, directory, CHECKPOINT_CONFIG, err);
+    int rc = client_file_join(config, directory, CHECKPOINT_CONFIG, err);
     if (!rc)
         rc = open_config(model, config, err);
     if (!rc)
-        rc = open_weights(model, directory, err);
+        rc = client_shards_open(model, directory, err);
     return rc ? rc : client_side_read(&model->side, directory, err);
 }
 
@@ -301,9 +139,10 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
         return error_set(err, -EINVAL,
                          "--model %s is a file of weights: name the directory that holds it, with its config.json",
                          path);
-    if (*is_directory && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest/" CHECKPOINT_CONFIG))
-        return join(out, path, "latest", err);
-    if (*is_directory && !is_in(path, CHECKPOINT_CONFIG))
+    if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG) &&
+        client_file_is_in(path, "latest/" CHECKPOINT_CONFIG))
+        return client_file_join(out, path, "latest", err);
+    if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG))
         return error_set(err, -ENOENT,
                          "--model %s holds no config.json and no latest checkpoint: name a directory that has one",
                          path);
@@ -322,7 +161,7 @@ static int open_found(struct client_model *out, const char *path, bool weightles
     name_model(out, found, is_directory);
     if (is_directory && !weightless)
         rc = open_directory(out, found, err);
-    else if (!is_directory || !(rc = join(config, found, CHECKPOINT_CONFIG, err)))
+    else if (!is_directory || !(rc = client_file_join(config, found, CHECKPOINT_CONFIG, err)))
         rc = open_alone(out, is_directory ? config : found, err);
     if (rc)
         client_model_close(out);
@@ -360,12 +199,57 @@ enum number_type client_model_precision(const json_t *options)
     return name && strcmp(name, number_name(NUMBER_BF16)) == 0 ? NUMBER_BF16 : NUMBER_FP32;
 }
 
+enum safetensors_type client_model_dtype(const json_t *options)
+{
+    const char *name = json_string_value(json_object_get(options, CLIENT_MODEL_DTYPE_KEY));
+
+    for (enum safetensors_type type = SAFETENSORS_F32; name && type <= SAFETENSORS_BF16; type++)
+        if (strcmp(name, safetensors_type_name(type)) == 0)
+            return type;
+    return SAFETENSORS_F32;
+}
+
+/* The type that a checkpoint's run began from. False: this is no checkpoint. One that cannot be read is for
+ * client_model_check to refuse. */
+static bool find_dtype(enum safetensors_type *out, const struct client_model *model)
+{
+    struct checkpoint checkpoint;
+
+    if (!model->directory[0] || !client_file_is_in(model->directory, CHECKPOINT_TRAINING))
+        return false;
+    int directory = open(model->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0)
+        return false;
+    const bool found = checkpoint_read(&checkpoint, directory, NULL) == 0;
+    if (found)
+        *out = client_model_dtype(checkpoint.options);
+    checkpoint_free(&checkpoint);
+    close(directory);
+    return found;
+}
+
+int client_model_match(struct client_model *out, struct error *err)
+{
+    struct weights weights;
+    struct model model;
+    int rc = model_init(&model, &out->config, err);
+
+    if (rc)
+        return rc;
+    rc = weights_open(&weights, &model, out->weight_fds, out->n_weights, err);
+    if (!rc && !find_dtype(&out->dtype, out))
+        out->dtype = weights_type(&weights, &model);
+    weights_close(&weights);
+    model_free(&model);
+    return rc;
+}
+
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err)
 {
     struct checkpoint checkpoint;
 
-    if (!model->directory[0] || !is_in(model->directory, CHECKPOINT_TRAINING))
+    if (!model->directory[0] || !client_file_is_in(model->directory, CHECKPOINT_TRAINING))
         return 0;
     int directory = open(model->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0)

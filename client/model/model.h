@@ -1,15 +1,15 @@
 /* client/model/model.h - opens a model's files for the daemon to read.
  *
  * The daemon opens no path that a client names; the client sends descriptors. A model is either a config.json alone
- * (fresh weights) or a directory in Hugging Face's layout: config.json, and the weights in model.safetensors.index.json
- * with the files it lists, in model.safetensors, or in *.safetensors other than a checkpoint's optimizer.safetensors. A
- * run directory means its latest checkpoint. */
+ * (fresh weights) or a directory in Hugging Face's layout: config.json, and the weights (client/model/shards.h). A run
+ * directory means its latest checkpoint. */
 #ifndef CLIENT_MODEL_MODEL_H
 #define CLIENT_MODEL_MODEL_H
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
+#include "proto/model/safetensors.h"
 #include "proto/wire/session.h"
 
 #include <jansson.h>
@@ -22,10 +22,11 @@ struct client_model {
     struct model_config config;
     int config_fd;
     int weight_fds[CLIENT_MODEL_MAX_FILES];
-    unsigned n_weights;         /* 0: fresh weights */
-    enum number_type precision; /* precision of its training, if its checkpoint says; else fp32 */
-    json_t *side;               /* the other files beside config.json (client/text/side.h); NULL: not read */
-    char directory[PATH_MAX];   /* directory of the files, links resolved; empty for a lone config or open files */
+    unsigned n_weights;          /* 0: fresh weights */
+    enum number_type precision;  /* precision of its training, if its checkpoint says; else fp32 */
+    enum safetensors_type dtype; /* of the weights as they came: client_model_match */
+    json_t *side;                /* the other files beside config.json (client/text/side.h); NULL: not read */
+    char directory[PATH_MAX];    /* directory of the files, links resolved; empty for a lone config or open files */
 };
 
 /* Returns -errno or -EINVAL with a sentence that begins with the path; nothing is then open. Undo:
@@ -41,11 +42,20 @@ int client_model_open_fresh(struct client_model *out, const char *path, struct e
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err);
 
+/* Matches the tensors in the files with the model's, by headers alone, and sets dtype: F32, F16 or BF16 if all tensors
+ * have that type, else F32; for a checkpoint, the type of the weights that its run began from. -EINVAL with a sentence
+ * that names the first tensor that does not fit and counts the others (proto/model/weights.h). */
+int client_model_match(struct client_model *model, struct error *err);
+
 /* Prints the model's config.json for weights of this type (model_config_print). Owned: free. NULL with a sentence. */
-char *client_model_print_config(const struct client_model *model, enum number_type type, struct error *err);
+char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err);
 
 /* The precision in a run's recorded options (client/run/record.h); fp32 if they have none. */
 enum number_type client_model_precision(const json_t *options);
+
+/* The type of the weights that a run began from, in its recorded options: "fp16", "bf16"; without the key fp32. */
+#define CLIENT_MODEL_DTYPE_KEY "source_dtype"
+enum safetensors_type client_model_dtype(const json_t *options);
 
 /* Makes a model from open files, such as a snapshot of a live one. Takes ownership of config_fd, weights_fd (-1: fresh
  * weights) and side (may be NULL), also on failure. Errors as client_model_open; sentences begin with name. */

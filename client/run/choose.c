@@ -88,6 +88,16 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
                     "--data", err);
 }
 
+/* Weights that do not fit the config are refused before anything is read or started. */
+static int open_model(struct client_run *run, const struct eps_train_options *in, struct error *err)
+{
+    int rc = client_model_open(&run->model, in->model, err);
+
+    if (rc || run->model.n_weights == 0)
+        return rc;
+    return prefixed(client_model_match(&run->model, err), in->model, err);
+}
+
 /* Files take precedence over presets, so that adding a preset never changes the meaning of a name. */
 static int open_named(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                       struct error *err)
@@ -100,7 +110,7 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     if (!file && !preset)
         return client_preset_unknown(in->model, err);
     if (!preset)
-        rc = client_model_open(&run->model, in->model, err);
+        rc = open_model(run, in, err);
     if (!rc)
         rc = open_data(run, in, err);
     if (!rc && preset)

@@ -165,9 +165,9 @@ struct model {
  * another model_type, or is unknown and may change the mathematics. Keys known to change nothing are ignored. */
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err);
 
-/* Converts a config.json (text, n bytes) for weights of this type; the caller frees the result. It names the type as
- * "torch_dtype" and has no "dtype": transformers up to 4.55 read torch_dtype alone, newer ones prefer dtype. Ids of
- * special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
+/* Converts a config.json (text, n bytes) for weights of this type; the caller frees the result. The type is
+ * named where it was, as "dtype", "torch_dtype" or both; else as torch_dtype, which every version of transformers reads.
+ * Ids of special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
  * every byte. NULL: no memory, or text is no JSON object. */
 char *model_config_print(const char *text, size_t n, enum number_type type);
 
@@ -217,7 +217,7 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
 /* The same of a visit's unit; "head wte.2" where the head visits it. */
 const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
 
-/* True if a tensor of this name may be in the model's files but is no weight: a causal mask, "h.0.attn.bias". */
+/* True if a tensor of this name may be in the model's files but is no weight: a mask, frequencies of positions. */
 bool model_is_mask(const struct model *model, const char *name);
 
 /* True if the model is tied and this is the name of the head's table; files may hold a copy of it: "lm_head.weight". */

@@ -1,6 +1,7 @@
 #include "proto/model/model.h"
 
 #include "proto/model/family.h"
+#include "proto/model/weights.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -400,22 +401,39 @@ static bool drop_foreign_ids(json_t *config)
     return changed;
 }
 
-char *model_config_print(const char *text, size_t n, enum number_type type)
+/* Names the type of the weights under each key that the config has for it. Returns true if something was changed. */
+static bool name_type(json_t *config, enum safetensors_type type)
 {
-    const char *name = type == NUMBER_BF16 ? "bfloat16" : "float32";
+    static const char *const keys[] = {"torch_dtype", "dtype"};
+    static const char *const names[] = {
+        [SAFETENSORS_F32] = "float32", [SAFETENSORS_F16] = "float16", [SAFETENSORS_BF16] = "bfloat16"};
+    const bool none = !json_object_get(config, keys[0]) && !json_object_get(config, keys[1]);
+    bool changed = false;
+
+    for (int i = 0; i < 2; i++) {
+        const json_t *said = json_object_get(config, keys[i]);
+        if (said ? !json_is_string(said) || strcmp(json_string_value(said), names[type]) != 0 : none && i == 0)
+            changed = json_object_set_new(config, keys[i], json_string(names[type])) == 0 || changed;
+    }
+    return changed;
+}
+
+char *model_config_print_as(const char *text, size_t n, enum safetensors_type type)
+{
     json_t *config = json_loadb(text, n, 0, NULL);
-    const char *said = json_string_value(json_object_get(config, "torch_dtype"));
-    const bool changed = drop_foreign_ids(config);
     char *out = NULL;
 
-    if (!changed && said && strcmp(said, name) == 0 && !json_object_get(config, "dtype")) {
-        out = strndup(text, n);
-    } else if (json_is_object(config) && json_object_set_new(config, "torch_dtype", json_string(name)) == 0) {
-        json_object_del(config, "dtype");
-        out = print(config);
+    if (json_is_object(config)) {
+        const bool foreign = drop_foreign_ids(config), typed = name_type(config, type);
+        out = foreign || typed ? print(config) : strndup(text, n);
     }
     json_decref(config);
     return out;
+}
+
+char *model_config_print(const char *text, size_t n, enum number_type type)
+{
+    return model_config_print_as(text, n, type == NUMBER_BF16 ? SAFETENSORS_BF16 : SAFETENSORS_F32);
 }
 
 static int check_count(const struct family_key *key, uint32_t value, struct error *err)

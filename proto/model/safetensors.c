@@ -30,6 +30,15 @@ static const struct type {
     {"F8_E5M2", SAFETENSORS_OTHER, 1}, {"F8_E8M0", SAFETENSORS_OTHER, 1},
 };
 
+const char *safetensors_type_name(enum safetensors_type type)
+{
+    static const char *const names[] = {
+        [SAFETENSORS_F32] = "fp32", [SAFETENSORS_F16] = "fp16", [SAFETENSORS_BF16] = "bf16"};
+
+    assert(type <= SAFETENSORS_BF16);
+    return names[type];
+}
+
 static const struct type *find_type(const char *name)
 {
     for (size_t i = 0; name && i < sizeof types / sizeof types[0]; i++)

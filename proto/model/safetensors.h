@@ -15,6 +15,9 @@
 
 enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_I64, SAFETENSORS_OTHER };
 
+/* "fp32", "fp16" or "bf16", as in options; asserts that it is one of these. */
+const char *safetensors_type_name(enum safetensors_type type);
+
 struct safetensors_entry {
     char *name;
     enum safetensors_type type;
@@ -53,7 +56,7 @@ struct safetensors_writer {
     uint64_t written;
 };
 
-/* A tensor to write: name, shape, type (F32, BF16, I64); in order. */
+/* A tensor to write: name, shape, type (F32, F16, BF16, I64); in order. */
 struct safetensors_plan {
     const char *name;
     uint32_t n_dims;

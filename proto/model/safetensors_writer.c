@@ -34,6 +34,7 @@ static const struct {
     unsigned bytes;
 } types[] = {
     [SAFETENSORS_F32] = {"F32", 4},
+    [SAFETENSORS_F16] = {"F16", 2},
     [SAFETENSORS_BF16] = {"BF16", 2},
     [SAFETENSORS_I64] = {"I64", 8},
 };

@@ -2,21 +2,31 @@
 
     python check_saved.py SAVED [ORIGIN]
 
-Nothing may be missing or left over; every tensor that transformers then has is bit for bit the file's (bf16 widened).
-With ORIGIN (made by transformers, loaded by us and saved again) all tensors are equal and so are the logits. Exit
-status 0 or 1.
+transformers must not warn. Nothing may be missing or left over; every tensor that transformers then has is bit for bit
+the file's (16 bits widened), and the type that config.json names is the file's. With ORIGIN (made by transformers, loaded
+by us and saved again) all tensors are equal and so are the logits. Exit status 0 or 1.
 """
 import glob
+import logging
 import os
 import sys
+import warnings
 
 import torch
 from safetensors import safe_open
-from transformers import GPT2LMHeadModel
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+said = []
+
+
+class Listener(logging.Handler):
+    def emit(self, record):
+        said.append(record.getMessage())
 
 
 def load(folder):
-    model, info = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[what]:
             sys.exit(f"{folder}: {what}: {sorted(info[what])}")
@@ -26,26 +36,36 @@ def load(folder):
 def stored(folder):
     tensors = {}
     for path in glob.glob(os.path.join(folder, "*.safetensors")):
+        if os.path.basename(path) == "optimizer.safetensors":
+            continue
         with safe_open(path, "pt") as f:
             tensors.update({name: f.get_tensor(name) for name in f.keys()})
     return tensors
 
 
 def main(saved, origin=None):
-    ours = load(saved)
+    transformers_logging.get_logger("transformers").addHandler(Listener(logging.WARNING))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        ours = load(saved)
+        as_said = AutoModelForCausalLM.from_pretrained(saved)
+    if said or [w for w in warned if issubclass(w.category, UserWarning)]:
+        sys.exit(f"{saved}: transformers warns: {said} {[str(w.message) for w in warned]}")
     params = dict(ours.named_parameters())
     files = stored(saved)
     if set(files) != set(params):
         sys.exit(f"{saved}: names differ: {sorted(set(files) ^ set(params))}")
     for name, tensor in files.items():
-        if tensor.dtype not in (torch.float32, torch.bfloat16) or not torch.equal(tensor.float(), params[name]):
+        if not torch.equal(tensor.float(), params[name]):
             sys.exit(f"{saved}: {name} is not what transformers has of it")
+        if tensor.dtype != as_said.dtype:
+            sys.exit(f"{saved}: {name} is {tensor.dtype}, config.json says {as_said.dtype}")
     if origin:
         theirs = load(origin)
         for name, p in theirs.named_parameters():
             if not torch.equal(p, params[name]):
                 sys.exit(f"{name}: {(p - params[name]).abs().max().item():.3e} apart")
-        n = min(11, theirs.config.n_positions)
+        n = min(11, theirs.config.max_position_embeddings)
         ids = torch.arange(2 * n).view(2, n) % theirs.config.vocab_size
         with torch.no_grad():
             if not torch.equal(theirs(input_ids=ids).logits, ours(input_ids=ids).logits):

@@ -1,11 +1,12 @@
 """Model directories as transformers writes them, with their logits in float64:
-tests/fixtures/{tied,untied,bf16,bare,gemma*,llama*,mistral*,qwen*}.
+tests/fixtures/{tied,untied,bf16,fp16,bare,gemma*,llama*,mistral*,qwen*}.
 
     python logits.py [NAME]...
 
     tied     one file, no lm_head
     untied   lm_head, n_inner, gelu in its erf form, scaled by layer, in several files with an index
     bf16     weights in bfloat16
+    fp16     a Llama, weights in float16, in several files with an index
     bare     GPT2Model alone: names without "transformer.", no head of its own
     gemma*   one head of keys and values, wide heads; not tied, with biases
     llama*   scaled frequencies as in Llama 3, wide heads and biases; linear scaling and one head of keys and values
@@ -45,6 +46,7 @@ MODELS = {
         tie_word_embeddings=False, n_inner=40, n_layer=3, activation_function="gelu",
         scale_attn_by_inverse_layer_idx=True))),
     "bf16": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=2))),
+    "fp16": (LlamaForCausalLM, LlamaConfig(**DECODER)),
     "bare": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=4))),
     "gemma": (GemmaForCausalLM, GemmaConfig(**DECODER | dict(num_key_value_heads=1, head_dim=10))),
     "gemma_untied": (GemmaForCausalLM, GemmaConfig(**DECODER | dict(
@@ -95,12 +97,14 @@ def make(name):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.1)    # so that no bias is zero and no norm is one
-    if name == "bf16":
-        model = model.to(torch.bfloat16)
+    if name in ("bf16", "fp16"):
+        model = model.to({"bf16": torch.bfloat16, "fp16": torch.float16}[name])
     folder = os.path.join(FIXTURES, name)
     shutil.rmtree(folder, ignore_errors=True)
     if name == "untied":
         model.save_pretrained(folder, max_shard_size="40KB")
+    elif name == "fp16":
+        model.save_pretrained(folder, max_shard_size="10KB")
     elif name == "bare":
         model.transformer.save_pretrained(folder)
     else:

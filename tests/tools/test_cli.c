@@ -99,7 +99,7 @@ static const struct refusal wrongs[] = {
     {"eps status --watch=soon", 2, "--watch 'soon'", "seconds"},
     {"eps verify", 2, "DIR is needed: a step-N, or the directory of a run", NULL},
     {"eps export --model model", 2, "--out is needed: a new directory", NULL},
-    {"eps export --model model --out new --dtype fp16", 2, "--dtype 'fp16'", "fp32|bf16"},
+    {"eps export --model model --out new --dtype fp8", 2, "--dtype 'fp8'", "fp32|fp16|bf16"},
     {"eps export --out new", 1, "no daemon", NULL},
     {"eps report", 2, "RUN is needed", NULL},
     {"eps bench --device gpu", 2, "--device gpu", NULL},

@@ -62,7 +62,8 @@ _eps_values() {
     --schedule) _eps_words "cosine linear constant" "$3" ;;
     --optimizer) _eps_words "adama adamw" "$3" ;;
     --commit) _eps_words "eager fenced" "$3" ;;
-    --dtype | --precision | --moments | --grad-dtype) _eps_words "fp32 bf16" "$3" ;;
+    --dtype) _eps_words "fp32 fp16 bf16" "$3" ;;
+    --precision | --moments | --grad-dtype) _eps_words "fp32 bf16" "$3" ;;
     --separator) _eps_words "none eos" "$3" ;;
     --order) _eps_words "shuffled sequential" "$3" ;;
     --microbatch) _eps_words auto "$3" ;;

@@ -40,20 +40,25 @@ static void make_checkpoint(struct store_fixture *f, bool tied)
     store_fixture_save(f, "step-7", 7);
 }
 
-static int export(const char *model, const char *out, bool bf16, struct error *err)
+#define ANY  EPS_DTYPE_DEFAULT
+#define FP32 EPS_DTYPE_FP32
+#define FP16 EPS_DTYPE_FP16
+#define BF16 EPS_DTYPE_BF16
+
+static int export(const char *model, const char *out, enum eps_dtype dtype, struct error *err)
 {
-    const struct eps_export_options options = {.model = model, .out = out, .bf16 = bf16};
+    const struct eps_export_options options = {.model = model, .out = out, .dtype = dtype};
 
     err->text[0] = 0;
-    return client_export(&options, CLIENT_EXPORT_SHARD_BYTES, err);
+    return client_export(NULL, &options, CLIENT_EXPORT_SHARD_BYTES, err);
 }
 
 /* Nothing of a half export is left. */
-static void check_export(const char *model, const char *out, bool bf16)
+static void check_export(const char *model, const char *out, enum eps_dtype dtype)
 {
     struct error err;
 
-    ck_assert_msg(export(model, out, bf16, &err) == 0, "%s: %s", out, err.text);
+    ck_assert_msg(export(model, out, dtype, &err) == 0, "%s: %s", out, err.text);
     ck_assert_str_eq(names_in(out), EXPORTED);
     ck_assert_str_eq(names_in(print("%.*s.partial", (int)strcspn(out, "/"), out)), "none");
 }
@@ -75,7 +80,7 @@ static void check_python(const char *arguments)
     const char *python = getenv("EPS_ORACLE_PYTHON");
 
     if (python)
-        expect(print("%s %s/oracle/check_saved.py %s", python, TESTS_DIR, arguments), 0);
+        ck_assert_int_eq(system(print("%s %s/oracle/check_saved.py %s", python, TESTS_DIR, arguments)), 0);
 }
 
 /* Moments and what eps alone needs stay behind; config.json gains the type of the weights. */
@@ -84,7 +89,7 @@ TEST_EACH(an_export_is_the_model_alone, 2)
     struct store_fixture f, back;
 
     make_checkpoint(&f, _i);
-    check_export("step-7", "out", false);
+    check_export("step-7", "out", ANY);
     outputs_check_file("out/merges.txt", "#version: 0.2\na b\n");
     outputs_check_file("out/vocab.json", "{\"a\": 0}");
     json_t *before = json_load_file("step-7/config.json", 0, NULL), *after = json_load_file("out/config.json", 0, NULL);
@@ -109,7 +114,7 @@ static float next_bf16(uint32_t bits)
 
 /* Of a value's two neighbours in bf16 the nearer, the even one where both are as near: for every upper half, and lower
  * halves on both sides of every border. Distances of such neighbours are exact in double. */
-TEST(rounding_is_to_nearest_even)
+TEST(rounding_to_bf16_is_to_nearest_even)
 {
     static const uint16_t lows[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
 
@@ -118,7 +123,7 @@ TEST(rounding_is_to_nearest_even)
             const uint32_t bits = high << 16 | lows[k];
             const float value = next_bf16(bits);
             uint16_t got = 0;
-            const size_t n = client_export_round(&got, &value, 1);
+            const size_t n = client_export_round(&got, &value, 1, SAFETENSORS_BF16);
             if (isnan(value)) {
                 ck_assert(n == 1 && isnan(next_bf16((uint32_t)got << 16)));
                 continue;
@@ -136,13 +141,60 @@ TEST(rounding_is_to_nearest_even)
         }
 }
 
+/* Of IEEE 754's binary16, by its definition; one past the largest counts as 2^16. */
+static double half_value(unsigned bits)
+{
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+
+    return exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+}
+
+/* All values of fp16 but infinity, with the numbers of fp32 beside each and beside each middle between two of them; both
+ * signs. Distances are exact in double. */
+TEST(rounding_to_fp16_is_to_nearest_even)
+{
+    for (unsigned half = 0; half < 0x7c00; half++) {
+        const double here = half_value(half), next = half_value(half + 1);
+        const float points[] = {(float)here, (float)((here + next) / 2)};
+        for (int k = 0; k < 6; k++) {
+            const float point = points[k / 3];
+            const float value = k % 3 == 0 ? point : nextafterf(point, k % 3 == 1 ? 0 : INFINITY);
+            const double above = next - (double)value, below = (double)value - here;
+            if (value == 0 && k > 0)
+                continue;
+            /* Beside the value itself, half is nearest. */
+            const unsigned want = k < 3 || below < above || (below == above && half % 2 == 0) ? half : half + 1;
+            for (int sign = 0; sign < 2; sign++) {
+                const float signed_value = sign ? -value : value;
+                uint16_t got;
+                const size_t n = client_export_round(&got, &signed_value, 1, SAFETENSORS_F16);
+                if (want == 0x7c00)
+                    ck_assert_uint_eq(n, 0);
+                else if (n != 1 || got != (want | (unsigned)sign << 15))
+                    ck_abort_msg("%a became %04x, not %04x", (double)signed_value, got, want);
+            }
+        }
+    }
+}
+
+TEST(what_is_no_number_in_fp16_stays_so_and_what_is_too_large_is_found)
+{
+    const float values[] = {INFINITY, -INFINITY, NAN, 0x1p-149f, -0x1p-26f, 65504, 65519.996f, 65520};
+    const uint16_t want[] = {0x7c00, 0xfc00, 0x7e00, 0, 0x8000, 0x7bff, 0x7bff};
+    uint16_t got[8];
+
+    ck_assert_uint_eq(client_export_round(got, values, 8, SAFETENSORS_F16), 7);
+    got[2] &= 0x7fff;
+    ck_assert_mem_eq(got, want, sizeof want);
+}
+
 TEST_EACH(an_export_in_bf16_has_every_weight_rounded, 2)
 {
     struct store_fixture f, back;
 
     make_checkpoint(&f, _i);
     store_weights(&f.store, 0)[0] = 0; /* for the disk has another value there: what is exported is the file's */
-    check_export("step-7", "out", true);
+    check_export("step-7", "out", BF16);
     load(&back, "out", _i);
     store_draw(&f.store, 3);
     for (uint64_t i = 0; i < f.model.segment_n; i++) {
@@ -165,7 +217,8 @@ TEST_EACH(a_large_model_goes_to_several_files_of_whole_tensors, 2)
     struct error err;
 
     make_checkpoint(&f, true);
-    ck_assert_int_eq(client_export(&(struct eps_export_options){.model = "step-7", .out = "out"}, limit, &err), 0);
+    ck_assert_int_eq(client_export(NULL, &(struct eps_export_options){.model = "step-7", .out = "out"}, limit, &err),
+                     0);
     json_t *index = json_load_file("out/model.safetensors.index.json", 0, NULL);
     json_t *map = json_at(index, "weight_map");
     ck_assert_uint_eq(json_object_size(map), f.model.n_tensors);
@@ -231,18 +284,12 @@ static const struct {
     const char *sentence;
 } models[] = {
 #define NORM_BIAS "transformer.ln_f.bias"
-#define CHECK     ": check that config.json belongs to these weights"
     {NULL, "h.0.attn.bias", 8, SAFETENSORS_F32, 0, ""},
     {NORM_BIAS, "ln_f.bias", 8, SAFETENSORS_BF16, 0, ""},
     {NORM_BIAS, "ln_f.bias", 8, SAFETENSORS_F32, -ERANGE,
-     NORM_BIAS ": element 3 is 3.4e+38, too large for bf16: export it in fp32"},
-    {NORM_BIAS, "ln_f.b", 8, SAFETENSORS_F32, -EINVAL, "ln_f.b is not a tensor of this model" CHECK},
-    {NORM_BIAS, "ln_f.bias", 4, SAFETENSORS_F32, -EINVAL, "ln_f.bias has another shape than in config.json" CHECK},
-    {NORM_BIAS, "ln_f.bias", 8, SAFETENSORS_I64, -EINVAL,
-     "ln_f.bias has an unsupported type: save it as F32, F16 or BF16"},
-    {NULL, NORM_BIAS, 8, SAFETENSORS_F32, -EINVAL, NORM_BIAS " is there twice: remove one of the two"},
-    {NORM_BIAS, "h.9.attn.bias", 8, SAFETENSORS_F32, -EINVAL,
-     NORM_BIAS " is missing: check that all files of these weights are there"},
+     NORM_BIAS ": element 3 is 3.4e+38, too large for bf16: give --dtype fp32"},
+    {NORM_BIAS, "ln_f.b", 8, SAFETENSORS_F32, -EINVAL,
+     "ln_f.b is not a tensor of this model; " NORM_BIAS " is missing: check that config.json belongs to these weights"},
 };
 
 TEST_EACH(a_model_of_others_is_exported_or_refused_by_name, COUNT(models))
@@ -254,16 +301,16 @@ TEST_EACH(a_model_of_others_is_exported_or_refused_by_name, COUNT(models))
 
     put_model(&plan, numbers, models[_i].n * bytes[models[_i].type], models[_i].left_out);
     if (models[_i].rc == 0) {
-        check_export("model", "out", true);
+        check_export("model", "out", BF16);
         return;
     }
-    ck_assert_msg(export("model", "out", true, &err) == models[_i].rc, "%s", err.text);
+    ck_assert_msg(export("model", "out", BF16, &err) == models[_i].rc, "%s", err.text);
     ck_assert_holds(err.text, models[_i].sentence);
     ck_assert_msg(strncmp(err.text, "model: ", 7) == 0, "%s", err.text);
     ck_assert_str_eq(names_in("out"), "none");
     ck_assert_str_eq(names_in("out.partial"), "none");
     if (models[_i].rc == -ERANGE) /* there is room for it in fp32 */
-        check_export("model", "out", false);
+        check_export("model", "out", FP32);
 }
 
 /* A head that is tied may stand in the file, if it says the same as wte. */
@@ -280,7 +327,7 @@ TEST_EACH(a_tied_head_that_differs_is_refused, 2)
     store_fixture_close(&f);
     head[100] += _i ? 1 : 0;
     put_model(&plan, head, sizeof head, NULL);
-    ck_assert_int_eq(export("model", "out", false, &err), _i ? -EINVAL : 0);
+    ck_assert_int_eq(export("model", "out", ANY, &err), _i ? -EINVAL : 0);
     if (_i)
         ck_assert_holds(err.text, "lm_head.weight differs from wte.weight");
     ck_assert_str_eq(names_in("out"), _i ? "none" : EXPORTED);
@@ -324,19 +371,19 @@ TEST(only_a_whole_model_is_exported_and_only_to_a_new_or_empty_directory)
     for (int i = 0; i < COUNT(cases); i++) {
         expect(cases[i].command, 0);
         if (cases[i].code == 0) {
-            check_export(cases[i].model, cases[i].out, false);
+            check_export(cases[i].model, cases[i].out, ANY);
             continue;
         }
-        ck_assert_msg(export(cases[i].model, cases[i].out, false, &err) == cases[i].code, "%d: %s", i, err.text);
+        ck_assert_msg(export(cases[i].model, cases[i].out, ANY, &err) == cases[i].code, "%d: %s", i, err.text);
         ck_assert_holds(err.text, cases[i].sentence);
     }
-    ck_assert_int_eq(client_export(&both, CLIENT_EXPORT_SHARD_BYTES, &err), -EDOM);
+    ck_assert_int_eq(client_export(NULL, &both, CLIENT_EXPORT_SHARD_BYTES, &err), -EDOM);
     ck_assert_str_eq(names_in("new"), "none");
     ck_assert_str_eq(names_in("full"), "dir ");
     ck_assert_str_eq(names_in("mine.partial"), "config.json notes ");
     const int fd = open(outputs_make("busy.partial"), O_RDONLY | O_DIRECTORY);
     ck_assert_int_eq(flock(fd, LOCK_EX), 0);
-    ck_assert_int_eq(export("step-7", "busy", false, &err), -EBUSY);
+    ck_assert_int_eq(export("step-7", "busy", ANY, &err), -EBUSY);
     ck_assert_str_eq(err.text, "--out busy: another export is writing it");
     ck_assert_str_eq(names_in("busy.partial"), "");
     close(fd);
@@ -348,33 +395,39 @@ TEST(the_command_says_where_it_is_and_how_to_load_it)
     struct store_fixture f;
 
     make_checkpoint(&f, true);
-    expect("eps export --model step-7 --out small --dtype bf16", 0);
-    ck_assert_str_eq(command_out(), "small holds the model in bf16. In Python: "
+    expect("eps export --model step-7 --out small --dtype fp16", 0);
+    ck_assert_str_eq(command_out(), "small holds the model in fp16. In Python: "
                                     "transformers.AutoModelForCausalLM.from_pretrained(\"small\")\n");
     expect_refusal(&(struct refusal){"eps export --model step-7 --out small", 1,
                                      "--out small is not empty: choose a new directory", NULL});
     store_fixture_close(&f);
 }
 
-/* What comes from a live daemon is what a checkpoint of the same step gives. */
+/* What comes from a live daemon is what a checkpoint of the same step gives: in the type that its run began from, or the
+ * one asked for. */
 TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
 {
     struct driver driver;
-    struct driver_options options = {.side = "{\"options\": {}, \"files\": {\"merges.txt\": \"a b\\n\"}}"};
-    const struct eps_export_options live = {.connect = "lab", .out = "live", .bf16 = _i};
+    struct driver_options options = {
+        .side = "{\"options\": {\"source_dtype\": \"fp16\"}, \"files\": {\"merges.txt\": \"a b\\n\", "
+                "\"chat_template.jinja\": \"{{ messages }}\"}}"};
+    const struct eps_export_options live = {.connect = "lab", .out = "live", .dtype = _i ? BF16 : ANY};
+    enum eps_dtype written;
     struct error err;
 
     processes_daemon("lab", 1, NULL);
     options.out = outputs_make("trained");
     driver_open(&driver, "lab", &options);
     driver_train(&driver, 2);
-    ck_assert_msg(client_export(&live, CLIENT_EXPORT_SHARD_BYTES, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_export(&written, &live, CLIENT_EXPORT_SHARD_BYTES, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(written, _i ? BF16 : FP16);
     driver_ask_save(&driver, 2);
     driver_await_saves(&driver, 1);
     driver_train(&driver, 3);
     driver_close(&driver);
-    ck_assert_int_eq(export("trained", "saved", _i, &err), 0);
+    ck_assert_int_eq(export("trained", "saved", _i ? BF16 : ANY, &err), 0);
     expect("diff -r live saved", 0);
+    outputs_check_file("live/chat_template.jinja", "{{ messages }}");
 }
 
 static void check_types(const char *path, const char *name)
@@ -382,8 +435,125 @@ static void check_types(const char *path, const char *name)
     json_t *config = expect_json(print("cat %s/config.json", path), 0);
 
     ck_assert_pstr_eq(json_string_value(json_object_get(config, "torch_dtype")), name);
-    ck_assert_ptr_null(json_object_get(config, "dtype"));
+    ck_assert_pstr_eq(json_string_value(json_object_get(config, "dtype")), name);
     json_decref(config);
+}
+
+/* Every tensor of one directory is in the other, with its type, shape and bytes; but those of this name. */
+static void check_same_tensors(const char *path, const char *other, const char *but)
+{
+    struct client_model both[2];
+    struct safetensors files[2][8];
+    struct error err;
+    size_t n[2] = {0};
+
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(client_model_open(&both[i], i ? other : path, &err), 0);
+        ck_assert_uint_le(both[i].n_weights, 8);
+        for (unsigned k = 0; k < both[i].n_weights; k++) {
+            ck_assert_int_eq(safetensors_open(&files[i][k], both[i].weight_fds[k], &err), 0);
+            n[i] += files[i][k].n_entries;
+        }
+    }
+    ck_assert_uint_eq(n[0], n[1]);
+    for (unsigned k = 0; k < both[0].n_weights; k++)
+        for (size_t e = 0; e < files[0][k].n_entries; e++) {
+            const struct safetensors_entry *a = &files[0][k].entries[e], *b = NULL;
+            for (unsigned j = 0; !b && j < both[1].n_weights; j++)
+                b = safetensors_find(&files[1][j], a->name);
+            ck_assert_msg(b && a->type == b->type && a->n_dims == b->n_dims, "%s", a->name);
+            ck_assert_mem_eq(a->shape, b->shape, sizeof a->shape);
+            const size_t bytes = a->n * (a->type == SAFETENSORS_F32 ? 4 : 2);
+            uint8_t *data = malloc(2 * bytes + 1);
+            ck_assert_int_eq(pread(a->fd, data, bytes, (off_t)a->offset), (ssize_t)bytes);
+            ck_assert_int_eq(pread(b->fd, data + bytes, bytes, (off_t)b->offset), (ssize_t)bytes);
+            ck_assert_msg(strstr(but, a->name) || memcmp(data, data + bytes, bytes) == 0, "%s", a->name);
+            free(data);
+        }
+    for (int i = 0; i < 2; i++) {
+        for (unsigned k = 0; k < both[i].n_weights; k++)
+            safetensors_close(&files[i][k]);
+        client_model_close(&both[i]);
+    }
+}
+
+/* By transformers (tests/oracle/logits.py): fp32, bf16 and fp16, in one file and in several. */
+static const struct {
+    const char *name;
+    enum eps_dtype dtype;
+} sources[] = {{"tied", FP32}, {"untied", FP32}, {"bf16", BF16}, {"fp16", FP16}, {"qwen2_tied", FP32}};
+
+TEST_EACH(an_export_has_every_bit_of_its_source_in_one_file_and_in_several, COUNT(sources))
+{
+    const char *source = print("%s/fixtures/%s", TESTS_DIR, sources[_i].name);
+    struct eps_export_options cut = {.model = source, .out = "cut"}, whole = {.model = "cut", .out = "whole"};
+    enum eps_dtype written;
+    struct error err;
+
+    expect("rm -rf cut whole", 0);
+    ck_assert_msg(client_export(&written, &cut, 10000, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(written, sources[_i].dtype);
+    ck_assert_msg(client_export(&written, &whole, CLIENT_EXPORT_SHARD_BYTES, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(written, sources[_i].dtype);
+    check_same_tensors(source, "cut", "");
+    check_same_tensors(source, "whole", "");
+    ck_assert_str_eq(names_in("whole"), "config.json generation_config.json model.safetensors ");
+    expect(print("test -e cut/model.safetensors.index.json && ! test -e cut/model.safetensors && cmp whole/config.json "
+                 "%s/config.json && cmp whole/generation_config.json %s/generation_config.json",
+                 source, source),
+           0);
+    check_python(print("whole %s", source));
+    check_python("cut");
+}
+
+/* Weights in fp32 that came in two types stay in fp32; fp16 reaches to 65504. */
+TEST(a_type_is_chosen_that_holds_the_weights)
+{
+    static const float numbers[8] = {1, 2, 3, 4, 5, 65520};
+    static const uint16_t halves[8] = {1, 0x3c00, 0x7bff};
+    const struct safetensors_plan large = {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
+                                  half = {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F16};
+    enum eps_dtype written = ANY;
+    struct error err;
+
+    put_model(&large, numbers, sizeof numbers, "transformer.ln_f.bias");
+    ck_assert_int_eq(export("model", "out", FP16, &err), -ERANGE);
+    ck_assert_holds(err.text, NORM_BIAS ": element 5 is 65520, too large for fp16: give --dtype fp32");
+    expect("rm -r model", 0);
+    put_model(&half, halves, sizeof halves, "transformer.ln_f.bias");
+    ck_assert_int_eq(client_export(&written, &(struct eps_export_options){.model = "model", .out = "mixed"},
+                                   CLIENT_EXPORT_SHARD_BYTES, &err),
+                     0);
+    ck_assert_int_eq(written, FP32);
+}
+
+/* A run keeps fp32, and frozen tensors keep their bits; what it exports is in the type that it began from, also when it
+ * was resumed and when another run began from it. */
+TEST_EACH(a_trained_model_goes_back_in_the_type_it_came_in, 2)
+{
+    static const char *const dtypes[] = {"fp16", "bf16"}, *const frozen[] = {"embed*,layers.*,lm_head*", "w*,h.*"};
+    const char *source = print("%s/fixtures/%s", TESTS_DIR, dtypes[_i]);
+    uint16_t tokens[64];
+
+    for (uint16_t i = 0; i < 64; i++)
+        tokens[i] = (uint16_t)(i * 7 % 61);
+    processes_write("tokens.bin", tokens, sizeof tokens);
+    expect(
+        print("eps train --model %s --data tokens.bin --batch 1 --seq 8 --device-mem 64MiB --steps 1 --lr 1 --freeze "
+              "'%s' --out run && eps train --resume run --steps 2 && eps train --model run --data tokens.bin --batch 1 "
+              "--seq 8 --device-mem 64MiB --steps 1 --out again",
+              source, frozen[_i]),
+        0);
+    expect_file("run/step-1/config.json", "\"dtype\": \"float32\"");
+    expect("eps export --model run --out back && eps export --model again --out over", 0,
+           print("back holds the model in %s", dtypes[_i]), print("over holds the model in %s", dtypes[_i]));
+    json_t *came = json_load_file(print("%s/config.json", source), 0, NULL);
+    json_t *left = json_load_file("back/config.json", 0, NULL);
+    ck_assert(json_equal(came, left));
+    json_decref(came), json_decref(left);
+    expect(print("cmp back/generation_config.json %s/generation_config.json", source), 0);
+    check_same_tensors(source, "back", "model.norm.weight transformer.ln_f.weight transformer.ln_f.bias");
+    check_python("back");
 }
 
 /* The source says bf16 in transformers' older word and its newer one; the run keeps fp32, and so does what it saves. */

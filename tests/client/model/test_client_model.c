@@ -20,20 +20,26 @@ static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_hea
                              "\"n_positions\": 16, \"vocab_size\": 256, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
                              "\"resid_pdrop\": 0.0}";
 
-/* Files of weights by the name of the only tensor in them. */
+/* Files of weights by the name of the only tensor in them; and one with two of these. */
 static void setup(void)
 {
-    static const char *const names[] = {"one", "two", "three"};
-    static const float values[2] = {1, 2};
+    static const struct safetensors_plan plan[] = {{"two", 1, {2, 1}, SAFETENSORS_F32},
+                                                   {"one", 1, {2, 1}, SAFETENSORS_F32},
+                                                   {"three", 1, {2, 1}, SAFETENSORS_F32}};
+    static const struct {
+        const char *name;
+        int first, n;
+    } files[] = {{"one", 1, 1}, {"two", 0, 1}, {"three", 2, 1}, {"both", 1, 2}};
+    static const float values[4] = {1, 2, 3, 4};
     struct safetensors_writer writer;
 
     processes_setup();
     processes_put_text("config.json", config);
-    for (int i = 0; i < COUNT(names); i++) {
-        const struct safetensors_plan plan = {.name = names[i], .n_dims = 1, .shape = {2, 1}};
-        const int fd = open(names[i], O_WRONLY | O_CREAT, 0600);
-        ck_assert_int_eq(safetensors_begin(&writer, fd, &plan, 1, NULL), 0);
-        ck_assert_int_eq(safetensors_append(&writer, values, sizeof values, NULL), 0);
+    for (int i = 0; i < COUNT(files); i++) {
+        const size_t n = (size_t)files[i].n;
+        const int fd = open(files[i].name, O_WRONLY | O_CREAT, 0600);
+        ck_assert_int_eq(safetensors_begin(&writer, fd, plan + files[i].first, n, NULL), 0);
+        ck_assert_int_eq(safetensors_append(&writer, values, 2 * n * sizeof *values, NULL), 0);
         ck_assert_int_eq(safetensors_end(&writer, NULL), 0);
         close(fd);
     }
@@ -44,6 +50,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 /* A command of the shell after those before it, and what the path then is: a model of this name and so many files of
  * weights, the first of which holds the tensor; or refused with two words. */
 #define INDEX(directory, json) "echo '{" json "}' >" directory "/model.safetensors.index.json"
+#define MAP(one, two)          "\"weight_map\": {\"one\": \"" one "\", \"two\": \"" two "\"}"
 static const struct {
     const char *command, *path;
     int code;
@@ -66,20 +73,50 @@ static const struct {
     {"mkdir -p run/step-20; cp config.json run/step-20; cp one run/step-20/model.safetensors; ln -s step-20 run/latest",
      "run", 0, 1, "one", "step-20"},
     {"cp config.json run", "run", -ENOENT, 0, "no *.safetensors", "run/config.json"},
-    /* An index names the files, each once. */
+    /* An index names the files; model.safetensors precedes it. Links are followed. */
     {"mkdir cut; cp config.json cut; cp one cut/a.safetensors; cp two cut/b.safetensors; cp three "
-     "cut/c.safetensors; " INDEX(
-         "cut", "\"weight_map\": {\"one\": \"a.safetensors\", \"two\": \"b.safetensors\", \"3\": \"a.safetensors\"}"),
+     "cut/c.safetensors; " INDEX("cut", MAP("a.safetensors", "b.safetensors")),
      "cut", 0, 2, "one", "cut"},
+    {"mv cut/b.safetensors blob; ln -s ../blob cut/b.safetensors", "cut", 0, 2, "one", "cut"},
+    {"mkdir cut/in; mv cut/a.safetensors cut/in; " INDEX("cut", MAP("in/a.safetensors", "b.safetensors")), "cut", 0, 2,
+     "one", "cut"},
+    {"cp three cut/model.safetensors", "cut", 0, 1, "three", "cut"},
+    /* What it says of its files must be so. */
+    {"mkdir bad; cp config.json bad; cp one bad/a.safetensors; cp two bad/b.safetensors; " INDEX(
+         "bad", MAP("a.safetensors", "a.safetensors")),
+     "bad", -EINVAL, 0, "bad/a.safetensors: two is missing, though model.safetensors.index.json places it in this file",
+     ""},
+    {INDEX("bad", "\"weight_map\": {\"x\": \"a.safetensors\", \"one\": \"a.safetensors\", \"y\": \"a.safetensors\", "
+                  "\"z\": \"a.safetensors\"}"),
+     "bad", -EINVAL, 0, "bad/a.safetensors: x and 2 others: each is missing", ""},
+    {"cp one bad/b.safetensors; " INDEX("bad",
+                                        "\"weight_map\": {\"one\": \"a.safetensors\", \"two\": \"c.safetensors\", "
+                                        "\"three\": \"b.safetensors\"}") "; cp both bad/b.safetensors; cp two "
+                                                                         "bad/c.safetensors",
+     "bad", -EINVAL, 0,
+     "bad/b.safetensors: one is in this file, though model.safetensors.index.json places it in another", ""},
+    {"cp both bad/a.safetensors; rm bad/b.safetensors bad/c.safetensors; " INDEX(
+         "bad", "\"weight_map\": {\"one\": \"a.safetensors\"}"),
+     "bad", -EINVAL, 0,
+     "bad/a.safetensors: three is in this file, though model.safetensors.index.json does not list it", ""},
+    {"cp one bad/a.safetensors; " INDEX("bad", MAP("a.safetensors", "gone.safetensors")), "bad", -ENOENT, 0,
+     "bad/gone.safetensors: No such file", "model.safetensors.index.json lists it"},
+    {INDEX("bad", MAP("a.safetensors", "/etc/passwd")), "bad", -EINVAL, 0, "bad: model.safetensors.index.json",
+     "no file within this directory for two"},
+    {INDEX("bad", MAP("a.safetensors", "../plain/some.safetensors")), "bad", -EINVAL, 0, "bad",
+     "no file within this directory for two"},
+    {INDEX("bad", MAP("a.safetensors", "in/../../one")), "bad", -EINVAL, 0, "bad",
+     "no file within this directory for two"},
+    {INDEX("bad", MAP("a.safetensors", "in/..")), "bad", -EINVAL, 0, "bad", "no file within this directory for two"},
+    {INDEX("bad", MAP("a.safetensors", "")), "bad", -EINVAL, 0, "bad", "no file within this directory for two"},
+    {INDEX("bad", MAP("a.safetensors", "in")) "; mkdir bad/in", "bad", -EINVAL, 0, "bad/in: not a regular file", ""},
+    {INDEX("bad", MAP("a.safetensors", "link")) "; ln -s /dev/zero bad/link", "bad", -EINVAL, 0,
+     "bad/link: not a regular file", ""},
     {"true", "nowhere", -ENOENT, 0, "--model nowhere", "No such file"},
     {"mkdir empty", "empty", -ENOENT, 0, "--model empty holds no config.json", "latest"},
-    {"mkdir bad; cp config.json bad", "bad", -ENOENT, 0, "no *.safetensors", "bad/config.json"},
-    {"echo '12345678{}' >bad/model.safetensors", "bad", -EINVAL, 0, "bad/model.safetensors", ""},
-    {INDEX("bad", "\"weight_map\": {\"one\": \"gone.safetensors\"}"), "bad", -ENOENT, 0, "bad/gone.safetensors",
-     "No such file"},
-    {INDEX("bad", "\"weight_map\": {\"one\": \"../plain/some.safetensors\"}"), "bad", -EINVAL, 0, "bad",
-     "plain file name for one"},
-    {INDEX("bad", "\"weight_map\": {\"one\": 1}"), "bad", -EINVAL, 0, "bad", "plain file name for one"},
+    {"mkdir none; cp config.json none", "none", -ENOENT, 0, "no *.safetensors", "none/config.json"},
+    {"echo '12345678{}' >none/model.safetensors", "none", -EINVAL, 0, "none/model.safetensors", ""},
+    {INDEX("bad", "\"weight_map\": {\"one\": 1}"), "bad", -EINVAL, 0, "bad", "no file within this directory for one"},
     {INDEX("bad", "\"weight_map\": {}"), "bad", -EINVAL, 0, "index.json", "weight_map"},
     {INDEX("bad", ""), "bad", -EINVAL, 0, "index.json", "weight_map"},
     {"echo [ >bad/model.safetensors.index.json", "bad", -EINVAL, 0, "index.json: line ", ""},

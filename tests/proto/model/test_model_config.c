@@ -1,7 +1,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
-#include "proto/model/model.h"
+#include "proto/model/weights.h"
 
 #include <errno.h>
 #include <math.h>
@@ -393,34 +393,38 @@ TEST(the_check_alone_refuses_hostile_numbers)
     }
 }
 
-/* transformers reads torch_dtype in all versions; dtype since 4.56, and rather than the other. What says the right thing
- * already stays as it is, blanks and all. */
-TEST(a_config_says_the_type_of_the_weights_beside_it_once)
+/* transformers reads torch_dtype in all versions; dtype since 4.56, and rather than the other. The key stays the one that
+ * came; what says the right thing already stays as it is, blanks and all. */
+TEST(a_config_says_the_type_of_the_weights_beside_it)
 {
 #define SAME  "{'torch_dtype': 'float32', 'vocab_size': 50257}"
 #define KNOWN "{'torch_dtype': 'float32', 'vocab_size': 9, 'bos_token_id': 8, 'eos_token_id': null}"
     static const struct {
         const char *came, *typed;
-        enum number_type type;
+        enum safetensors_type type;
     } cases[] = {
-        {"{'n_layer': 2}", "{\n  'n_layer': 2,\n  'torch_dtype': 'float32'\n}", NUMBER_FP32},
-        {"{'torch_dtype': 'float16', 'eps': 0.1}", "{\n  'torch_dtype': 'float32',\n  'eps': 0.1\n}", NUMBER_FP32},
-        {"{'dtype': 'float32', 'torch_dtype': 'float32'}", "{\n  'torch_dtype': 'float32'\n}", NUMBER_FP32},
-        {"{'torch_dtype': 'float32'}", "{\n  'torch_dtype': 'bfloat16'\n}", NUMBER_BF16},
-        {"{'eps':   0.1, 'torch_dtype': 'bfloat16'}", "{'eps':   0.1, 'torch_dtype': 'bfloat16'}", NUMBER_BF16},
-        {SAME, SAME, NUMBER_FP32},
-        {KNOWN, KNOWN, NUMBER_FP32},
+        {"{'n_layer': 2}", "{\n  'n_layer': 2,\n  'torch_dtype': 'float32'\n}", SAFETENSORS_F32},
+        {"{'torch_dtype': 'float16', 'eps': 0.1}", "{\n  'torch_dtype': 'float32',\n  'eps': 0.1\n}", SAFETENSORS_F32},
+        {"{'dtype': null, 'n_layer': 2}", "{\n  'dtype': 'float16',\n  'n_layer': 2\n}", SAFETENSORS_F16},
+        {"{'dtype': 'bfloat16', 'torch_dtype':  'bfloat16'}", "{'dtype': 'bfloat16', 'torch_dtype':  'bfloat16'}",
+         SAFETENSORS_BF16},
+        {"{'dtype': 'float32', 'torch_dtype': 'float16'}", "{\n  'dtype': 'float16',\n  'torch_dtype': 'float16'\n}",
+         SAFETENSORS_F16},
+        {"{'torch_dtype': 'float32'}", "{\n  'torch_dtype': 'bfloat16'\n}", SAFETENSORS_BF16},
+        {"{'eps':   0.1, 'torch_dtype': 'bfloat16'}", "{'eps':   0.1, 'torch_dtype': 'bfloat16'}", SAFETENSORS_BF16},
+        {SAME, SAME, SAFETENSORS_F32},
+        {KNOWN, KNOWN, SAFETENSORS_F32},
         {GPT2 "'torch_dtype': 'float32', 'vocab_size': 256, 'eos_token_id': 256}",
          "{\n  'model_type': 'gpt2',\n  'torch_dtype': 'float32',\n  'vocab_size': 256,\n  'eos_token_id': null,\n"
          "  'bos_token_id': null\n}",
-         NUMBER_FP32},
-        {"[1]", NULL, NUMBER_FP32},
-        {"{", NULL, NUMBER_FP32},
+         SAFETENSORS_F32},
+        {"[1]", NULL, SAFETENSORS_F32},
+        {"{", NULL, SAFETENSORS_F32},
     };
 
     for (int i = 0; i < COUNT(cases); i++) {
         const char *came = quoted(cases[i].came);
-        char *typed = model_config_print(came, strlen(came), cases[i].type);
+        char *typed = model_config_print_as(came, strlen(came), cases[i].type);
         ck_assert_pstr_eq(typed, cases[i].typed ? quoted(cases[i].typed) : NULL);
         free(typed);
     }

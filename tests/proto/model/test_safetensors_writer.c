@@ -53,12 +53,13 @@ TEST(what_is_written_equals_the_package_byte_by_byte)
 TEST(what_is_written_reads_back)
 {
     static const float values[] = {1.1f, 2.2f, 3.3f, 4.4f, 5.5f, 6.6f, 7.7f};
-    static const uint16_t brain[] = {0x3f80, 0xc000, 0x4049};
+    static const uint16_t brain[] = {0x3f80, 0xc000, 0x4049, 0x3555}; /* the last: fp16 */
     static const int64_t updates[] = {-1, (int64_t)1 << 40};
     char name[64] = "\"\\\xC3\xBC";
     const struct safetensors_plan plan[] = {{name, 2, {2, 3}, SAFETENSORS_F32},
                                             {"a", 1, {1, 1}, SAFETENSORS_F32},
                                             {"b", 2, {1, 3}, SAFETENSORS_BF16},
+                                            {"half", 1, {1, 1}, SAFETENSORS_F16},
                                             {"updates", 1, {2, 1}, SAFETENSORS_I64}};
     struct safetensors_writer writer;
     struct safetensors file;
@@ -66,7 +67,7 @@ TEST(what_is_written_reads_back)
     float back[6];
     int64_t counts[2];
 
-    for (size_t n = 0; n <= 4; n += 4)
+    for (size_t n = 0; n <= 5; n += 5)
         for (int length = 0; length < 8; length++) {
             int fd = memfd_create("written", MFD_CLOEXEC);
             strcat(name, "x");
@@ -87,6 +88,8 @@ TEST(what_is_written_reads_back)
                 ck_assert_float_eq(back[0], 7.7f);
                 read_back(back, &file, "b", 3);
                 ck_assert(back[0] == 1 && back[1] == -2 && back[2] == 3.140625f);
+                read_back(back, &file, "half", 1);
+                ck_assert_float_eq(back[0], 0x1.554p-2f);
                 ck_assert_int_eq(safetensors_read_counts(counts, safetensors_find(&file, "updates"), 0, 2, NULL), 0);
                 ck_assert_mem_eq(counts, updates, sizeof counts);
             }

@@ -1,0 +1,175 @@
+#include "client/model/shards.h"
+
+#include "client/model/file.h"
+#include "client/model/preset.h"
+#include "proto/model/checkpoint.h"
+#include "proto/model/safetensors.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define INDEX "model.safetensors.index.json"
+
+/* Says the first fault of a file and counts those after it. */
+static int fail(struct error *err, size_t n, const char *tensor, const char *what)
+{
+    if (n == 1)
+        return error_set(err, -EINVAL, "%.64s %s", tensor, what);
+    return error_set(err, -EINVAL, "%.64s and %zu other%s: each %s", tensor, n - 1, n > 2 ? "s" : "", what);
+}
+
+/* Checks that the file holds the tensors that the index (weight_map) places in it, and no others. */
+static int check_placed(const struct safetensors *file, const char *name, json_t *map, struct error *err)
+{
+    const char *first_lacking = NULL, *first_foreign = NULL, *tensor;
+    size_t n_lacking = 0, n_foreign = 0;
+    json_t *place;
+
+    json_object_foreach(map, tensor, place)
+    {
+        if (strcmp(json_string_value(place), name) == 0 && !safetensors_find(file, tensor) && n_lacking++ == 0)
+            first_lacking = tensor;
+    }
+    for (size_t i = 0; i < file->n_entries; i++) {
+        const char *found = json_string_value(json_object_get(map, file->entries[i].name));
+        if ((!found || strcmp(found, name) != 0) && n_foreign++ == 0)
+            first_foreign = file->entries[i].name;
+    }
+    if (n_lacking > 0)
+        return fail(err, n_lacking, first_lacking, "is missing, though " INDEX " places it in this file");
+    if (n_foreign == 0)
+        return 0;
+    return fail(err, n_foreign, first_foreign,
+                json_object_get(map, first_foreign) ? "is in this file, though " INDEX " places it in another"
+                                                    : "is in this file, though " INDEX " does not list it");
+}
+
+/* map: the index's weight_map, or NULL without an index. */
+static int add(struct client_model *model, const char *directory, const char *name, json_t *map, struct error *err)
+{
+    struct safetensors file;
+    char path[PATH_MAX];
+    int rc = client_file_join(path, directory, name, err);
+
+    if (rc)
+        return rc;
+    if (model->n_weights == CLIENT_MODEL_MAX_FILES)
+        return error_set(err, -E2BIG, "%s: more than %d files of weights: save it in larger shards", directory,
+                         CLIENT_MODEL_MAX_FILES);
+    rc = client_file_open(path, err);
+    if (rc == -ENOENT && map)
+        error_append(err, ", though " INDEX " lists it: is the download complete?");
+    if (rc < 0)
+        return rc;
+    model->weight_fds[model->n_weights++] = rc;
+    rc = safetensors_open(&file, rc, err);
+    if (!rc && map)
+        rc = check_placed(&file, name, map, err);
+    if (rc)
+        error_prefix(err, path);
+    safetensors_close(&file);
+    return rc;
+}
+
+/* True for a relative path that stays within its directory. */
+static bool is_within(const char *name)
+{
+    if (!name || !*name || *name == '/')
+        return false;
+    for (const char *part = name; part; part = strchr(part, '/'), part += part != NULL)
+        if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == 0))
+            return false;
+    return true;
+}
+
+/* Adds the files in weight_map, each once. */
+static int add_indexed(struct client_model *model, const char *directory, json_t *map, struct error *err)
+{
+    json_t *seen = json_object(), *place;
+    const char *tensor;
+    int rc = seen ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    json_object_foreach(map, tensor, place)
+    {
+        if (!rc && !is_within(json_string_value(place)))
+            rc = error_set(err, -EINVAL, "%s: " INDEX " names no file within this directory for %.64s", directory,
+                           tensor);
+    }
+    json_object_foreach(map, tensor, place)
+    {
+        const char *name = json_string_value(place);
+        if (rc)
+            break;
+        if (!json_object_get(seen, name))
+            rc = json_object_set_new(seen, name, json_true()) ? error_set(err, -ENOMEM, "out of memory")
+                                                              : add(model, directory, name, map, err);
+    }
+    json_decref(seen);
+    return rc;
+}
+
+static int open_index(struct client_model *model, const char *directory, struct error *err)
+{
+    char path[PATH_MAX], *text;
+    json_error_t where;
+    size_t n;
+    int rc = client_file_join(path, directory, INDEX, err);
+    int fd = rc ? rc : client_file_open(path, err);
+
+    if (fd < 0)
+        return fd;
+    rc = client_file_read(&text, &n, fd, path, err);
+    close(fd);
+    if (rc)
+        return rc;
+    json_t *index = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    json_t *map = json_object_get(index, "weight_map");
+    if (!index)
+        rc = error_set(err, -EINVAL, "%s: line %d: %s", path, where.line, where.text);
+    else if (!json_is_object(map) || json_object_size(map) == 0)
+        rc = error_set(err, -EINVAL, "%s: it has no weight_map", path);
+    else
+        rc = add_indexed(model, directory, map, err);
+    json_decref(index);
+    free(text);
+    return rc;
+}
+
+static int is_weights(const struct dirent *entry)
+{
+    static const char end[] = ".safetensors";
+    const size_t n = strlen(entry->d_name), m = sizeof end - 1;
+
+    return n > m && entry->d_name[0] != '.' && strcmp(entry->d_name, CHECKPOINT_MOMENTS) != 0 &&
+           strcmp(entry->d_name + n - m, end) == 0;
+}
+
+static int open_all(struct client_model *model, const char *directory, struct error *err)
+{
+    struct dirent **entries;
+    int n = scandir(directory, &entries, is_weights, alphasort);
+
+    if (n < 0)
+        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    int rc = n > 0 ? 0 : client_preset_unconverted(directory, err);
+    for (int i = 0; i < n; i++) {
+        if (!rc)
+            rc = add(model, directory, entries[i]->d_name, NULL, err);
+        free(entries[i]);
+    }
+    free(entries);
+    return rc;
+}
+
+int client_shards_open(struct client_model *model, const char *directory, struct error *err)
+{
+    if (client_file_is_in(directory, CHECKPOINT_WEIGHTS))
+        return add(model, directory, CHECKPOINT_WEIGHTS, NULL, err);
+    if (client_file_is_in(directory, INDEX))
+        return open_index(model, directory, err);
+    return open_all(model, directory, err);
+}
