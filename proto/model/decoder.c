@@ -6,6 +6,9 @@
 #include <string.h>
 
 const char *const decoder_scalings[] = {"default", "linear", "llama3", NULL};
+const char *const decoder_kinds[] = {"full_attention", "sliding_attention", NULL};
+
+enum { MOST_LAYERS = 64 * sizeof((struct decoder_layers){0}).set / sizeof(uint64_t) };
 
 void decoder_complete(struct model_config *c)
 {
@@ -15,29 +18,56 @@ void decoder_complete(struct model_config *c)
         d->n_kv_heads = c->n_heads;
     if (d->head_width == 0 && c->n_heads > 0)
         d->head_width = c->width / c->n_heads;
+    if (d->score_width == 0)
+        d->score_width = d->head_width;
+    if (!(d->sliding_rope.base > 0))
+        d->sliding_rope = d->rope;
     if (d->rope.n_trained == 0)
         d->rope.n_trained = c->n_positions;
+    if (d->sliding_rope.n_trained == 0)
+        d->sliding_rope.n_trained = c->n_positions;
+}
+
+void decoder_slide(struct model_config *c, uint32_t first, uint32_t pattern)
+{
+    struct decoder_layers *sliding = &c->decoder.sliding;
+
+    for (uint32_t i = first; sliding->n == 0 && i < c->n_layers && i < MOST_LAYERS; i++)
+        if (pattern == 0 || (i + 1) % pattern != 0)
+            sliding->set[i / 64] |= UINT64_C(1) << i % 64;
+}
+
+void decoder_complete_qwen(struct model_config *c)
+{
+    if (!c->decoder.slides)
+        c->decoder.window = 0;
+    if (c->decoder.window > 0)
+        decoder_slide(c, c->decoder.n_full, 0);
+    decoder_complete(c);
+}
+
+uint32_t decoder_kind_of_block(const struct model_config *c, uint32_t index)
+{
+    return c->decoder.sliding.set[index / 64] >> index % 64 & 1;
 }
 
 /* Columns of a head that are rotated, where `partial` is at most 1. */
-static uint32_t rotated(const struct decoder_config *d)
+static uint32_t rotated(const struct decoder_config *d, const struct decoder_rope *rope)
 {
-    return (uint32_t)((float)d->head_width * d->rope.partial);
+    return (uint32_t)((float)d->head_width * rope->partial);
 }
 
-static int check_rope(const struct decoder_config *d, struct error *err)
+static int check_rope(const struct decoder_config *d, const struct decoder_rope *rope, struct error *err)
 {
-    const struct decoder_rope *rope = &d->rope;
-
     if (!(rope->base > 1 && rope->base <= 1e12f))
         return error_set(err, -EINVAL, "rope_theta is %g: it must be greater than 1 and at most 1e12",
                          (double)rope->base);
     if (!(rope->partial > 0 && rope->partial <= 1))
         return error_set(err, -EINVAL, "partial_rotary_factor is %g: it must be greater than 0 and at most 1",
                          (double)rope->partial);
-    if (rotated(d) < 2 || rotated(d) % 2 || rotated(d) > PROGRAM_MAX_ROTATED)
+    if (rotated(d, rope) < 2 || rotated(d, rope) % 2 || rotated(d, rope) > PROGRAM_MAX_ROTATED)
         return error_set(err, -EINVAL, "%u columns of a head are rotated: it must be an even number from 2 to %d",
-                         rotated(d), PROGRAM_MAX_ROTATED);
+                         rotated(d, rope), PROGRAM_MAX_ROTATED);
     if (rope->scaling != DECODER_NOT_SCALED && !(rope->factor >= 1 && rope->factor <= 1e6f))
         return error_set(err, -EINVAL, "the factor of rotary positions is %g: it must be from 1 to 1e6",
                          (double)rope->factor);
@@ -60,7 +90,11 @@ int decoder_check(const struct model_config *c, struct error *err)
                          c->n_heads, d->n_kv_heads);
     if ((uint64_t)c->n_heads * d->head_width > 65536)
         return error_set(err, -EINVAL, "%u heads of head_dim %u are wider than 65536", c->n_heads, d->head_width);
-    return check_rope(d, err);
+    if (d->sliding.n > 0 && d->sliding.n != c->n_layers)
+        return error_set(err, -EINVAL, "layer_types has %u entries: num_hidden_layers is %u", d->sliding.n,
+                         c->n_layers);
+    const int rc = check_rope(d, &d->rope, err);
+    return rc ? rc : check_rope(d, &d->sliding_rope, err);
 }
 
 /* Su et al., arXiv:2104.09864; scaled as in section 3.1.3 of arXiv:2407.21783, with the code that came with it. */
@@ -78,7 +112,9 @@ void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t 
     }
 }
 
-void decoder_write_block(struct program *p, const struct model_config *c)
+/* window: as in struct program_attention_options. */
+static void write_block(struct program *p, const struct model_config *c, uint32_t window,
+                        const struct decoder_rope *of_rope)
 {
     const struct decoder_config *d = &c->decoder;
     const uint32_t attended = c->n_heads * d->head_width, kv = d->n_kv_heads * d->head_width;
@@ -94,8 +130,8 @@ void decoder_write_block(struct program *p, const struct model_config *c)
     const struct program_attention_options attention = {
         .n_heads = c->n_heads,
         .n_kv_heads = d->n_kv_heads,
-        .window = d->window,
-        .scale = 1 / sqrtf((float)d->head_width),
+        .window = window,
+        .scale = 1 / sqrtf((float)d->score_width),
         .dropout = {d->dropout_attention, RANDOM_DROPOUT_ATTENTION},
     };
     const struct program_head_norm_options head_norm = {.epsilon = c->norm_epsilon,
@@ -107,20 +143,34 @@ void decoder_write_block(struct program *p, const struct model_config *c)
     double frequencies[PROGRAM_MAX_ROTATED / 2];
     const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
                                               .head_width = d->head_width,
-                                              .n_rotated = rotated(d),
+                                              .n_rotated = rotated(d, of_rope),
                                               .frequencies = frequencies};
 
-    decoder_frequencies(frequencies, &d->rope, rope.n_rotated);
+    decoder_frequencies(frequencies, of_rope, rope.n_rotated);
     const int x = program_begin(p, c->width);
     const int n1 = program_norm(p, x, "input_layernorm", &norm);
     const int projected = program_linears(p, n1, qkv, 3, &of_qkv);
     const int normed =
         !d->head_norm ? projected : program_head_norm(p, projected, "self_attn.q_norm", "self_attn.k_norm", &head_norm);
     const int a = program_attention(p, program_rope(p, normed, &rope), &attention);
-    const int r = program_add(p, x, program_linear(p, a, "self_attn.o_proj", c->width, &of_output), &none);
-    const int n2 = program_norm(p, r, "post_attention_layernorm", &norm);
+    const int o = program_linear(p, a, "self_attn.o_proj", c->width, &of_output);
+    const int r = program_add(p, x, d->norms_after ? program_norm(p, o, "post_attention_layernorm", &norm) : o, &none);
+    const char *before_mlp = d->norms_after ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+    const int n2 = program_norm(p, r, before_mlp, &norm);
     const int g = program_glu(p, program_linears(p, n2, gate_up, 2, &of_mlp), c->activation);
-    program_end(p, program_add(p, r, program_linear(p, g, "mlp.down_proj", c->width, &of_mlp), &none));
+    const int m = program_linear(p, g, "mlp.down_proj", c->width, &of_mlp);
+    program_end(p,
+                program_add(p, r, d->norms_after ? program_norm(p, m, "post_feedforward_layernorm", &norm) : m, &none));
+}
+
+void decoder_write_block(struct program *p, const struct model_config *c)
+{
+    write_block(p, c, 0, &c->decoder.rope);
+}
+
+void decoder_write_sliding_block(struct program *p, const struct model_config *c)
+{
+    write_block(p, c, c->decoder.window, &c->decoder.sliding_rope);
 }
 
 void decoder_write_norm(struct program *p, const struct model_config *c)
@@ -144,6 +194,7 @@ const struct family_table decoder_tables[] = {{"embed_tokens", MODEL_BY_TOKEN, .
 
 const struct family_layer decoder_layers[] = {
     {MODEL_BLOCK, "layers.%u", .write = decoder_write_block},
+    {MODEL_BLOCK, "layers.%u", .write = decoder_write_sliding_block},
     {MODEL_SINGLE, "norm", .write = decoder_write_norm},
     {0},
 };

@@ -12,6 +12,12 @@ enum decoder_scaling {
     DECODER_LLAMA3, /* low ones divided, high ones kept, those between interpolated. Grattafiori et al., arXiv:2407.21783 */
 };
 
+/* Which blocks are of the second kind. */
+struct decoder_layers {
+    uint32_t n;       /* blocks that the file lists; 0: it lists none */
+    uint64_t set[64]; /* bit i % 64 of element i / 64: block i */
+};
+
 /* The numbers of config.json that GPT-2 does not have. */
 struct decoder_config {
     uint32_t n_kv_heads; /* 0 in the file: n_heads */
@@ -30,6 +36,16 @@ struct decoder_config {
         uint32_t n_trained; /* positions before scaling; 0 in the file: n_positions */
         float partial;      /* of each head's columns, those that are rotated: the first */
     } rope;
+    /* Blocks of two kinds: queries of sliding ones see the window, those of the others all keys before them. */
+    struct decoder_layers sliding;
+    /* In files that list none: */
+    bool slides;                      /* Qwen: the window is used */
+    uint32_t n_full;                  /* by all blocks but the first so many; */
+    uint32_t pattern;                 /* Gemma: by all blocks but every so many'th */
+    struct decoder_rope sliding_rope; /* of sliding blocks; base 0 in the file: rope */
+    bool norms_after;                 /* of attention's result and the MLP's too, before they are added */
+    uint32_t score_width;             /* scores are divided by its square root; 0 in the file: head_width */
+    float logit_cap;                  /* of the head; 0: none */
 };
 
 #endif

@@ -16,9 +16,16 @@ void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t 
 void decoder_complete(struct model_config *config);
 int decoder_check(const struct model_config *config, struct error *err);
 void decoder_write_block(struct program *program, const struct model_config *config);
+void decoder_write_sliding_block(struct program *program, const struct model_config *config);
+uint32_t decoder_kind_of_block(const struct model_config *config, uint32_t index);
+void decoder_write_norm(struct program *program, const struct model_config *config);
+
 /* Old files hold the frequencies of rotary positions, "layers.0.self_attn.rotary_emb.inv_freq". */
 bool decoder_is_mask(const char *name);
-void decoder_write_norm(struct program *program, const struct model_config *config);
+
+/* Unless the file says which blocks slide: from block `first` on all do but every pattern'th; 0: all. For a family's
+ * `complete`. */
+void decoder_slide(struct model_config *config, uint32_t first, uint32_t pattern);
 
 extern const struct family_table decoder_tables[];
 extern const struct family_layer decoder_layers[];
@@ -45,18 +52,33 @@ extern const struct family_layer decoder_layers[];
         {"rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.base)}, DECODER_ROPE_KEYS("rope_parameters."),   \
         DECODER_ROPE_KEYS("rope_scaling.")
 
-#define DECODER_ROPE_KEYS(object)                                                                                      \
-    {object "rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.base)},                                       \
-        {object "rope_type", FAMILY_WORD, .offset = DECODER_AT(decoder.rope.scaling), .words = decoder_scalings},      \
-        {object "type", FAMILY_WORD, .offset = DECODER_AT(decoder.rope.scaling), .words = decoder_scalings},           \
-        {object "factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.factor)},                                     \
-        {object "low_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.low)},                               \
-        {object "high_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.high)},                             \
-        {object "original_max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(decoder.rope.n_trained)},       \
+#define DECODER_ROPE_KEYS(object) DECODER_ROPE_KEYS_OF(object, rope)
+
+#define DECODER_ROPE_KEYS_OF(object, member)                                                                           \
+    {object "rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.member.base)},                                     \
+        {object "rope_type", FAMILY_WORD, .offset = DECODER_AT(decoder.member.scaling), .words = decoder_scalings},    \
+        {object "type", FAMILY_WORD, .offset = DECODER_AT(decoder.member.scaling), .words = decoder_scalings},         \
+        {object "factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.factor)},                                   \
+        {object "low_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.low)},                             \
+        {object "high_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.high)},                           \
+        {object "original_max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(decoder.member.n_trained)},     \
     {                                                                                                                  \
-        object "partial_rotary_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.partial)                        \
+        object "partial_rotary_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.partial)                      \
     }
 
 extern const char *const decoder_scalings[]; /* by enum decoder_scaling */
+/* The same for Qwen, whose window is used if its file says so; with decoder_complete. */
+void decoder_complete_qwen(struct model_config *config);
+
+/* Lines for a Qwen's list of keys. */
+#define DECODER_QWEN_KEYS                                                                                              \
+    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.window)},                                    \
+        {"use_sliding_window", FAMILY_SWITCH, .offset = DECODER_AT(decoder.slides)},                                   \
+        {"max_window_layers", FAMILY_COUNT, .offset = DECODER_AT(decoder.n_full)},                                     \
+    {                                                                                                                  \
+        "layer_types", FAMILY_LAYERS, .offset = DECODER_AT(decoder.sliding), .words = decoder_kinds                    \
+    }
+
+extern const char *const decoder_kinds[]; /* of blocks: full_attention, sliding_attention */
 
 #endif

@@ -12,11 +12,12 @@ enum family_key_type {
     FAMILY_COUNT,              /* a positive whole number: uint32_t */
     FAMILY_COUNT_OR_NULL,      /* the same; null: 0 */
     FAMILY_REAL,               /* float */
+    FAMILY_REAL_OR_NULL,       /* the same; null: 0 */
     FAMILY_SWITCH,             /* bool */
     FAMILY_ACTIVATION,         /* enum model_activation, by its name */
     FAMILY_ACTIVATION_OR_NULL, /* the same; null: as it is */
     FAMILY_WORD,               /* an enumeration: the value's index in `words` */
-    FAMILY_ALL,                /* no number of its own: a list, each element of which must be the word `other` */
+    FAMILY_LAYERS,             /* struct decoder_layers: a list with one of the two `words` for each block */
     FAMILY_SAME,               /* no number of its own: must equal the uint32_t that key `other` has set */
 };
 

@@ -243,6 +243,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
     m->programs[program].n_layers++;
     layer->name = m->config.family->layers[program].name;
     open_unit(m, kind, index, 0);
+    m->units[m->n_units].program = program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
         const uint32_t tensor = add_tensor(m, t->rows, t->columns, t->init, t->deviation);
         char *name = m->tensors[tensor].name;
@@ -348,7 +349,7 @@ static void divide_unit(struct model *m, struct model_unit *unit)
 
 static bool are_alike(const struct model_unit *a, const struct model_unit *b)
 {
-    return a->n == b->n && a->n_trained == b->n_trained;
+    return a->n == b->n && a->n_trained == b->n_trained && a->program == b->program;
 }
 
 static void count_alike(struct model *m)

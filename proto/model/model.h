@@ -68,7 +68,8 @@ struct model_unit {
     uint64_t trained_offset;        /* elements from the start of an array of the trained ones; as model_rounded */
     uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
-    uint32_t n_alike;               /* consecutive units from this one on with equal n and n_trained */
+    uint32_t program;               /* of the model's, that its layer runs; 0 of a table's */
+    uint32_t n_alike;               /* consecutive units from this one on with equal n, n_trained and program */
 };
 
 enum { MODEL_SLICE = 4 << 20 }; /* maximum elements of a slice: 16 MiB of fp32 */

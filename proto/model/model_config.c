@@ -159,19 +159,24 @@ static int read_word(int *out, const struct family_key *key, const json_t *value
     return refuse(err, key->name, value, accepted);
 }
 
-static int check_all(const struct family_key *key, const json_t *value, struct error *err)
+static int read_layers(struct decoder_layers *out, const struct family_key *key, const json_t *value, struct error *err)
 {
-    char accepted[80];
     size_t i;
     json_t *item;
 
-    snprintf(accepted, sizeof accepted, "only lists of %s are supported", key->other);
-    if (!json_is_null(value) && !json_is_array(value))
-        return refuse(err, key->name, value, accepted);
+    *out = (struct decoder_layers){0};
+    if (json_is_null(value))
+        return 0;
+    if (!json_is_array(value) || json_array_size(value) > 8 * sizeof out->set)
+        return refuse(err, key->name, value, "it must be a list with an entry for each block");
+    out->n = (uint32_t)json_array_size(value);
     json_array_foreach(value, i, item)
     {
-        if (!json_is_string(item) || strcmp(json_string_value(item), key->other) != 0)
-            return refuse(err, key->name, value, accepted);
+        int word = 0;
+        const int rc = read_word(&word, key, item, err);
+        if (rc)
+            return rc;
+        out->set[i / 64] |= (uint64_t)word << i % 64;
     }
     return 0;
 }
@@ -191,7 +196,12 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
         if (json_is_integer(value) && json_integer_value(value) == 0)
             return refuse(err, key->name, value, "it must be null or a positive whole number");
         return read_count(field, key->name, value, err);
+    case FAMILY_REAL_OR_NULL:
     case FAMILY_REAL:
+        if (key->type == FAMILY_REAL_OR_NULL && json_is_null(value)) {
+            *(float *)field = 0;
+            return 0;
+        }
         if (!json_is_number(value))
             return refuse(err, key->name, value, "it must be a number");
         *(float *)field = (float)json_number_value(value);
@@ -209,8 +219,8 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
         return read_activation(field, key->name, value, err);
     case FAMILY_WORD:
         return read_word(field, key, value, err);
-    case FAMILY_ALL:
-        return check_all(key, value, err);
+    case FAMILY_LAYERS:
+        return read_layers(field, key, value, err);
     case FAMILY_SAME:
         return 0; /* checked after all others */
     }

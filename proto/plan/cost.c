@@ -257,7 +257,7 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     const uint32_t passing = places > c->plan->n_resident ? places - c->plan->n_resident : 0;
     uint32_t count;
 
-    if (layer->kind != MODEL_BLOCK || model->n_kinds > 1)
+    if (layer->kind != MODEL_BLOCK)
         return 1;
     const uint32_t kept_end = end_of_range(index, n - c->plan->choice.n_kept, n, backward);
     const uint32_t resident_end = end_of_range(index, passing < n ? passing : n, n, backward);

@@ -45,7 +45,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM)
 
@@ -59,7 +59,8 @@ ZERO = 8  # times the root mean square of PyTorch's errors
 
 FAMILIES = {"gpt2": (GPT2Config, GPT2LMHeadModel), "llama": (LlamaConfig, LlamaForCausalLM),
             "mistral": (MistralConfig, MistralForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-            "qwen3": (Qwen3Config, Qwen3ForCausalLM), "gemma": (GemmaConfig, GemmaForCausalLM)}
+            "qwen3": (Qwen3Config, Qwen3ForCausalLM), "gemma": (GemmaConfig, GemmaForCausalLM),
+            "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM)}
 
 
 def draw_decoder(r, family, heads, width, seq, vocabulary):
@@ -75,14 +76,22 @@ def draw_decoder(r, family, heads, width, seq, vocabulary):
                       dict(rope_type="linear", rope_theta=10000.0, factor=4.0),
                       dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                            original_max_position_embeddings=max(2, seq // 2)))))
-    if family in ("llama", "qwen3", "gemma"):
+    if family in ("llama", "qwen3", "gemma", "gemma3"):
         config["attention_bias"] = r.random() < 0.5
     if family == "llama":
         config["mlp_bias"] = r.random() < 0.5
-    if family == "gemma":  # PyTorch would not train the embedding's row of padding
+    if family.startswith("gemma"):  # PyTorch would not train the embedding's row of padding
         config["pad_token_id"] = None
     if family == "mistral":
         config["sliding_window"] = r.choice((None, 1, r.randint(2, max(2, seq)), seq + 1))
+    if family in ("qwen2", "qwen3") and r.random() < 0.5:
+        config.update(use_sliding_window=True, sliding_window=r.randint(1, seq), max_window_layers=r.randint(1, 4))
+    if family == "gemma3":  # the draw is of hidden_activation there; the width of heads that config.json names is unused
+        config.update(hidden_activation=config.pop("hidden_act"), sliding_window=r.randint(1, seq),
+                      sliding_window_pattern=r.randint(1, 4), query_pre_attn_scalar=r.choice((4, 24, 256)),
+                      final_logit_softcapping=r.choice((None, 1.0, 30.0)), rope_parameters=dict(
+                          full_attention=config["rope_parameters"],
+                          sliding_attention=dict(rope_type="default", rope_theta=r.choice((100.0, 10000.0)))))
     return config
 
 

@@ -25,7 +25,7 @@ import sys
 
 import numpy as np
 import torch
-from transformers import (GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM)
 
@@ -61,6 +61,13 @@ MODELS = {
     "qwen2_tied": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(tie_word_embeddings=True))),
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**DECODER | dict(
         num_key_value_heads=4, hidden_act="gelu_pytorch_tanh"))),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig(**{k: v for k, v in DECODER.items()} | dict(
+        head_dim=10, num_key_value_heads=1, num_hidden_layers=3, sliding_window=5, query_pre_attn_scalar=7,
+        final_logit_softcapping=3.0, attention_bias=True, tie_word_embeddings=False,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        rope_parameters=dict(sliding_attention=dict(rope_type="default", rope_theta=100.0), full_attention=LINEAR)))),
+    "gemma3_tied": (Gemma3ForCausalLM, Gemma3TextConfig(**DECODER | dict(
+        head_dim=6, num_hidden_layers=6, sliding_window=4, query_pre_attn_scalar=6))),
     "qwen3_tied": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(
         head_dim=6, tie_word_embeddings=True, rms_norm_eps=1e-2))),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(

@@ -49,6 +49,7 @@ const struct family family_gemma = {
     .prefix = "model.",
     .tables = decoder_tables,
     .layers = decoder_layers,
+    .kind_of_block = decoder_kind_of_block,
     .logits = "lm_head",
     .embedding_scale = embedding_scale,
 };

@@ -39,6 +39,7 @@ const struct family family_llama = {
     .prefix = "model.",
     .tables = decoder_tables,
     .layers = decoder_layers,
+    .kind_of_block = decoder_kind_of_block,
     .logits = "lm_head",
     .is_mask = decoder_is_mask,
 };

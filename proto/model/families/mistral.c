@@ -10,6 +10,13 @@ static const struct family_key keys[] = {
     {0},
 };
 
+static void complete(struct model_config *c)
+{
+    if (c->decoder.window > 0)
+        decoder_slide(c, 0, 0);
+    decoder_complete(c);
+}
+
 const struct family family_mistral = {
     .model_type = "mistral",
     .architectures = architectures,
@@ -21,11 +28,12 @@ const struct family family_mistral = {
                  .initializer_range = 0.02f,
                  .decoder = {.n_kv_heads = 8, .window = 4096, .rope = {.base = 10000, .partial = 1}}},
     .end_token = 2,
-    .complete = decoder_complete,
+    .complete = complete,
     .check = decoder_check,
     .prefix = "model.",
     .tables = decoder_tables,
     .layers = decoder_layers,
+    .kind_of_block = decoder_kind_of_block,
     .logits = "lm_head",
     .is_mask = decoder_is_mask,
 };

@@ -6,31 +6,26 @@ static const char *const architectures[] = {"Qwen2ForCausalLM", "Qwen2Model", NU
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
-    {"layer_types", FAMILY_ALL, .other = "full_attention"},
+    DECODER_QWEN_KEYS,
     {0},
 };
-
-/* Windows, which use_sliding_window would turn on. */
-static const char *const harmless[] = {"sliding_window", "max_window_layers", NULL};
-static const char *const unsupported[] = {"use_sliding_window", NULL};
 
 const struct family family_qwen2 = {
     .model_type = "qwen2",
     .architectures = architectures,
     .keys = keys,
-    .harmless = harmless,
-    .unsupported = unsupported,
     .defaults = {.family = &family_qwen2,
                  .n_positions = 32768,
                  .activation = MODEL_SILU,
                  .norm_epsilon = 1e-6f,
                  .initializer_range = 0.02f,
-                 .decoder = {.qkv_bias = true, .rope = {.base = 10000, .partial = 1}}},
+                 .decoder = {.window = 4096, .n_full = 28, .qkv_bias = true, .rope = {.base = 10000, .partial = 1}}},
     .end_token = FAMILY_NO_TOKEN,
-    .complete = decoder_complete,
+    .complete = decoder_complete_qwen,
     .check = decoder_check,
     .prefix = "model.",
     .tables = decoder_tables,
     .layers = decoder_layers,
+    .kind_of_block = decoder_kind_of_block,
     .logits = "lm_head",
 };

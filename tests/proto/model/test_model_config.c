@@ -120,9 +120,12 @@ TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
 #define DECODER(type)                                                                                                  \
     "{'model_type': '" type "', 'hidden_size': 96, 'num_attention_heads': 4, 'num_hidden_layers': 3, "                 \
     "'intermediate_size': 150, 'vocab_size': 211"
-#define LLAMA   DECODER("llama")
-#define QWEN2   DECODER("qwen2")
-#define QWEN3   DECODER("qwen3")
+#define LLAMA DECODER("llama")
+#define QWEN2 DECODER("qwen2")
+#define QWEN3 DECODER("qwen3")
+#define GEMMA3                                                                                                         \
+    "{'model_type': 'gemma3_text', 'hidden_size': 96, 'num_attention_heads': 8, 'num_hidden_layers': 6, "              \
+    "'intermediate_size': 150, 'vocab_size': 211"
 #define MISTRAL DECODER("mistral") ", 'num_key_value_heads': 1"
 #define GEMMA   DECODER("gemma") ", 'num_key_value_heads': 1"
 
@@ -206,10 +209,17 @@ static const struct {
     {LLAMA ", 'num_hidden_layers': 5}",
      "not JSON at line 1, column 157: duplicate object key near ''num_hidden_layers''"},
     {LLAMA ", 'head_dim': 2000}", "head_dim is 2000: it must be from 1 to 1024"},
-    {QWEN2 ", 'use_sliding_window': true}",
-     "use_sliding_window is true: this is not supported, it must be off (null or false)"},
     {QWEN2 ", 'layer_types': ['full_attention', 'sliding_attention']}",
-     "layer_types is ['full_attention','sliding_attention']: only lists of full_attention are supported"},
+     "layer_types has 2 entries: num_hidden_layers is 3"},
+    {QWEN2 ", 'layer_types': ['full_attention', 'full_attention', 'chunked_attention']}",
+     "layer_types is 'chunked_attention': it must be full_attention or sliding_attention"},
+    {QWEN2 ", 'layer_types': 3}", "layer_types is 3: it must be a list with an entry for each block"},
+    {GEMMA3 ", 'final_logit_softcapping': -1}",
+     "final_logit_softcapping is -1: it must be null, or greater than 0 and at most 1e6"},
+    {GEMMA3 ", 'attn_logit_softcapping': 50.0}",
+     "attn_logit_softcapping is 50.0: this is not supported, it must be off (null or false)"},
+    {GEMMA3 ", 'rope_parameters': {'full_attention': {'rope_theta': 1e6}, 'sliding_attention': {'rope_theta': 0.5}}}",
+     "rope_theta is 0.5: it must be greater than 1 and at most 1e12"},
     {GEMMA ", 'use_bidirectional_attention': true}",
      "use_bidirectional_attention is true: this is not supported, it must be off (null or false)"},
     {GEMMA ", 'final_logit_softcapping': 30.0}",
@@ -250,7 +260,8 @@ static const struct {
      "'rope_theta': 5e5, 'pretraining_tp': 1, 'attention_bias': true, 'mlp_bias': true, 'attention_dropout': 0.5}",
      2048,
      true,
-     {4, 24, 0, true, true, true, false, false, 0.5f, {500000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
+     {4, 24, 0, true, true, true, .dropout_attention = 0.5f,
+      .rope = {500000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
     {LLAMA ", 'num_key_value_heads': 2, 'head_dim': 40, 'max_position_embeddings': 512, 'rope_parameters': "
            "{'rope_type': 'llama3', 'rope_theta': 500000.0, 'factor': 8.0, 'low_freq_factor': 1.0, "
            "'high_freq_factor': 4.0, 'original_max_position_embeddings': 64}}",
@@ -264,7 +275,7 @@ static const struct {
     {MISTRAL ", 'max_position_embeddings': 8192}",
      8192,
      false,
-     {1, 24, 4096, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 8192, .partial = 1}}},
+     {1, 24, 4096, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 8192, .partial = 1}, .sliding.set = {7}}},
     {MISTRAL ", 'sliding_window': null}",
      131072,
      false,
@@ -274,6 +285,15 @@ static const struct {
      32768,
      false,
      {4, 24, 0, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}}},
+    {QWEN2 ", 'use_sliding_window': true, 'sliding_window': 64, 'max_window_layers': 2, 'layer_types': null}",
+     32768,
+     false,
+     {4, 24, 64, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}, .sliding.set = {4}}},
+    {QWEN2 ", 'use_sliding_window': true, 'sliding_window': 64, 'max_window_layers': 2, 'layer_types': "
+           "['sliding_attention', 'full_attention', 'full_attention']}",
+     32768,
+     false,
+     {4, 24, 64, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}, .sliding.set = {1}}},
     {QWEN3 ", 'num_key_value_heads': 2, 'attention_bias': true, 'rope_theta': 1000000, 'rope_scaling': null}",
      32768,
      false,
@@ -298,6 +318,7 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
                                   {c.decoder.n_kv_heads, want->n_kv_heads},
                                   {c.decoder.head_width, want->head_width},
                                   {c.decoder.window, want->window},
+                                  {(uint32_t)c.decoder.sliding.set[0], (uint32_t)want->sliding.set[0]},
                                   {c.decoder.qkv_bias, want->qkv_bias},
                                   {c.decoder.output_bias, want->output_bias},
                                   {c.decoder.mlp_bias, want->mlp_bias},
@@ -315,6 +336,47 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
         ck_assert_msg(counts[i][0] == counts[i][1], "%d: %u, not %u", i, counts[i][0], counts[i][1]);
     for (int i = 0; i < COUNT(reals); i++)
         ck_assert_float_eq(reals[i][0], reals[i][1]);
+}
+
+/* As Gemma3TextConfig of transformers 5.23 fills it in; the second file is as those of 2025 were. */
+static const struct {
+    const char *text;
+    uint64_t sliding;
+    float factor, cap;
+    uint32_t window, score_width;
+} gemma3s[] = {
+    {GEMMA3 "}", 0x1F, 0, 0, 4096, 256},
+    {GEMMA3
+     ", 'rope_theta': 1000000, 'rope_local_base_freq': 10000, 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}, "
+     "'sliding_window': 512, 'sliding_window_pattern': 2, 'query_pre_attn_scalar': 168, 'cache_implementation': "
+     "'hybrid', 'final_logit_softcapping': null}",
+     0x15, 8, 0, 512, 168},
+    {GEMMA3
+     ", 'layer_types': ['full_attention', 'sliding_attention', 'full_attention', 'full_attention', "
+     "'full_attention', 'full_attention'], 'final_logit_softcapping': 30.0, 'rope_parameters': {'full_attention': "
+     "{'rope_type': 'linear', 'rope_theta': 1e6, 'factor': 4}, 'sliding_attention': {'rope_type': 'default', "
+     "'rope_theta': 1e4}}}",
+     2, 4, 30, 4096, 256},
+};
+
+TEST_EACH(gemma_3_s_numbers_are_those_of_transformers, COUNT(gemma3s))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, gemma3s[_i].text, &err) == 0, "%s", err.text);
+    const struct decoder_config *d = &c.decoder;
+    ck_assert(c.tied && c.activation == MODEL_GELU_NEW && d->head_norm && d->norm_offset && d->norms_after);
+    ck_assert_uint_eq(d->n_kv_heads, 4);
+    ck_assert_uint_eq(d->head_width, 256);
+    ck_assert_uint_eq(d->sliding.set[0], gemma3s[_i].sliding);
+    ck_assert_uint_eq(d->window, gemma3s[_i].window);
+    ck_assert_uint_eq(d->score_width, gemma3s[_i].score_width);
+    ck_assert_float_eq(d->rope.base, 1e6f);
+    ck_assert_float_eq(d->rope.factor, gemma3s[_i].factor);
+    ck_assert_float_eq(d->sliding_rope.base, 1e4f);
+    ck_assert_uint_eq(d->sliding_rope.scaling, DECODER_NOT_SCALED);
+    ck_assert_float_eq(d->logit_cap, gemma3s[_i].cap);
 }
 
 /* As GemmaConfig of transformers 5.23 fills it in, which takes gelu for its tanh form; hidden_activation is of older files. */
@@ -361,10 +423,10 @@ TEST(a_value_too_long_for_a_sentence_is_shortened)
 
     snprintf(text, sizeof text, "{'model_type': '%03000d'}", 7);
     ck_assert_int_eq(parse(&c, text, &err), -EINVAL);
-    ck_assert_uint_lt(strlen(err.text), 200);
+    ck_assert_uint_lt(strlen(err.text), 300);
     snprintf(text, sizeof text, "{'n%03000d': 1}", 7);
     ck_assert_int_eq(parse(&c, text, &err), -EINVAL);
-    ck_assert_uint_lt(strlen(err.text), 200);
+    ck_assert_uint_lt(strlen(err.text), 300);
 }
 
 /* Values that a message could carry though no JSON can. */

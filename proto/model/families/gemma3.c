@@ -1,0 +1,89 @@
+/* Gemma 3, of text alone (Gemma Team, arXiv:2503.19786), tensors named and laid out as in Hugging Face's
+ * Gemma3ForCausalLM: Gemma's block with norms before and after attention and MLP, norms of each head's queries and keys,
+ * and blocks that see a window between those that see all. */
+#include "proto/model/decoder_family.h"
+
+#include <errno.h>
+#include <math.h>
+
+static const char *const architectures[] = {"Gemma3ForCausalLM", "Gemma3TextModel", NULL};
+
+static const struct family_key keys[] = {
+    DECODER_KEYS,
+    {"hidden_activation", FAMILY_ACTIVATION, .offset = DECODER_AT(activation)},
+    {"attention_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.qkv_bias)},
+    {"query_pre_attn_scalar", FAMILY_COUNT, .offset = DECODER_AT(decoder.score_width), .most = 1 << 24},
+    {"final_logit_softcapping", FAMILY_REAL_OR_NULL, .offset = DECODER_AT(decoder.logit_cap)},
+    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.window)},
+    {"sliding_window_pattern", FAMILY_COUNT, .offset = DECODER_AT(decoder.pattern), .most = 4096},
+    {"_sliding_window_pattern", FAMILY_COUNT, .offset = DECODER_AT(decoder.pattern), .most = 4096},
+    {"layer_types", FAMILY_LAYERS, .offset = DECODER_AT(decoder.sliding), .words = decoder_kinds},
+    {"rope_local_base_freq", FAMILY_REAL, .offset = DECODER_AT(decoder.sliding_rope.base)},
+    DECODER_ROPE_KEYS_OF("rope_parameters.full_attention.", rope),
+    DECODER_ROPE_KEYS_OF("rope_parameters.sliding_attention.", sliding_rope),
+    {0},
+};
+
+static const char *const harmless[] = {"cache_implementation", NULL};
+static const char *const unsupported[] = {"attn_logit_softcapping", "use_bidirectional_attention", NULL};
+
+static void complete(struct model_config *c)
+{
+    decoder_slide(c, 0, c->decoder.pattern);
+    c->decoder.output_bias = c->decoder.qkv_bias;
+    decoder_complete(c);
+}
+
+static int check(const struct model_config *c, struct error *err)
+{
+    if (!(c->decoder.logit_cap >= 0 && c->decoder.logit_cap <= 1e6f))
+        return error_set(err, -EINVAL,
+                         "final_logit_softcapping is %g: it must be null, or greater than 0 and at most 1e6",
+                         (double)c->decoder.logit_cap);
+    return decoder_check(c, err);
+}
+
+static float embedding_scale(const struct model_config *c)
+{
+    return sqrtf((float)c->width);
+}
+
+static float logit_cap(const struct model_config *c)
+{
+    return c->decoder.logit_cap;
+}
+
+const struct family family_gemma3 = {
+    .model_type = "gemma3_text",
+    .architectures = architectures,
+    .keys = keys,
+    .harmless = harmless,
+    .unsupported = unsupported,
+    .defaults = {.family = &family_gemma3,
+                 .n_positions = 131072,
+                 .activation = MODEL_GELU_NEW,
+                 .tied = true,
+                 .norm_epsilon = 1e-6f,
+                 .initializer_range = 0.02f,
+                 .decoder = {.n_kv_heads = 4,
+                             .head_width = 256,
+                             .score_width = 256,
+                             .window = 4096,
+                             .pattern = 6,
+                             .head_norm = true,
+                             .norm_offset = true,
+                             .norms_after = true,
+                             .rope = {.base = 1000000, .partial = 1},
+                             .sliding_rope = {.base = 10000, .partial = 1}}},
+    .end_token = 1,
+    .complete = complete,
+    .check = check,
+    .prefix = "model.",
+    .tables = decoder_tables,
+    .layers = decoder_layers,
+    .kind_of_block = decoder_kind_of_block,
+    .logits = "lm_head",
+    .embedding_scale = embedding_scale,
+    .logit_cap = logit_cap,
+    .is_mask = decoder_is_mask,
+};
