@@ -163,7 +163,7 @@ static void write_other_block(struct program *p, const struct model_config *c)
     struct model_config other = *c;
 
     other.decoder.rope.base = 100, other.decoder.window = WINDOW;
-    decoder_write_block(p, &other);
+    decoder_write_sliding_block(p, &other);
 }
 
 static uint32_t kind_of_block(const struct model_config *c, uint32_t index)

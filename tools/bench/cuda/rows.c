@@ -76,7 +76,7 @@ static void reduce_rows(struct bench *b, void *context)
 {
     const struct rows *r = context;
 
-    b->ops->reduce_rows(b->dev, r->sum, r->x, r->m, r->n);
+    b->ops->reduce_rows(b->dev, r->sum, r->x, r->m, r->n, r->n);
 }
 
 static struct device_dropout_add dropout_of(const struct rows *r, float p)
