@@ -140,7 +140,7 @@ static void write_ids(const struct work *work, const char *name)
         const struct text *text = &work->texts[i];
         const uint32_t n = text->rc ? UINT32_MAX : (uint32_t)text->tokens.n;
         fwrite(&n, sizeof n, 1, file);
-        if (!text->rc)
+        if (!text->rc && n > 0)
             fwrite(text->tokens.ids, sizeof n, n, file);
     }
     if (!file || fclose(file))
@@ -163,7 +163,8 @@ static void write_texts(const struct work *work, const struct client_tokenizer *
             const bool last = k == tokens->n;
             if (client_decoder_push(decoder, &bytes, &n, last ? NULL : &tokens->ids[k], !last, true, last, NULL))
                 fail("decoder", "out of memory");
-            fwrite(bytes, 1, n, file);
+            if (n > 0)
+                fwrite(bytes, 1, n, file);
         }
         fputc(0xFF, file);
         client_decoder_close(decoder);

@@ -133,6 +133,8 @@ static void merge_pairs(const struct client_tokenizer *t, struct tokenizer_work 
 
 int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err)
 {
+    if (n == 0)
+        return 0;
     if (n > out->cap - out->n) {
         const size_t cap = out->cap + n < 1024 ? 1024 : 2 * (out->cap + n);
         uint32_t *larger = realloc(out->ids, cap * sizeof *larger);

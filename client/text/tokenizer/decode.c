@@ -243,7 +243,7 @@ int client_decoder_push(struct client_decoder *d, const char **text, size_t *n, 
     }
     if (!rc && last)
         rc = end_steps(d, err);
-    *text = out->bytes, *n = out->n;
+    *text = out->bytes ? out->bytes : "", *n = out->n;
     if (rc || !t->byte_level)
         return rc;
     return client_stream_push(&d->stream, text, n, out->bytes, out->n, last, err);
