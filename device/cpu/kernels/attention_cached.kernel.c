@@ -178,9 +178,9 @@ static void attend(const struct head *head)
 static void cached(struct device *dev, const struct device_attention_cached *op)
 {
     const size_t group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
-    const size_t seen = device_window(op->window, op->first + op->n_tokens);
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n_tokens * seen * 2 * op->width > ENOUGH)
+#pragma omp parallel for num_threads(dev->n_threads)                                                                   \
+    schedule(dynamic) if (op->n_tokens * device_window(op->window, op->first + op->n_tokens) * 2 * op->width > ENOUGH)
     for (size_t first = 0; first < op->n_heads; first += group)
         for (size_t i = 0; i < group; i++) {
             const struct head head = find_head(op, first + i, cpu_thread());
