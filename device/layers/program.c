@@ -603,11 +603,24 @@ static const struct schedule_step *find_attention(const struct run *r)
     return NULL;
 }
 
+/* A block whose attention has no window, for which libraries have more; else any. */
+static const struct model_layer *block_to_prepare(const struct model *model)
+{
+    const struct model_layer *const first = model_block(model);
+
+    for (const struct model_layer *layer = first; layer < first + model->config.n_layers; layer++) {
+        const struct program_operation *op = program_find(&layer->program->program, PROGRAM_ATTENTION);
+        if (op && op->attention.window == 0)
+            return layer;
+    }
+    return first;
+}
+
 void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD])
 {
     struct layer_pass block = *pass;
 
-    block.layer = model_block(pass->model);
+    block.layer = block_to_prepare(pass->model);
     block.unit = &pass->model->units[pass->model->visits[block.layer->first_visit]];
     const struct run r = run_of(&block, trains);
     const struct schedule_step *step = find_attention(&r);
