@@ -254,7 +254,9 @@ template <int HEAD, bool SLIDES> static cudaError_t launch_fast(const struct cud
 {
     const size_t shared = (TILE_QUERIES + 4 * tile_keys<HEAD>::N) * HEAD * sizeof(bf16);
     const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
-    const auto kernel = a.op.dropout.p > 0 ? attend<HEAD, true, SLIDES> : attend<HEAD, false, SLIDES>;
+    auto kernel = attend<HEAD, false, SLIDES>;
+    if constexpr (HEAD < 128 || !SLIDES)
+        kernel = a.op.dropout.p > 0 ? attend<HEAD, true, SLIDES> : kernel;
     const cudaError_t rc = allow_shared(kernel, shared);
 
     if (rc != cudaSuccess)
@@ -273,7 +275,8 @@ extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct d
 
     if (attention_is_fast(q, op, 64))
         return launch_fast<64>(q, a);
-    if (attention_is_fast(q, op, 128))
+    /* with dropout and a window, wide heads have too few registers */
+    if (attention_is_fast(q, op, 128) && !(attention_slides(a) && op->dropout.p > 0))
         return launch_fast<128>(q, a);
     return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
 }

@@ -266,8 +266,10 @@ template <typename T, int GROUP> static cudaError_t launch_prepare(const struct 
 template <int HEAD, bool OF_KEYS, bool SLIDES>
 static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const auto kernel = a.op.dropout.p > 0 ? attend_backward<HEAD, OF_KEYS, true, SLIDES>
-                                           : attend_backward<HEAD, OF_KEYS, false, SLIDES>;
+    auto kernel = attend_backward<HEAD, OF_KEYS, true, SLIDES>;
+    /* For keys of wide heads with a window, ptxas has too few registers without dropout; with it, of 0, it has enough. */
+    if constexpr (HEAD < 128 || !OF_KEYS || !SLIDES)
+        kernel = a.op.dropout.p > 0 ? kernel : attend_backward<HEAD, OF_KEYS, false, SLIDES>;
     const size_t tiles = (a.n_tokens + TILE - 1) / TILE;
     const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, OF_KEYS>));
 

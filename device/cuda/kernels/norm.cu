@@ -197,20 +197,26 @@ template <int V> struct gradient_share {
     enum { K = V == 1 ? 4 : 16 / V };
 };
 
+/* Without heads, without a division, for which HELD has no registers. */
+template <bool HEADS, typename T> static __device__ inline size_t row_at(const struct gradient_arrays<T> &op, size_t i)
+{
+    return HEADS ? head_at(op, i) : i * op.stride;
+}
+
 /* Row i, if there is one. */
-template <typename T, int V, int K, bool HELD>
+template <bool HEADS, typename T, int V, int K, bool HELD>
 static __device__ inline void begin_row(share<T, V, K, GRADIENT_ROWS, HELD> *row, const struct gradient_arrays<T> &op,
                                         size_t i)
 {
     if (i >= op.m)
         return;
-    const size_t at = head_at(op, i);
+    const size_t at = row_at<HEADS>(op, i);
     row->rows[DY] = op.dy + at, row->rows[X] = op.x + at;
     row->rows[DX] = op.accumulate ? op.dx + at : NULL;
     row->read();
 }
 
-template <typename T, int V, bool HELD>
+template <typename T, int V, bool HELD, bool HEADS>
 static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct gradient_arrays<T> op)
 {
     enum { K = gradient_share<V>::K, SUMS = HELD ? K : 1 };
@@ -224,7 +230,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
     row.column = (size_t)threadIdx.x * V, row.step = (size_t)blockDim.x * V, row.n = op.n;
     if constexpr (AHEAD) {
         next = row;
-        begin_row(&next, op, blockIdx.x);
+        begin_row<HEADS>(&next, op, blockIdx.x);
     }
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
         const float mean = op.statistics[2 * i], inverse = op.statistics[2 * i + 1];
@@ -233,7 +239,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
         if constexpr (AHEAD)
             row = next;
         else
-            begin_row(&row, op, i);
+            begin_row<HEADS>(&row, op, i);
         row.each([&](const pack<T, V>(&at)[GRADIENT_ROWS], size_t column, int k) {
             const pack<T, V> weight = load<V>(op.weight + column);
 
@@ -256,7 +262,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
             }
         });
         if constexpr (AHEAD)
-            begin_row(&next, op, i + gridDim.x);
+            begin_row<HEADS>(&next, op, i + gridDim.x);
         block_sum(&shared, turn++, sum);
         const float mean_g = op.centred ? sum[0] / (float)op.n : 0, mean_gz = sum[1] / (float)op.n;
         row.each([&](const pack<T, V>(&at)[GRADIENT_ROWS], size_t column, int) {
@@ -270,7 +276,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
                 const float gradient = inverse * (g - mean_g - z * mean_gz);
                 set(&dx.at[v], op.accumulate ? to_float(at[DX].at[v]) + gradient : gradient);
             }
-            store<V>(op.dx + head_at(op, i) + column, dx);
+            store<V>(op.dx + row_at<HEADS>(op, i) + column, dx);
         });
     }
     if (HELD)
@@ -290,8 +296,10 @@ static cudaError_t run_norm_gradient(const struct cuda_queue *q, const struct gr
     const unsigned blocks = smaller(op.m, smaller(room, (size_t)q->n_processors * (NORM_THREADS / threads)));
     cudaError_t rc;
 
-    rc = launch(packs <= threads * held ? norm_gradient_rows<T, V, true> : norm_gradient_rows<T, V, false>,
-                dim3(blocks), threads, 0, q->stream, op);
+    const auto kernel = op.n_heads > 1            ? norm_gradient_rows<T, V, false, true>
+                        : packs <= threads * held ? norm_gradient_rows<T, V, true, false>
+                                                  : norm_gradient_rows<T, V, false, false>;
+    rc = launch(kernel, dim3(blocks), threads, 0, q->stream, op);
     return rc == cudaSuccess ? add_lines<float, 1>(q, to, blocks, 2 * op.n) : rc;
 }
 
