@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WATCHDOG_MS = 120000 /* however busy the machine is */ };
+enum { WATCHDOG_MS = 120000, /* however busy the machine is */ TICK_MS = 1000 };
 
 /* nanomsg forgets 736 bytes each time a bind fails, as for a session that begins after its daemon has stopped
  * listening. */
@@ -40,8 +40,7 @@ static void on_open(struct session *s, const struct message *peer)
     side->n_opened++;
     side->s = s;
     side->peer = *peer;
-    if (side->tick_ms)
-        session_set_tick(s, side->tick_ms);
+    session_set_tick(s, side->tick_ms ? side->tick_ms : TICK_MS);
     side_send_pulls(s, 0, side->n_to_send);
     if (side->close_on_open)
         session_close(s);
@@ -133,6 +132,7 @@ void stage_connect(struct stage *st, struct side *peer)
 
     ck_assert_msg(session_connect(&peer->s, &st->loop, st->directory, &hello, &side_events, peer, &err) == 0, "%s",
                   err.text);
+    session_set_tick(peer->s, WATCHDOG_MS);
 }
 
 void stage_open(struct stage *st, struct side *daemon, struct side *peer)

@@ -30,7 +30,7 @@ struct side {
     char reason[ERROR_TEXT_BYTES]; /* "" for NULL */
     bool close_on_open, close_on_message;
     const char *refuse_on_open;
-    unsigned tick_ms;  /* set by on_open, if not 0 */
+    unsigned tick_ms;  /* set by on_open; 0: a second */
     unsigned pause_ms; /* how long the first message keeps it busy */
 };
 
@@ -39,9 +39,10 @@ extern const struct message worker_hello;
 
 void stage_begin(struct stage *st); /* a fresh directory and loop */
 void stage_listen(struct stage *st, struct side *daemon);
+/* The peer waits for the daemon, however busy the machine is: until it is open it never starts again. */
 void stage_connect(struct stage *st, struct side *peer);
 void stage_open(struct stage *st, struct side *daemon, struct side *peer); /* the three, until both are open */
-/* Runs the loop until *count reaches n; aborts after 30 s. */
+/* Runs the loop until *count reaches n; aborts after two minutes. */
 void stage_run_until(struct stage *st, const unsigned *count, unsigned n);
 /* One side closes its session, and the loop runs until the other has seen that. */
 void stage_close(struct stage *st, const struct side *closing, const struct side *other);
