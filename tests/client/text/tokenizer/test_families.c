@@ -203,6 +203,44 @@ TEST(a_run_of_marks_takes_no_more_than_o_n)
     client_tokenizer_close(t);
 }
 
+/* Wherever the text to replace lies, and whatever looks at it a stretch at a time. By hand: a token of its own stands for
+ * what replaces it. */
+TEST(a_text_is_replaced_wherever_it_is)
+{
+    json_t *root = json_load_file(FIXTURES "llama2.json", 0, NULL);
+    struct client_tokens tokens = {0};
+    struct client_tokenizer *t;
+    char text[5000];
+    size_t used;
+
+    json_object_set_new(root, "normalizer",
+                        json_loads("{\"type\": \"Replace\", \"pattern\": {\"String\": \"qqq\"}, \"content\": \"a\"}", 0,
+                                   NULL));
+    char *file = json_dumps(root, 0);
+    json_t *side = json_pack("{ss}", "tokenizer.json", file);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, NULL), 0);
+    for (size_t at = 4080; at < 4110; at++) {
+        memset(text, 'a', sizeof text);
+        memcpy(text + at, "qqq", 3);
+        ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, text, sizeof text, true, NULL), 0);
+        size_t n = 0, n_q = 0, length;
+        for (size_t i = 0; i < tokens.n; i++) {
+            const char *piece = client_tokenizer_decode(t, tokens.ids[i], &length);
+            for (size_t k = 0; k < length; k++)
+                n_q += piece[k] == 'q';
+            n += length;
+        }
+        ck_assert_uint_eq(n, sizeof text - 2);
+        ck_assert_uint_eq(n_q, 0);
+        tokens.n = 0;
+    }
+    client_tokenizer_close(t);
+    free(tokens.ids);
+    free(file);
+    json_decref(side);
+    json_decref(root);
+}
+
 /* After an error, and after the end of a text, nothing of it is left. */
 TEST(a_text_does_not_depend_on_the_one_before)
 {
