@@ -175,7 +175,7 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
     return most;
 }
 
-/* The largest workspace of a kind of block. */
+/* The largest workspace of a kind of block that the model has. */
 static uint64_t block_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
 {
     const struct plan_choice *choice = &plan->choice;
@@ -183,6 +183,8 @@ static uint64_t block_bytes(const struct plan *plan, const struct model *model, 
     uint64_t most = 0, bytes;
 
     for (const struct model_program *p = first; p < first + model->n_kinds; p++) {
+        if (p->n_layers == 0)
+            continue;
         if (choice->n_kept < model->config.n_layers &&
             most < (bytes = program_bytes(plan, p, shape, choice->kept_below)))
             most = bytes;

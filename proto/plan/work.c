@@ -427,10 +427,13 @@ void plan_work_init(struct plan_work *work, const struct plan *plan, const struc
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work->n[kind] > 0) {
             const struct batch b = batch_of(work, kind);
-            for (uint32_t i = 0; i < model->n_programs; i++)
-                work->layers[kind][i] = model_runs_in_blocks(model, i)
-                                            ? layer_of(&b, &model->programs[i], choice->kept_below, choice->kept)
-                                            : layer_of(&b, &model->programs[i], 0, 0);
+            for (uint32_t i = 0; i < model->n_programs; i++) {
+                const struct model_program *p = &model->programs[i];
+                if (p->n_layers > 0)
+                    work->layers[kind][i] = model_runs_in_blocks(model, i)
+                                                ? layer_of(&b, p, choice->kept_below, choice->kept)
+                                                : layer_of(&b, p, 0, 0);
+            }
         }
 }
 
@@ -454,7 +457,7 @@ double plan_work_keeping(const struct plan *plan, const struct model *model, con
             const struct batch b = batch_of(&work, kind);
             for (const struct model_program *p = block; p < block + model->n_kinds; p++) {
                 const double share = (double)p->n_layers / model->config.n_layers;
-                seconds += share * work.n[kind] * layer_backward(&b, p, keeping);
+                seconds += share > 0 ? share * work.n[kind] * layer_backward(&b, p, keeping) : 0;
             }
         }
     return seconds;
