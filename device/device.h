@@ -337,10 +337,32 @@ static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t w
     return width / n_heads * device_kv_heads(n_heads, n_kv_heads);
 }
 
+/* Heads of a row, and elements from a row to the next. */
+static inline size_t device_norm_heads(const struct device_norm *op)
+{
+    return op->n_heads > 0 ? op->n_heads : 1;
+}
+
+static inline size_t device_norm_stride(const struct device_norm *op)
+{
+    return op->stride > 0 ? op->stride : device_norm_heads(op) * op->n;
+}
+
+static inline size_t device_dropout_stride(const struct device_dropout_add *op)
+{
+    return op->stride > 0 ? op->stride : op->n;
+}
+
 /* The most keys that a query of n tokens sees, if it does not see all. */
 static inline size_t device_window(size_t window, size_t n)
 {
     return window > 0 && window < n ? window : n;
+}
+
+/* The first key that the query at a position sees, of those up to its own. */
+static inline size_t device_first_key(size_t window, size_t position)
+{
+    return position + 1 - device_window(window, position + 1);
 }
 
 /* Element n of values. */

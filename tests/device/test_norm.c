@@ -81,16 +81,11 @@ TEST_EACH(norm_is_the_formula, 2 * N_CASES)
     call_check(&t.test);
 }
 
-static size_t norm_stride(const struct device_norm *op)
-{
-    return op->stride ? op->stride : op->n * (op->n_heads ? op->n_heads : 1);
-}
-
 static void run_forward(struct mirror *at, struct call *call, const struct call_test *test)
 {
     struct device_norm op = call->norm;
 
-    op.y = mirror_scratch(at, op.m * norm_stride(&op) * number_bytes(test->type));
+    op.y = mirror_scratch(at, op.m * device_norm_stride(&op) * number_bytes(test->type));
     at->ops->norm(at->dev, &op);
 }
 
@@ -117,8 +112,8 @@ TEST_EACH(a_row_alone_is_as_among_others, N_CASES)
 {
     struct norm all = make(_i, true), alone = all;
     const struct device_norm *op = &all.test.call.norm;
-    const size_t row = op->m / 2 * norm_stride(op), bytes = number_bytes(all.test.type);
-    const size_t row_bytes = op->n * (op->n_heads ? op->n_heads : 1) * bytes;
+    const size_t row = op->m / 2 * device_norm_stride(op), bytes = number_bytes(all.test.type);
+    const size_t row_bytes = op->n * device_norm_heads(op) * bytes;
 
     alone.test.call.norm.m = 1;
     call_make(&all.test), call_make(&alone.test);

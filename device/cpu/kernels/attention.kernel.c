@@ -137,22 +137,16 @@ static bool is_diagonal(const struct head *head, const size_t place[2])
     return !head->op->full && place[0] == place[1];
 }
 
-/* The first key that a query sees. */
-static size_t first_seen(const struct head *head, size_t query)
-{
-    return query + 1 - cpu_smaller(query + 1, head->window);
-}
-
 /* The first tile of keys that any query of this tile sees. */
 static size_t keys_begin(const struct head *head, size_t query)
 {
-    return first_seen(head, query) / TILE * TILE;
+    return device_first_key(head->window, query) / TILE * TILE;
 }
 
 /* Columns of a tile before the first one that the query sees; TILE: it sees none. They become zeros. */
 static size_t tile_unseen(const struct head *head, size_t i, const size_t place[2])
 {
-    const size_t first = first_seen(head, place[0] + i);
+    const size_t first = device_first_key(head->window, place[0] + i);
 
     return first > place[1] ? cpu_smaller(TILE, first - place[1]) : 0;
 }

@@ -67,12 +67,6 @@ static void append(const struct head *head)
     }
 }
 
-/* The first key that the query at a position sees. */
-static size_t first_seen(const struct head *head, size_t position)
-{
-    return position + 1 - device_window(head->op->window, position + 1);
-}
-
 /* Running softmax of one query, over the keys so far. */
 struct softmax {
     float max;
@@ -130,7 +124,8 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
                               .n = TILE,
                               .depth = head->width});
     for (size_t i = 0; i < n; i++) {
-        const size_t from = tile_keys(first_seen(head, position + i), key), to = tile_keys(position + i + 1, key);
+        const size_t from = tile_keys(device_first_key(head->op->window, position + i), key),
+                     to = tile_keys(position + i + 1, key);
         const float rescale = exponentiate(&softmax[i], head, head->scores + i * TILE, from, to);
         float *sums = head->sums + i * head->padded;
         for (size_t j = 0; key > first && rescale != 1 && j < head->padded; j += VECTOR)
@@ -155,7 +150,7 @@ static void attend(const struct head *head)
 
     for (size_t query = 0; query < op->n_tokens; query += TILE) {
         const size_t n = cpu_smaller(TILE, op->n_tokens - query), position = op->first + query;
-        const size_t begin = first_seen(head, position) / TILE * TILE;
+        const size_t begin = device_first_key(head->op->window, position) / TILE * TILE;
         struct softmax softmax[TILE];
 
         for (size_t i = 0; i < n; i++) {

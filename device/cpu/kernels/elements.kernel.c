@@ -143,7 +143,7 @@ static void dropout_add(struct device *dev, const struct device_dropout_add *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
     for (size_t i = 0; i < m; i++) {
         const uint64_t row = dropout->first_row + i / op->n_tokens, first = (uint64_t)(i % op->n_tokens) * n;
-        const size_t at = i * (op->stride ? op->stride : n);
+        const size_t at = i * device_dropout_stride(op);
 
         if (dropout->p == 0) {
             add_row(y + at, x ? x + at : NULL, h + at, n);

@@ -62,17 +62,12 @@ VECTOR_INLINE void scale_row(value *y, const value *x, float mean, float inverse
     }
 }
 
-static size_t heads_of(const struct device_norm *op)
-{
-    return op->n_heads ? op->n_heads : 1;
-}
-
 /* Head i of all rows' heads, from the first value of an array. */
 static size_t head_at(const struct device_norm *op, size_t i)
 {
-    const size_t n_heads = heads_of(op), stride = op->stride ? op->stride : n_heads * op->n;
+    const size_t n_heads = device_norm_heads(op);
 
-    return i / n_heads * stride + i % n_heads * op->n;
+    return i / n_heads * device_norm_stride(op) + i % n_heads * op->n;
 }
 
 static void scale(value *y, const value *x, float mean, float inverse, const struct device_norm *op)
@@ -91,7 +86,7 @@ static void forward(struct device *dev, const struct device_norm *op)
 {
     const value *x = op->x;
     value *y = op->y;
-    const size_t m = op->m * heads_of(op), n = op->n;
+    const size_t m = op->m * device_norm_heads(op), n = op->n;
 
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
     for (size_t i = 0; i < m; i++) {
@@ -149,20 +144,21 @@ VECTOR_INLINE void add_double(double *total, vec x)
 /* Sums over the rows and heads, in double and in order, of dy and dy z for the columns from `first` on. */
 static void columns_backward(const struct device_norm *op, size_t first, size_t width)
 {
-    const value *dy = (const value *)op->y_gradient + first, *x = (const value *)op->x + first;
+    const size_t n_heads = device_norm_heads(op), stride = device_norm_stride(op);
     double bias[COLUMNS] = {0}, weight[COLUMNS] = {0};
 
-    for (size_t i = 0; i < op->m * heads_of(op); i++) {
-        const float mean = op->statistics[2 * i], inverse = op->statistics[2 * i + 1];
-        const size_t at = head_at(op, i);
+    for (size_t i = 0; i < op->m; i++)
+        for (size_t head = 0; head < n_heads; head++) {
+            const float *of = op->statistics + 2 * (i * n_heads + head);
+            const size_t at = i * stride + head * op->n + first;
 
-        for (size_t j = 0; j < width; j += VECTOR) {
-            vec g = value_load_n(dy + at + j, width - j);
-            vec z = (value_load_n(x + at + j, width - j) - mean) * inverse;
-            add_double(bias + j, g);
-            add_double(weight + j, g * z);
+            for (size_t j = 0; j < width; j += VECTOR) {
+                vec g = value_load_n((const value *)op->y_gradient + at + j, width - j);
+                vec z = (value_load_n((const value *)op->x + at + j, width - j) - of[0]) * of[1];
+                add_double(bias + j, g);
+                add_double(weight + j, g * z);
+            }
         }
-    }
     for (size_t j = 0; j < width && op->bias_gradient; j++)
         op->bias_gradient[first + j] = (float)((double)op->bias_gradient[first + j] + bias[j]);
     for (size_t j = 0; j < width && op->weight_gradient; j++)
@@ -181,7 +177,7 @@ static void backward(struct device *dev, const struct device_norm *op)
     for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += width)
         columns_backward(op, j, cpu_smaller(width, n - j));
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t i = 0; i < op->m * heads_of(op); i++) {
+    for (size_t i = 0; i < op->m * device_norm_heads(op); i++) {
         const size_t at = head_at(op, i);
         const struct row row = {.x = x + at,
                                 .weight = op->weight,

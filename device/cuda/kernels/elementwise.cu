@@ -465,7 +465,7 @@ template <typename T, int V> static dropout_rows<T, V> dropout_of(const struct d
                                      (const T *)op->x,
                                      (const T *)op->h,
                                      op->n,
-                                     op->stride ? op->stride : op->n,
+                                     device_dropout_stride(op),
                                      (uint32_t)op->n_tokens,
                                      random_threshold(op->dropout.p),
                                      (float)(1 / (1 - (double)op->dropout.p)),

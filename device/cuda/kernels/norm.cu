@@ -110,7 +110,8 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arr
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
         float mean, inverse;
 
-        row.rows[0] = op.x + head_at(op, i);
+        const size_t at = head_at(op, i);
+        row.rows[0] = op.x + at;
         row.read();
         row_statistics(&row, &shared, op, &mean, &inverse);
         if (threadIdx.x == 0) {
@@ -127,7 +128,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arr
             for (int v = 0; v < V; v++)
                 set(&y.at[v],
                     (to_float(x[0].at[v]) - mean) * inverse * factor(weight.at[v], op.offset) + to_float(bias.at[v]));
-            store<V>(op.y + head_at(op, i) + column, y);
+            store<V>(op.y + at + column, y);
         });
     }
 }
@@ -142,22 +143,12 @@ template <int V, typename T> static cudaError_t run_norm(const struct cuda_queue
                   q->stream, op);
 }
 
-static size_t heads_of(const struct device_norm *op)
-{
-    return op->n_heads ? op->n_heads : 1;
-}
-
-static size_t stride_of(const struct device_norm *op)
-{
-    return op->stride ? op->stride : heads_of(op) * op->n;
-}
-
 template <typename T> static cudaError_t norm(const struct cuda_queue *q, const struct device_norm *op)
 {
     const struct norm_arrays<T> arrays = {
         (T *)op->y, op->statistics, (const T *)op->x, (const T *)op->weight,
-            (const T *)op->bias, op->m *heads_of(op), op->n, heads_of(op),
-            stride_of(op), op->epsilon, op->kind == DEVICE_LAYER_NORM, op->offset
+            (const T *)op->bias, op->m *device_norm_heads(op), op->n, device_norm_heads(op),
+            device_norm_stride(op), op->epsilon, op->kind == DEVICE_LAYER_NORM, op->offset
     };
     const bool are_whole = is_whole(arrays.y, arrays.stride) && is_whole(arrays.x, arrays.stride) &&
                            is_whole(arrays.weight, op->n) && is_whole(arrays.bias, op->n);
@@ -307,7 +298,7 @@ template <typename T> static cudaError_t norm_gradient(const struct cuda_queue *
 {
     const struct gradient_arrays<T> arrays = {
         (T *)op->x_gradient, op->accumulate, (const T *)op->y_gradient, (const T *)op->x, op->statistics,
-            (const T *)op->weight, op->m *heads_of(op), op->n, heads_of(op), stride_of(op),
+            (const T *)op->weight, op->m *device_norm_heads(op), op->n, device_norm_heads(op), device_norm_stride(op),
             (float *)q->scratch, op->kind == DEVICE_LAYER_NORM, op->offset
     };
     const struct onto_sums to = {op->weight_gradient, op->bias_gradient, op->n};

@@ -59,7 +59,7 @@ static void add_matmul(struct call_arrays *to, struct device_matmul *op)
 
 static void add_norm(struct call_arrays *to, struct device_norm *op, bool backward)
 {
-    const size_t heads = op->n_heads ? op->n_heads : 1, row = heads * op->n, stride = op->stride ? op->stride : row;
+    const size_t heads = device_norm_heads(op), row = heads * op->n, stride = device_norm_stride(op);
 
     add_rows(to, "x", &op->x, CALL_VALUES, CALL_READ, op->m, row, stride);
     add(to, "weight", &op->weight, CALL_VALUES, CALL_READ, op->n);
@@ -149,7 +149,7 @@ static void add_position(struct call_arrays *to, struct device_position *op, boo
 
 static void add_dropout(struct call_arrays *to, struct device_dropout_add *op)
 {
-    const size_t tokens = op->n_rows * op->n_tokens, stride = op->stride ? op->stride : op->n;
+    const size_t tokens = op->n_rows * op->n_tokens, stride = device_dropout_stride(op);
 
     add_rows(to, "y", &op->y, CALL_VALUES, CALL_WRITTEN, tokens, op->n, stride);
     add_rows(to, "x", &op->x, CALL_VALUES, CALL_READ | CALL_OPTIONAL, tokens, op->n, stride);
