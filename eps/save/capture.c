@@ -122,7 +122,7 @@ static int add_text(struct capture *capture, const char *name, const char *text,
 /* Checkpoints and snapshots hold fp32 weights, whatever type the weights were read from. */
 static char *print_config(const struct capture_options *o, struct error *err)
 {
-    char *text = model_config_print(o->config, o->config_bytes, NUMBER_FP32);
+    char *text = model_config_print(o->config, o->config_bytes, SAFETENSORS_F32);
 
     if (!text)
         error_set(err, -ENOMEM, "out of memory");

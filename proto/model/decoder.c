@@ -8,8 +8,6 @@
 const char *const decoder_scalings[] = {"default", "linear", "llama3", NULL};
 const char *const decoder_kinds[] = {"full_attention", "sliding_attention", NULL};
 
-enum { MOST_LAYERS = 64 * sizeof((struct decoder_layers){0}).set / sizeof(uint64_t) };
-
 void decoder_complete(struct model_config *c)
 {
     struct decoder_config *d = &c->decoder;
@@ -32,9 +30,9 @@ void decoder_slide(struct model_config *c, uint32_t first, uint32_t pattern)
 {
     struct decoder_layers *sliding = &c->decoder.sliding;
 
-    for (uint32_t i = first; sliding->n == 0 && i < c->n_layers && i < MOST_LAYERS; i++)
+    for (uint32_t i = first; sliding->n == 0 && i < c->n_layers && i < DECODER_MOST_LAYERS; i++)
         if (pattern == 0 || (i + 1) % pattern != 0)
-            sliding->set[i / 64] |= UINT64_C(1) << i % 64;
+            decoder_layers_add(sliding, i);
 }
 
 void decoder_complete_qwen(struct model_config *c)
@@ -49,6 +47,11 @@ void decoder_complete_qwen(struct model_config *c)
 uint32_t decoder_kind_of_block(const struct model_config *c, uint32_t index)
 {
     return c->decoder.sliding.set[index / 64] >> index % 64 & 1;
+}
+
+float decoder_embedding_scale(const struct model_config *c)
+{
+    return sqrtf((float)c->width);
 }
 
 /* Columns of a head that are rotated, where `partial` is at most 1. */

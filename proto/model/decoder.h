@@ -3,6 +3,7 @@
 #define PROTO_MODEL_DECODER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* How the frequencies of rotary positions are changed for longer texts. */
@@ -12,11 +13,18 @@ enum decoder_scaling {
     DECODER_LLAMA3, /* low ones divided, high ones kept, those between interpolated. Grattafiori et al., arXiv:2407.21783 */
 };
 
+enum { DECODER_MOST_LAYERS = 4096 };
+
 /* Which blocks are of the second kind. */
 struct decoder_layers {
-    uint32_t n;       /* blocks that the file lists; 0: it lists none */
-    uint64_t set[64]; /* bit i % 64 of element i / 64: block i */
+    uint32_t n;                             /* blocks that the file lists; 0: it lists none */
+    uint64_t set[DECODER_MOST_LAYERS / 64]; /* bit i % 64 of element i / 64: block i */
 };
+
+static inline void decoder_layers_add(struct decoder_layers *layers, size_t block)
+{
+    layers->set[block / 64] |= UINT64_C(1) << block % 64;
+}
 
 /* The numbers of config.json that GPT-2 does not have. */
 struct decoder_config {

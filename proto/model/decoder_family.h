@@ -27,10 +27,21 @@ bool decoder_is_mask(const char *name);
  * `complete`. */
 void decoder_slide(struct model_config *config, uint32_t first, uint32_t pattern);
 
+/* decoder_complete for Qwen, whose window is used if its file says so. */
+void decoder_complete_qwen(struct model_config *config);
+
+/* sqrt(width), as in Gemma. */
+float decoder_embedding_scale(const struct model_config *config);
+
 extern const struct family_table decoder_tables[];
 extern const struct family_layer decoder_layers[];
 
 #define DECODER_AT(member) offsetof(struct model_config, member)
+
+/* What a family of these has in common with the others, for its struct family. */
+#define DECODER_PARTS                                                                                                  \
+    .prefix = "model.", .tables = decoder_tables, .layers = decoder_layers, .kind_of_block = decoder_kind_of_block,    \
+    .logits = "lm_head"
 
 /* Lines for a family's list of keys: those that all of them have; and rotary positions, which are one object, or in older
  * files a base and an object that scales it. */
@@ -67,8 +78,7 @@ extern const struct family_layer decoder_layers[];
     }
 
 extern const char *const decoder_scalings[]; /* by enum decoder_scaling */
-/* The same for Qwen, whose window is used if its file says so; with decoder_complete. */
-void decoder_complete_qwen(struct model_config *config);
+extern const char *const decoder_kinds[];    /* of blocks: full_attention, sliding_attention */
 
 /* Lines for a Qwen's list of keys. */
 #define DECODER_QWEN_KEYS                                                                                              \
@@ -78,7 +88,5 @@ void decoder_complete_qwen(struct model_config *config);
     {                                                                                                                  \
         "layer_types", FAMILY_LAYERS, .offset = DECODER_AT(decoder.sliding), .words = decoder_kinds                    \
     }
-
-extern const char *const decoder_kinds[]; /* of blocks: full_attention, sliding_attention */
 
 #endif

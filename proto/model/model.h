@@ -16,6 +16,7 @@
 #include "proto/base/number.h"
 #include "proto/model/decoder.h"
 #include "proto/model/gpt2.h"
+#include "proto/model/safetensors.h"
 #include "proto/model/schedule.h"
 
 #include <stdbool.h>
@@ -170,7 +171,7 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
  * named where it was, as "dtype", "torch_dtype" or both; else as torch_dtype, which every version of transformers reads.
  * Ids of special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does
  * every byte. NULL: no memory, or text is no JSON object. */
-char *model_config_print(const char *text, size_t n, enum number_type type);
+char *model_config_print(const char *text, size_t n, enum safetensors_type type);
 
 /* Checks the limits alone: 1..4096 layers, width 1..65536, heads dividing width, positions and vocabulary 1..2^24, ...
  * so that no product of them overflows 64 bits. */

@@ -1,7 +1,6 @@
 #include "proto/model/model.h"
 
 #include "proto/model/family.h"
-#include "proto/model/weights.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -135,6 +134,14 @@ static int read_count(uint32_t *out, const char *key, const json_t *value, struc
     return 0;
 }
 
+static int read_real(float *out, const char *key, const json_t *value, struct error *err)
+{
+    if (!json_is_number(value))
+        return refuse(err, key, value, "it must be a number");
+    *out = (float)json_number_value(value);
+    return 0;
+}
+
 /* Appends one of n names to a sentence: "a", ", b", " or c". */
 static void add_choice(char *text, size_t size, int i, int n, const char *name)
 {
@@ -167,7 +174,7 @@ static int read_layers(struct decoder_layers *out, const struct family_key *key,
     *out = (struct decoder_layers){0};
     if (json_is_null(value))
         return 0;
-    if (!json_is_array(value) || json_array_size(value) > 8 * sizeof out->set)
+    if (!json_is_array(value) || json_array_size(value) > DECODER_MOST_LAYERS)
         return refuse(err, key->name, value, "it must be a list with an entry for each block");
     out->n = (uint32_t)json_array_size(value);
     json_array_foreach(value, i, item)
@@ -176,7 +183,8 @@ static int read_layers(struct decoder_layers *out, const struct family_key *key,
         const int rc = read_word(&word, key, item, err);
         if (rc)
             return rc;
-        out->set[i / 64] |= (uint64_t)word << i % 64;
+        if (word)
+            decoder_layers_add(out, i);
     }
     return 0;
 }
@@ -196,16 +204,14 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
         if (json_is_integer(value) && json_integer_value(value) == 0)
             return refuse(err, key->name, value, "it must be null or a positive whole number");
         return read_count(field, key->name, value, err);
-    case FAMILY_REAL_OR_NULL:
     case FAMILY_REAL:
-        if (key->type == FAMILY_REAL_OR_NULL && json_is_null(value)) {
+        return read_real(field, key->name, value, err);
+    case FAMILY_REAL_OR_NULL:
+        if (json_is_null(value)) {
             *(float *)field = 0;
             return 0;
         }
-        if (!json_is_number(value))
-            return refuse(err, key->name, value, "it must be a number");
-        *(float *)field = (float)json_number_value(value);
-        return 0;
+        return read_real(field, key->name, value, err);
     case FAMILY_SWITCH:
         if (!json_is_boolean(value))
             return refuse(err, key->name, value, "it must be true or false");
@@ -428,7 +434,7 @@ static bool name_type(json_t *config, enum safetensors_type type)
     return changed;
 }
 
-char *model_config_print_as(const char *text, size_t n, enum safetensors_type type)
+char *model_config_print(const char *text, size_t n, enum safetensors_type type)
 {
     json_t *config = json_loadb(text, n, 0, NULL);
     char *out = NULL;
@@ -439,11 +445,6 @@ char *model_config_print_as(const char *text, size_t n, enum safetensors_type ty
     }
     json_decref(config);
     return out;
-}
-
-char *model_config_print(const char *text, size_t n, enum number_type type)
-{
-    return model_config_print_as(text, n, type == NUMBER_BF16 ? SAFETENSORS_BF16 : SAFETENSORS_F32);
 }
 
 static int check_count(const struct family_key *key, uint32_t value, struct error *err)

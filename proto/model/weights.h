@@ -28,9 +28,6 @@ void weights_close(struct weights *weights); /* safe on a zeroed one */
 /* The type of all tensors; if they differ, F32, which holds any of them exactly. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
 
-/* As model_config_print, for weights of a file's type: F32, F16 or BF16. */
-char *model_config_print_as(const char *text, size_t n, enum safetensors_type type);
-
 bool weights_has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor);
 
 /* "3 x 4", cut to fit. Returns out. */

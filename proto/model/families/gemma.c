@@ -2,8 +2,6 @@
  * with norms that multiply by 1 + weight, and embeddings multiplied by sqrt(width). */
 #include "proto/model/decoder_family.h"
 
-#include <math.h>
-
 static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", NULL};
 
 /* hidden_activation is of files from 2024, beside a hidden_act that was not meant. */
@@ -25,11 +23,6 @@ static void complete(struct model_config *c)
     decoder_complete(c);
 }
 
-static float embedding_scale(const struct model_config *c)
-{
-    return sqrtf((float)c->width);
-}
-
 const struct family family_gemma = {
     .model_type = "gemma",
     .architectures = architectures,
@@ -46,10 +39,6 @@ const struct family family_gemma = {
     .end_token = 1,
     .complete = complete,
     .check = decoder_check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = decoder_layers,
-    .kind_of_block = decoder_kind_of_block,
-    .logits = "lm_head",
-    .embedding_scale = embedding_scale,
+    DECODER_PARTS,
+    .embedding_scale = decoder_embedding_scale,
 };

@@ -4,7 +4,6 @@
 #include "proto/model/decoder_family.h"
 
 #include <errno.h>
-#include <math.h>
 
 static const char *const architectures[] = {"Gemma3ForCausalLM", "Gemma3TextModel", NULL};
 
@@ -43,11 +42,6 @@ static int check(const struct model_config *c, struct error *err)
     return decoder_check(c, err);
 }
 
-static float embedding_scale(const struct model_config *c)
-{
-    return sqrtf((float)c->width);
-}
-
 static float logit_cap(const struct model_config *c)
 {
     return c->decoder.logit_cap;
@@ -78,12 +72,8 @@ const struct family family_gemma3 = {
     .end_token = 1,
     .complete = complete,
     .check = check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = decoder_layers,
-    .kind_of_block = decoder_kind_of_block,
-    .logits = "lm_head",
-    .embedding_scale = embedding_scale,
+    DECODER_PARTS,
+    .embedding_scale = decoder_embedding_scale,
     .logit_cap = logit_cap,
     .is_mask = decoder_is_mask,
 };

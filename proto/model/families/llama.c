@@ -36,10 +36,6 @@ const struct family family_llama = {
     .end_token = 2,
     .complete = complete,
     .check = decoder_check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = decoder_layers,
-    .kind_of_block = decoder_kind_of_block,
-    .logits = "lm_head",
+    DECODER_PARTS,
     .is_mask = decoder_is_mask,
 };

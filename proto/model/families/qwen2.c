@@ -23,9 +23,5 @@ const struct family family_qwen2 = {
     .end_token = FAMILY_NO_TOKEN,
     .complete = decoder_complete_qwen,
     .check = decoder_check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = decoder_layers,
-    .kind_of_block = decoder_kind_of_block,
-    .logits = "lm_head",
+    DECODER_PARTS,
 };

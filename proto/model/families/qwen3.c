@@ -35,9 +35,5 @@ const struct family family_qwen3 = {
     .end_token = FAMILY_NO_TOKEN,
     .complete = complete,
     .check = decoder_check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = decoder_layers,
-    .kind_of_block = decoder_kind_of_block,
-    .logits = "lm_head",
+    DECODER_PARTS,
 };

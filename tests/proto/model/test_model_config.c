@@ -486,7 +486,7 @@ TEST(a_config_says_the_type_of_the_weights_beside_it)
 
     for (int i = 0; i < COUNT(cases); i++) {
         const char *came = quoted(cases[i].came);
-        char *typed = model_config_print_as(came, strlen(came), cases[i].type);
+        char *typed = model_config_print(came, strlen(came), cases[i].type);
         ck_assert_pstr_eq(typed, cases[i].typed ? quoted(cases[i].typed) : NULL);
         free(typed);
     }
