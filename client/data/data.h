@@ -91,9 +91,9 @@ struct client_windows {
     const struct client_data *data; /* borrowed */
     uint64_t first;                 /* first token */
     uint32_t seq;
-    uint32_t
-        stride;    /* tokens from a window to the next; fewer than seq: they overlap, and each predicts the tokens that
-                      * no window before it does */
+    /* Tokens from a window to the next. Fewer than seq: windows overlap, and each predicts the tokens that none before it
+     * does. */
+    uint32_t stride;
     uint64_t n;    /* windows; 0 if n_tokens <= seq */
     uint64_t of;   /* windows in the stream, among which the n are spread evenly */
     uint32_t last; /* tokens in the last of those windows: seq or fewer */

@@ -95,19 +95,6 @@ int client_checkpoints_add(struct client_checkpoints *c, uint64_t step)
     return 0;
 }
 
-/* True for a checkpoint's suffixes. */
-static bool is_ours(const char *name)
-{
-    static const char *const ends[] = {".json", ".safetensors", ".txt", ".jinja"};
-    const char *dot = strrchr(name, '.');
-
-    for (size_t i = 0; dot && i < sizeof ends / sizeof *ends; i++) {
-        if (strcmp(dot, ends[i]) == 0)
-            return true;
-    }
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
-}
-
 /* Opens the directory's entries if all of them are a checkpoint's; otherwise returns NULL. */
 static DIR *open_ours(int directory_fd, const char *name)
 {
@@ -118,7 +105,7 @@ static DIR *open_ours(int directory_fd, const char *name)
     if (!entries && fd >= 0)
         close(fd);
     while (entries && (entry = readdir(entries))) {
-        if (!is_ours(entry->d_name)) {
+        if (!output_is_name(entry->d_name) && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
             closedir(entries);
             return NULL;
         }
