@@ -40,7 +40,7 @@ char *client_model_print_config(const struct client_model *model, enum safetenso
     size_t n;
 
     if (client_file_read(&text, &n, model->config_fd, CHECKPOINT_CONFIG, err) == 0) {
-        out = model_config_print_as(text, n, type);
+        out = model_config_print(text, n, type);
         if (!out)
             error_set(err, -ENOMEM, "out of memory");
         free(text);
@@ -211,21 +211,35 @@ enum safetensors_type client_model_dtype(const json_t *options)
 
 /* The type that a checkpoint's run began from. False: this is no checkpoint. One that cannot be read is for
  * client_model_check to refuse. */
+/* Opens the model's directory and reads its training.json; the caller closes *directory and frees the checkpoint.
+ * 1: it is there; 0: there is none; -errno. */
+static int read_training(struct checkpoint *out, int *directory, const struct client_model *model, struct error *err)
+{
+    if (!model->directory[0] || !client_file_is_in(model->directory, CHECKPOINT_TRAINING))
+        return 0;
+    *directory = open(model->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*directory < 0)
+        return error_set(err, -errno, "%s: %s", model->directory, strerror(errno));
+    int rc = checkpoint_read(out, *directory, err);
+    if (!rc)
+        return 1;
+    checkpoint_free(out);
+    close(*directory);
+    error_prefix(err, model->directory);
+    return rc;
+}
+
 static bool find_dtype(enum safetensors_type *out, const struct client_model *model)
 {
     struct checkpoint checkpoint;
+    int directory;
 
-    if (!model->directory[0] || !client_file_is_in(model->directory, CHECKPOINT_TRAINING))
+    if (read_training(&checkpoint, &directory, model, NULL) <= 0)
         return false;
-    int directory = open(model->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory < 0)
-        return false;
-    const bool found = checkpoint_read(&checkpoint, directory, NULL) == 0;
-    if (found)
-        *out = client_model_dtype(checkpoint.options);
+    *out = client_model_dtype(checkpoint.options);
     checkpoint_free(&checkpoint);
     close(directory);
-    return found;
+    return true;
 }
 
 int client_model_match(struct client_model *out, struct error *err)
@@ -248,17 +262,13 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
                        struct error *err)
 {
     struct checkpoint checkpoint;
+    int directory;
+    int rc = read_training(&checkpoint, &directory, model, err);
 
-    if (!model->directory[0] || !client_file_is_in(model->directory, CHECKPOINT_TRAINING))
-        return 0;
-    int directory = open(model->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory < 0)
-        return error_set(err, -errno, "%s: %s", model->directory, strerror(errno));
-    int rc = checkpoint_read(&checkpoint, directory, err);
-    if (!rc) {
-        model->precision = client_model_precision(checkpoint.options);
-        rc = check_files(&checkpoint, directory, on_bytes, data, err);
-    }
+    if (rc <= 0)
+        return rc;
+    model->precision = client_model_precision(checkpoint.options);
+    rc = check_files(&checkpoint, directory, on_bytes, data, err);
     checkpoint_free(&checkpoint);
     close(directory);
     if (rc && rc != -EINTR)

@@ -402,3 +402,14 @@ unsigned processes_count_fds(pid_t pid)
     closedir(open_files);
     return n;
 }
+
+uint64_t processes_bytes_read(void)
+{
+    FILE *file = fopen("/proc/self/io", "r");
+    unsigned long long n = 0;
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "rchar: %llu", &n), 1);
+    fclose(file);
+    return n;
+}

@@ -53,6 +53,9 @@ void processes_await_workers(const char *name, uint32_t n);
 /* How many workers the daemon of this name has; UINT32_MAX if it does not answer. */
 uint32_t processes_workers(const char *name);
 
+/* Bytes that this process has read so far. */
+uint64_t processes_bytes_read(void);
+
 /* A live child or grandchild of this process that runs this program; 0 if there is none. */
 pid_t processes_find(const char *program);
 /* No daemon and no worker of this process lives. */

@@ -67,21 +67,9 @@ static void setup(void)
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 SUITE_TIMEOUT(120)
 
-/* Bytes that this process has read. */
-static uint64_t bytes_read(void)
-{
-    FILE *file = fopen("/proc/self/io", "r");
-    unsigned long long n = 0;
-
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_eq(fscanf(file, "rchar: %llu", &n), 1);
-    fclose(file);
-    return n;
-}
-
 TEST(a_model_is_opened_by_its_headers_alone)
 {
-    const uint64_t before = bytes_read();
+    const uint64_t before = processes_bytes_read();
     struct client_model model;
     struct error err = {""};
 
@@ -90,7 +78,7 @@ TEST(a_model_is_opened_by_its_headers_alone)
     ck_assert_msg(client_model_match(&model, &err) == 0, "%s", err.text);
     ck_assert_int_eq(model.dtype, SAFETENSORS_BF16);
     client_model_close(&model);
-    ck_assert_uint_lt(bytes_read() - before, 1 << 20);
+    ck_assert_uint_lt(processes_bytes_read() - before, 1 << 20);
 }
 
 /* Training takes 12 bytes of host memory for each of 70.6 billion parameters. */

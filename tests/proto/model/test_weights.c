@@ -1,4 +1,5 @@
 /* Tensors of files, held against a model's. The files are headers with a hole behind them. */
+#include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/weights.h"
@@ -214,18 +215,6 @@ TEST(weights_have_the_type_that_all_of_them_have)
     }
 }
 
-/* Bytes that this process has read. */
-static uint64_t bytes_read(void)
-{
-    FILE *file = fopen("/proc/self/io", "r");
-    unsigned long long n = 0;
-
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_eq(fscanf(file, "rchar: %llu", &n), 1);
-    fclose(file);
-    return n;
-}
-
 /* Llama 3 70B in fp32: 723 tensors, 282 GB. */
 TEST(of_large_files_only_headers_are_read)
 {
@@ -242,9 +231,9 @@ TEST(of_large_files_only_headers_are_read)
     ck_assert_uint_eq(model.n_tensors, 723);
     const int fd = make_file_of(&model, none, (const struct safetensors_plan[]){{0}});
     ck_assert_int_gt(lseek(fd, 0, SEEK_END), (off_t)280 * 1000 * 1000 * 1000);
-    const uint64_t before = bytes_read();
+    const uint64_t before = processes_bytes_read();
     ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
-    ck_assert_uint_lt(bytes_read() - before, 1 << 20);
+    ck_assert_uint_lt(processes_bytes_read() - before, 1 << 20);
     weights_close(&weights);
     close(fd);
     model_free(&model);
