@@ -5,6 +5,8 @@
 # and for each comparison the median ratio and both sides' memory.
 #
 # usage: tools/bench/speed.sh [options]      defaults in brackets
+#   --family gpt2|qwen3 [gpt2]; qwen3 also has --kv N [4] --inner N [1536] --headwidth N [128]: heads of keys and values,
+#                         the MLP's width, a head's width
 #   --width N [384] --layers N [6] --heads N [6] --vocabulary N [256] --batch N [8] --seq N [256]
 #   --threads N [all]     for both sides
 #   --rounds N [5]        each runs both once
@@ -18,7 +20,8 @@ cd "$(dirname "$0")/../.."
 
 width=384 layers=6 heads=6 vocabulary=256 batch=8 seq=256
 threads=$(nproc) rounds=5 steps=8 precisions="fp32 bf16" pythons=/usr/bin/python3 bin=build/bin
-take_options "width layers heads vocabulary batch seq threads rounds steps precisions pythons bin" "$@"
+family=gpt2 kv=4 inner=1536 headwidth=128
+take_options "family kv inner headwidth width layers heads vocabulary batch seq threads rounds steps precisions pythons bin" "$@"
 need_programs "$bin"
 for python in $pythons; do
     "$python" -c 'import torch' 2>/dev/null ||
@@ -29,7 +32,11 @@ export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-print_config "$vocabulary" >"$work/config.json"
+case $family in
+gpt2) print_config "$vocabulary" ;;
+qwen3) print_qwen3_config "$vocabulary" ;;
+*) misuse "--family is gpt2 or qwen3, not $family" ;;
+esac >"$work/config.json"
 # Random tokens, u16 (.bin), enough for one window per row and step.
 awk -v n=$(((steps + 2) * batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
     srand(1)
@@ -70,7 +77,7 @@ ours() {
 # peer PYTHON ATTENTION OPTIMIZER COMPILE
 peer() {
     "$1" tools/bench/peer_pytorch.py --width "$width" --layers "$layers" --heads "$heads" --vocabulary "$vocabulary" \
-        --batch "$batch" --seq "$seq" --threads "$threads" --steps "$steps" --precision "$precision" \
+        --family "$family" --kv "$kv" --inner "$inner" --headwidth "$headwidth" --batch "$batch" --seq "$seq" --threads "$threads" --steps "$steps" --precision "$precision" \
         --checkpoint "$checkpoint" --attention "$2" --optimizer "$3" --compile "$4" | tail -n 1
 }
 
@@ -109,7 +116,7 @@ compare() {
         "peer $(mib "$(field rss_bytes <<<"$line")") (process)"
 }
 
-echo "width $width, $layers layers, $batch x $seq tokens, vocabulary $vocabulary, $threads threads," \
+echo "$family, width $width, $layers layers, $batch x $seq tokens, vocabulary $vocabulary, $threads threads," \
     "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
 for precision in $precisions; do
     for checkpoint in off on; do
