@@ -1,6 +1,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,19 @@ int test_forks(void)
     const char *forks = getenv("CK_FORK");
 
     return !forks || strcmp(forks, "no") != 0;
+}
+
+/* Check writes down each assertion that holds, to tell after a crash which was the last: half the time of tests that compare
+ * arrays. The linker puts this in its place, which lets each line through once. */
+void __real__mark_point(const char *file, int line);
+void __wrap__mark_point(const char *file, int line);
+void __wrap__mark_point(const char *file, int line)
+{
+    static unsigned char seen[1 << 13];
+    const size_t place = ((uintptr_t)file * 31 + (unsigned)line) % sizeof seen;
+
+    if (!__atomic_exchange_n(&seen[place], 1, __ATOMIC_RELAXED))
+        __real__mark_point(file, line);
 }
 
 static TCase *make_case(void)
