@@ -214,6 +214,7 @@ struct device_cross_entropy {
     uint32_t first;
     bool start;             /* log_sum_exp: this is the rows' first chunk */
     float *logits;          /* (m, n), read by log_sum_exp; cross_entropy_gradient overwrites them by their gradient */
+    const float *bias;      /* (n): added to the logits of each row as they are read; not with a cap. NULL: none */
     const uint32_t *labels; /* (m); rows whose label is MESSAGE_NO_LABEL's value (UINT32_MAX) count for nothing */
     float *running;         /* (m, 3): maximum, sum of exp(logit - maximum), the label's logit; log_sum_exp writes it */
     float scale;            /* cross_entropy_gradient */
@@ -277,6 +278,9 @@ struct device_ops {
     /* gradient (n) *= act'(x): of y, on return of x. */
     void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
                               enum model_activation activation);
+
+    /* sum (n) += x (n). */
+    void (*add)(struct device *dev, float *sum, const float *x, size_t n);
 
     /* sum (n) += sum over the m rows of x (m, n), `stride` elements apart. */
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride);

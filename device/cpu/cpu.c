@@ -244,6 +244,12 @@ static void activate_backward(struct device *dev, void *gradient, const void *x,
     dev->kernels->rows->activate_backward(dev, gradient, x, n, activation);
 }
 
+static void add(struct device *dev, float *sum, const float *x, size_t n)
+{
+    device_count(dev->done);
+    dev->kernels->rows->add(dev, sum, x, n);
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
     device_count(dev->done);
@@ -392,6 +398,7 @@ const struct device_ops device_cpu = {
     .choose = choose,
     .activate = activate,
     .activate_backward = activate_backward,
+    .add = add,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,

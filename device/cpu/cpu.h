@@ -28,6 +28,7 @@ struct cpu_row_kernels {
     void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
     void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
                               enum model_activation activation);
+    void (*add)(struct device *dev, float *sum, const float *x, size_t n);
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride);
     void (*embed)(struct device *dev, const struct device_embed *op);
     void (*embed_backward)(struct device *dev, const struct device_embed *op);

@@ -167,6 +167,11 @@ static void activate_backward(struct device *dev, void *gradient, const void *x,
     cuda_note(dev, cuda_activation_gradient(&dev->queue, gradient, x, n, 1, n, activation));
 }
 
+static void add(struct device *dev, float *sum, const float *x, size_t n)
+{
+    cuda_note(dev, cuda_add(&dev->queue, sum, x, n));
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
     cuda_note(dev, cuda_reduce_rows(&dev->queue, sum, x, m, n, stride));
@@ -322,6 +327,7 @@ EXPORTED const struct device_ops device_cuda = {
     .choose = cuda_matmul_choose,
     .activate = activate,
     .activate_backward = activate_backward,
+    .add = add,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,

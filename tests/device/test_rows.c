@@ -66,9 +66,9 @@ static const struct row_call {
     bool accumulate; /* look-ups */
     size_t gap;      /* after each row of a sum */
     float scale;
-} row_calls[] = {{CALL_reduce_rows, false, 0, 0}, {CALL_reduce_rows, false, 24, 0},     {CALL_embed, false, 0, 0},
-                 {CALL_embed, true, 0, 0},        {CALL_embed, false, 0, 3.3f},         {CALL_embed, true, 0, -0.7f},
-                 {CALL_position, false, 0, 0},    {CALL_position_backward, false, 0, 0}};
+} row_calls[] = {{CALL_reduce_rows, false, 0, 0}, {CALL_reduce_rows, false, 24, 0},      {CALL_embed, false, 0, 0},
+                 {CALL_embed, true, 0, 0},        {CALL_embed, false, 0, 3.3f},          {CALL_embed, true, 0, -0.7f},
+                 {CALL_position, false, 0, 0},    {CALL_position_backward, false, 0, 0}, {CALL_add, false, 0, 0}};
 
 /* On the CPU added in double and rounded once at the end: half a unit in the last place, however many rows. Elsewhere in
  * fp32, in a fixed order: of m additions each may be off by so much, of sums that grow with sqrt(m). */
@@ -83,6 +83,7 @@ static double near(const struct call_test *test, const char *output)
 
     (void)output;
     return c->kind == CALL_reduce_rows         ? near_of_sums(c->plain.m)
+           : c->kind == CALL_add               ? 0x1p-24
            : c->kind == CALL_position_backward ? near_of_sums(c->position.n_rows)
            : c->kind == CALL_position          ? 0x1p-24
            : c->embed.accumulate               ? (c->embed.scale != 0 ? 2 : 1) * 0x1p-24
@@ -105,6 +106,8 @@ static struct call call_of(const struct row_call *r, const struct shape *s)
 
     if (r->kind == CALL_reduce_rows)
         return (struct call){.kind = r->kind, .plain = {.m = s->m, .n = s->n, .stride = s->n + r->gap}};
+    if (r->kind == CALL_add)
+        return (struct call){.kind = r->kind, .plain = {.n = s->m * s->n}};
     if (r->kind == CALL_embed)
         return (struct call){.kind = r->kind,
                              .embed = {.m = s->m,

@@ -34,6 +34,11 @@ static void prepare(struct call_test *test)
     uint32_t *labels = (void *)(uintptr_t)(is_loss ? test->host.plain.labels : op->labels);
     float *running = call_get(call_find(test, "running"));
 
+    /* The sum of a logit and its bias is then exact. */
+    for (size_t i = 0; !is_loss && op->bias && i < op->m * op->logits_stride; i++)
+        op->logits[i] = roundf(op->logits[i] * 64) / 64;
+    for (size_t j = 0; !is_loss && op->bias && j < op->n; j++)
+        ((float *)(uintptr_t)op->bias)[j] = roundf(op->bias[j] * 64) / 64;
     for (size_t i = 0; i < (is_loss ? test->call.plain.m : op->m); i++) {
         labels[i] = i % 3 == 2 ? UINT32_MAX : (uint32_t)(i * 7919 % (is_loss ? 99 : op->first + op->n));
         running[3 * i + 1] = 0.5f + fabsf(running[3 * i + 1]);
@@ -42,7 +47,9 @@ static void prepare(struct call_test *test)
     }
 }
 
-static struct call_test test_of(enum call_kind kind, const struct shape *s, int type, bool start)
+static const float given[1]; /* an array to be made */
+
+static struct call_test test_of(enum call_kind kind, const struct shape *s, int type, bool start, bool biased)
 {
     struct call_test test = {.type = (enum number_type)type, .call = {.kind = kind}, .near = near, .prepare = prepare};
 
@@ -52,6 +59,7 @@ static struct call_test test_of(enum call_kind kind, const struct shape *s, int 
         test.call.log_sum_exp = (struct device_cross_entropy){.m = s->m,
                                                               .n = s->n,
                                                               .logits_stride = s->n + s->gap,
+                                                              .bias = biased ? given : NULL,
                                                               .first = (uint32_t)s->first,
                                                               .start = start,
                                                               .scale = 1 / 3.0f};
@@ -65,18 +73,18 @@ static bool suits(const struct shape *s)
 
 SUITE_FIXTURE(mirror_forget, NULL)
 
-/* Of the rows' first chunk, and of one that is added to those before it. */
-TEST_EACH(a_chunk_is_added_to_what_runs, 2 * COUNT(shapes))
+/* Of the rows' first chunk, and of one that is added to those before it; with a bias and without. */
+TEST_EACH(a_chunk_is_added_to_what_runs, 4 * COUNT(shapes))
 {
-    struct call_test test = test_of(CALL_log_sum_exp, &shapes[_i / 2], NUMBER_FP32, _i % 2);
+    struct call_test test = test_of(CALL_log_sum_exp, &shapes[_i / 4], NUMBER_FP32, _i % 2, _i / 2 % 2);
 
-    if (suits(&shapes[_i / 2]))
+    if (suits(&shapes[_i / 4]))
         call_check(&test);
 }
 
 TEST_EACH(a_loss_is_the_logarithm_of_the_sum, COUNT(shapes))
 {
-    struct call_test test = test_of(CALL_loss, &shapes[_i], NUMBER_FP32, false);
+    struct call_test test = test_of(CALL_loss, &shapes[_i], NUMBER_FP32, false, false);
 
     call_check(&test);
 }
@@ -112,20 +120,22 @@ static void run_gradient(struct mirror *at, void *const out[], const void *conte
 
     mirror_put(at, logits, op.logits, op.m * row);
     op.logits = logits, op.labels = mirror_of(at, op.labels), op.running = mirror_of(at, op.running);
+    op.bias = op.bias ? mirror_of(at, op.bias) : NULL;
     at->ops->cross_entropy_gradient(at->dev, &op);
     mirror_take(at, taken, logits, op.m * row);
     for (size_t i = 0; i < op.m; i++)
         mirror_put(at, (char *)out[0] + i * bytes, taken + i * row, bytes);
 }
 
-/* Of logits as they are, and of capped ones: most of those drawn are less than the cap, some of which is enough. */
-TEST_EACH(the_gradient_takes_the_place_of_the_logits, 2 * NUMBER_TYPES * COUNT(shapes))
+/* Of logits as they are, of capped ones, and of those with a bias: most of those drawn are less than the cap, some of which
+ * is enough. */
+TEST_EACH(the_gradient_takes_the_place_of_the_logits, 3 * NUMBER_TYPES * COUNT(shapes))
 {
-    const struct shape *s = &shapes[_i / 2 / NUMBER_TYPES];
-    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i / 2 % NUMBER_TYPES, false);
+    const struct shape *s = &shapes[_i / 3 / NUMBER_TYPES];
+    struct call_test test = test_of(CALL_cross_entropy_gradient, s, _i / 3 % NUMBER_TYPES, false, _i % 3 == 2);
     struct call exact;
 
-    test.call.log_sum_exp.cap = _i % 2 ? 3.5f : 0;
+    test.call.log_sum_exp.cap = _i % 3 == 1 ? 3.5f : 0;
     if (!suits(s))
         return;
     test.onto[0].written = "gradient", test.onto[0].read = "logits";
@@ -136,6 +146,7 @@ TEST_EACH(the_gradient_takes_the_place_of_the_logits, 2 * NUMBER_TYPES * COUNT(s
     exact = test.host;
     double *logits = operation_widen(NUMBER_FP32, op->logits, op->m * op->logits_stride);
     exact.log_sum_exp.logits = (void *)logits;
+    exact.log_sum_exp.bias = op->bias ? (void *)operation_widen(NUMBER_FP32, op->bias, op->n) : NULL;
     exact.log_sum_exp.running = (void *)operation_widen(NUMBER_FP32, op->running, 3 * op->m);
     reference_run(&exact);
     operation_check(&(struct operation){.type = test.type,
@@ -149,8 +160,8 @@ TEST_EACH(the_gradient_takes_the_place_of_the_logits, 2 * NUMBER_TYPES * COUNT(s
 TEST(what_pads_a_row_changes_no_bit_of_its_sum)
 {
     static const struct shape tight = {3, 701, 0, 0}, padded = {3, 701, 3, 0};
-    struct call_test one = test_of(CALL_log_sum_exp, &tight, NUMBER_FP32, true),
-                     other = test_of(CALL_log_sum_exp, &padded, NUMBER_FP32, true);
+    struct call_test one = test_of(CALL_log_sum_exp, &tight, NUMBER_FP32, true, false),
+                     other = test_of(CALL_log_sum_exp, &padded, NUMBER_FP32, true, false);
 
     call_make(&one), call_make(&other);
     for (size_t i = 0; i < 3; i++)

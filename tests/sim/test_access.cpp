@@ -185,6 +185,7 @@ static const struct {
          OK(cuda_position_backward(q, &op));
      },
      768, 0},
+    {"cuda_add", [](auto q, auto x, auto y, auto, auto) { OK(cuda_add(q, x, y, ROWS * WIDTH)); }, 0, 0},
     {"cuda_soft_cap", [](auto q, auto x, auto, auto, auto) { OK(cuda_soft_cap(q, x, ROWS * WIDTH, 30)); }, 0, 0},
     {"cuda_log_sum_exp",
      [](auto q, auto x, auto y, auto z, auto) {

@@ -16,6 +16,16 @@ static void zero(struct device *dev, void *x, size_t bytes)
         memset((char *)x + i, 0, cpu_smaller(PIECE, bytes - i));
 }
 
+static void add(struct device *dev, float *sum, const float *x, size_t n)
+{
+    enum { PIECE = 1 << 14 };
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
+    for (size_t first = 0; first < n; first += PIECE)
+        for (size_t j = first; j < n && j < first + PIECE; j += VECTOR)
+            vec_store_n(sum + j, vec_load_n(sum + j, n - j, 0) + vec_load_n(x + j, n - j, 0), n - j);
+}
+
 /* sum (n) += the m rows of x at a stride. Summed in double from the first row to the last. */
 static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t n)
 {
@@ -278,6 +288,7 @@ const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {
     .zero = zero,
     .activate = activate_values,
     .activate_backward = activate_backward,
+    .add = add,
     .reduce_rows = reduce_rows,
     .embed = embed,
     .embed_backward = embed_backward,

@@ -18,18 +18,26 @@ static void soft_cap(struct device *dev, float *x, size_t n, float cap)
             vec_store_n(x + j, cap * math_tanh(vec_load_n(x + j, n - j, 0) / cap), n - j);
 }
 
+/* Up to n logits, with their bias; `beyond` elsewhere. */
+VECTOR_INLINE vec logits_at(const float *x, const float *bias, size_t j, size_t n, float beyond)
+{
+    const vec logits = vec_load_n(x + j, n, beyond);
+
+    return bias ? logits + vec_load_n(bias + j, n, 0) : logits;
+}
+
 /* Finite below, so that in a row of minus infinities every exp(x - max) is 0 and none is a NaN. */
-static float row_max(const float *x, size_t n)
+static float row_max(const float *x, const float *bias, size_t n)
 {
     vec max = vec_all(-FLT_MAX);
 
     for (size_t j = 0; j < n; j += VECTOR)
-        max = vec_max(vec_load_n(x + j, n - j, -INFINITY), max);
+        max = vec_max(logits_at(x, bias, j, n - j, -INFINITY), max);
     return vec_largest(max);
 }
 
 /* Sum of exp(x - max). A NaN among x gives a NaN. */
-static double row_sum(const float *x, size_t n, float max)
+static double row_sum(const float *x, const float *bias, size_t n, float max)
 {
     double sum = 0;
 
@@ -37,7 +45,7 @@ static double row_sum(const float *x, size_t n, float max)
         const size_t width = n - first < BLOCK ? n - first : BLOCK;
         vec lanes = {0};
         for (size_t j = 0; j < width; j += VECTOR)
-            lanes += math_exp(vec_load_n(x + first + j, width - j, -INFINITY) - max);
+            lanes += math_exp(logits_at(x, bias, first + j, width - j, -INFINITY) - max);
         sum += vec_sum(lanes);
     }
     return sum;
@@ -51,19 +59,19 @@ static void log_sum_exp(struct device *dev, const struct device_cross_entropy *o
     for (size_t i = 0; i < op->m; i++) {
         const float *row = op->logits + i * op->logits_stride;
         float *state = op->running + 3 * i;
-        float max = row_max(row, n);
+        float max = row_max(row, op->bias, n);
 
         if (op->start) {
             state[0] = max;
-            state[1] = (float)row_sum(row, n, max);
+            state[1] = (float)row_sum(row, op->bias, n, max);
             state[2] = 0;
         } else {
             max = max > state[0] ? max : state[0];
-            state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(row, n, max));
+            state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(row, op->bias, n, max));
             state[0] = max;
         }
         if (op->labels[i] >= op->first && op->labels[i] - op->first < n)
-            state[2] = row[op->labels[i] - op->first];
+            state[2] = row[op->labels[i] - op->first] + (op->bias ? op->bias[op->labels[i] - op->first] : 0);
     }
 }
 
@@ -78,8 +86,8 @@ static void loss(struct device *dev, double *loss, const float *running, const u
 
 /* to (n) may begin where the logits do: it never runs ahead of them. label is in the row or at n or beyond. capped is
  * a constant. */
-VECTOR_INLINE void gradient_row(value *to, const float *logits, const float running[3], size_t n, uint32_t label,
-                                float scale, bool capped, float cap)
+VECTOR_INLINE void gradient_row(value *to, const float *logits, const float *bias, const float running[3], size_t n,
+                                uint32_t label, float scale, bool capped, float cap)
 {
     const float max = running[0], factor = scale / running[1];
     float piece[BLOCK];
@@ -88,7 +96,7 @@ VECTOR_INLINE void gradient_row(value *to, const float *logits, const float runn
         const size_t width = n - first < BLOCK ? n - first : BLOCK;
 
         for (size_t j = 0; j < width; j += VECTOR)
-            vec_store(piece + j, math_exp(vec_load_n(logits + first + j, width - j, 0) - max) * factor);
+            vec_store(piece + j, math_exp(logits_at(logits, bias, first + j, width - j, 0) - max) * factor);
         if (label >= first && label - first < width)
             piece[label - first] -= scale;
         for (size_t j = 0; j < width; j += VECTOR) {
@@ -109,9 +117,10 @@ static void gradient(struct device *dev, const struct device_cross_entropy *op)
         if (op->labels[i] == UINT32_MAX)
             memset(to, 0, op->n * sizeof *to);
         else if (op->cap != 0)
-            gradient_row(to, row, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, true, op->cap);
+            gradient_row(to, row, NULL, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, true,
+                         op->cap);
         else
-            gradient_row(to, row, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, false, 0);
+            gradient_row(to, row, op->bias, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale, false, 0);
         memset(to + op->n, 0, (op->logits_stride - op->n) * sizeof *to);
     }
 }

@@ -287,6 +287,38 @@ cudaError_t cuda_soft_cap(const struct cuda_queue *q, float *x, size_t n, float 
     return run_either<float, capped>(q, is_whole(x, n), packs, elements, 1, n);
 }
 
+/* ---- sums: 3 numbers in fp32 per element ---- */
+
+template <typename, int V> struct added {
+    float *sum;
+    const float *x;
+
+    struct operands {
+        pack<float, V> sum, x;
+    };
+
+    __device__ operands load_at(size_t, size_t column) const
+    {
+        return {load<V>(sum + column), load<V>(x + column)};
+    }
+
+    __device__ void store_at(operands &held, size_t, size_t column) const
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            held.sum.at[v] += held.x.at[v];
+        store<V>(sum + column, held.sum);
+    }
+};
+
+cudaError_t cuda_add(const struct cuda_queue *q, float *sum, const float *x, size_t n)
+{
+    const added<float, whole<float>::V> packs = {sum, x};
+    const added<float, 1> elements = {sum, x};
+
+    return run_either<float, added>(q, is_whole(sum, n) && is_whole(x, n), packs, elements, 1, n);
+}
+
 /* ---- gated: act(gate) * up, 3 values per element; its gradients, 5 ---- */
 
 template <enum model_activation A> struct gated {

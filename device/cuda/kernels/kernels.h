@@ -52,6 +52,8 @@ cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op);
 /* elementwise.cu */
 cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op);
 cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op);
+/* sum (n) += x (n). */
+cudaError_t cuda_add(const struct cuda_queue *q, float *sum, const float *x, size_t n);
 cudaError_t cuda_soft_cap(const struct cuda_queue *q, float *x, size_t n, float cap);
 
 /* embed.cu. Tables must be readable by the device. */

@@ -61,8 +61,9 @@ static __device__ inline struct exponentials join_block(struct exponentials mine
     return mine;
 }
 
-/* A thread has the same elements with packs and without, so that a sum's order depends on n alone. */
-template <bool WHOLE>
+/* A thread has the same elements with packs and without, so that a sum's order depends on n alone. BIASED: op.bias is added
+ * to them. */
+template <bool WHOLE, bool BIASED>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct device_cross_entropy op)
 {
     enum { V = LOGITS, K = softmax_share<V>::K };
@@ -83,7 +84,9 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struc
                     some = load<V>(row + column);
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    x[k * V + v] = column + v >= op.n ? -INFINITY : WHOLE ? some.at[v] : row[column + v];
+                    x[k * V + v] = column + v >= op.n
+                                       ? -INFINITY
+                                       : (WHOLE ? some.at[v] : row[column + v]) + (BIASED ? op.bias[column + v] : 0);
             }
             add(&all, x);
         }
@@ -97,7 +100,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struc
             state[0] = all.max;
             state[1] = all.sum;
             if (op.labels[i] >= op.first && at < op.n)
-                state[2] = row[at];
+                state[2] = row[at] + (BIASED ? op.bias[at] : 0);
             else if (op.start)
                 state[2] = 0;
         }
@@ -109,19 +112,24 @@ static unsigned softmax_threads(size_t n, int v, int k)
     return whole_warps(smaller(pieces(n, (size_t)v * (size_t)k), SOFTMAX_THREADS));
 }
 
-template <bool WHOLE> static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
+template <bool WHOLE, bool BIASED>
+static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
     enum { V = LOGITS };
     const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
-    return launch(log_sum_exp_rows<WHOLE>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
+    return launch(log_sum_exp_rows<WHOLE, BIASED>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream,
+                  *op);
 }
 
 cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return is_whole(op->logits, op->logits_stride) ? log_sum_exp<true>(q, op) : log_sum_exp<false>(q, op);
+    if (op->bias)
+        return is_whole(op->logits, op->logits_stride) ? log_sum_exp<true, true>(q, op)
+                                                       : log_sum_exp<false, true>(q, op);
+    return is_whole(op->logits, op->logits_stride) ? log_sum_exp<true, false>(q, op) : log_sum_exp<false, false>(q, op);
 }
 
 static __global__ void losses(double *loss, const float *running, const uint32_t *labels, size_t m)
@@ -152,7 +160,7 @@ static __device__ inline float cap_slope(float y, float cap)
 /* A row's gradient overwrites its logits from the beginning. In bf16, element j lies on logit j/2, which another thread
  * may still read. So the block reads K packs per thread, meets at a barrier, and then writes only where it has read.
  * Padding is written too. */
-template <typename T, int V>
+template <typename T, int V, bool BIASED>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct device_cross_entropy op)
 {
     enum { K = softmax_share<V>::K };
@@ -181,11 +189,14 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct d
                 pack<T, V> gradient;
 
 #pragma unroll
-                for (int v = 0; v < V; v++)
+                for (int v = 0; v < V; v++) {
+                    if (BIASED && counts && at + v < op.n)
+                        x[k].at[v] += op.bias[at + v];
                     set(&gradient.at[v], counts && at + v < op.n
                                              ? (expf(x[k].at[v] - max) * factor - (at + v == label ? op.scale : 0)) *
                                                    cap_slope(x[k].at[v], op.cap)
                                              : 0);
+                }
                 if (at < op.logits_stride)
                     store<V>(to + at, gradient);
             }
@@ -193,21 +204,26 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct d
     }
 }
 
-template <typename T, int V>
+template <typename T, int V, bool BIASED>
 static cudaError_t gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
     const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
-    return launch(gradient_rows<T, V>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
+    return launch(gradient_rows<T, V, BIASED>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
+}
+
+template <typename T> static cudaError_t gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)
+{
+    const bool are_whole = is_whole(op->logits, op->logits_stride);
+
+    if (op->bias)
+        return are_whole ? gradient<T, 4, true>(q, op) : gradient<T, 1, true>(q, op);
+    return are_whole ? gradient<T, 4, false>(q, op) : gradient<T, 1, false>(q, op);
 }
 
 cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
-    const bool are_whole = is_whole(op->logits, op->logits_stride);
-
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    if (q->type == NUMBER_BF16)
-        return are_whole ? gradient<bf16, 4>(q, op) : gradient<bf16, 1>(q, op);
-    return are_whole ? gradient<float, 4>(q, op) : gradient<float, 1>(q, op);
+    return q->type == NUMBER_BF16 ? gradient<bf16>(q, op) : gradient<float>(q, op);
 }

@@ -17,6 +17,7 @@ enum { N_TARGETS = COUNT(targets), ROOM = 1 << 20 /* of each array */, SKEW = 4 
 #define LEAN  .n_rows = 2, .n_tokens = 3, .n = 33
 
 static const double frequencies[8];
+static const float bias[1];
 
 /* Attention comes in each width of heads besides. */
 static const struct call calls[] = {
@@ -26,6 +27,8 @@ static const struct call calls[] = {
                              .epilogue = DEVICE_ACTIVATION_GRADIENT, .activation = MODEL_GELU}},
     {CALL_activate, .plain = {ROWS, .activation = MODEL_GELU}},
     {CALL_activate_backward, .plain = {ROWS, .activation = MODEL_GELU}},
+    {CALL_add, .plain = {.n = 768}},
+    {CALL_add, .plain = {.n = 33}},
     {CALL_reduce_rows, .plain = {ROWS, .stride = 768}},
     {CALL_reduce_rows, .plain = {THIN, .stride = 33}},
     {CALL_round_bf16, .plain = {.n = 8}},
@@ -55,9 +58,13 @@ static const struct call calls[] = {
     {CALL_soft_cap, .plain = {.n = 33, .cap = 30}},
     {CALL_log_sum_exp, .log_sum_exp = {ROWS, .logits_stride = 768, .start = true}},
     {CALL_log_sum_exp, .log_sum_exp = {THIN, .logits_stride = 33, .start = true}},
+    {CALL_log_sum_exp, .log_sum_exp = {ROWS, .logits_stride = 768, .start = true, .bias = bias}},
+    {CALL_log_sum_exp, .log_sum_exp = {THIN, .logits_stride = 33, .start = true, .bias = bias}},
     {CALL_loss, .plain = {.m = 6}},
     {CALL_cross_entropy_gradient, .cross_entropy_gradient = {ROWS, .logits_stride = 768}},
     {CALL_cross_entropy_gradient, .cross_entropy_gradient = {THIN, .logits_stride = 33}},
+    {CALL_cross_entropy_gradient, .cross_entropy_gradient = {ROWS, .logits_stride = 768, .bias = bias}},
+    {CALL_cross_entropy_gradient, .cross_entropy_gradient = {THIN, .logits_stride = 33, .bias = bias}},
 };
 
 /* The call, its arrays side by side. */

@@ -164,6 +164,7 @@ static void add_cross_entropy(struct call_arrays *to, struct device_cross_entrop
     add(to, "labels", &op->labels, CALL_WORDS, CALL_READ, op->m);
     add(to, "running", &op->running, CALL_FP32, running, 3 * op->m);
     add(to, "logits", &op->logits, CALL_FP32, CALL_READ, op->m * op->logits_stride)->touched = op->m * op->n;
+    add(to, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, op->n);
     if (gradient)
         add_rows(to, "gradient", &op->logits, CALL_VALUES, CALL_WRITTEN, op->m, op->logits_stride,
                  op->logits_stride * wide)
@@ -241,6 +242,10 @@ void call_arrays(struct call_arrays *out, struct call *call, const struct plan_b
             add(out, "x_gradient", &plain->to, CALL_VALUES, sums, plain->n);
         add(out, "x", &plain->from, CALL_VALUES, CALL_READ, plain->n);
         break;
+    case CALL_add:
+        add(out, "sum", &plain->to, CALL_FP32, sums, plain->n);
+        add(out, "x", &plain->from, CALL_FP32, CALL_READ, plain->n);
+        break;
     case CALL_reduce_rows:
         add(out, "sum", &plain->to, CALL_FP32, sums, plain->n);
         add_rows(out, "x", &plain->from, CALL_VALUES, CALL_READ, plain->m, plain->n, plain->stride);
@@ -274,6 +279,8 @@ void call_run(const struct device_ops *ops, struct device *dev, const struct cal
         return ops->activate(dev, p->to, p->from, p->n, p->activation);
     case CALL_activate_backward:
         return ops->activate_backward(dev, p->to, p->from, p->n, p->activation);
+    case CALL_add:
+        return ops->add(dev, p->to, p->from, p->n);
     case CALL_reduce_rows:
         return ops->reduce_rows(dev, p->to, p->from, p->m, p->n, p->stride);
     case CALL_soft_cap:
@@ -314,6 +321,11 @@ static void activate_backward(struct device *dev, void *gradient, const void *x,
           (struct call_plain){.to = gradient, .from = x, .n = n, .activation = activation});
 }
 
+static void add_sums(struct device *dev, float *sum, const float *x, size_t n)
+{
+    plain(dev, CALL_add, (struct call_plain){.to = sum, .from = x, .n = n});
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
 {
     plain(dev, CALL_reduce_rows, (struct call_plain){.to = sum, .from = x, .m = m, .n = n, .stride = stride});
@@ -343,6 +355,6 @@ void call_intercept(struct device_ops *table, void (*hook)(struct device *dev, s
     CALL_STRUCTS(REPLACE)
     table->zero = zero, table->round_bf16 = round_bf16;
     table->activate = activate, table->activate_backward = activate_backward;
-    table->reduce_rows = reduce_rows, table->loss = loss;
+    table->add = add_sums, table->reduce_rows = reduce_rows, table->loss = loss;
     table->soft_cap = soft_cap;
 }

@@ -35,6 +35,7 @@ enum call_kind {
     CALL_round_bf16,
     CALL_activate,
     CALL_activate_backward,
+    CALL_add,
     CALL_reduce_rows,
     CALL_soft_cap,
     CALL_loss

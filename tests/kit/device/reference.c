@@ -328,22 +328,28 @@ static void position(const struct device_position *op, bool backward)
             y[i] += table[i % row];
 }
 
+static double logit_at(const struct device_cross_entropy *op, size_t i, size_t j)
+{
+    const double *logits = (const void *)op->logits, *bias = (const void *)op->bias;
+
+    return logits[i * op->logits_stride + j] + (bias ? bias[j] : 0);
+}
+
 /* running: the maximum, the sum of exp(logit - maximum), the label's logit. */
 static void log_sum_exp(const struct device_cross_entropy *op)
 {
     for (size_t i = 0; i < op->m; i++) {
-        const double *logits = (const double *)(const void *)op->logits + i * op->logits_stride;
         double *to = (double *)(void *)op->running + 3 * i;
         double max = op->start ? -INFINITY : to[0], sum = 0;
         for (size_t j = 0; j < op->n; j++)
-            max = fmax(max, logits[j]);
+            max = fmax(max, logit_at(op, i, j));
         for (size_t j = 0; j < op->n; j++)
-            sum += exp(logits[j] - max);
+            sum += exp(logit_at(op, i, j) - max);
         to[1] = sum + (op->start ? 0 : to[1] * exp(to[0] - max));
         to[0] = max;
         to[2] = op->start ? 0 : to[2];
         if (op->labels[i] >= op->first && op->labels[i] - op->first < op->n)
-            to[2] = logits[op->labels[i] - op->first];
+            to[2] = logit_at(op, i, op->labels[i] - op->first);
     }
 }
 
@@ -365,8 +371,8 @@ static void cross_entropy_gradient(const struct device_cross_entropy *op)
         const bool counts = op->labels[i] != UINT32_MAX;
         for (size_t j = 0; j < op->logits_stride; j++)
             logits[j] = counts && j < op->n
-                            ? (exp(logits[j] - of[0]) / of[1] - (op->first + j == op->labels[i])) * (double)op->scale *
-                                  (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
+                            ? (exp(logit_at(op, i, j) - of[0]) / of[1] - (op->first + j == op->labels[i])) *
+                                  (double)op->scale * (op->cap != 0 ? 1 - pow(logits[j] / (double)op->cap, 2) : 1)
                             : 0;
     }
 }
@@ -412,6 +418,10 @@ void reference_run(const struct call *call)
         for (size_t i = 0; i < p->n; i++)
             to[i] = call->kind == CALL_activate ? reference_activation(p->activation, from[i])
                                                 : to[i] * reference_activation_gradient(p->activation, from[i]);
+        return;
+    case CALL_add:
+        for (size_t i = 0; i < p->n; i++)
+            to[i] += from[i];
         return;
     case CALL_reduce_rows:
         for (size_t i = 0; i < p->m * p->n; i++)
