@@ -6,7 +6,7 @@
 
 /* Rows first .. first+n-1 of one of the tables. */
 struct table {
-    enum model_lookup by;
+    const struct model_table *of;
     uint64_t first, n;
 };
 
@@ -14,17 +14,23 @@ static struct table table_of(const struct layer_pass *pass)
 {
     const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
 
-    return (struct table){model_table_of(pass->model, piece->tensor)->by, piece->first_row, piece->n_rows};
+    return (struct table){model_table_of(pass->model, piece->tensor), piece->first_row, piece->n_rows};
 }
 
-/* The table's positions within pass->position .. + n_tokens - 1: n of them, from `first` on. */
+/* The row of the pass's first token in a table of positions. */
+static uint64_t first_row(const struct layer_pass *pass, const struct table *table)
+{
+    return (uint64_t)table->of->first + pass->position;
+}
+
+/* The table's rows for the pass's n_tokens positions: n of them, from `first` on. */
 static struct table reached(const struct layer_pass *pass, const struct table *table)
 {
-    const uint64_t end = (uint64_t)pass->position + pass->n_tokens, table_end = table->first + table->n;
-    const uint64_t first = pass->position > table->first ? pass->position : table->first;
+    const uint64_t begin = first_row(pass, table), end = begin + pass->n_tokens, table_end = table->first + table->n;
+    const uint64_t first = begin > table->first ? begin : table->first;
     const uint64_t last = end < table_end ? end : table_end;
 
-    return (struct table){MODEL_BY_POSITION, first, last > first ? last - first : 0};
+    return (struct table){table->of, first, last > first ? last - first : 0};
 }
 
 /* In the weights' type, as in transformers. */
@@ -71,11 +77,11 @@ static void each_row(const struct layer_pass *pass, const struct table *table, b
     const size_t width = pass->model->config.width, in_table = reach.first - table->first;
 
     for (size_t row = 0; row < pass->n_rows && reach.n > 0; row++) {
-        const size_t token = row * pass->n_tokens + reach.first - pass->position;
+        const size_t token = row * pass->n_tokens + reach.first - first_row(pass, table);
         struct device_position op = {.n_rows = 1, .n_tokens = reach.n, .n = width};
-        if (is_backward) { /* from the table's first row on, as position is 0 */
+        if (is_backward) {
             op.y_gradient = layer_element(pass, pass->gradient, token * width);
-            op.table_gradient = pass->contribution;
+            op.table_gradient = pass->contribution + in_table * width;
             pass->ops->position_backward(pass->dev, &op);
         } else {
             op.table = layer_element(pass, pass->weights, in_table * width);
@@ -107,7 +113,7 @@ static void forward(const struct layer_pass *pass)
     const struct table table = table_of(pass);
     const struct device_embed op = embed_of(pass, &table);
 
-    switch (table.by) {
+    switch (table.of->by) {
     case MODEL_BY_TOKEN:
         pass->ops->embed(pass->dev, &op);
         break;
@@ -133,7 +139,7 @@ static void backward(const struct layer_pass *pass)
         return;
     if (pass->fresh)
         pass->ops->zero(pass->dev, pass->contribution, pass->unit->n * sizeof(float));
-    switch (table.by) {
+    switch (table.of->by) {
     case MODEL_BY_TOKEN:
         pass->ops->embed_backward(pass->dev, &op);
         break;

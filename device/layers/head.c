@@ -1,4 +1,4 @@
-/* logits = h W^T, capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk
+/* logits = h W^T, with a bias or capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk
  * of the vocabulary; logits exist for one tile of tokens at a time only (plan.head_tile). Forward accumulates each row's
  * log-sum-exp over the chunks, so that backward can turn any chunk's recomputed logits into their gradient without the
  * others.
@@ -7,10 +7,14 @@
  * contribution. Operations stay chunk by chunk, in the same order for every sum, so the bits are the same; products
  * over several chunks would change them with the device's memory.
  *
+ * The bias is another layer's tensor (device/layers/program.c). The operations on logits add it as they read them.
+ *
  * Chunks that the plan pads end with rows of zeros. Their logits are not read, and have gradient 0. */
 #include "device/layers/layers.h"
 
 #include "proto/plan/units.h"
+
+#include <assert.h>
 
 struct chunk {
     uint32_t first;
@@ -77,6 +81,7 @@ static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pas
                                          .first = chunk.first,
                                          .start = chunk.first == 0,
                                          .logits = logits,
+                                         .bias = pass->logit_bias ? pass->logit_bias + chunk.first : NULL,
                                          .labels = pass->labels + first,
                                          .running = pass->running + first * 3,
                                          .scale = pass->loss_scale,
@@ -88,6 +93,17 @@ static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, f
     const struct device_cross_entropy op = cross_entropy_of(pass, chunk, logits, first, m);
 
     pass->ops->log_sum_exp(pass->dev, &op);
+}
+
+/* The bias's gradient += column sums of g (m, n), or =. */
+static void sum_bias(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t g_stride, size_t m,
+                     bool fresh)
+{
+    float *const sum = pass->logit_bias_sum + chunk.first;
+
+    if (fresh)
+        pass->ops->zero(pass->dev, sum, chunk.n * sizeof *sum);
+    pass->ops->reduce_rows(pass->dev, sum, g, m, chunk.n, g_stride);
 }
 
 /* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; g (m, n)
@@ -130,6 +146,8 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
         pass->ops->matmul(pass->dev, &input);
     if (chunk.contribution)
         pass->ops->matmul(pass->dev, &weights);
+    if (pass->logit_bias_sum)
+        sum_bias(pass, chunk, g, g_stride, m, pass->fresh && first == 0);
 }
 
 /* All chunks of one tile: logits side by side, then backward from the top chunk down. */
@@ -160,6 +178,7 @@ static void forward(const struct layer_pass *pass)
     const size_t tokens = layer_tokens(pass);
 
     if (pass->logits) {
+        assert(!pass->logit_bias); /* families with a bias do not generate */
         multiply(pass, chunk, 0, 1, pass->logits + chunk.first);
         return;
     }

@@ -46,8 +46,13 @@ struct layer_pass {
     float *gradient_sum;
     const uint32_t *ids, *labels; /* (tokens), on the device */
     float *running;               /* (tokens, 3) */
-    double *losses;               /* (tokens) */
-    void *workspace;              /* plan_workspace(), of any content */
+    /* (vocabulary), if the logits have a bias, else NULL: written forward by the layer whose unit has it, read by the head. */
+    float *logit_bias;
+    /* (vocabulary): the sum of its gradient over the microbatches of this part, written by the head, which begins anew if
+     * fresh, and read backward by that layer. NULL: no bias, or a frozen one. */
+    float *logit_bias_sum;
+    double *losses;  /* (tokens) */
+    void *workspace; /* plan_workspace(), of any content */
     /* What a block keeps of its activations (struct model_program), and where (plan_kept_bytes): written forward, read
      * backward, which recomputes the others. NULL: nothing. */
     void *kept;

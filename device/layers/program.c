@@ -355,6 +355,9 @@ static void run_forward(const struct run *r, const struct schedule_step *step)
     case PROGRAM_ADD:
         add(r, op, at(r, step->outputs[0]), at(r, step->inputs[0]), at(r, step->inputs[1]));
         return;
+    case PROGRAM_DROPOUT:
+        add(r, op, at(r, step->outputs[0]), NULL, at(r, step->inputs[0]));
+        return;
     case PROGRAM_KINDS:
         break;
     }
@@ -498,6 +501,8 @@ static void run_backward(const struct run *r, const struct schedule_step *step)
         run_attention_backward(r, op, step);
         return;
     case PROGRAM_ADD: /* dropout's gradient */
+    case PROGRAM_DROPOUT:
+        assert(!step->accumulate);
         add(r, op, at(r, step->x_gradient), NULL, at(r, step->y_gradient));
         return;
     case PROGRAM_ACTIVATION: /* not read by a linear map, whose step would apply the slope */
@@ -575,11 +580,43 @@ static void run_steps(const struct run *r, int first, int end)
         }
 }
 
+/* The piece of the unit that the head adds to logits, or NULL. */
+static const struct model_piece *logit_bias_of(const struct run *r)
+{
+    const int tensor = r->layer->program.logit_bias;
+
+    return tensor < 0 ? NULL : &r->pass->model->pieces[r->pass->unit->first_piece + (uint32_t)tensor];
+}
+
+/* Its values for the head, in fp32. Once a part is often enough. */
+static void offer_logit_bias(const struct run *r)
+{
+    const struct layer_pass *pass = r->pass;
+    const struct model_piece *piece = logit_bias_of(r);
+
+    if (!piece || !pass->fresh)
+        return;
+    pass->ops->zero(pass->dev, pass->logit_bias, piece->n * sizeof(float));
+    pass->ops->reduce_rows(pass->dev, pass->logit_bias, layer_element(pass, pass->weights, piece->offset), 1, piece->n,
+                           piece->n);
+}
+
+/* Adds the sum that the head made of a whole part. */
+static void take_logit_bias_sum(const struct run *r)
+{
+    const struct layer_pass *pass = r->pass;
+    const struct model_piece *piece = logit_bias_of(r);
+
+    if (piece && pass->fresh && pass->logit_bias_sum)
+        pass->ops->add(pass->dev, pass->contribution + piece->offset, pass->logit_bias_sum, piece->n);
+}
+
 static void forward(const struct layer_pass *pass)
 {
     const struct run r = run_of(pass, false);
 
     run_steps(&r, 0, r.schedule->n_steps);
+    offer_logit_bias(&r);
 }
 
 static void backward(const struct layer_pass *pass)
@@ -589,6 +626,7 @@ static void backward(const struct layer_pass *pass)
     run_steps(&r, 0, r.schedule->n_recomputed);
     if (pass->fresh && pass->contribution)
         clear_vectors(pass);
+    take_logit_bias_sum(&r);
     run_steps(&r, r.schedule->n_recomputed, count_steps(&r));
 }
 

@@ -59,6 +59,10 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token,
                                .running = (float *)device_pass_address(pass, plan->running) + token * 3,
                                .losses = (double *)device_pass_address(pass, plan->losses) + token,
+                               .logit_bias = model->logit_bias ? device_pass_address(pass, plan->logit_bias) : NULL,
+                               .logit_bias_sum = pass->train && model->logit_bias && !model->logit_bias->frozen
+                                                     ? device_pass_address(pass, plan_logit_bias_sum(plan, model, run))
+                                                     : NULL,
                                .workspace = device_pass_address(pass, plan->workspace),
                                .kept = kept_at(pass, layer, run, row),
                                .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,

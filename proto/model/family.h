@@ -46,6 +46,7 @@ struct family_table {
     enum model_lookup by;
     size_t rows;   /* offset of a uint32_t in struct model_config; */
     uint32_t some; /* or, if not 0, the number of rows */
+    size_t first;  /* by position: offset of a uint32_t there, the row of position 0; 0: that is row 0 */
 };
 
 /* A layer between embedding and head: a program.
@@ -90,8 +91,13 @@ struct family {
     float (*embedding_scale)(const struct model_config *config);
     /* The head's logits become cap * tanh(logit / cap). 0, or NULL: they stay. */
     float (*logit_cap)(const struct model_config *config);
-    /* True if an old file may have a tensor of this name (without prefix) that is no weight. NULL: there are none. */
+    /* Trained to restore tokens that were masked, as every token sees all others; else to predict the next one. */
+    bool masked;
+    /* True if a file may have a tensor of this name (without prefix) that is no weight here: a mask, a layer that other
+     * heads read. NULL: there are none. */
     bool (*is_mask)(const char *name);
+    /* The name that old files give a tensor. False: they have none of their own; NULL: for any. */
+    bool (*old_name)(char *out, size_t size, const char *name);
 };
 
 extern const struct family *const model_families[]; /* NULL ends them */

@@ -118,9 +118,14 @@ static int write_programs(struct model *m)
     return 0;
 }
 
+static uint32_t number_at(const struct model *m, size_t offset)
+{
+    return *(const uint32_t *)((const char *)&m->config + offset);
+}
+
 static uint64_t table_rows(const struct model *m, const struct family_table *table)
 {
-    return table->some ? table->some : *(const uint32_t *)((const char *)&m->config + table->rows);
+    return table->some ? table->some : number_at(m, table->rows);
 }
 
 /* Allocates upper bounds that follow from the family's layers and tables. */
@@ -250,6 +255,8 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
         const int n = snprintf(name, sizeof m->tensors->name, "%s%s", in_front, t->name);
         assert(n > 0 && (size_t)n < sizeof m->tensors->name);
         add_piece(m, tensor, 0, t->rows);
+        if (t - p->tensors == p->logit_bias)
+            m->logit_bias = &m->tensors[tensor];
     }
     close_unit(m);
     visit(m, m->n_units - 1);
@@ -281,7 +288,8 @@ static void add_embedding(struct model *m)
         assert(e->n_tables < MODEL_TABLES && (table->by == MODEL_BY_TOKEN) == (e->n_tables == 0));
         const uint32_t tensor =
             add_table(m, MODEL_EMBEDDING, e->n_tables, table->by, table_rows(m, table), family->prefix, table->name);
-        e->tables[e->n_tables++] = (struct model_table){table->by, table->name, tensor};
+        e->tables[e->n_tables++] =
+            (struct model_table){table->by, table->name, tensor, table->first ? number_at(m, table->first) : 0};
     }
 }
 

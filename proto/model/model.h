@@ -15,6 +15,7 @@
 #include "proto/base/error.h"
 #include "proto/base/number.h"
 #include "proto/model/decoder.h"
+#include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
 #include "proto/model/safetensors.h"
 #include "proto/model/schedule.h"
@@ -35,6 +36,7 @@ struct model_config {
     union {                  /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
+        struct encoder_config encoder;
     };
 };
 
@@ -115,6 +117,7 @@ struct model_table {
     enum model_lookup by;
     const char *name; /* the family's: "wte" */
     uint32_t tensor;
+    uint32_t first; /* by position: the row of position 0 */
 };
 
 enum { MODEL_TABLES = 3, MODEL_PROGRAMS = 8 };
@@ -138,7 +141,9 @@ struct model_layer {
 struct model {
     struct model_config config;
     struct model_embedding embedding;
-    float logit_cap;                /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
+    float logit_cap; /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
+    const struct model_tensor
+        *logit_bias;                /* (vocabulary), of a layer above the blocks: added to the logits; NULL: none */
     struct model_program *programs; /* of the family's layers, in its order */
     uint32_t n_programs;
     uint32_t block, n_kinds; /* the first program of blocks, and how many there are: their kinds */
@@ -219,7 +224,8 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
 /* The same of a visit's unit; "head wte.2" where the head visits it. */
 const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
 
-/* True if a tensor of this name may be in the model's files but is no weight: a mask, frequencies of positions. */
+/* True if a tensor of this name may be in the model's files but is no weight here: a mask, frequencies of positions, a
+ * layer that other heads read. It is left out of what is saved. */
 bool model_is_mask(const struct model *model, const char *name);
 
 /* True if the model is tied and this is the name of the head's table; files may hold a copy of it: "lm_head.weight". */

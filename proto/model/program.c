@@ -18,6 +18,7 @@ const struct program_rule program_rules[PROGRAM_KINDS] = {
     [PROGRAM_ACTIVATION] = {.name = "activation", .reads_inputs = FIRST, .gradient_over = true, .cheap = true},
     [PROGRAM_GLU] = {.name = "glu", .reads_inputs = FIRST, .cheap = true},
     [PROGRAM_ADD] = {.name = "add", .over_inputs = FIRST | SECOND},
+    [PROGRAM_DROPOUT] = {.name = "dropout", .over_inputs = FIRST, .gradient_over = true},
 };
 
 static int add_value(struct program *p, enum program_type type, uint32_t columns, int operation)
@@ -59,7 +60,7 @@ static void add_tensor(struct program *p, struct program_operation *op, const ch
 
 int program_begin(struct program *p, uint32_t columns)
 {
-    *p = (struct program){.output = -1};
+    *p = (struct program){.output = -1, .logit_bias = -1};
     return p->input = add_value(p, PROGRAM_VALUE, columns, -1);
 }
 
@@ -189,6 +190,26 @@ int program_add(struct program *p, int x, int h, const struct program_dropout *d
     add_input(p, op, x);
     add_input(p, op, h);
     return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+int program_drop(struct program *p, int x, const struct program_dropout *dropout)
+{
+    if (dropout->p == 0)
+        return x;
+    struct program_operation *op = add_operation(p, PROGRAM_DROPOUT);
+    op->dropout = *dropout;
+    add_input(p, op, x);
+    return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+void program_logit_bias(struct program *p, const char *name, uint32_t vocabulary)
+{
+    struct program_tensor tensor = {.rows = vocabulary, .init = MODEL_INIT_ZERO};
+
+    assert(p->logit_bias < 0 && p->n_tensors < PROGRAM_TENSORS && strlen(name) < sizeof tensor.name);
+    memcpy(tensor.name, name, strlen(name));
+    p->logit_bias = p->n_tensors;
+    p->tensors[p->n_tensors++] = tensor;
 }
 
 void program_end(struct program *p, int y)

@@ -44,6 +44,7 @@ enum program_kind {
     PROGRAM_ACTIVATION, /* y = act(x); no other operation reads x */
     PROGRAM_GLU,        /* y = act(gate) * up, side by side */
     PROGRAM_ADD,        /* y = x + dropout(h) */
+    PROGRAM_DROPOUT,    /* y = dropout(x); no other operation reads x */
     PROGRAM_KINDS
 };
 
@@ -139,13 +140,14 @@ struct program_operation {
         struct program_rope_options rope;
         struct program_attention_options attention;
         enum model_activation activation; /* of PROGRAM_GLU too */
-        struct program_dropout dropout;   /* of PROGRAM_ADD: of h, input 1 */
+        struct program_dropout dropout;   /* of PROGRAM_DROPOUT; of PROGRAM_ADD: of h, input 1 */
     };
 };
 
 struct program {
     int n_operations, n_values, n_tensors;
     int input, output; /* values */
+    int logit_bias;    /* the tensor that the head adds to logits; -1: none */
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
@@ -174,6 +176,11 @@ int program_activation(struct program *p, int x, enum model_activation activatio
 /* x: the gate's columns, then the same number of columns that the gate multiplies. */
 int program_glu(struct program *p, int x, enum model_activation activation);
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
+int program_drop(struct program *p, int x, const struct program_dropout *dropout); /* p = 0: returns x */
+
+/* Gives the unit one more tensor, a vector of the vocabulary, which the head adds to the logits; zero in a fresh model. One
+ * layer above the blocks may have it. */
+void program_logit_bias(struct program *p, const char *name, uint32_t vocabulary);
 
 /* True if two programs differ in nothing but options of their operations. */
 bool program_is_alike(const struct program *a, const struct program *b);

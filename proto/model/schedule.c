@@ -405,6 +405,7 @@ static void differentiate(struct builder *b, int operation)
     case PROGRAM_ROPE:
     case PROGRAM_ATTENTION:
     case PROGRAM_GLU:
+    case PROGRAM_DROPOUT:
     case PROGRAM_KINDS:
         break;
     }

@@ -84,16 +84,26 @@ static void search_name(struct search *search, const char *name)
     }
 }
 
-/* Finds a tensor under this name, or without the family's prefix. NULL: there is none. */
-static const struct safetensors_entry *take(struct search *search, struct tally *tally, const char *name,
-                                            const char *prefix)
+/* Finds a tensor under this name, or without the family's prefix. */
+static void search_both(struct search *search, const char *name, const char *prefix)
 {
     const size_t n = strlen(prefix);
 
-    search->found = NULL, search->n_found = 0;
     search_name(search, name);
     if (n > 0 && strncmp(name, prefix, n) == 0)
         search_name(search, name + n);
+}
+
+/* The same, also under the name that old files give it. NULL: there is none. */
+static const struct safetensors_entry *take(struct search *search, struct tally *tally, const char *name,
+                                            const struct family *family)
+{
+    char old[64];
+
+    search->found = NULL, search->n_found = 0;
+    search_both(search, name, family->prefix);
+    if (family->old_name && family->old_name(old, sizeof old, name))
+        search_both(search, old, family->prefix);
     if (search->n_found > 1)
         note(tally, DOUBLED, "%.64s is there twice", name);
     return search->found;
@@ -108,7 +118,7 @@ static void take_head(struct weights *out, const struct model *model, struct sea
         for (size_t k = 0; k < out->files[i].n_entries; k++) {
             const struct safetensors_entry *entry = &out->files[i].entries[k];
             if (!search->taken[i][k] && model_is_tied_copy(model, entry->name))
-                out->head = take(search, tally, entry->name, "");
+                out->head = take(search, tally, entry->name, model->config.family);
         }
     if (out->head && !out->entries[table]) {
         out->entries[table] = out->head;
@@ -123,7 +133,7 @@ static void match(struct weights *out, const struct model *model, bool **taken, 
     struct search search = {.weights = out, .taken = taken};
 
     for (uint32_t t = 0; t < model->n_tensors; t++)
-        out->entries[t] = take(&search, tally, model->tensors[t].name, model->config.family->prefix);
+        out->entries[t] = take(&search, tally, model->tensors[t].name, model->config.family);
     take_head(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (out->entries[t])

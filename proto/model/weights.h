@@ -1,8 +1,8 @@
 /* proto/model/weights.h - matches the tensors in files of weights with those of a model.
  *
  * Only headers are read, so that a directory of 200 GB is accepted or refused at once. Names in the files may lack the
- * family's prefix. Two kinds of tensors are no weights of their own: buffers that old files hold (model_is_mask), and a
- * tied model's copy of its head. */
+ * family's prefix, or be old ones (struct family). Two kinds of tensors are no weights of their own: those that the model
+ * has no use for (model_is_mask), and a tied model's copy of its head. */
 #ifndef PROTO_MODEL_WEIGHTS_H
 #define PROTO_MODEL_WEIGHTS_H
 

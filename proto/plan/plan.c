@@ -1,5 +1,6 @@
 #include "proto/plan/plan.h"
 
+#include "proto/model/family.h"
 #include "proto/plan/layers.h"
 #include "proto/plan/units.h"
 
@@ -163,6 +164,20 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
                                       : plan->setting.backend->library_bytes(plan->setting.n_threads);
 }
 
+/* The logits' bias in fp32, if the model has one; if it is trained, a sum for each part, as all parts pass the head before
+ * any passes the layer that has it. */
+static void take_logit_bias(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const uint64_t bytes = model->config.vocabulary * sizeof(float);
+
+    if (!model->logit_bias)
+        return;
+    plan->logit_bias = take(l, LEDGER_WEIGHTS, bytes);
+    if (is_training(plan) && !model->logit_bias->frozen)
+        plan->logit_bias_sums =
+            take_each(l, LEDGER_CONTRIBUTION, plan->setting.share_rows / plan->setting.part_rows, bytes);
+}
+
 /* Lays out everything, in order. */
 static void lay_out(struct plan *plan, const struct model *model)
 {
@@ -176,6 +191,7 @@ static void lay_out(struct plan *plan, const struct model *model)
         take_contributions(plan, model, &l);
         take_kept(plan, model, &l);
     }
+    take_logit_bias(plan, model, &l);
     plan->running = take(&l, LEDGER_STATISTICS, tokens * 3 * sizeof(float));
     plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
@@ -254,6 +270,11 @@ uint64_t plan_head_contribution(const struct plan *plan, const struct model *mod
     return plan->head + part * plan->head_bytes + i * plan_align(room(plan, model, first) * sizeof(float));
 }
 
+uint64_t plan_logit_bias_sum(const struct plan *plan, const struct model *model, uint32_t part)
+{
+    return plan->logit_bias_sums + part * plan_align(model->config.vocabulary * sizeof(float));
+}
+
 int plan_largest(const uint64_t *bytes, int n, uint32_t *named)
 {
     int largest = -1;
@@ -291,6 +312,11 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
         return error_set(err, -EINVAL, "attention method %d is unknown to this build", (int)s->attention);
     if (s->goal.purpose == PLAN_GENERATE && s->share_rows != 1)
         return error_set(err, -EINVAL, "generation takes one row at a time, not %u", s->share_rows);
+    if (s->goal.purpose == PLAN_GENERATE && model->config.family->masked)
+        return error_set(err, -EINVAL,
+                         "a %s model restores masked tokens and cannot continue a text: choose a model that "
+                         "predicts the next token",
+                         model->config.family->model_type);
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);

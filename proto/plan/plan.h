@@ -129,6 +129,8 @@ struct plan {
     uint64_t gradient_sum;
     uint64_t head, head_bytes;   /* contributions of part i of the share to the head: at head + i * head_bytes */
     uint64_t running;            /* (share tokens, 3) log-sum-exp of the head */
+    uint64_t logit_bias;         /* (vocabulary) fp32, if logits have a bias; */
+    uint64_t logit_bias_sums;    /* and if it is trained, its gradient's sum for each part: plan_logit_bias_sum() */
     uint64_t losses;             /* (share tokens) double */
     uint64_t ids, labels;        /* (share tokens) u32 each; in generation, ids of one tile */
     struct plan_kept kept[2];    /* of the lower blocks, and of the n_kept topmost */
@@ -146,7 +148,7 @@ struct plan {
 void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
- * has positions, generating more than one row. */
+ * has positions, generating more than one row or with a masked model. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, other
@@ -175,6 +177,9 @@ uint64_t plan_resident(const struct plan *plan, const struct model *model, uint3
 
 /* Offset of the sum of a part's contributions to the head's unit i, counted from the bottom; only if they lie apart. */
 uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i);
+
+/* Offset of the sum of a part's gradients of the logits' bias. */
+uint64_t plan_logit_bias_sum(const struct plan *plan, const struct model *model, uint32_t part);
 
 /* For sentences that name the largest terms: the largest of n terms (at most 32) that is not in the bit set *named, to
  * which it is added. -1: the rest are 0. */

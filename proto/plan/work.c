@@ -130,6 +130,8 @@ static double forward_of(const struct batch *b, const struct program *p, const s
         return values(b, 2 * b->tokens * out);
     case PROGRAM_ADD:
         return values(b, 3 * b->tokens * out);
+    case PROGRAM_DROPOUT:
+        return values(b, 2 * b->tokens * out);
     case PROGRAM_KINDS:
         break;
     }
@@ -162,6 +164,7 @@ static double backward_of(const struct batch *b, const struct program *p, const 
     case PROGRAM_ACTIVATION:
         return values(b, 3 * b->tokens * in);
     case PROGRAM_ADD: /* dropout's gradient */
+    case PROGRAM_DROPOUT:
         return values(b, 2 * b->tokens * out);
     case PROGRAM_KINDS:
         break;
@@ -238,10 +241,13 @@ static struct table table_of(const struct batch *b, const struct model_unit *uni
 {
     const struct model *model = b->work->model;
     const struct model_piece *piece = &model->pieces[unit->first_piece];
-    const enum model_lookup by = model_table_of(model, piece->tensor)->by;
-    const double first = (double)piece->first_row, n = (double)piece->n_rows, seq = b->work->plan->setting.goal.seq;
+    const struct model_table *table = model_table_of(model, piece->tensor);
+    const double first = (double)piece->first_row, n = (double)piece->n_rows;
+    const double end = table->first + (double)b->work->plan->setting.goal.seq;
 
-    return (struct table){by, by == MODEL_BY_POSITION ? fmin(fmax(seq - first, 0), n) : n};
+    if (table->by != MODEL_BY_POSITION)
+        return (struct table){table->by, n};
+    return (struct table){table->by, fmax(fmin(end, first + n) - fmax(table->first, first), 0)};
 }
 
 /* Values of (tokens, width) for which a unit's rows are looked up: for positions, the table's own; for tokens, those
@@ -345,8 +351,10 @@ static double tile_backward(const struct batch *b, const struct chunk *chunk, do
     const bool trained = model_contributes(model, plan_head(model)->first_visit);
     const bool lowest = model->lowest_trained == model->n_layers - 1;
 
+    const bool biased = model->logit_bias && !model->logit_bias->frozen;
+
     return moved(b, 4 * m * chunk->n + 16 * m) + values(b, m * chunk->n) + (lowest ? 0 : input) +
-           (trained ? weights : 0);
+           (trained ? weights : 0) + (biased ? values(b, m * chunk->n) + moved(b, 8 * chunk->n) : 0);
 }
 
 /* m tokens: logits, then forward, backward or both. */

@@ -1,5 +1,5 @@
 """Model directories as transformers writes them, with their logits in float64:
-tests/fixtures/{tied,untied,bf16,fp16,bare,gemma*,llama*,mistral*,qwen*}.
+tests/fixtures/{tied,untied,bf16,fp16,bare,bert*,gemma*,llama*,mistral*,qwen*,roberta*}.
 
     python logits.py [NAME]...
 
@@ -8,11 +8,14 @@ tests/fixtures/{tied,untied,bf16,fp16,bare,gemma*,llama*,mistral*,qwen*}.
     bf16     weights in bfloat16
     fp16     a Llama, weights in float16, in several files with an index
     bare     GPT2Model alone: names without "transformer.", no head of its own
+    bert*    every token sees all others; relu, and three types of tokens; as published ones are, with old names of norms,
+             layers for another task, and copies of what is tied
     gemma*   one head of keys and values, wide heads; not tied, with biases
     llama*   scaled frequencies as in Llama 3, wide heads and biases; linear scaling and one head of keys and values
     mistral* without a window; with one of 5 keys
     qwen2*   tied; not tied, a head of keys and values for each query's
     qwen3*   tied; not tied, wide heads and biases
+    roberta* positions begin at 2; at 4, and gelu_new but for the head's gelu
 
 Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary). Beside mistral_window also
 greedy.json, a prompt and its likeliest continuation.
@@ -25,9 +28,10 @@ import sys
 
 import numpy as np
 import torch
-from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from safetensors.torch import save_file
+from transformers import (BertConfig, BertForMaskedLM, BertForPreTraining, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM)
+                          Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 
 import drawn
 
@@ -37,6 +41,7 @@ GPT2 = dict(n_embd=24, n_head=3, n_layer=2, n_positions=16, vocab_size=61, initi
             eos_token_id=0)
 DECODER = dict(hidden_size=24, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, intermediate_size=28,
                max_position_embeddings=16, vocab_size=61, initializer_range=0.3, bos_token_id=0, eos_token_id=0)
+ENCODER = {k: v for k, v in DECODER.items() if "token_id" not in k and k != "num_key_value_heads"}
 LLAMA3 = dict(rope_type="llama3", rope_theta=100.0, factor=4.0, low_freq_factor=0.1, high_freq_factor=1.0,
               original_max_position_embeddings=8)
 LINEAR = dict(rope_type="linear", rope_theta=10000.0, factor=3.0)
@@ -48,6 +53,11 @@ MODELS = {
     "bf16": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=2))),
     "fp16": (LlamaForCausalLM, LlamaConfig(**DECODER)),
     "bare": (GPT2LMHeadModel, GPT2Config(**GPT2 | dict(n_head=4))),
+    "bert": (BertForMaskedLM, BertConfig(**ENCODER)),
+    "bert_relu": (BertForMaskedLM, BertConfig(**ENCODER | dict(
+        hidden_size=21, num_attention_heads=3, num_hidden_layers=3, hidden_act="relu", type_vocab_size=3,
+        max_position_embeddings=SEQ, layer_norm_eps=1e-3))),
+    "bert_old": (BertForPreTraining, BertConfig(**ENCODER | dict(num_attention_heads=2, num_hidden_layers=1))),
     "gemma": (GemmaForCausalLM, GemmaConfig(**DECODER | dict(num_key_value_heads=1, head_dim=10))),
     "gemma_untied": (GemmaForCausalLM, GemmaConfig(**DECODER | dict(
         num_key_value_heads=4, head_dim=6, tie_word_embeddings=False, attention_bias=True, rms_norm_eps=1e-3))),
@@ -70,6 +80,10 @@ MODELS = {
         head_dim=6, num_hidden_layers=6, sliding_window=4, query_pre_attn_scalar=6))),
     "qwen3_tied": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(
         head_dim=6, tie_word_embeddings=True, rms_norm_eps=1e-2))),
+    "roberta": (RobertaForMaskedLM, RobertaConfig(**ENCODER | dict(type_vocab_size=1))),
+    "roberta_pad": (RobertaForMaskedLM, RobertaConfig(**ENCODER | dict(
+        num_attention_heads=1, hidden_act="gelu_new", max_position_embeddings=SEQ + 4, pad_token_id=3,
+        layer_norm_eps=1e-5))),
     "qwen3": (Qwen3ForCausalLM, Qwen3Config(**DECODER | dict(
         head_dim=10, num_key_value_heads=1, attention_bias=True))),
 }
@@ -97,6 +111,20 @@ def continue_greedily(folder, kind):
     print("greedy", len(set(ids[torch.float64])), "different tokens, smallest margin", margin)
 
 
+def save_as_published(model, folder):
+    """As the files of BERT are: norms have gamma and beta, copies of tied tensors are there, and layers of another head."""
+    def old(name):
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    save_file({old(name): p.clone() for name, p in model.state_dict().items()},
+              os.path.join(folder, "model.safetensors"), {"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    with open(path, "w") as f:
+        json.dump(config | dict(architectures=["BertForMaskedLM"]), f, indent=2)
+        f.write("\n")
+
+
 def make(name):
     torch.manual_seed(sum(name.encode()))
     kind, config = MODELS[name]
@@ -116,14 +144,19 @@ def make(name):
         model.transformer.save_pretrained(folder)
     else:
         model.save_pretrained(folder)
+    if name == "bert_old":
+        save_as_published(model, folder)
 
     # What is on disk is what counts: read it back before computing.
     again = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval()
     for (_, p), (_, q) in zip(model.named_parameters(), again.named_parameters()):
         assert torch.equal(p.double(), q)
     ids, _ = drawn.minibatch(name, 0, ROWS, SEQ, config.vocab_size, 0)
+    if name.startswith("roberta"):
+        ids[ids == config.pad_token_id] = 5    # padding has no position
     with torch.no_grad():
-        logits = again(input_ids=torch.from_numpy(ids)).logits
+        logits = again(input_ids=torch.from_numpy(ids))
+        logits = logits.prediction_logits if name == "bert_old" else logits.logits
     assert logits.dtype == torch.float64
     with open(os.path.join(folder, "tokens.json"), "w") as f:
         json.dump({"rows": ROWS, "seq": SEQ, "vocabulary": config.vocab_size, "ids": ids.tolist()}, f)

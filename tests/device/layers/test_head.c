@@ -9,6 +9,8 @@
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 SUITE_LABELS(on_cuda)
@@ -31,8 +33,9 @@ static size_t cleared;                 /* bytes */
 static const struct cut {
     uint32_t tile, pad;
     bool sums;
-} as_on_cpu = {PLAN_CPU_HEAD_TILE, 1, false}, as_on_cuda = {PLAN_CUDA_HEAD_TILE, PLAN_CUDA_HEAD_PAD, true},
-  in_tiles = {200, PLAN_CUDA_HEAD_PAD, true};
+    uint32_t n_parts;
+} as_on_cpu = {PLAN_CPU_HEAD_TILE, 1, false, 1}, as_on_cuda = {PLAN_CUDA_HEAD_TILE, PLAN_CUDA_HEAD_PAD, true, 1},
+  in_tiles = {200, PLAN_CUDA_HEAD_PAD, true, 1};
 
 static void record_matmul(struct device *dev, const struct device_matmul *op)
 {
@@ -54,7 +57,8 @@ static void record_zero(struct device *dev, void *x, size_t bytes)
 static void step(struct array_link *link, const struct setting *s, const struct plan_choice *choice,
                  enum number_type precision, struct cut cut)
 {
-    struct device_worker_options options = setting_options(s, ROWS, ROWS);
+    const uint32_t part_rows = ROWS / cut.n_parts;
+    struct device_worker_options options = setting_options(s, part_rows, part_rows);
     struct plan_backend cutting = *options.setting.backend; /* in the CPU's operations, too */
     struct device_ops recording;
     struct extents extents;
@@ -70,7 +74,7 @@ static void step(struct array_link *link, const struct setting *s, const struct 
     options.setting.backend = &cutting;
     options.ops = &recording;
     options.choice = *choice;
-    options.choice.microbatch = choice->microbatch ? choice->microbatch : ROWS;
+    options.choice.microbatch = choice->microbatch ? choice->microbatch : part_rows;
     options.setting.goal.precision = precision;
     setting_step_whole(link, s, &options);
     plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
@@ -141,7 +145,7 @@ TEST(a_tile_on_cuda_is_as_large_as_can_be)
 TEST_EACH(units_one_by_one_add_up_the_gradient_in_fp32, 2)
 {
     const struct plan_choice on_device = {.microbatch = 4, .n_weight_buffers = 1 + (uint32_t)_i};
-    const struct cut cut = {100, PLAN_CUDA_HEAD_PAD, true};
+    const struct cut cut = {100, PLAN_CUDA_HEAD_PAD, true, 1};
     struct plan_choice on_host = on_device;
     struct array_link device, stashed;
     struct setting s;
@@ -242,6 +246,65 @@ TEST_EACH(no_place_of_a_capped_head_changes_a_bit, NUMBER_TYPES)
     ck_assert(setting_same_bits(first.gradient, other.gradient, s.model.segment_n));
     ck_assert(first.losses[0] == other.losses[0]);
     array_link_free(&plain), array_link_free(&first), array_link_free(&other);
+    setting_close(&s);
+}
+
+static void write_biased(struct program *p, const struct model_config *c)
+{
+    family_gpt2.layers[1].write(p, c);
+    program_logit_bias(p, "lm_head.bias", c->vocabulary);
+}
+
+/* By hand: if the table is zero, logits are the bias b, so that the gradient of its element k is the sum over the labels
+ * that count, T, of (softmax(b)_k - [label = k]) / T. In units of 4,102 and 4,101 rows, in all places, and in two parts. */
+TEST_EACH(a_bias_is_added_to_the_logits_of_every_unit, 2 * NUMBER_TYPES)
+{
+    const enum number_type precision = (enum number_type)(_i / 2);
+    const struct cut cut = {200, PLAN_CUDA_HEAD_PAD, true, 1 + (uint32_t)_i % 2};
+    const struct family_layer layers[] = {family_gpt2.layers[0],
+                                          {MODEL_SINGLE, "ln_f", .write = write_biased},
+                                          {.name = NULL}};
+    struct family biasing = family_gpt2;
+    struct model_config biased = config;
+    double *want = calloc(VOCABULARY, sizeof *want), sum = 0, loss = 0;
+    struct array_link first, link;
+    struct setting s;
+
+    biasing.layers = layers, biased.family = &biasing;
+    setting_open(&s, &biased, ROWS, SEQ);
+    const struct model_unit *unit = &s.model.units[s.model.n_units - 1];
+    const struct model_piece *piece = &s.model.pieces[unit->first_piece + unit->n_pieces - 1];
+    const uint64_t at = unit->offset + piece->offset;
+    ck_assert_uint_eq(piece->n, VOCABULARY);
+    memset(s.weights, 0, (s.model.units[1].offset + s.model.units[1].n) * sizeof *s.weights);
+    for (uint32_t k = 0; k < VOCABULARY; k++) {
+        s.weights[at + k] = number_from_bf16(number_to_bf16(s.weights[at + k]));
+        sum += exp((double)s.weights[at + k]);
+    }
+    for (uint32_t i = 0; i < ROWS * SEQ; i++)
+        if (s.labels[i] < VOCABULARY) {
+            want[s.labels[i]] -= 1;
+            loss += log(sum) - (double)s.weights[at + s.labels[i]];
+        }
+    for (int i = 0; i < N_PLACES; i++) {
+        step(&link, &s, &places[i], precision, cut);
+        double got = 0;
+        for (uint32_t part = 0; part < cut.n_parts; part++)
+            got += link.losses[part];
+        ck_assert_double_eq_tol(got, loss, 1e-6 * loss);
+        for (uint32_t k = 0; k < VOCABULARY; k++)
+            ck_assert_double_eq_tol((double)link.gradient[at + k],
+                                    want[k] / (double)s.n_valid + exp((double)s.weights[at + k]) / sum,
+                                    precision == NUMBER_BF16 ? 0x1p-8 / (double)s.n_valid : 1e-7);
+        if (i == 0)
+            first = link;
+        else
+            ck_assert(setting_same_bits(first.gradient, link.gradient, s.model.segment_n));
+        if (i > 0)
+            array_link_free(&link);
+    }
+    array_link_free(&first);
+    free(want);
     setting_close(&s);
 }
 

@@ -1,5 +1,5 @@
-/* Whole models: planned, run forward and backward, and compared with the same models in double, tensor by tensor. BERT and
- * what Gemma 2 and 3 are but for windows are described here as a family's file would. */
+/* Whole models: planned, run forward and backward, and compared with the same models in double, tensor by tensor. What
+ * Gemma 2 and 3 are but for windows is described here as a family's file would. */
 #include "proto/model/decoder_family.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/reference.h"
@@ -32,47 +32,12 @@ enum {
 /* ---- the families ---- */
 
 static const struct program_dropout none = {0, 0};
-static const struct program_norm_options centred = {.epsilon = 1e-5f, .bias = true},
-                                         offset = {.epsilon = 1e-5f, .rms = true, .offset = true};
-static const struct program_linear_options biased = {.deviation = 0.02f, .bias = true, .out_in = true},
-                                           bare = {.deviation = 0.02f, .out_in = true};
-static const struct program_part full_qkv[] = {{"attention.self.query", WIDTH},
-                                               {"attention.self.key", WIDTH},
-                                               {"attention.self.value", WIDTH}},
-                                 grouped_qkv[] = {{"self_attn.q_proj", WIDTH},
+static const struct program_norm_options offset = {.epsilon = 1e-5f, .rms = true, .offset = true};
+static const struct program_linear_options bare = {.deviation = 0.02f, .out_in = true};
+static const struct program_part grouped_qkv[] = {{"self_attn.q_proj", WIDTH},
                                                   {"self_attn.k_proj", KV_WIDTH},
                                                   {"self_attn.v_proj", KV_WIDTH}},
                                  gate_up[] = {{"mlp.gate_proj", INNER}, {"mlp.up_proj", INNER}};
-
-static void write_embedding_norm(struct program *p, const struct model_config *c)
-{
-    (void)c;
-    program_end(p, program_norm(p, program_begin(p, WIDTH), "embeddings.LayerNorm", &centred));
-}
-
-/* BertLayer: norms after, and every query sees all keys. */
-static void write_encoder(struct program *p, const struct model_config *c)
-{
-    const struct program_attention_options attention = {.n_heads = HEADS, .full = true, .scale = 1 / sqrtf(HEAD)};
-    (void)c;
-
-    const int x = program_begin(p, WIDTH);
-    const int a = program_attention(p, program_linears(p, x, full_qkv, 3, &biased), &attention);
-    const int h = program_linear(p, a, "attention.output.dense", WIDTH, &biased);
-    const int n = program_norm(p, program_add(p, x, h, &none), "attention.output.LayerNorm", &centred);
-    const int g = program_activation(p, program_linear(p, n, "intermediate.dense", INNER, &biased), MODEL_GELU);
-    const int m = program_linear(p, g, "output.dense", WIDTH, &biased);
-    program_end(p, program_norm(p, program_add(p, n, m, &none), "output.LayerNorm", &centred));
-}
-
-/* BertPredictionHeadTransform: an activation that no linear map reads. */
-static void write_transform(struct program *p, const struct model_config *c)
-{
-    (void)c;
-    const int h = program_linear(p, program_begin(p, WIDTH), "cls.predictions.transform.dense", WIDTH, &biased);
-    const int g = program_activation(p, h, MODEL_GELU);
-    program_end(p, program_norm(p, g, "cls.predictions.transform.LayerNorm", &centred));
-}
 
 /* Gemma2DecoderLayer, with norms before and after, and Gemma 3's norms of heads. */
 static void write_gemma(struct program *p, const struct model_config *c)
@@ -102,21 +67,6 @@ static void write_offset(struct program *p, const struct model_config *c)
     program_end(p, program_norm(p, program_begin(p, WIDTH), "norm", &offset));
 }
 
-#define ROWS_OF(member) offsetof(struct model_config, member)
-
-static const struct family_table of_bert[] = {
-    {"embeddings.word_embeddings", MODEL_BY_TOKEN, .rows = ROWS_OF(vocabulary)},
-    {"embeddings.position_embeddings", MODEL_BY_POSITION, .rows = ROWS_OF(n_positions)},
-    {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .some = 2},
-    {0},
-};
-static const struct family_layer bert_layers[] = {
-    {MODEL_SINGLE, "embeddings.LayerNorm", .write = write_embedding_norm},
-    {MODEL_BLOCK, "encoder.layer.%u", .write = write_encoder},
-    {MODEL_SINGLE, "cls.predictions.transform", true, write_transform},
-    {0},
-};
-
 static const struct family_layer gemma_layers[] = {
     {MODEL_BLOCK, "layers.%u", .write = write_gemma},
     {MODEL_SINGLE, "norm", .write = write_offset},
@@ -128,13 +78,6 @@ static int accept(const struct model_config *c, struct error *err)
     (void)c, (void)err;
     return 0;
 }
-
-static const struct family bert = {.model_type = "bert",
-                                   .prefix = "bert.",
-                                   .tables = of_bert,
-                                   .layers = bert_layers,
-                                   .logits = "cls.predictions.decoder",
-                                   .check = accept};
 
 static float scale_embedding(const struct model_config *c)
 {
@@ -194,11 +137,35 @@ static const char *const decoders[] = {
     "'model_type': 'mistral', 'sliding_window': 3",
     "'model_type': 'llama'",
 };
-enum { MIXED = COUNT(decoders) - 1, BERT, GEMMA, MODELS };
+enum { MIXED = COUNT(decoders) - 1, GEMMA, BERT, ROBERTA, MODELS };
+
+static void parse(struct model_config *config, char *text)
+{
+    struct error err;
+
+    for (char *c = text; *c; c++)
+        *c = *c == '\'' ? '"' : *c;
+    ck_assert_msg(model_config_parse(config, text, strlen(text), &err) == 0, "%s", err.text);
+}
+
+/* Tied always. */
+static struct model_config encoder_config_of(const char *type)
+{
+    struct model_config config;
+    char text[600];
+
+    snprintf(text, sizeof text,
+             "{'model_type': '%s', 'num_hidden_layers': %d, 'num_attention_heads': %d, 'hidden_size': %d, "
+             "'intermediate_size': %d, 'max_position_embeddings': %d, 'vocab_size': %d, 'layer_norm_eps': 1e-5, "
+             "'hidden_dropout_prob': 0, 'attention_probs_dropout_prob': 0}",
+             type, BLOCKS, HEADS, WIDTH, INNER, POSITIONS, VOCABULARY);
+    parse(&config, text);
+    return config;
+}
 
 static struct model_config config_of(int which, bool tied)
 {
-    struct model_config config = {.family = &bert,
+    struct model_config config = {.family = &gemma,
                                   .n_layers = BLOCKS,
                                   .n_heads = HEADS,
                                   .width = WIDTH,
@@ -208,11 +175,10 @@ static struct model_config config_of(int which, bool tied)
                                   .tied = tied,
                                   .initializer_range = 0.02f};
     char text[600];
-    struct error err;
 
-    if (which == GEMMA)
-        config.family = &gemma;
     if (which >= BERT)
+        return encoder_config_of(which == BERT ? "bert" : "roberta");
+    if (which == GEMMA)
         return config;
     snprintf(text, sizeof text,
              "{%s, 'num_hidden_layers': %d, 'num_attention_heads': %d, 'num_key_value_heads': %d, 'head_dim': %d, "
@@ -220,9 +186,7 @@ static struct model_config config_of(int which, bool tied)
              "'rms_norm_eps': 1e-5, 'tie_word_embeddings': %s}",
              decoders[which], BLOCKS, HEADS, KV_HEADS, HEAD, WIDTH, INNER, POSITIONS, VOCABULARY,
              tied ? "true" : "false");
-    for (char *c = text; *c; c++)
-        *c = *c == '\'' ? '"' : *c;
-    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    parse(&config, text);
     config.family = which == MIXED ? &mixed : config.family;
     return config;
 }
@@ -434,7 +398,10 @@ static void encoder_row(struct row *r, const uint32_t *ids)
     const double *tokens = tensor(r, "embeddings.word_embeddings", ".weight");
     const double *positions = tensor(r, "embeddings.position_embeddings", ".weight");
     const double *segments = tensor(r, "embeddings.token_type_embeddings", ".weight");
+    const bool roberta = strcmp(r->ref->model->config.family->model_type, "roberta") == 0;
 
+    if (roberta)
+        positions += 2 * WIDTH; /* padding's id is 1 */
     for (unsigned i = 0; i < SEQ * WIDTH; i++)
         r->y[i] = tokens[ids[i / WIDTH] * WIDTH + i % WIDTH] + positions[i] + segments[i % WIDTH];
     norm(r, r->x, r->y, "embeddings.LayerNorm");
@@ -454,9 +421,9 @@ static void encoder_row(struct row *r, const uint32_t *ids)
         norm(r, r->x, r->y, "output.LayerNorm");
     }
     r->layer[0] = 0;
-    linear(r, r->qkv, WIDTH, r->x, "cls.predictions.transform.dense", WIDTH, WIDTH);
+    linear(r, r->qkv, WIDTH, r->x, roberta ? "lm_head.dense" : "cls.predictions.transform.dense", WIDTH, WIDTH);
     gelu(r->qkv, SEQ * WIDTH);
-    norm(r, r->y, r->qkv, "cls.predictions.transform.LayerNorm");
+    norm(r, r->y, r->qkv, roberta ? "lm_head.layer_norm" : "cls.predictions.transform.LayerNorm");
 }
 
 /* The sum of -log p over all labels that count, of a setting. */
@@ -470,12 +437,15 @@ static double loss_of(const struct reference_gpt2 *ref, const void *batch)
         struct row r = {.ref = ref};
         const double *table =
             c->tied ? ref->tensors[ref->model->embedding.tables[0].tensor] : tensor(&r, c->family->logits, ".weight");
-        (c->family == &bert ? encoder_row : is_gemma(&r) ? gemma_row : decoder_row)(&r, s->ids + row * SEQ);
+        (c->family->masked ? encoder_row : is_gemma(&r) ? gemma_row : decoder_row)(&r, s->ids + row * SEQ);
+        const double *bias = tensor(&r, c->family->prefix[0] == 'b' ? "cls.predictions" : "lm_head", ".bias");
         for (uint32_t t = 0; t < SEQ; t++) {
             const uint32_t label = s->labels[row * SEQ + t];
             double logits[VOCABULARY] = {0}, sum = 0;
             for (int i = 0; i < VOCABULARY * WIDTH; i++)
                 logits[i / WIDTH] += r.y[t * WIDTH + (unsigned)i % WIDTH] * table[i];
+            for (int i = 0; i < VOCABULARY && bias; i++)
+                logits[i] += bias[i];
             for (int i = 0; i < VOCABULARY && is_gemma(&r); i++)
                 logits[i] = 1.5 * tanh(logits[i] / 1.5);
             for (int i = 0; i < VOCABULARY; i++)

@@ -1,0 +1,135 @@
+#include "proto/model/encoder_family.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *const encoder_positions[] = {"absolute", NULL};
+
+/* Keys of other heads, and what old files say of the pooler. */
+const char *const encoder_harmless[] = {"classifier_dropout", "directionality", "pooler_*", NULL};
+const char *const encoder_unsupported[] = {"add_cross_attention", "cross_attention_hidden_size", NULL};
+
+void encoder_begin_positions(struct model_config *c, uint32_t row)
+{
+    struct encoder_config *e = &c->encoder;
+
+    e->first_row = row < e->n_rows ? row : e->n_rows;
+    c->n_positions = e->n_rows - e->first_row;
+}
+
+int encoder_check(const struct model_config *c, struct error *err)
+{
+    if (c->width % c->n_heads != 0)
+        return error_set(err, -EINVAL, "hidden_size is %u: it must be a multiple of num_attention_heads, which is %u",
+                         c->width, c->n_heads);
+    if (c->n_positions == 0)
+        return error_set(
+            err, -EINVAL,
+            "max_position_embeddings is %u: positions begin at pad_token_id + 1, so it must be at least %u",
+            c->encoder.n_rows, c->encoder.pad < UINT32_MAX - 1 ? c->encoder.pad + 2 : UINT32_MAX);
+    if (c->encoder.is_decoder)
+        return error_set(err, -EINVAL,
+                         "is_decoder is true: this is not supported, it must be false, as every token sees all others");
+    if (!c->tied)
+        return error_set(err, -EINVAL, "tie_word_embeddings is false: this is not supported for %s, it must be true",
+                         c->family->model_type);
+    return 0;
+}
+
+/* Positions; layers that other heads read; and the copy of a bias that is tied as the table is. */
+bool encoder_is_mask(const char *name)
+{
+    static const char *const others[] = {"embeddings.position_ids",      "embeddings.token_type_ids",
+                                         "pooler.dense.weight",          "pooler.dense.bias",
+                                         "cls.seq_relationship.weight",  "cls.seq_relationship.bias",
+                                         "cls.predictions.decoder.bias", "lm_head.decoder.bias"};
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(name, others[i]) == 0)
+            return true;
+    return false;
+}
+
+bool encoder_old_name(char *out, size_t size, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    const size_t n = dot ? (size_t)(dot - name) : 0;
+    static const char norm[] = "LayerNorm";
+
+    if (n < sizeof norm - 1 || strncmp(dot - (sizeof norm - 1), norm, sizeof norm - 1) != 0)
+        return false;
+    snprintf(out, size, "%.*s.%s", (int)n, name, strcmp(dot, ".weight") == 0 ? "gamma" : "beta");
+    return true;
+}
+
+static struct program_norm_options norm_of(const struct model_config *c)
+{
+    return (struct program_norm_options){.epsilon = c->norm_epsilon, .bias = true};
+}
+
+static struct program_linear_options linear_of(const struct model_config *c)
+{
+    return (struct program_linear_options){.deviation = c->initializer_range, .bias = true, .out_in = true};
+}
+
+static struct program_dropout dropout_of(const struct model_config *c, enum random_site site)
+{
+    return (struct program_dropout){c->encoder.dropout_hidden, site};
+}
+
+void encoder_write_embedding(struct program *p, const struct model_config *c)
+{
+    const struct program_norm_options norm = norm_of(c);
+    const struct program_dropout dropout = dropout_of(c, RANDOM_DROPOUT_EMBEDDING);
+    const int x = program_begin(p, c->width);
+
+    program_end(p, program_drop(p, program_norm(p, x, "embeddings.LayerNorm", &norm), &dropout));
+}
+
+/* Norms after: r = norm(x + attention(x)), y = norm(r + mlp(r)). */
+void encoder_write_block(struct program *p, const struct model_config *c)
+{
+    const struct program_norm_options norm = norm_of(c);
+    const struct program_linear_options linear = linear_of(c);
+    const struct program_part qkv[] = {{"attention.self.query", c->width},
+                                       {"attention.self.key", c->width},
+                                       {"attention.self.value", c->width}};
+    const struct program_attention_options attention = {
+        .n_heads = c->n_heads,
+        .full = true,
+        .scale = 1 / sqrtf((float)(c->width / c->n_heads)),
+        .dropout = {c->encoder.dropout_attention, RANDOM_DROPOUT_ATTENTION},
+    };
+    const struct program_dropout after_attention = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    const struct program_dropout after_mlp = dropout_of(c, RANDOM_DROPOUT_RESIDUAL_MLP);
+
+    const int x = program_begin(p, c->width);
+    const int a = program_attention(p, program_linears(p, x, qkv, 3, &linear), &attention);
+    const int h = program_linear(p, a, "attention.output.dense", c->width, &linear);
+    const int r = program_norm(p, program_add(p, x, h, &after_attention), "attention.output.LayerNorm", &norm);
+    const int u = program_linear(p, r, "intermediate.dense", c->inner_width, &linear);
+    const int m = program_linear(p, program_activation(p, u, c->activation), "output.dense", c->width, &linear);
+    program_end(p, program_norm(p, program_add(p, r, m, &after_mlp), "output.LayerNorm", &norm));
+}
+
+void encoder_write_head(struct program *p, const struct model_config *c, const struct encoder_head *names,
+                        enum model_activation activation)
+{
+    const struct program_norm_options norm = norm_of(c);
+    const struct program_linear_options linear = linear_of(c);
+    const int x = program_begin(p, c->width);
+    const int g = program_activation(p, program_linear(p, x, names->dense, c->width, &linear), activation);
+
+    program_end(p, program_norm(p, g, names->norm, &norm));
+    program_logit_bias(p, names->bias, c->vocabulary);
+}
+
+const struct family_table encoder_tables[] = {
+    {"embeddings.word_embeddings", MODEL_BY_TOKEN, .rows = ENCODER_AT(vocabulary)},
+    {"embeddings.position_embeddings", MODEL_BY_POSITION, .rows = ENCODER_AT(encoder.n_rows),
+     .first = ENCODER_AT(encoder.first_row)},
+    {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .rows = ENCODER_AT(encoder.n_segments)},
+    {0},
+};

@@ -1,0 +1,72 @@
+/* proto/model/encoder_family.h - for the files of families that followed BERT: what their models have in common.
+ *
+ * The sum of three embeddings is normed; a block has its norms after attention and MLP, and every token sees all others;
+ * a dense layer, its activation and a norm come before the head, whose logits have a bias. A family's file names the layer
+ * before the head, and says where positions begin. */
+#ifndef PROTO_MODEL_ENCODER_FAMILY_H
+#define PROTO_MODEL_ENCODER_FAMILY_H
+
+#include "proto/model/family.h"
+
+#include <stddef.h>
+
+/* For struct family. */
+int encoder_check(const struct model_config *config, struct error *err);
+bool encoder_is_mask(const char *name);
+extern const struct family_table encoder_tables[];
+extern const char *const encoder_harmless[], *const encoder_unsupported[];
+
+/* For struct family_layer. */
+void encoder_write_embedding(struct program *program, const struct model_config *config);
+void encoder_write_block(struct program *program, const struct model_config *config);
+
+/* Names of the layer before the head. */
+struct encoder_head {
+    const char *dense, *norm, *bias;
+};
+void encoder_write_head(struct program *program, const struct model_config *config, const struct encoder_head *names,
+                        enum model_activation activation);
+
+/* Sets the number of positions, of which the first has this row. For a family's `complete`. */
+void encoder_begin_positions(struct model_config *config, uint32_t row);
+
+#define ENCODER_AT(member) offsetof(struct model_config, member)
+
+/* Lines for a family's list of keys. */
+#define ENCODER_KEYS                                                                                                   \
+    {"hidden_size", FAMILY_COUNT, .offset = ENCODER_AT(width), .required = true, .most = 65536},                       \
+        {"num_hidden_layers", FAMILY_COUNT, .offset = ENCODER_AT(n_layers), .required = true, .most = 4096},           \
+        {"num_attention_heads", FAMILY_COUNT, .offset = ENCODER_AT(n_heads), .required = true, .most = 65536},         \
+        {"intermediate_size", FAMILY_COUNT, .offset = ENCODER_AT(inner_width), .required = true, .most = 1 << 20},     \
+        {"max_position_embeddings", FAMILY_COUNT, .offset = ENCODER_AT(encoder.n_rows), .most = 1 << 24},              \
+        {"type_vocab_size", FAMILY_COUNT, .offset = ENCODER_AT(encoder.n_segments), .most = 65536},                    \
+        {"vocab_size", FAMILY_COUNT, .offset = ENCODER_AT(vocabulary), .required = true, .most = 1 << 24},             \
+        {"hidden_act", FAMILY_ACTIVATION, .offset = ENCODER_AT(activation)},                                           \
+        {"layer_norm_eps", FAMILY_REAL, .offset = ENCODER_AT(norm_epsilon), .range = FAMILY_EPSILON},                  \
+        {"initializer_range", FAMILY_REAL, .offset = ENCODER_AT(initializer_range), .range = FAMILY_FRACTION},         \
+        {"hidden_dropout_prob", FAMILY_REAL, .offset = ENCODER_AT(encoder.dropout_hidden),                             \
+         .range = FAMILY_PROBABILITY},                                                                                 \
+        {"attention_probs_dropout_prob", FAMILY_REAL, .offset = ENCODER_AT(encoder.dropout_attention),                 \
+         .range = FAMILY_PROBABILITY},                                                                                 \
+        {"position_embedding_type", FAMILY_WORD, .offset = ENCODER_AT(encoder.positions), .words = encoder_positions}, \
+        {"tie_word_embeddings", FAMILY_SWITCH, .offset = ENCODER_AT(tied)},                                            \
+    {                                                                                                                  \
+        "is_decoder", FAMILY_SWITCH, .offset = ENCODER_AT(encoder.is_decoder)                                          \
+    }
+
+extern const char *const encoder_positions[];
+
+/* Defaults of transformers. */
+#define ENCODER_DEFAULTS                                                                                               \
+    .activation = MODEL_GELU, .tied = true, .norm_epsilon = 1e-12f, .initializer_range = 0.02f,                        \
+    .encoder = {.n_segments = 2, .n_rows = 512, .pad = 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}
+
+/* What a family of these has in common with the others, for its struct family. */
+#define ENCODER_PARTS                                                                                                  \
+    .harmless = encoder_harmless, .unsupported = encoder_unsupported, .check = encoder_check, .masked = true,          \
+    .tables = encoder_tables, .is_mask = encoder_is_mask, .old_name = encoder_old_name
+
+/* Old files name a norm's tensors gamma and beta. */
+bool encoder_old_name(char *out, size_t size, const char *name);
+
+#endif

@@ -1,0 +1,39 @@
+/* BERT (Devlin et al., arXiv:1810.04805), tensors named and laid out as in Hugging Face's BertForMaskedLM. */
+#include "proto/model/encoder_family.h"
+
+static const char *const architectures[] = {"BertForMaskedLM", NULL};
+
+static const struct family_key keys[] = {ENCODER_KEYS, {0}};
+
+static void complete(struct model_config *c)
+{
+    encoder_begin_positions(c, 0);
+}
+
+static void write_head(struct program *p, const struct model_config *c)
+{
+    static const struct encoder_head names = {"cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
+                                              "cls.predictions.bias"};
+
+    encoder_write_head(p, c, &names, c->activation);
+}
+
+static const struct family_layer layers[] = {
+    {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
+    {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
+    {MODEL_SINGLE, "cls.predictions", .bare = true, .write = write_head},
+    {0},
+};
+
+const struct family family_bert = {
+    .model_type = "bert",
+    .architectures = architectures,
+    .keys = keys,
+    .defaults = {.family = &family_bert, ENCODER_DEFAULTS},
+    .end_token = FAMILY_NO_TOKEN,
+    .complete = complete,
+    .prefix = "bert.",
+    .layers = layers,
+    .logits = "cls.predictions.decoder",
+    ENCODER_PARTS,
+};

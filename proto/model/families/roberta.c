@@ -1,0 +1,44 @@
+/* RoBERTa (Liu et al., arXiv:1907.11692), tensors named and laid out as in Hugging Face's RobertaForMaskedLM: BERT's
+ * layers, with positions that begin after that of padding. */
+#include "proto/model/encoder_family.h"
+
+static const char *const architectures[] = {"RobertaForMaskedLM", NULL};
+
+static const struct family_key keys[] = {
+    ENCODER_KEYS,
+    {"pad_token_id", FAMILY_COUNT, .offset = ENCODER_AT(encoder.pad)},
+    {0},
+};
+
+static void complete(struct model_config *c)
+{
+    encoder_begin_positions(c, c->encoder.pad < UINT32_MAX ? c->encoder.pad + 1 : UINT32_MAX);
+}
+
+/* The activation is not the config's. */
+static void write_head(struct program *p, const struct model_config *c)
+{
+    static const struct encoder_head names = {"lm_head.dense", "lm_head.layer_norm", "lm_head.bias"};
+
+    encoder_write_head(p, c, &names, MODEL_GELU);
+}
+
+static const struct family_layer layers[] = {
+    {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
+    {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
+    {MODEL_SINGLE, "lm_head", .bare = true, .write = write_head},
+    {0},
+};
+
+const struct family family_roberta = {
+    .model_type = "roberta",
+    .architectures = architectures,
+    .keys = keys,
+    .defaults = {.family = &family_roberta, ENCODER_DEFAULTS},
+    .end_token = 2,
+    .complete = complete,
+    .prefix = "roberta.",
+    .layers = layers,
+    .logits = "lm_head.decoder",
+    ENCODER_PARTS,
+};
