@@ -39,7 +39,7 @@ void encoder_begin_positions(struct model_config *config, uint32_t row);
         {"num_attention_heads", FAMILY_COUNT, .offset = ENCODER_AT(n_heads), .required = true, .most = 65536},         \
         {"intermediate_size", FAMILY_COUNT, .offset = ENCODER_AT(inner_width), .required = true, .most = 1 << 20},     \
         {"max_position_embeddings", FAMILY_COUNT, .offset = ENCODER_AT(encoder.n_rows), .most = 1 << 24},              \
-        {"type_vocab_size", FAMILY_COUNT, .offset = ENCODER_AT(encoder.n_segments), .most = 65536},                    \
+        {"type_vocab_size", FAMILY_COUNT, .offset = ENCODER_AT(encoder.n_segments), .most = 16},                       \
         {"vocab_size", FAMILY_COUNT, .offset = ENCODER_AT(vocabulary), .required = true, .most = 1 << 24},             \
         {"hidden_act", FAMILY_ACTIVATION, .offset = ENCODER_AT(activation)},                                           \
         {"layer_norm_eps", FAMILY_REAL, .offset = ENCODER_AT(norm_epsilon), .range = FAMILY_EPSILON},                  \

@@ -1,5 +1,6 @@
 #include "tests/kit/device/setting.h"
 
+#include "proto/model/family.h"
 #include "proto/plan/units.h"
 #include "proto/wire/message.h"
 #include "tests/kit/device/backend.h"
@@ -66,25 +67,46 @@ uint32_t setting_below(uint64_t *state, uint32_t n)
     return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
 }
 
+/* The same sizes, of BERT or RoBERTa. */
+static struct model_config encoder_of(struct model_config c, uint64_t *state)
+{
+    const uint32_t first = setting_below(state, 2) ? 2 : 0;
+    const struct gpt2_config gpt2 = c.gpt2;
+    const struct family *const *family = model_families;
+
+    while (strcmp((*family)->model_type, first ? "roberta" : "bert") != 0)
+        family++;
+    c.family = *family;
+    c.tied = true;
+    c.encoder = (struct encoder_config){.n_segments = 1 + setting_below(state, 2),
+                                        .n_rows = first + c.n_positions,
+                                        .first_row = first,
+                                        .dropout_attention = gpt2.dropout_attention,
+                                        .dropout_hidden = gpt2.dropout_residual};
+    return c;
+}
+
 struct model_config setting_random_config(uint64_t *state)
 {
     const uint32_t heads = 1 + setting_below(state, 3);
     const bool cut = setting_below(state, 2) && !backend_get()->simulated, drops = setting_below(state, 3) == 0;
+    const struct model_config c = {.family = &family_gpt2,
+                                   .n_layers = 1 + setting_below(state, 4),
+                                   .n_heads = heads,
+                                   .width = heads * (1 + setting_below(state, cut ? 3 : 8)),
+                                   .inner_width = 1 + setting_below(state, 40),
+                                   .n_positions = 12,
+                                   .vocabulary =
+                                       cut ? 8193 + setting_below(state, 10000) : 2 + setting_below(state, 60),
+                                   .activation = (enum model_activation)setting_below(state, 3),
+                                   .tied = setting_below(state, 2),
+                                   .gpt2.scale_attention = true,
+                                   .norm_epsilon = 1e-5f,
+                                   .gpt2.dropout_attention = drops ? 0.1f : 0,
+                                   .gpt2.dropout_embedding = drops ? 0.2f : 0,
+                                   .gpt2.dropout_residual = drops ? 0.3f : 0};
 
-    return (struct model_config){.family = &family_gpt2,
-                                 .n_layers = 1 + setting_below(state, 4),
-                                 .n_heads = heads,
-                                 .width = heads * (1 + setting_below(state, cut ? 3 : 8)),
-                                 .inner_width = 1 + setting_below(state, 40),
-                                 .n_positions = 12,
-                                 .vocabulary = cut ? 8193 + setting_below(state, 10000) : 2 + setting_below(state, 60),
-                                 .activation = (enum model_activation)setting_below(state, 3),
-                                 .tied = setting_below(state, 2),
-                                 .gpt2.scale_attention = true,
-                                 .norm_epsilon = 1e-5f,
-                                 .gpt2.dropout_attention = drops ? 0.1f : 0,
-                                 .gpt2.dropout_embedding = drops ? 0.2f : 0,
-                                 .gpt2.dropout_residual = drops ? 0.3f : 0};
+    return setting_below(state, 3) == 0 ? encoder_of(c, state) : c;
 }
 
 void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state)

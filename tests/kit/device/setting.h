@@ -37,7 +37,8 @@ double setting_random(uint64_t *state);
 /* 0 .. n-1. */
 uint32_t setting_below(uint64_t *state, uint32_t n);
 
-/* Small, every second one with a vocabulary that is cut into two or three units; of 12 positions. */
+/* Small, every second one with a vocabulary that is cut into two or three units; of 12 positions; of GPT-2, or every third
+ * one of BERT or RoBERTa. */
 struct model_config setting_random_config(uint64_t *state);
 
 /* All but the microbatch, at random. */

@@ -120,9 +120,11 @@ TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
 #define DECODER(type)                                                                                                  \
     "{'model_type': '" type "', 'hidden_size': 96, 'num_attention_heads': 4, 'num_hidden_layers': 3, "                 \
     "'intermediate_size': 150, 'vocab_size': 211"
-#define LLAMA DECODER("llama")
-#define QWEN2 DECODER("qwen2")
-#define QWEN3 DECODER("qwen3")
+#define BERT    DECODER("bert")
+#define ROBERTA DECODER("roberta")
+#define LLAMA   DECODER("llama")
+#define QWEN2   DECODER("qwen2")
+#define QWEN3   DECODER("qwen3")
 #define GEMMA3                                                                                                         \
     "{'model_type': 'gemma3_text', 'hidden_size': 96, 'num_attention_heads': 8, 'num_hidden_layers': 6, "              \
     "'intermediate_size': 150, 'vocab_size': 211"
@@ -226,6 +228,29 @@ static const struct {
      "final_logit_softcapping is 30.0: this key is unknown, and it may change the mathematics"},
     {GEMMA ", 'hidden_activation': 1}",
      "hidden_activation is 1: it must be gelu_new, gelu_pytorch_tanh, gelu, relu or silu"},
+    /* An encoder's. */
+    {"{'model_type': 'bert', 'hidden_size': 96, 'num_attention_heads': 5, 'num_hidden_layers': 3, "
+     "'intermediate_size': 150, 'vocab_size': 211}",
+     "hidden_size is 96: it must be a multiple of num_attention_heads, which is 5"},
+    {BERT ", 'position_embedding_type': 'relative_key'}",
+     "position_embedding_type is 'relative_key': it must be absolute"},
+    {BERT ", 'is_decoder': true}",
+     "is_decoder is true: this is not supported, it must be false, as every token sees all others"},
+    {BERT ", 'add_cross_attention': true}",
+     "add_cross_attention is true: this is not supported, it must be off (null or false)"},
+    {BERT ", 'tie_word_embeddings': false}",
+     "tie_word_embeddings is false: this is not supported for bert, it must be true"},
+    {BERT ", 'hidden_dropout_prob': 1}", "hidden_dropout_prob is 1: it must be at least 0 and less than 1"},
+    {BERT ", 'attention_probs_dropout_prob': -1}",
+     "attention_probs_dropout_prob is -1: it must be at least 0 and less than 1"},
+    {BERT ", 'layer_norm_eps': 0}", "layer_norm_eps is 0: it must be greater than 0 and at most 1"},
+    {BERT ", 'type_vocab_size': 0}", "type_vocab_size is 0: it must be from 1 to 16"},
+    {BERT ", 'architectures': ['BertModel']}", "architectures is ['BertModel']: only BertForMaskedLM can be trained"},
+    {ROBERTA ", 'max_position_embeddings': 2}",
+     "max_position_embeddings is 2: positions begin at pad_token_id + 1, so it must be at least 3"},
+    {ROBERTA ", 'max_position_embeddings': 16, 'pad_token_id': 4294967295}",
+     "max_position_embeddings is 16: positions begin at pad_token_id + 1, so it must be at least 4294967295"},
+    {ROBERTA ", 'pad_token_id': null}", "pad_token_id is null: it must be a positive whole number"},
     /* Not a configuration. */
     {"[]", "not a JSON object, as a config.json must be"},
     {"{", "not JSON at line 1, column 1: string or '}' expected near end of file"},
@@ -397,6 +422,43 @@ TEST_EACH(gemma_s_numbers_are_those_of_transformers, COUNT(gemmas))
     ck_assert(c.decoder.head_width == 256 && c.decoder.n_kv_heads == 1 && c.decoder.norm_offset);
     ck_assert(!c.decoder.qkv_bias && !c.decoder.output_bias && c.decoder.rope.base == 10000);
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
+}
+
+/* As BertConfig and RobertaConfig of transformers 5.23 fill them in; and with keys of other heads and old files. */
+static const struct {
+    const char *text;
+    uint32_t n_positions;
+    struct encoder_config encoder;
+} encoders[] = {
+    {BERT "}", 512, {2, 512, 0, 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+    {BERT ", 'max_position_embeddings': 40, 'type_vocab_size': 1, 'hidden_dropout_prob': 0, 'pad_token_id': 7, "
+          "'attention_probs_dropout_prob': 0.25, 'position_embedding_type': 'absolute', 'is_decoder': false, "
+          "'classifier_dropout': null, 'pooler_fc_size': 768, 'directionality': 'bidi', 'use_cache': true, "
+          "'chunk_size_feed_forward': 0, 'gradient_checkpointing': false, 'architectures': ['BertForMaskedLM']}",
+     40,
+     {1, 40, 0, 1, .dropout_attention = 0.25f}},
+    {ROBERTA ", 'max_position_embeddings': 514, 'type_vocab_size': 1, 'bos_token_id': 0, 'eos_token_id': 2}",
+     512,
+     {1, 514, 2, 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+    {ROBERTA ", 'max_position_embeddings': 16, 'pad_token_id': 3}",
+     12,
+     {2, 16, 4, 3, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}},
+};
+
+TEST_EACH(an_encoder_s_numbers_are_those_of_transformers, COUNT(encoders))
+{
+    const struct encoder_config *want = &encoders[_i].encoder;
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, encoders[_i].text, &err) == 0, "%s", err.text);
+    ck_assert(c.activation == MODEL_GELU && c.tied && c.n_positions == encoders[_i].n_positions);
+    ck_assert(c.encoder.n_segments == want->n_segments && c.encoder.n_rows == want->n_rows);
+    ck_assert(c.encoder.first_row == want->first_row && c.encoder.pad == want->pad);
+    ck_assert_float_eq(c.encoder.dropout_attention, want->dropout_attention);
+    ck_assert_float_eq(c.encoder.dropout_hidden, want->dropout_hidden);
+    ck_assert_float_eq(c.norm_epsilon, 1e-12f);
+    ck_assert_float_eq(c.initializer_range, 0.02f);
 }
 
 TEST(every_truncation_of_a_file_is_refused_and_so_is_one_past_16_MiB_unread)
