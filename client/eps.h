@@ -425,13 +425,17 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
 
 /* Writes a model for other programs: config.json, tokenizer, generation settings, and weights, split into several files
  * above 4 GiB. out must not hold a model. fp16 and bf16 are rounded to nearest, ties to even; a number beyond their
- * range is refused. *written (may be NULL): the type of the weights in out. */
+ * range is refused. written may be NULL. */
 struct eps_export_options {
     const char *model, *connect; /* as in eps_eval_options */
     const char *out;
     enum eps_dtype dtype; /* default: the type in which the model came, also after training; fp32 if it had several */
 };
-int eps_export(enum eps_dtype *written, const struct eps_export_options *options, struct eps_error *error);
+struct eps_exported {
+    enum eps_dtype dtype; /* of the weights in out */
+    const char *loader;   /* the class of transformers that loads it: "AutoModelForCausalLM"; constant */
+};
+int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
 
 /* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
  * on_checked for each; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there is none. */

@@ -9,7 +9,7 @@ int command_export(int argc, char **argv)
     struct eps_export_options options = {0};
     static const char *const names[] = {
         [EPS_DTYPE_FP32] = "fp32", [EPS_DTYPE_FP16] = "fp16", [EPS_DTYPE_BF16] = "bf16"};
-    enum eps_dtype written;
+    struct eps_exported written;
     unsigned type = 0;
     const struct argument arguments[] = {
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
@@ -36,7 +36,7 @@ int command_export(int argc, char **argv)
     int rc = eps_export(&written, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);
-    printf("%s holds the model in %s. In Python: transformers.AutoModelForCausalLM.from_pretrained(\"%s\")\n",
-           options.out, names[written], options.out);
+    printf("%s holds the model in %s. In Python: transformers.%s.from_pretrained(\"%s\")\n", options.out,
+           names[written.dtype], written.loader, options.out);
     return 0;
 }

@@ -7,6 +7,7 @@
 #include "client/ask/forward.h"
 #include "client/run/checkpoints.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/family.h"
 #include "proto/model/output.h"
 
 #include <dirent.h>
@@ -177,7 +178,7 @@ static enum safetensors_type type_to_write(const struct export *e)
     return e->model.dtype;
 }
 
-int client_export(enum eps_dtype *written, const struct eps_export_options *options, uint64_t shard_bytes,
+int client_export(struct eps_exported *written, const struct eps_export_options *options, uint64_t shard_bytes,
                   struct error *err)
 {
     static const enum eps_dtype public[] = {
@@ -196,14 +197,15 @@ int client_export(enum eps_dtype *written, const struct eps_export_options *opti
     if (rc == 0)
         rc = write_out(&e, err);
     if (rc == 0 && written)
-        *written = public[e.type];
+        *written = (struct eps_exported){public[e.type], e.model.config.family->masked ? "AutoModelForMaskedLM"
+                                                                                       : "AutoModelForCausalLM"};
     if (e.directory_fd >= 0)
         close(e.directory_fd);
     client_model_close(&e.model);
     return rc;
 }
 
-int eps_export(enum eps_dtype *written, const struct eps_export_options *options, struct eps_error *error)
+int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error)
 {
     struct error err = {""};
     int rc = client_export(written, options, CLIENT_EXPORT_SHARD_BYTES, &err);

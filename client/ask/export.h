@@ -15,7 +15,7 @@
 #define CLIENT_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
 
 /* eps_export with another maximum file size. */
-int client_export(enum eps_dtype *written, const struct eps_export_options *options, uint64_t shard_bytes,
+int client_export(struct eps_exported *written, const struct eps_export_options *options, uint64_t shard_bytes,
                   struct error *err);
 
 /* Writes model.safetensors, flushed, in F32, F16 or BF16. If that would pass shard_bytes, writes

@@ -14,7 +14,7 @@ import warnings
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 said = []
@@ -25,8 +25,13 @@ class Listener(logging.Handler):
         said.append(record.getMessage())
 
 
+def kind_of(folder):
+    names = AutoConfig.from_pretrained(folder).architectures
+    return AutoModelForMaskedLM if names and names[0].endswith("ForMaskedLM") else AutoModelForCausalLM
+
+
 def load(folder):
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    model, info = kind_of(folder).from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[what]:
             sys.exit(f"{folder}: {what}: {sorted(info[what])}")
@@ -48,7 +53,7 @@ def main(saved, origin=None):
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         ours = load(saved)
-        as_said = AutoModelForCausalLM.from_pretrained(saved)
+        as_said = kind_of(saved).from_pretrained(saved)
     if said or [w for w in warned if issubclass(w.category, UserWarning)]:
         sys.exit(f"{saved}: transformers warns: {said} {[str(w.message) for w in warned]}")
     params = dict(ours.named_parameters())
