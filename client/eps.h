@@ -87,9 +87,10 @@ struct eps_train_options {
     const char *freeze;
     enum eps_order order;
 
-    /* Between files of text, and between texts of .jsonl. EPS_SEPARATOR_EOS: the tokenizer's end token, the default if
-     * it has one. EPS_SEPARATOR_NONE: nothing between files, a newline after each text of .jsonl. Either way, tokens
-     * that the tokenizer itself puts before and after a text (Llama 3's <|begin_of_text|>) are there. */
+    /* Between files of text, and between texts of .jsonl. EPS_SEPARATOR_EOS: the tokenizer's end token, or else the
+     * last one that it puts after each text (BERT's [SEP]); the default if it has either. EPS_SEPARATOR_NONE: nothing
+     * between files, a newline after each text of .jsonl. Either way, tokens that the tokenizer itself puts before and
+     * after a text (Llama 3's <|begin_of_text|>) are there. */
     enum eps_separator separator;
     uint64_t seed; /* below 2^63; UINT64_MAX: 0 */
 

@@ -206,13 +206,23 @@ static int check_file(struct check *c, struct client_data_file *file, struct err
     return rc;
 }
 
+/* Without an end token, the last that the tokenizer puts after each text separates them: BERT's [SEP]. */
+static uint32_t tokenizer_end(const struct client_tokenizer *tokenizer)
+{
+    const uint32_t end = client_tokenizer_end(tokenizer);
+    size_t n;
+    const uint32_t *ends = client_tokenizer_ends(tokenizer, &n);
+
+    return end == CLIENT_NO_TOKEN && n > 0 ? ends[n - 1] : end;
+}
+
 /* Finds the token between two documents; CLIENT_NO_TOKEN if there is none. */
 static int find_end_token(uint32_t *end, const struct client_data *data, const struct client_data_rules *rules,
                           struct error *err)
 {
     *end = CLIENT_NO_TOKEN;
     if (data->has_text && rules->tokenizer && rules->separator != EPS_SEPARATOR_NONE)
-        *end = client_tokenizer_end(rules->tokenizer);
+        *end = tokenizer_end(rules->tokenizer);
     if (data->has_text && rules->separator == EPS_SEPARATOR_EOS && *end == CLIENT_NO_TOKEN)
         return error_set(err, -EDOM,
                          "--separator eos: the model's tokenizer has no end token: choose --separator none");

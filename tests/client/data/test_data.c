@@ -559,7 +559,7 @@ static struct client_tokenizer *open_family(const char *name, const char *config
 }
 
 /* Llama 2 begins each text with <s>, id 1, and ends none: </s>, id 2, stands between two. BERT's [CLS] and [SEP], 2 and
- * 3, enclose each; where [SEP] is the end token, it is not repeated; [PAD], 0, would follow it. */
+ * 3, enclose each; where [SEP] is the end token, or there is none, it is not repeated; [PAD], 0, would follow it. */
 TEST(each_document_begins_and_ends_as_the_tokenizer_says)
 {
     static const struct {
@@ -568,6 +568,7 @@ TEST(each_document_begins_and_ends_as_the_tokenizer_says)
     } cases[] = {
         {"llama2", "{\"eos_token\": \"</s>\"}", 1, 1, {2}, 0, 0},
         {"bert", "{\"eos_token\": \"[SEP]\"}", 2, 1, {3}, 1, 3},
+        {"bert", "{}", 2, 1, {3}, 1, 3},
         {"bert", "{\"eos_token\": \"[PAD]\"}", 2, 2, {3, 0}, 1, 3},
     };
     const char *paths[] = {processes_put_text("1.jsonl", "{\"text\": \"a\"}\n{\"text\": \"a\"}\n"),
