@@ -321,6 +321,31 @@ struct client_windows client_windows_held_out(const struct client_data *data, ui
     return windows;
 }
 
+struct client_windows client_windows_masked(const struct client_data *data, uint64_t first, uint64_t n_tokens,
+                                            uint32_t seq, const struct client_masks *masks)
+{
+    struct client_windows windows = client_windows_of(data, first, n_tokens, seq);
+
+    windows.masks = masks;
+    windows.n = windows.of = n_tokens / seq;
+    return windows;
+}
+
+struct client_windows client_windows_masked_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
+                                                     uint32_t seq, uint64_t most_tokens,
+                                                     const struct client_masks *masks)
+{
+    struct client_windows windows = client_windows_masked(data, first, n_tokens, seq, masks);
+    const uint64_t most = most_tokens / seq > 0 ? most_tokens / seq : 1;
+
+    windows.evaluates = true;
+    if (windows.n > 0 && n_tokens % seq > 0)
+        windows.n = ++windows.of, windows.last = (uint32_t)(n_tokens % seq);
+    if (most_tokens > 0 && most < windows.n)
+        windows.n = most;
+    return windows;
+}
+
 /* The stream's window that is window k of these. */
 static uint64_t stream_window(const struct client_windows *windows, uint64_t k)
 {
@@ -349,13 +374,29 @@ uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t fi
     return tokens;
 }
 
-int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
+/* All of a row is read by each of its tokens, so no window is padded: the last one begins earlier. */
+static int read_masked(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
+                       struct error *err)
+{
+    const uint32_t seq = windows->seq, known = seq - window_length(windows, k);
+    const uint64_t window = stream_window(windows, k);
+    const int rc = client_data_read(windows->data, ids, windows->first + window * seq - known, seq, err);
+
+    if (!rc)
+        client_masks_draw(windows->masks, ids, labels, known, seq, windows->evaluates,
+                          windows->evaluates ? window : row);
+    return rc;
+}
+
+int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
                         struct error *err)
 {
     const uint64_t first = windows->first + stream_window(windows, k) * windows->stride;
     const uint32_t n = window_length(windows, k), overlap = window_overlap(windows, k);
 
     assert(k < windows->n);
+    if (windows->masks)
+        return read_masked(windows, ids, labels, k, row, err);
     int rc = client_data_read(windows->data, ids, first, n, err);
     if (rc)
         return rc;

@@ -11,11 +11,12 @@
  * needed. That takes no memory, and next to no time compared with a step.
  *
  * A stream of T tokens gives floor((T-1)/seq) windows. Window k reads tokens k*seq .. k*seq+seq-1 and predicts each
- * one's successor. */
+ * one's successor; or masked tokens are predicted (client/data/masks.h). */
 #ifndef CLIENT_DATA_DATA_H
 #define CLIENT_DATA_DATA_H
 
 #include "client/daemon/link.h"
+#include "client/data/masks.h"
 #include "client/data/npy.h"
 #include "client/eps.h"
 #include "proto/base/error.h"
@@ -88,8 +89,10 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
 
 /* A range of the stream as windows. */
 struct client_windows {
-    const struct client_data *data; /* borrowed */
-    uint64_t first;                 /* first token */
+    const struct client_data *data;   /* borrowed */
+    const struct client_masks *masks; /* borrowed; NULL: each token predicts its successor */
+    bool evaluates;                   /* a window always has the same masks; else each row of a run has its own */
+    uint64_t first;                   /* first token */
     uint32_t seq;
     /* Tokens from a window to the next. Fewer than seq: windows overlap, and each predicts the tokens that none before it
      * does. */
@@ -107,13 +110,22 @@ struct client_windows client_windows_of(const struct client_data *data, uint64_t
 struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
                                               uint32_t seq, uint32_t stride, uint64_t most_tokens);
 
-/* Number of tokens that windows first .. first+n-1 predict. */
+/* Windows whose masked tokens are predicted. There is no successor, so T tokens give floor(T/seq). */
+struct client_windows client_windows_masked(const struct client_data *data, uint64_t first, uint64_t n_tokens,
+                                            uint32_t seq, const struct client_masks *masks);
+
+/* The same for evaluation, with most_tokens as above. Tokens beyond the last whole window are covered by another window,
+ * which ends with them; its other tokens are not masked again. */
+struct client_windows client_windows_masked_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
+                                                     uint32_t seq, uint64_t most_tokens,
+                                                     const struct client_masks *masks);
+
+/* Number of tokens that windows first .. first+n-1 predict; with masks, of those that they may predict. */
 uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n);
 
-/* Reads ids (seq) and labels (seq) of window k. A short window is padded with id 0, and what it does not
- * predict has the label MESSAGE_NO_LABEL. Errors
- * as client_data_read. */
-int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
+/* Reads ids (seq) and labels (seq) of window k, as row `row` of the run, on which masks may depend. A short window is
+ * padded with id 0, and what it does not predict has the label MESSAGE_NO_LABEL. Errors as client_data_read. */
+int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
                         struct error *err);
 
 /* Returns the window for row `row` of the run; row is step * batch + i, and n >= 1. Sequential order: row modulo n.

@@ -96,12 +96,22 @@ void client_job_free(struct client_job *job)
 }
 
 int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
-                   uint64_t k, struct error *err)
+                   uint64_t k, uint64_t run_row, struct error *err)
 {
     uint32_t *ids = buffer_ids(job, buffer), *labels = ids + (size_t)job->batch * job->seq;
     const size_t at = (size_t)row * job->seq;
 
-    return client_windows_read(windows, ids + at, labels + at, k, err);
+    return client_windows_read(windows, ids + at, labels + at, k, run_row, err);
+}
+
+uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32_t n_rows)
+{
+    const uint32_t *labels = buffer_ids(job, buffer) + (size_t)job->batch * job->seq;
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < (size_t)n_rows * job->seq; i++)
+        n += labels[i] != MESSAGE_NO_LABEL;
+    return n;
 }
 
 static void tell(const struct client_job *job, uint64_t n_windows, const struct client_windows *windows)
@@ -126,7 +136,7 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         struct message m = {.kind = MESSAGE_EVALUATE, .evaluate = {.buffer = buffer, .n_rows = n_rows}};
         int rc = 0;
         for (uint32_t row = 0; !rc && row < n_rows; row++)
-            rc = client_job_put(job, buffer, row, windows, first + row, err);
+            rc = client_job_put(job, buffer, row, windows, first + row, 0, err);
         if (rc)
             return rc;
         client_link_send(job->link, &m);
@@ -138,10 +148,12 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
                              "the model's loss is %s: its weights are damaged, or its training has diverged",
                              isnan(m.evaluated.sum) ? "not a number" : "infinite");
         sum += m.evaluated.sum;
-        *n_tokens += client_windows_tokens(windows, first, n_rows);
+        *n_tokens += client_job_labels(job, buffer, n_rows);
         first += n_rows;
         tell(job, first, windows);
     }
+    if (*n_tokens == 0)
+        return error_set(err, -EINVAL, "the data has only special tokens, which are never masked");
     *loss = sum / (double)*n_tokens;
     return 0;
 }

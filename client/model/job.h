@@ -46,11 +46,14 @@ int client_job_close(struct client_job *job, struct error *err);
 
 void client_job_free(struct client_job *job); /* unmaps this side only; safe on a zeroed struct */
 
-/* Writes window k into a row of a buffer. */
+/* Writes window k into row `row` of a buffer; run_row: its number in the run (client_windows_read). */
 int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
-                   uint64_t k, struct error *err);
+                   uint64_t k, uint64_t run_row, struct error *err);
 
-/* Mean loss over all windows, in nats per token, with the current weights. No step may be open. Uses `buffer`. */
+/* Labels that count in the first n_rows rows of a buffer. */
+uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32_t n_rows);
+
+/* Mean loss over the labels of all windows (n_tokens), in nats, with the current weights. No step may be open. Uses `buffer`. */
 int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
                         unsigned buffer, struct error *err);
 

@@ -148,7 +148,7 @@ static int prepare_data(struct client_steps *s, struct error *err)
 
     for (uint32_t i = 0; !rc && i < o->batch; i++) {
         const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, first + i);
-        rc = client_job_put(s->job, s->opened % 2, i, &s->run->train, k, err);
+        rc = client_job_put(s->job, s->opened % 2, i, &s->run->train, k, first + i, err);
     }
     if (s->trace)
         trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
@@ -346,14 +346,20 @@ static bool may_open(const struct client_steps *s)
 static int open_step(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
+    const uint64_t n_labels = client_job_labels(s->job, s->opened % 2, o->batch);
     const struct message m = {
         .kind = MESSAGE_OPEN_STEP,
         .open_step = {.step = s->opened,
                       .buffer = s->opened % 2,
-                      .n_valid = (uint64_t)o->batch * o->seq,
+                      .n_valid = n_labels,
                       .lr = client_options_lr(o, s->opened)},
     };
 
+    if (n_labels == 0)
+        return error_set(err, -EINVAL,
+                         "step %" PRIu64 ": all tokens of its %u rows are special, so none can be masked: leave such "
+                         "rows out of the data, or give a larger --batch",
+                         s->opened + 1, o->batch);
     if (s->done == s->opened)
         s->since_ns = uv_hrtime();
     client_link_send(s->link, &m);

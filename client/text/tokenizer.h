@@ -100,4 +100,15 @@ int client_decoder_push(struct client_decoder *decoder, const char **text, size_
  * <|endoftext|>; CLIENT_NO_TOKEN if there is none. */
 uint32_t client_tokenizer_end(const struct client_tokenizer *tokenizer);
 
+/* The token that hides another one from a model that predicts it: mask_token of tokenizer_config.json or
+ * special_tokens_map.json, else the special token [MASK] or <mask>, which the published files of BERT and RoBERTa leave
+ * unnamed; CLIENT_NO_TOKEN if there is none. */
+uint32_t client_tokenizer_mask(const struct client_tokenizer *tokenizer);
+
+/* All ids are below this. */
+uint32_t client_tokenizer_n_ids(const struct client_tokenizer *tokenizer);
+
+/* True for an added token that tokenizer.json calls special. */
+bool client_tokenizer_is_special(const struct client_tokenizer *tokenizer, uint32_t id);
+
 #endif

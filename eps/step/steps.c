@@ -179,7 +179,7 @@ static void on_covered(struct steps *steps, uint64_t step)
     steps->loss = find_loss(steps);
     steps->grad_norm = steps->fence.norm;
     steps->skipped = steps->fence.skipped;
-    recent->tokens += steps->n_valid;
+    recent->tokens += (uint64_t)job_goal(steps->job)->batch * job_goal(steps->job)->seq;
     recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
         (struct steps_covered){(float)steps->loss, uv_now(steps->job->hub->loop), recent->tokens};
     send_step(steps, MESSAGE_COVERED, step);

@@ -6,7 +6,7 @@
 
 /* The last steps that were covered, for observers. */
 struct steps_recent {
-    uint64_t n, tokens; /* since the job began: steps, and the tokens in them that counted */
+    uint64_t n, tokens; /* since the job began: steps, and the tokens in them */
     struct steps_covered {
         float loss;
         uint64_t covered_ms, tokens; /* on the loop's clock; tokens of the job until then */

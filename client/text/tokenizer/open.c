@@ -48,37 +48,60 @@ static uint32_t find_token(const struct client_tokenizer *t, const char *text)
     return CLIENT_NO_TOKEN;
 }
 
-/* eos_token: a string, or an object that holds one. */
-static uint32_t end_by_text(const struct client_tokenizer *t, const json_t *config)
+/* eos_token, mask_token: a string, or an object that holds one. */
+static uint32_t named_token(const struct client_tokenizer *t, const json_t *config, const char *key)
 {
-    const json_t *token = json_object_get(config, "eos_token");
+    const json_t *token = json_object_get(config, key);
 
     return find_token(t, json_string_value(json_is_object(token) ? json_object_get(token, "content") : token));
 }
 
-/* Finds the end token. A side file that cannot be read here is ignored. A byte model has no token to spare for an end,
- * whatever transformers wrote into its files. */
-static void find_end(struct client_tokenizer *t, const json_t *side)
+static uint32_t end_by_text(const struct client_tokenizer *t, const json_t *config)
+{
+    return named_token(t, config, "eos_token");
+}
+
+static uint32_t mask_by_text(const struct client_tokenizer *t, const json_t *config)
+{
+    return named_token(t, config, "mask_token");
+}
+
+static uint32_t special_token(const struct client_tokenizer *t, const char *text)
+{
+    const uint32_t id = find_token(t, text);
+
+    return id != CLIENT_NO_TOKEN && t->tokens[id].special ? id : CLIENT_NO_TOKEN;
+}
+
+/* Finds the tokens with a meaning of their own. A side file that cannot be read here is ignored. A byte model has no
+ * token to spare for them, whatever transformers wrote into its files. */
+static void find_meanings(struct client_tokenizer *t, const json_t *side)
 {
     static const struct {
         const char *file;
-        uint32_t (*find)(const struct client_tokenizer *t, const json_t *object);
-    } places[] = {{"generation_config.json", end_by_id},
-                  {"tokenizer_config.json", end_by_text},
-                  {"special_tokens_map.json", end_by_text}};
+        uint32_t (*end)(const struct client_tokenizer *t, const json_t *object);
+        uint32_t (*mask)(const struct client_tokenizer *t, const json_t *object);
+    } places[] = {{"generation_config.json", end_by_id, mask_by_text},
+                  {"tokenizer_config.json", end_by_text, mask_by_text},
+                  {"special_tokens_map.json", end_by_text, mask_by_text}};
 
-    t->end = CLIENT_NO_TOKEN;
+    t->end = t->mask = CLIENT_NO_TOKEN;
     if (t->is_bytes)
         return;
-    for (size_t i = 0; t->end == CLIENT_NO_TOKEN && i < sizeof places / sizeof *places; i++) {
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         size_t n;
         const char *text = client_side_find(side, places[i].file, &n);
         json_t *object = text ? json_loadb(text, n, 0, NULL) : NULL;
-        t->end = places[i].find(t, object);
+        t->end = t->end == CLIENT_NO_TOKEN ? places[i].end(t, object) : t->end;
+        t->mask = t->mask == CLIENT_NO_TOKEN ? places[i].mask(t, object) : t->mask;
         json_decref(object);
     }
     if (t->end == CLIENT_NO_TOKEN)
         t->end = find_token(t, "<|endoftext|>");
+    if (t->mask == CLIENT_NO_TOKEN)
+        t->mask = special_token(t, "[MASK]");
+    if (t->mask == CLIENT_NO_TOKEN)
+        t->mask = special_token(t, "<mask>");
 }
 
 static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
@@ -110,7 +133,7 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uin
         return rc;
     }
     t->is_bytes = tokenizer_is_bytes(t);
-    find_end(t, side);
+    find_meanings(t, side);
     *out = t;
     return 0;
 }
@@ -193,6 +216,21 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
 uint32_t client_tokenizer_end(const struct client_tokenizer *t)
 {
     return t->end;
+}
+
+uint32_t client_tokenizer_mask(const struct client_tokenizer *t)
+{
+    return t->mask;
+}
+
+uint32_t client_tokenizer_n_ids(const struct client_tokenizer *t)
+{
+    return t->n_tokens;
+}
+
+bool client_tokenizer_is_special(const struct client_tokenizer *t, uint32_t id)
+{
+    return t->tokens[id].special;
 }
 
 const uint32_t *client_tokenizer_begins(const struct client_tokenizer *t, size_t *n)

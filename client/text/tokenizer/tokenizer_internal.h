@@ -176,7 +176,7 @@ struct client_tokenizer {
     char *continuing; /* WordPiece: begins each token of a word but the first; owned */
     size_t most_characters;
 
-    uint32_t end, *ends[2], n_ends[2];
+    uint32_t end, mask, *ends[2], n_ends[2];
     struct tokenizer_decode *decoding; /* (n_decoding); without any a token's bytes are its text */
     size_t n_decoding;
     struct tokenizer_work work;
@@ -184,7 +184,7 @@ struct client_tokenizer {
 
 /* ---- What files say: each -EINVAL with a sentence, -ENOMEM ---- */
 
-/* Fills in everything but the end token from tokenizer.json (n bytes), or from GPT-2's files. */
+/* Fills in everything but `end` and `mask` from tokenizer.json (n bytes), or from GPT-2's files. */
 int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, uint32_t vocabulary, struct error *err);
 int tokenizer_load_gpt2(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err);
 
