@@ -92,6 +92,9 @@ struct eps_train_options {
      * between files, a newline after each text of .jsonl. Either way, tokens that the tokenizer itself puts before and
      * after a text (Llama 3's <|begin_of_text|>) are there. */
     enum eps_separator separator;
+    /* Of a model that predicts masked tokens, as BERT does: the fraction of tokens that it has to predict, drawn anew in
+     * each epoch; above 0 and below 1. NAN: 0.15; the only value for a model that predicts the next token. */
+    double mask_fraction;
     uint64_t seed; /* below 2^63; UINT64_MAX: 0 */
 
     /* Steps between evaluations of the held-out loss. It is also measured after the last step and, in a new run, before
@@ -349,7 +352,8 @@ struct eps_profile_options {
 /* Takes some seconds. */
 int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error);
 
-/* Mean loss of a model over the windows of files. */
+/* Mean loss of a model over the windows of files. If it predicts masked tokens: over those, which are the same at each
+ * call. */
 struct eps_eval_options {
     /* A directory; a run directory means its latest checkpoint. NULL: a snapshot of the model that a daemon trains; its
      * training goes on. */
@@ -362,8 +366,10 @@ struct eps_eval_options {
     uint32_t batch, seq; /* 0: chosen */
     /* Tokens from one sequence's begin to the next one's; 0: seq. With fewer, sequences overlap, and a token is predicted
      * from at least seq - stride tokens before it: what transformers calls the perplexity of fixed-length models, with a
-     * max_length of seq + 1 and this stride. */
+     * max_length of seq + 1 and this stride. Not for masked tokens. */
     uint32_t stride;
+    double mask_fraction;         /* as in eps_train_options; for a model that predicts the next token also 0 */
+    uint64_t seed;                /* of the masks; a run's held-out masks have the run's */
     uint64_t eval_tokens;         /* maximum, spread evenly over the data; 0: all */
     enum eps_separator separator; /* as in eps_train_options */
     const char *device;           /* as in eps_train_options; not together with both model and connect */
@@ -374,8 +380,10 @@ struct eps_eval_events {
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* progress, after each minibatch */
     int (*should_stop)(void *user);                    /* asked several times a second; not 0: -EINTR */
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
+    /* Resolved options; mask_fraction is NAN if the next token is predicted. */
+    void (*on_start)(void *user, const struct eps_eval_options *options);
 };
-/* events may be NULL, and so may each callback. */
+/* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of. */
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
              const struct eps_eval_events *events, void *user, struct eps_error *error);
 

@@ -90,6 +90,8 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
         fprintf(out, "frozen       %s\n", o->freeze);
     fprintf(out, "data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
             o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
+    if (!isnan(o->mask_fraction))
+        fprintf(out, "masks        %g %% of the tokens, anew in each epoch\n", 100 * o->mask_fraction);
     fprintf(out, "held out     %s\n", o->eval_data ? o->eval_data : "the last 1 % of the data, at least one sequence");
     fprintf(out, "steps        %" PRIu64 " of %u sequences of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq,
             o->parts, o->parts == 1 ? "" : "s");
@@ -200,9 +202,10 @@ static void print_files(const struct account *a)
     if (saved < a->n_steps && !a->complete)
         printf("next         %s train --resume %s\n", eps, out);
     else
-        printf("next         %s generate --model %s/%s\n"
+        printf("next         %s %s --model %s/%s%s\n"
                "             %s train --resume %s --steps %" PRIu64 "\n",
-               eps, out, exists(a, "latest/config.json") ? "latest" : step, eps, out, 2 * saved);
+               eps, a->masked ? "eval" : "generate", out, exists(a, "latest/config.json") ? "latest" : step,
+               a->masked ? " --data FILE" : "", eps, out, 2 * saved);
 }
 
 static void print_against(FILE *out, uint64_t peak, uint64_t planned)

@@ -14,6 +14,7 @@ struct account {
     char out[4096];
     uint64_t first, last, n_steps; /* updates: before this call, so far, and of the whole run */
     bool complete;                 /* ended regularly */
+    bool masked;                   /* it predicts masked tokens, so it generates no text */
     uint64_t saved;                /* newest checkpoint's step; UINT64_MAX: none */
     uint64_t n_skipped;            /* skipped steps of this call */
     double loss, before, after;    /* of the last step; held-out losses, NAN if not measured */

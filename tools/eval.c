@@ -10,8 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void print_result(double loss, uint64_t tokens, bool json)
+/* masked: the tokens are those that were masked, and the perplexity is called what it is then. */
+static void print_result(double loss, uint64_t tokens, bool masked, bool json)
 {
+    if (!json && masked) {
+        printf("masked loss %.6f nats per masked token over %" PRIu64 " of them (pseudo-perplexity %.4g)\n", loss,
+               tokens, exp(loss));
+        return;
+    }
     if (!json) {
         printf("loss %.6f nats per token over %" PRIu64 " tokens (perplexity %.4g)\n", loss, tokens, exp(loss));
         return;
@@ -19,13 +25,14 @@ static void print_result(double loss, uint64_t tokens, bool json)
     json_t *value = json_real(loss); /* NULL if it is not finite */
     json_t *perplexity = json_real(exp(loss));
     json_t *object = json_pack("{s:o, s:I, s:o}", "loss", value ? value : json_null(), "tokens", (json_int_t)tokens,
-                               "perplexity", perplexity ? perplexity : json_null());
+                               masked ? "pseudo_perplexity" : "perplexity", perplexity ? perplexity : json_null());
     answer_print(object);
 }
 
 struct eval {
     struct progress progress;
     struct stopping stopping;
+    bool masked;
 };
 
 static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
@@ -48,9 +55,15 @@ static void on_note(void *user, const char *sentence)
     fprintf(stderr, "eps eval: %s\n", sentence);
 }
 
+static void on_start(void *user, const struct eps_eval_options *options)
+{
+    struct eval *e = user;
+    e->masked = !isnan(options->mask_fraction);
+}
+
 static int run(const struct command *command, const struct eps_eval_options *options, bool json)
 {
-    static const struct eps_eval_events events = {on_evaluating, should_stop, on_note};
+    static const struct eps_eval_events events = {on_evaluating, should_stop, on_note, on_start};
     struct eps_error error;
     struct eval e;
     uint64_t tokens;
@@ -61,7 +74,7 @@ static int run(const struct command *command, const struct eps_eval_options *opt
     int rc = eps_eval(&loss, &tokens, options, &events, &e, &error);
     progress_clear(&e.progress);
     if (!rc) {
-        print_result(loss, tokens, json);
+        print_result(loss, tokens, e.masked, json);
         return 0;
     }
     int status = arguments_fail(command, rc, error.text);
@@ -70,7 +83,7 @@ static int run(const struct command *command, const struct eps_eval_options *opt
 
 int command_eval(int argc, char **argv)
 {
-    struct eps_eval_options options = {0};
+    struct eps_eval_options options = {.mask_fraction = NAN};
     struct argument_texts data = {0};
     unsigned separator = 0;
     bool json = false;
@@ -92,6 +105,9 @@ int command_eval(int argc, char **argv)
          "before it, and take longer"},
         {"--eval-tokens", "N", ARGUMENT_LONG, &options.eval_tokens,
          "measure N tokens, spread over the data; default: all"},
+        {"--mask-fraction", "X", ARGUMENT_REAL, &options.mask_fraction,
+         "of a model that predicts masked tokens: the fraction of tokens to mask; default 0.15"},
+        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for the masks; default 0"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
          "default auto: CUDA if there is one, else the CPU"},
@@ -100,11 +116,14 @@ int command_eval(int argc, char **argv)
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
          "with --model: use this daemon and its workers; without: evaluate the model that it trains"},
         {"Output", .kind = ARGUMENT_HEADING},
-        {"--json", NULL, ARGUMENT_FLAG, &json, "print an object with loss, tokens and perplexity"},
+        {"--json", NULL, ARGUMENT_FLAG, &json,
+         "print an object with loss, tokens and perplexity (masked tokens: pseudo_perplexity)"},
     };
-    const struct command command = {"eps eval",
-                                    "Prints the mean loss (nats per token) and the perplexity of a model over files.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {
+        "eps eval",
+        "Prints the mean loss (nats per token) and the perplexity of a model over files. For a "
+        "model that predicts masked tokens, tokens are masked as in training.",
+        arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0) {

@@ -81,6 +81,8 @@ static const struct {
     {"--max-grad-norm", "--clip-norm", NULL},
     {"--grad-clip", "--clip-norm", NULL},
     {"--gradient-clip-val", "--clip-norm", NULL},
+    {"--mlm-probability", "--mask-fraction", NULL},
+    {"--mask-prob", "--mask-fraction", NULL},
     {"--optim", "--optimizer", NULL},
     {"--wd", "--weight-decay", NULL},
     {"--beta1", "--betas", "--betas takes both, as in 0.9,0.999"},

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compares random models of every family with PyTorch and transformers: gradients after one step, weights after twenty, in
-# fp32 and bf16. Installs these in a virtual environment, build/oracle (some GB). Run tools/quickstart.sh first, which builds.
+# Compares random models of every family with PyTorch and transformers: losses of masked tokens, gradients after one step,
+# weights after twenty, in fp32 and bf16. Installs these in a virtual environment, build/oracle (some GB). Run
+# tools/quickstart.sh first, which builds.
 set -euo pipefail
 
 case "${1-}" in
@@ -17,4 +18,5 @@ if [ ! -x build/oracle/bin/pip ] && ! python3 -m venv build/oracle; then
     exit 1
 fi
 build/oracle/bin/pip install --quiet --requirement tests/oracle/requirements.txt
+build/oracle/bin/python tests/oracle/masked.py
 exec build/oracle/bin/python tests/oracle/distribution.py --family all --models "${1:-12}"

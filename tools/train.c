@@ -23,6 +23,7 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
 
     snprintf(t->account.out, sizeof t->account.out, "%s", o->out);
     t->account.n_steps = o->steps;
+    t->account.masked = !isnan(o->mask_fraction);
     account_options(o, n_parameters, t->free_memory);
 }
 
@@ -238,7 +239,12 @@ int command_train(int argc, char **argv)
          "type of gradients in transfer to the host, which sums them in fp32; default fp32"},
         {"Order and chance", .kind = ARGUMENT_HEADING},
         {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "order of the sequences; default shuffled"},
-        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for fresh weights, order and dropout; default 0"},
+        {"--mask-fraction", "X", ARGUMENT_REAL, &options.mask_fraction,
+         "for a model that predicts masked tokens: the fraction of tokens that it has to predict, drawn anew in each "
+         "epoch. Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. Special tokens "
+         "are "
+         "never drawn. Default 0.15"},
+        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for fresh weights, order, masks and dropout; default 0"},
         {"--deterministic", NULL, ARGUMENT_FLAG, &options.deterministic,
          "give the same bits for any number of workers"},
         {"Measuring", .kind = ARGUMENT_HEADING},

@@ -6,9 +6,11 @@
 #include "client/ask/forward.h"
 #include "client/run/run.h"
 #include "client/run/options.h"
+#include "proto/model/family.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 
 struct eval {
@@ -16,10 +18,38 @@ struct eval {
     const struct eps_eval_events *events;
     void *user;
     struct client_forward forward;
+    struct client_masks masks;
     struct client_data data;
     struct client_windows windows;
     struct client_job job;
 };
+
+static bool is_masked(const struct eval *e)
+{
+    return e->forward.model.config.family->masked;
+}
+
+static int open_masks(struct eval *e, struct error *err)
+{
+    const struct client_model *model = &e->forward.model;
+    struct eps_eval_options *o = &e->options;
+
+    if (!is_masked(e) && o->mask_fraction == 0)
+        o->mask_fraction = NAN;
+    int rc = client_options_mask(&o->mask_fraction, is_masked(e), err);
+    if (rc || !is_masked(e))
+        return rc;
+    if (o->stride)
+        return error_set(err, -EDOM,
+                         "--stride %u: the model predicts masked tokens, each from its whole sequence: leave it out",
+                         o->stride);
+    rc = client_masks_open(&e->masks, model->side, model->config.vocabulary, err);
+    if (rc)
+        error_prefix(err, model->name);
+    else
+        client_masks_set(&e->masks, o->mask_fraction, o->seed);
+    return rc;
+}
 
 static int open_data(struct eval *e, struct error *err)
 {
@@ -47,13 +77,15 @@ static int resolve(struct eval *e, struct error *err)
     if (o->stride > o->seq)
         return error_set(err, -EDOM, "--stride %u is more than --seq %u: tokens between sequences would be left out",
                          o->stride, o->seq);
-    e->windows = client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->stride, o->eval_tokens);
+    e->windows = is_masked(e)
+                     ? client_windows_masked_held_out(&e->data, 0, e->data.n, o->seq, o->eval_tokens, &e->masks)
+                     : client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->stride, o->eval_tokens);
     if (e->windows.n == 0)
-        return error_set(
-            err, -EINVAL,
-            "--data %s%s: %" PRIu64
-            " tokens are too few for a window of --seq %u and the token after it: give more data or a lower --seq",
-            o->data[0], o->n_data > 1 ? " and more" : "", e->data.n, o->seq);
+        return error_set(err, -EINVAL,
+                         "--data %s%s: %" PRIu64
+                         " tokens are too few for a window of --seq %u%s: give more data or a lower --seq",
+                         o->data[0], o->n_data > 1 ? " and more" : "", e->data.n, o->seq,
+                         is_masked(e) ? "" : " and the token after it");
     if (o->batch == 0)
         o->batch = client_options_batch(o->seq, 1, e->windows.n);
     return client_options_check_batch(o->batch, o->seq, err);
@@ -108,15 +140,20 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     e->user = user;
     int rc = client_forward_open(&e->forward, &forward, &err);
     if (!rc)
+        rc = open_masks(e, &err);
+    if (!rc)
         rc = open_data(e, &err);
     if (!rc)
         rc = resolve(e, &err);
+    if (!rc && e->events->on_start)
+        e->events->on_start(user, &e->options);
     if (!rc)
         rc = client_forward_start(&e->forward, &err);
     if (!rc)
         rc = evaluate(e, loss, tokens, &err);
     client_job_free(&e->job);
     client_forward_close(&e->forward);
+    client_masks_close(&e->masks);
     client_data_free(&e->data);
     free(e);
     return client_report(error, &err, rc);

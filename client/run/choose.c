@@ -4,6 +4,7 @@
 #include "client/data/learn.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
+#include "proto/model/family.h"
 #include "proto/plan/device_name.h"
 
 #include <errno.h>
@@ -88,14 +89,17 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
                     "--data", err);
 }
 
-/* Weights that do not fit the config are refused before anything is read or started. */
+/* Weights that do not fit the config, and a missing mask token, are refused before anything is read or started. */
 static int open_model(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
     int rc = client_model_open(&run->model, in->model, err);
 
-    if (rc || run->model.n_weights == 0)
-        return rc;
-    return prefixed(client_model_match(&run->model, err), in->model, err);
+    if (!rc && run->model.n_weights > 0)
+        rc = prefixed(client_model_match(&run->model, err), in->model, err);
+    if (!rc && run->model.config.family->masked)
+        rc = prefixed(client_masks_open(&run->masks, run->model.side, run->model.config.vocabulary, err), in->model,
+                      err);
+    return rc;
 }
 
 /* Files take precedence over presets, so that adding a preset never changes the meaning of a name. */

@@ -1,5 +1,6 @@
 #include "client/run/options.h"
 
+#include "client/data/masks.h"
 #include "proto/base/process.h"
 #include "proto/plan/host.h"
 #include "proto/wire/message.h"
@@ -31,6 +32,7 @@ struct eps_train_options eps_train_defaults(void)
         .epsilon = NAN,
         .clip_norm = NAN,
         .clip_update = NAN,
+        .mask_fraction = NAN,
         .warmup = UINT64_MAX,
         .seed = UINT64_MAX,
         .save_every = UINT64_MAX,
@@ -136,6 +138,20 @@ static int check_real(const char *option, double value, double least, double mos
     if (value >= least && value <= most) /* false for NaN */
         return 0;
     return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
+}
+
+int client_options_mask(double *fraction, bool masked, struct error *err)
+{
+    if (isnan(*fraction) && masked)
+        *fraction = CLIENT_MASKS_FRACTION;
+    if (masked && !(*fraction > 0 && *fraction < 1))
+        return error_set(err, -EDOM, "--mask-fraction %g is not above 0 and below 1", *fraction);
+    if (!masked && !isnan(*fraction))
+        return error_set(err, -EDOM,
+                         "--mask-fraction %g is for models that predict masked tokens; this one predicts the next "
+                         "token: leave it out",
+                         *fraction);
+    return 0;
 }
 
 static double preset_lr(const struct eps_preset *preset)
@@ -357,6 +373,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err)
 {
+    const char *successor = facts->masked ? "" : " and the token after it";
     uint64_t n_train, window;
 
     *out = *in;
@@ -365,23 +382,22 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         rc = resolve_shape(out, facts, err);
     if (!rc)
         rc = resolve_commit(out, err);
+    if (!rc)
+        rc = client_options_mask(&out->mask_fraction, facts->masked, err);
     if (rc)
         return rc;
     n_train = client_options_n_train(out, facts->n_tokens);
-    window = (uint64_t)out->seq + 1;
+    window = (uint64_t)out->seq + !facts->masked;
     if (out->eval_data && facts->n_eval_tokens < window)
-        return error_set(err, -EINVAL,
-                         "--eval-data %s: %" PRIu64
-                         " tokens are too few for a window of --seq %u and the token after it",
-                         out->eval_data, facts->n_eval_tokens, out->seq);
+        return error_set(err, -EINVAL, "--eval-data %s: %" PRIu64 " tokens are too few for a window of --seq %u%s",
+                         out->eval_data, facts->n_eval_tokens, out->seq, successor);
     if (n_train < window)
         return error_set(err, -EINVAL,
-                         "--data %s: %" PRIu64
-                         " tokens are too few for %s of --seq %u and the token after it: give more data%s",
+                         "--data %s: %" PRIu64 " tokens are too few for %s of --seq %u%s: give more data%s",
                          out->n_data ? out->data[0] : "", facts->n_tokens,
-                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq,
+                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq, successor,
                          out->seq > 1 ? " or a lower --seq" : "");
-    const uint64_t n_windows = (n_train - 1) / out->seq;
+    const uint64_t n_windows = (n_train - !facts->masked) / out->seq;
     if (out->batch == 0)
         out->batch = facts->preset
                          ? rows_of(client_preset_batch_tokens(facts->preset, n_train), out->seq, out->parts, n_windows)

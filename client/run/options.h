@@ -41,6 +41,7 @@
 /* Inputs of the defaults. */
 struct client_facts {
     uint32_t n_positions;
+    bool masked;            /* the model predicts masked tokens */
     bool fresh;             /* the model has no weights */
     bool resumed;           /* the run is resumed: options are the stored ones, apart from those that may differ */
     uint64_t batch_step;    /* first step with the current batch: 0, unless --change altered it */
@@ -59,6 +60,9 @@ struct client_facts {
  * short. */
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err);
+
+/* Checks a fraction of tokens to be masked, and chooses it if it is NAN. Without masks it must be NAN. -EDOM. */
+int client_options_mask(double *fraction, bool masked, struct error *err);
 
 /* Number of training tokens. The tokens after them are held out: none if eval_data is given, else the last 1 % and at
  * least one window. options are resolved. */

@@ -5,6 +5,7 @@
 #include "client/run/options.h"
 #include "client/run/record.h"
 #include "proto/base/process.h"
+#include "proto/model/family.h"
 #include "proto/plan/advice.h"
 #include "proto/plan/timeline.h"
 #include "proto/plan/units.h"
@@ -68,6 +69,7 @@ static uint64_t default_budget(const struct question *q, uint32_t n_workers)
 static int resolve(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const struct client_facts facts = {.n_positions = q->config.n_positions,
+                                       .masked = q->config.family->masked,
                                        .fresh = true,
                                        .n_tokens = (uint64_t)1 << 40}; /* enough for any batch */
     const uint32_t n_workers = in->workers ? in->workers : 1;

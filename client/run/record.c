@@ -21,6 +21,7 @@ enum kind {
     LONG,   /* uint64_t */
     REAL,   /* double; NaN: unset */
     CLIP,   /* double; NaN: no clip, null in JSON */
+    MASK,   /* double; NaN: no masks, and no key in JSON */
     PAIR,   /* double[2] */
     CHOICE, /* an enum; 0: unset; names of its values */
     FLAG,   /* bool; false: unset */
@@ -63,6 +64,7 @@ static const struct field {
     {"commit", CHOICE, AT(commit), NEVER, 0, commits, true},
     {"clip_norm", CLIP, AT(clip_norm), BY_NAME, 0, NULL, true},
     {"clip_update", CLIP, AT(clip_update), BY_NAME, 0, NULL, true},
+    {"mask_fraction", MASK, AT(mask_fraction), NEVER, 0, NULL, true},
     {"order", CHOICE, AT(order), NEVER, 0, orders, false},
     {"separator", CHOICE, AT(separator), NEVER, 0, separators, true},
     {"seed", LONG, AT(seed), NEVER, UINT64_MAX, NULL, false},
@@ -98,7 +100,7 @@ static uint64_t whole(const struct field *f, const struct eps_train_options *o)
 
 static bool is_real(const struct field *f)
 {
-    return f->kind == REAL || f->kind == CLIP || f->kind == PAIR;
+    return f->kind == REAL || f->kind == CLIP || f->kind == MASK || f->kind == PAIR;
 }
 
 static bool is_left(const struct field *f, const struct eps_train_options *o)
@@ -111,8 +113,8 @@ static bool is_left(const struct field *f, const struct eps_train_options *o)
 static size_t value_bytes(const struct field *f)
 {
     static const size_t bytes[] = {
-        [COUNT] = sizeof(uint32_t),  [LONG] = sizeof(uint64_t),   [REAL] = sizeof(double), [CLIP] = sizeof(double),
-        [PAIR] = 2 * sizeof(double), [CHOICE] = sizeof(uint32_t), [FLAG] = sizeof(bool)};
+        [COUNT] = sizeof(uint32_t), [LONG] = sizeof(uint64_t),   [REAL] = sizeof(double),     [CLIP] = sizeof(double),
+        [MASK] = sizeof(double),    [PAIR] = 2 * sizeof(double), [CHOICE] = sizeof(uint32_t), [FLAG] = sizeof(bool)};
     return bytes[f->kind];
 }
 
@@ -122,6 +124,7 @@ static json_t *value_json(const struct field *f, const struct eps_train_options 
 
     switch (f->kind) {
     case REAL:
+    case MASK:
         return json_real(*real);
     case CLIP:
         return isnan(*real) ? json_null() : json_real(*real);
@@ -174,7 +177,8 @@ json_t *client_record_write(const struct eps_train_options *options, const struc
     if (options->freeze)
         rc = rc || json_object_set_new(json, "freeze", json_string(options->freeze));
     for (size_t i = 0; i < N_FIELDS; i++)
-        rc = rc || json_object_set_new(json, fields[i].key, value_json(&fields[i], options));
+        if (fields[i].kind != MASK || !is_left(&fields[i], options))
+            rc = rc || json_object_set_new(json, fields[i].key, value_json(&fields[i], options));
     json_decref(paths);
     if (!rc)
         return json;
@@ -216,6 +220,7 @@ static bool get_value(struct eps_train_options *o, const struct field *f, const 
     case LONG:
         return get_whole(out, sizeof(uint64_t), value, INT64_MAX);
     case REAL:
+    case MASK:
         *real = json_number_value(value);
         return json_is_number(value);
     case CLIP:
@@ -349,7 +354,7 @@ static void print_value(char out[72], const struct field *f, const struct eps_tr
     const double *real = value_at(f, o);
     char first[32], second[32];
 
-    if (f->kind == CLIP && isnan(real[0])) {
+    if ((f->kind == CLIP || f->kind == MASK) && isnan(real[0])) {
         snprintf(out, 72, "none");
     } else if (is_real(f)) {
         print_real(first, real[0]);

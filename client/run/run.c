@@ -4,6 +4,7 @@
 #include "client/run/checkpoints.h"
 #include "client/run/options.h"
 #include "proto/base/process.h"
+#include "proto/model/family.h"
 #include "proto/model/output.h"
 
 #include <dirent.h>
@@ -35,12 +36,17 @@ static void cut_windows(struct client_run *run)
 {
     const struct eps_train_options *o = &run->options;
     const uint64_t n_train = client_options_n_train(o, run->data.n);
+    const struct client_data *held_out = o->eval_data ? &run->eval_data : &run->data;
+    const uint64_t first = o->eval_data ? 0 : n_train, n = held_out->n - first;
 
+    if (run->model.config.family->masked) {
+        client_masks_set(&run->masks, o->mask_fraction, o->seed);
+        run->train = client_windows_masked(&run->data, 0, n_train, o->seq, &run->masks);
+        run->held_out = client_windows_masked_held_out(held_out, first, n, o->seq, o->eval_tokens, &run->masks);
+        return;
+    }
     run->train = client_windows_of(&run->data, 0, n_train, o->seq);
-    run->held_out =
-        o->eval_data
-            ? client_windows_held_out(&run->eval_data, 0, run->eval_data.n, o->seq, o->seq, o->eval_tokens)
-            : client_windows_held_out(&run->data, n_train, run->data.n - n_train, o->seq, o->seq, o->eval_tokens);
+    run->held_out = client_windows_held_out(held_out, first, n, o->seq, o->seq, o->eval_tokens);
 }
 
 void client_run_init(struct client_run *run)
@@ -167,6 +173,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .batch_step = batch_step,
         .batch_row = client_change_rows(changes, batch, batch_step),
         .n_positions = run->model.config.n_positions,
+        .masked = run->model.config.family->masked,
         .fresh = run->model.n_weights == 0,
         .preset = run->preset,
         .resumed = run->asked.resume != NULL,
@@ -199,6 +206,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
 void client_run_close(struct client_run *run)
 {
     client_model_close(&run->model);
+    client_masks_close(&run->masks);
     client_data_free(&run->data);
     client_data_free(&run->eval_data);
     if (run->directory_fd >= 0 && run->directory_fd != run->resume.directory_fd)

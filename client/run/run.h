@@ -21,6 +21,7 @@ struct client_run {
     const struct eps_preset *preset;    /* preset with fresh weights, else NULL */
     const char *model_name;             /* options.model or the chosen preset's name; borrowed or static */
     char model_note[96];                /* becomes options.model_note */
+    struct client_masks masks;          /* of a model that predicts masked tokens, else zeroed */
     struct client_data data, eval_data; /* eval_data has no files if the end of data is held out */
     struct client_windows train, held_out;
     char directory[PATH_MAX]; /* options.out, once created */

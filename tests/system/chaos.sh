@@ -3,12 +3,13 @@
 #
 # usage: tests/system/chaos.sh BIN [KILLS] [SEED]      BIN: the folder of eps, epsd and eps-worker
 #
-# Runs are of each kind in turn: optimizer, parts, 16-bit numbers, fenced commit, the stash on the host.
+# Runs are of each kind in turn: optimizer, parts, 16-bit numbers, fenced commit, the stash on the host, masked tokens.
 # Each time one of client, worker and daemon, drawn at random, gets SIGKILL after a random time, saves, start-up and
 # shut-down included. Then, within a minute, however busy the machine: no process, socket or directory of the run is left; every checkpoint that stands
 # is whole; what is resumed ends with the same bits of weights and moments, and with each step once in metrics.jsonl.
 set -u
 
+fixtures=$(realpath "$(dirname "$0")/../fixtures")
 bin=$(realpath "${1:?usage: tests/system/chaos.sh BIN [KILLS] [SEED]}")
 kills=${2:-100}
 RANDOM=${3:-$$}
@@ -26,6 +27,12 @@ cat >config.json <<'JSON'
  "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02,
  "tie_word_embeddings": true, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
 JSON
+mkdir bert
+cp "$fixtures/tokenizers/bert.json" bert/tokenizer.json
+cat >bert/config.json <<'JSON'
+{"model_type": "bert", "vocab_size": 330, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+ "intermediate_size": 64, "max_position_embeddings": 32}
+JSON
 for i in $(seq 400); do
     echo "$i: the quick brown fox number $((i * i % 97)) jumps over the lazy dog."
 done >book.txt
@@ -42,7 +49,7 @@ begin() {
     exec "$bin/eps" train --model config.json --data book.txt --steps $steps --batch 8 --seq 32 --seed 7 \
         --save-every $every --deterministic ${kinds[$1]} --out "$2"
 }
-# The optimizers, with their sums; then 16-bit numbers, fenced commit, and the stash on the host.
+# The optimizers, with their sums; then 16-bit numbers, fenced commit, the stash on the host, and masked tokens.
 kinds=(
     "--device-mem 64MiB --optimizer adama --parts 1"
     "--device-mem 64MiB --optimizer adamw --parts 1"
@@ -52,6 +59,7 @@ kinds=(
     "--device-mem 64MiB --optimizer adamw --parts 4 --workers 2 --commit fenced --clip-norm 0.5"
     "--device-mem MINIMUM --optimizer adama --parts 1"
     "--device-mem MINIMUM --optimizer adamw --parts 2 --precision bf16 --moments bf16 --clip-norm 0.5"
+    "--device-mem 64MiB --model bert/config.json --parts 2"
 )
 
 # What a run has written, without what depends on the clock.
@@ -102,7 +110,7 @@ make_reference() {
 done_kills=0 trial=0 first=$((RANDOM % ${#kinds[@]}))
 declare -A killed
 while [ $done_kills -lt "$kills" ]; do
-    kind=$(((first + 3 * trial) % ${#kinds[@]})) run=trial-$trial status=1
+    kind=$(((first + 2 * trial) % ${#kinds[@]})) run=trial-$trial status=1
     trial=$((trial + 1))
     make_reference $kind
     while [ $status -ne 0 ]; do

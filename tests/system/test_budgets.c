@@ -8,6 +8,21 @@
 
 SUITE_LABELS(release)
 
+/* Of four blocks, whose masks are drawn on the host and whose dropout on the device. */
+static const char bert[] = "{\"model_type\": \"bert\", \"vocab_size\": 330, \"hidden_size\": 48, "
+                           "\"num_hidden_layers\": 4, \"num_attention_heads\": 3, \"intermediate_size\": 96, "
+                           "\"max_position_embeddings\": 32, \"hidden_dropout_prob\": 0.1, "
+                           "\"attention_probs_dropout_prob\": 0.1}";
+
+static void put_ids(const char *name, size_t n)
+{
+    uint16_t ids[8000];
+
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (uint16_t)processes_token(i);
+    processes_write(name, ids, n * sizeof *ids);
+}
+
 static void setup(void)
 {
     processes_setup();
@@ -15,6 +30,10 @@ static void setup(void)
                           "\"attn_pdrop\": 0.1, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_config("shallow.json", 12, 1, 8, 32);
     processes_config("deep.json", 384, 1, 8, 32);
+    expect("mkdir bert && cp " TESTS_DIR "/fixtures/tokenizers/bert.json bert/tokenizer.json", 0);
+    processes_put_text("bert/config.json", bert);
+    put_ids("ids.bin", 8000);
+    put_ids("held.bin", 30);
     processes_text("text.txt", 8000);
     processes_text("held.txt", 21); /* evaluated at the end of each run */
 }
@@ -22,8 +41,9 @@ static void setup(void)
 SUITE_TIMEOUT(240)
 SUITE_FIXTURE(setup, processes_remove)
 
-#define DEEP "--seq 8 --batch 2 --microbatch 1 --parts 1 "
-#define DATA "--data text.txt --eval-data held.txt --save-every 2 --keep 0 "
+#define DEEP  "--seq 8 --batch 2 --microbatch 1 --parts 1 "
+#define SAVES "--save-every 2 --keep 0 "
+#define DATA  "--data text.txt --eval-data held.txt " SAVES
 
 static unsigned long long least_of(const char *run)
 {
@@ -36,18 +56,23 @@ static const char room[] = "activation checkpoints on the device, activations of
 
 /* At the least memory the stash is on the host and one unit there at a time; with room, all stays and is kept. From
  * either a run goes on with the other, the rows at a time as stored; with a byte less than the least it is refused. */
-TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2)
+TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 3)
 {
-    static const char *const forms[] = {"", "--precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5"};
-    const char *run = print("--model middle.json --batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i]);
+    static const struct {
+        const char *form, *data;
+    } forms[] = {{"--model middle.json", DATA},
+                 {"--model middle.json --precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5", DATA},
+                 {"--model bert/config.json", "--data ids.bin --eval-data held.bin --mask-fraction 0.3 " SAVES}};
+    const char *run = print("--batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i].form), *data = forms[_i].data;
     const unsigned long long least = least_of(run);
 
-    expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", run), 0, room, "at most (as planned)");
-    expect(print("eps train %s " DATA "--steps 4 --out least --device-mem %llu", run, least), 0, none,
+    expect(print("eps train %s %s --steps 4 --out roomy --device-mem 1GiB", run, data), 0, room,
+           "at most (as planned)");
+    expect(print("eps train %s %s --steps 4 --out least --device-mem %llu", run, data, least), 0, none,
            "at most (as planned)");
     expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0, none);
     expect("eps train --resume least/step-2 --out back --device-mem 1GiB", 0, room);
-    expect(print("eps train %s " DATA "--steps 4 --out two --workers 2 --deterministic --device-mem %llu", run,
+    expect(print("eps train %s %s --steps 4 --out two --workers 2 --deterministic --device-mem %llu", run, data,
                  least * 5 / 4),
            0);
     expect(print("eps train --resume least/step-2 --out refused --device-mem %llu", least - 1), 1, "of device memory",

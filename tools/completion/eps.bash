@@ -11,12 +11,13 @@ _eps_options() {
     eps) echo "--help --version" ;;
     train) echo "--model --data --eval-data --separator --out --resume --change --save-every --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
-        "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --seed --deterministic" \
+        "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --mask-fraction --seed --deterministic" \
         "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
     plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --freeze --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
     bench) echo "--profile --device --help" ;;
-    eval) echo "--model --data --separator --batch --seq --stride --eval-tokens --device --device-mem --connect --json --help" ;;
+    eval) echo "--model --data --separator --batch --seq --stride --eval-tokens --mask-fraction --seed --device --device-mem" \
+        "--connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
     report) echo "--out --help" ;;

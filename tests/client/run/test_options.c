@@ -49,6 +49,34 @@ TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
 }
 
+/* 99,001 tokens without a successor: 386 windows of 256 still; 256 tokens are one window. */
+TEST(masked_tokens_are_a_fraction_and_have_no_successor)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts masked = facts;
+    struct error err;
+
+    masked.masked = true;
+    resolve(&out, &in, &masked);
+    ck_assert_double_eq(out.mask_fraction, 0.15);
+    in.mask_fraction = 0.3, in.eval_data = "e", masked.n_tokens = masked.n_eval_tokens = 256;
+    resolve(&out, &in, &masked);
+    ck_assert_double_eq(out.mask_fraction, 0.3);
+    ck_assert_uint_eq(out.steps, 1);
+    static const double wrong[] = {0, -0.1, 1, 1.5, INFINITY};
+    for (int i = 0; i < COUNT(wrong); i++) {
+        in.mask_fraction = wrong[i];
+        ck_assert_int_eq(client_options_resolve(&out, &in, &masked, &err), -EDOM);
+        ck_assert_holds(err.text, "--mask-fraction", "above 0 and below 1");
+    }
+    in = given(), in.mask_fraction = 0.15;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, &err), -EDOM);
+    ck_assert_holds(err.text, "--mask-fraction 0.15", "predicts the next token");
+    in = given();
+    resolve(&out, &in, &facts);
+    ck_assert(isnan(out.mask_fraction));
+}
+
 TEST(resolved_options_resolve_to_themselves)
 {
     struct eps_train_options in = given(), once, twice;

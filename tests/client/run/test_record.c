@@ -27,6 +27,7 @@ static struct eps_train_options resolved(void)
     o.eval_tokens = 23, o.patience = 29;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
+    o.mask_fraction = 0.4;
     o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
     o.device = "cuda:7";
     return o;
@@ -63,7 +64,7 @@ static void check_same(const struct eps_train_options *got, const struct eps_tra
         FIELD(warmup),        FIELD(optimizer),   FIELD(order),       FIELD(separator),  FIELD(seed),
         FIELD(eval_every),    FIELD(eval_tokens), FIELD(patience),    FIELD(save_every), FIELD(keep),
         FIELD(deterministic), FIELD(device_mem),  FIELD(precision),   FIELD(moments),    FIELD(grad_dtype),
-        FIELD(commit),        FIELD(clip_norm),   FIELD(clip_update), FIELD(host_mem),
+        FIELD(commit),        FIELD(clip_norm),   FIELD(clip_update), FIELD(host_mem),   FIELD(mask_fraction),
 #undef FIELD
     };
 
@@ -101,7 +102,8 @@ TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
 {
     static const char *const keys[] = {"precision", "moments",     "grad_dtype", "commit",
                                        "clip_norm", "clip_update", "host_mem"};
-    const struct eps_train_options in = resolved();
+    struct eps_train_options in = resolved();
+    in.mask_fraction = NAN;
     struct client_record record;
     json_t *json = client_record_write(&in, &data, &eval_data);
 
@@ -114,6 +116,7 @@ TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
     ck_assert_int_eq(record.options.commit, EPS_EAGER);
     ck_assert(isnan(record.options.clip_norm));
     ck_assert(isnan(record.options.clip_update));
+    ck_assert(!json_object_get(json, "mask_fraction") && isnan(record.options.mask_fraction));
     ck_assert_uint_eq(record.options.host_mem, 0);
     client_record_free(&record);
     json_decref(json);
