@@ -1,0 +1,48 @@
+/* client/text/template.h - chat templates: a conversation as the text that a model was trained on.
+ *
+ * A template is the Jinja text in chat_template.jinja or tokenizer_config.json. It is rendered as transformers'
+ * apply_chat_template does, with the same white space rules (trim_blocks, lstrip_blocks). The subset:
+ *
+ *     statements   set (also of a block, and of a namespace's members), if, for (with if, else, break, continue), macro,
+ *                  generation
+ *     expressions  literals, + - * // % ~, comparisons, in, and, or, not, x if y else z, members, slices, calls
+ *     the tables   of functions, methods, filters and tests in template/call.c
+ *
+ * What is beyond it is refused with its line and column: other statements when the template is opened, other names when
+ * one is used. Lists and objects cannot be printed, except by tojson, and real numbers not at all.
+ *
+ * A template is untrusted: time, memory and depth of a rendering are bounded. */
+#ifndef CLIENT_TEXT_TEMPLATE_H
+#define CLIENT_TEXT_TEMPLATE_H
+
+#include "proto/base/error.h"
+
+#include <jansson.h>
+#include <stddef.h>
+#include <time.h>
+
+enum { CLIENT_TEMPLATE_MAX_BYTES = 1 << 20 };
+
+struct client_template;
+
+/* Reads a template (n bytes of UTF-8). -EINVAL with a sentence that begins with line and column; -EFBIG; -ENOMEM. Undo:
+ * client_template_close. */
+int client_template_open(struct client_template **out, const char *text, size_t n, struct error *err);
+void client_template_close(struct client_template *template); /* NULL is safe */
+
+/* Renders it with these variables, such as {"messages": [{"role": "user", "content": "..."}], "bos_token": "<s>",
+ * "add_generation_prompt": true}; borrowed and not changed. now: of strftime_now, in local time. *text (*n bytes, then
+ * 0) is owned: free. -EINVAL with a sentence that begins with line and column, also if the template itself raises an
+ * exception; -E2BIG: past a bound; -ENOMEM. */
+int client_template_render(char **text, size_t *n, const struct client_template *template, const json_t *variables,
+                           time_t now, struct error *err);
+
+/* Opens the template in a model's side files (client/text/side.h; may be NULL): chat_template.jinja, or chat_template of
+ * tokenizer_config.json, a text or a list whose element `default` counts. *out is NULL, with 0, if there is none. Errors
+ * as client_template_open; sentences begin with the file's name. */
+int client_template_find(struct client_template **out, const json_t *side, struct error *err);
+
+/* Adds the special tokens by name, "bos_token": "<s>", as transformers' templates see them. -ENOMEM. */
+int client_template_add_tokens(json_t *variables, const json_t *side, struct error *err);
+
+#endif

@@ -1,0 +1,563 @@
+/* Statements of a template, as they are run. */
+#include "client/text/template/template_internal.h"
+
+#include "client/text/utf8.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+json_t *template_fail(struct template_run *r, const struct template_token *at, const char *format, ...)
+{
+    const char *line = r->template->source;
+    unsigned n_lines = 1;
+    char sentence[400];
+    va_list args;
+
+    if (r->rc)
+        return NULL;
+    for (const char *c = line; c < at->text; c++)
+        if (*c == '\n')
+            n_lines++, line = c + 1;
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    sentence[client_utf8_whole((const uint8_t *)sentence, strlen(sentence))] = 0;
+    r->rc = error_set(r->err, -EINVAL, "line %u, column %td: %s", n_lines, at->text - line + 1, sentence);
+    return NULL;
+}
+
+json_t *template_no_memory(struct template_run *r)
+{
+    if (!r->rc)
+        r->rc = error_set(r->err, -ENOMEM, "out of memory for a chat template");
+    return NULL;
+}
+
+bool template_charge(struct template_run *r, uint64_t bytes)
+{
+    if (!r->rc && (r->work > TEMPLATE_MAX_WORK || bytes > TEMPLATE_MAX_WORK - r->work))
+        r->rc = error_set(r->err, -E2BIG, "the chat template makes more than %d MiB of this conversation",
+                          TEMPLATE_MAX_WORK >> 20);
+    r->work += r->rc ? 0 : bytes;
+    return r->rc == 0;
+}
+
+void template_advance(struct template_run *r)
+{
+    if (r->at->kind != TEMPLATE_END)
+        r->at++;
+    template_charge(r, TEMPLATE_TOKEN_WORK);
+}
+
+bool template_is(const struct template_token *token, enum template_kind kind, const char *text)
+{
+    return token->kind == kind && (!text || (token->n == strlen(text) && memcmp(token->text, text, token->n) == 0));
+}
+
+bool template_accept(struct template_run *r, enum template_kind kind, const char *text)
+{
+    if (r->rc || !template_is(r->at, kind, text))
+        return false;
+    template_advance(r);
+    return true;
+}
+
+bool template_expect(struct template_run *r, enum template_kind kind, const char *text)
+{
+    static const char *const names[] = {
+        [TEMPLATE_PRINT_END] = "}}", [TEMPLATE_TAG_END] = "%}", [TEMPLATE_NAME] = "a name"};
+
+    if (template_accept(r, kind, text))
+        return true;
+    const int n = r->at->n < 40 ? (int)r->at->n : 40;
+    template_fail(r, r->at, "%.*s stands where %s is expected", n > 0 ? n : 7, n > 0 ? r->at->text : "the end",
+                  text ? text : names[kind]);
+    return false;
+}
+
+/* ---- Variables ---- */
+
+static bool is_named(const struct template_variable *v, const struct template_token *name)
+{
+    return v->n == name->n && memcmp(v->name, name->text, name->n) == 0;
+}
+
+json_t *template_find(struct template_run *r, const struct template_token *name)
+{
+    template_charge(r, r->n_variables);
+    for (size_t i = r->n_variables; i-- > r->base;)
+        if (is_named(&r->variables[i], name))
+            return r->variables[i].value;
+    for (size_t i = r->base > 0 ? r->n_global : 0; i-- > 0;)
+        if (is_named(&r->variables[i], name))
+            return r->variables[i].value;
+    return NULL;
+}
+
+/* Sets a variable of the innermost scope and takes the value. */
+bool template_set(struct template_run *r, const struct template_token *name, json_t *value)
+{
+    if (!value)
+        return false;
+    template_charge(r, r->n_variables);
+    for (size_t i = r->scope; i < r->n_variables; i++) {
+        if (is_named(&r->variables[i], name)) {
+            json_decref(r->variables[i].value);
+            r->variables[i].value = value;
+            return true;
+        }
+    }
+    if (r->n_variables == r->cap) {
+        const size_t cap = 2 * r->cap + 32;
+        struct template_variable *larger = realloc(r->variables, cap * sizeof *larger);
+        if (!larger) {
+            json_decref(value);
+            return template_no_memory(r);
+        }
+        r->variables = larger, r->cap = cap;
+    }
+    r->variables[r->n_variables++] = (struct template_variable){name->text, name->n, value};
+    return true;
+}
+
+/* A scope that is open; template_close_scope ends it. */
+struct scope {
+    size_t scope, base, n_variables, n_global;
+};
+
+static struct scope open_scope(struct template_run *r)
+{
+    const struct scope outer = {r->scope, r->base, r->n_variables, r->n_global};
+
+    if (r->scope == 0 && r->base == 0 && r->n_global == 0)
+        r->n_global = r->n_variables;
+    r->scope = r->n_variables;
+    return outer;
+}
+
+static void close_scope(struct template_run *r, const struct scope *outer)
+{
+    while (r->n_variables > outer->n_variables)
+        json_decref(r->variables[--r->n_variables].value);
+    r->scope = outer->scope, r->base = outer->base, r->n_global = outer->n_global;
+}
+
+bool template_is_namespace(const struct template_run *r, const json_t *value)
+{
+    for (size_t i = 0; i < json_array_size(r->namespaces); i++)
+        if (json_array_get(r->namespaces, i) == value)
+            return true;
+    return false;
+}
+
+/* ---- Statements ---- */
+
+static bool run_body(struct template_run *r, const char *const *ends);
+
+/* Runs a body into a text of its own. */
+static json_t *capture(struct template_run *r, const char *const *ends)
+{
+    struct template_text outer = r->out;
+    const unsigned n_loops = r->n_loops;
+
+    r->out = (struct template_text){0}, r->n_loops = 0;
+    const bool ok = run_body(r, ends);
+    struct template_text text = r->out;
+    r->out = outer, r->n_loops = n_loops;
+    if (ok && r->live)
+        return template_take(r, &text);
+    free(text.bytes);
+    return ok ? json_null() : NULL;
+}
+
+/* set x = ..., set x.y = ..., set x, y = ..., or set x and a body. */
+static bool run_set(struct template_run *r)
+{
+    static const char *const ends[] = {"endset", NULL};
+    const struct template_token *names[TEMPLATE_MAX_ARGUMENTS] = {r->at}, *member = NULL;
+    size_t n = 1;
+
+    if (!template_expect(r, TEMPLATE_NAME, NULL))
+        return false;
+    if (template_accept(r, TEMPLATE_OPERATOR, ".")) {
+        member = r->at;
+        if (!template_expect(r, TEMPLATE_NAME, NULL))
+            return false;
+    }
+    while (!member && n < TEMPLATE_MAX_ARGUMENTS && template_accept(r, TEMPLATE_OPERATOR, ",")) {
+        names[n++] = r->at;
+        if (!template_expect(r, TEMPLATE_NAME, NULL))
+            return false;
+    }
+    json_t *value;
+    if (template_accept(r, TEMPLATE_OPERATOR, "="))
+        value = template_expression(r);
+    else if (n == 1 && template_accept(r, TEMPLATE_TAG_END, NULL)) {
+        const struct scope outer = open_scope(r);
+        value = capture(r, ends);
+        close_scope(r, &outer);
+        template_advance(r);
+    } else {
+        return template_expect(r, TEMPLATE_OPERATOR, "=");
+    }
+    if (!value || !template_expect(r, TEMPLATE_TAG_END, NULL) || !r->live) {
+        json_decref(value);
+        return r->rc == 0;
+    }
+    if (member) {
+        json_t *space = template_find(r, names[0]);
+        bool ok = space && template_is_namespace(r, space)
+                      ? template_check_member(r, member, value)
+                      : template_fail(r, names[0], "%.*s is not a namespace, so its members cannot be set",
+                                      (int)names[0]->n, names[0]->text) != NULL;
+        if (ok && json_object_setn(space, member->text, member->n, value))
+            ok = template_no_memory(r) != NULL;
+        json_decref(value);
+        return ok;
+    }
+    if (n == 1)
+        return template_set(r, names[0], value);
+    bool ok = json_is_array(value) && json_array_size(value) == n;
+    if (!ok)
+        template_fail(r, names[0], "%s is not a list of %zu", template_type(r, value), n);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = template_set(r, names[i], json_incref(json_array_get(value, i)));
+    json_decref(value);
+    return ok;
+}
+
+static bool run_if(struct template_run *r)
+{
+    static const char *const ends[] = {"elif", "else", "endif", NULL};
+    const bool live = r->live;
+    bool taken = false, conditional = true;
+
+    for (;;) {
+        bool now = live && !taken;
+        if (conditional) {
+            r->live = now;
+            json_t *value = template_expression(r);
+            now = value && now && template_truth(r, value);
+            json_decref(value);
+        }
+        r->live = now;
+        const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, ends);
+        r->live = live;
+        if (!ok || r->jump)
+            return ok;
+        taken = taken || now;
+        if (template_accept(r, TEMPLATE_NAME, "endif"))
+            return template_expect(r, TEMPLATE_TAG_END, NULL);
+        if (!conditional) {
+            template_fail(r, r->at, "a branch follows else");
+            return false;
+        }
+        conditional = template_is(r->at, TEMPLATE_NAME, "elif");
+        template_advance(r);
+    }
+}
+
+struct loop {
+    const struct template_token *names[TEMPLATE_MAX_ARGUMENTS];
+    size_t n_names;
+    const struct template_token *condition, *body; /* condition: NULL, none */
+};
+
+/* Sets the loop's names to an element, in a scope that was opened for it. */
+static bool bind(struct template_run *r, const struct loop *loop, json_t *item)
+{
+    if (loop->n_names == 1)
+        return template_set(r, loop->names[0], json_incref(item));
+    if (!json_is_array(item) || json_array_size(item) != loop->n_names) {
+        template_fail(r, loop->names[0], "%s is not a list of %zu", template_type(r, item), loop->n_names);
+        return false;
+    }
+    for (size_t i = 0; i < loop->n_names; i++)
+        if (!template_set(r, loop->names[i], json_incref(json_array_get(item, i))))
+            return false;
+    return true;
+}
+
+/* Keeps the elements for which the loop's condition holds. */
+static json_t *choose(struct template_run *r, const struct loop *loop, json_t *items)
+{
+    json_t *chosen = json_array();
+
+    for (size_t i = 0; !r->rc && i < json_array_size(items); i++) {
+        const struct scope outer = open_scope(r);
+        json_t *value = NULL;
+        if (bind(r, loop, json_array_get(items, i))) {
+            r->at = loop->condition;
+            value = template_expression(r);
+        }
+        if (value && template_truth(r, value))
+            template_append(r, chosen, json_incref(json_array_get(items, i)));
+        json_decref(value);
+        close_scope(r, &outer);
+    }
+    json_decref(items);
+    return chosen;
+}
+
+/* The variable `loop`. */
+static json_t *describe(struct template_run *r, const json_t *items, size_t i)
+{
+    const json_int_t n = (json_int_t)json_array_size(items), at = (json_int_t)i;
+    json_t *loop = json_pack("{s:I,s:I,s:I,s:I,s:I,s:b,s:b}", "index0", at, "index", at + 1, "revindex0", n - 1 - at,
+                             "revindex", n - at, "length", n, "first", at == 0, "last", at == n - 1);
+
+    if (loop && i > 0)
+        json_object_set(loop, "previtem", json_array_get(items, i - 1));
+    if (loop && at < n - 1)
+        json_object_set(loop, "nextitem", json_array_get(items, i + 1));
+    template_charge(r, 10 * TEMPLATE_TOKEN_WORK);
+    return loop ? loop : template_no_memory(r);
+}
+
+static const char *const loop_ends[] = {"else", "endfor", NULL};
+
+static void run_items(struct template_run *r, const struct loop *loop, const json_t *items)
+{
+    static const struct template_token name = {.text = "loop", .n = 4};
+
+    for (size_t i = 0; !r->rc && i < json_array_size(items) && r->jump != TEMPLATE_BREAK; i++) {
+        const struct scope outer = open_scope(r);
+        r->jump = TEMPLATE_NO_JUMP;
+        if (bind(r, loop, json_array_get(items, i)) && template_set(r, &name, describe(r, items, i))) {
+            r->at = loop->body;
+            run_body(r, loop_ends);
+        }
+        close_scope(r, &outer);
+    }
+    r->jump = TEMPLATE_NO_JUMP;
+}
+
+/* for x in ...: a last pass over the body that is not live finds its end. */
+static bool run_for(struct template_run *r)
+{
+    const bool live = r->live;
+    struct loop loop = {.n_names = 0};
+
+    do {
+        loop.names[loop.n_names++] = r->at;
+        if (!template_expect(r, TEMPLATE_NAME, NULL))
+            return false;
+    } while (loop.n_names < TEMPLATE_MAX_ARGUMENTS && template_accept(r, TEMPLATE_OPERATOR, ","));
+    const struct template_token *in = r->at;
+    if (!template_expect(r, TEMPLATE_NAME, "in"))
+        return false;
+    json_t *value = template_plain_expression(r), *items = value && live ? template_list(r, in, value) : NULL;
+    json_decref(value);
+    if (template_accept(r, TEMPLATE_NAME, "if")) {
+        loop.condition = r->at;
+        r->live = false;
+        json_decref(template_expression(r));
+        r->live = live;
+    }
+    if (template_is(r->at, TEMPLATE_NAME, "recursive"))
+        template_fail(r, r->at, "recursive loops are not supported");
+    template_expect(r, TEMPLATE_TAG_END, NULL);
+    loop.body = r->at;
+    if (!r->rc && items && loop.condition)
+        items = choose(r, &loop, items);
+    const bool any = json_array_size(items) > 0;
+    r->n_loops++;
+    if (!r->rc && items)
+        run_items(r, &loop, items);
+    json_decref(items);
+    r->live = false, r->at = loop.body;
+    bool ok = !r->rc && run_body(r, loop_ends);
+    r->n_loops--;
+    r->live = live && !any;
+    if (ok && template_accept(r, TEMPLATE_NAME, "else"))
+        ok = template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, loop_ends);
+    r->live = live;
+    return ok &&
+           (r->jump || (template_expect(r, TEMPLATE_NAME, "endfor") && template_expect(r, TEMPLATE_TAG_END, NULL)));
+}
+
+/* ---- Macros ---- */
+
+static const char *const macro_ends[] = {"endmacro", NULL};
+
+/* Reads the parameters and, if live, sets them to the arguments or to their defaults. */
+static bool bind_parameters(struct template_run *r, const struct template_arguments *arguments)
+{
+    unsigned position = 0, used = 0;
+
+    if (!template_expect(r, TEMPLATE_OPERATOR, "("))
+        return false;
+    while (!r->rc && !template_accept(r, TEMPLATE_OPERATOR, ")")) {
+        char text[64];
+        if (position > 0 && !template_expect(r, TEMPLATE_OPERATOR, ","))
+            return false;
+        const struct template_token *name = r->at;
+        if (!template_expect(r, TEMPLATE_NAME, NULL))
+            return false;
+        snprintf(text, sizeof text, "%.*s", (int)(name->n < 63 ? name->n : 63), name->text);
+        json_t *given = arguments ? json_incref(template_argument(arguments, position, text)) : NULL, *other = NULL;
+        position++, used += given != NULL;
+        if (template_accept(r, TEMPLATE_OPERATOR, "=")) {
+            const bool live = r->live;
+            r->live = live && !given;
+            other = template_expression(r);
+            r->live = live;
+        }
+        if (given)
+            json_decref(other);
+        if (r->live && !r->rc)
+            template_set(r, name, given ? given : other ? other : json_incref(r->undefined));
+        else
+            json_decref(given ? given : other);
+    }
+    if (!r->rc && arguments && used < arguments->n)
+        template_fail(r, r->at, "this macro is called with an argument that it does not have");
+    return r->rc == 0;
+}
+
+static bool run_macro(struct template_run *r)
+{
+    const struct template_token *name = r->at;
+    const bool live = r->live;
+    const unsigned n_loops = r->n_loops;
+
+    if (!template_expect(r, TEMPLATE_NAME, NULL))
+        return false;
+    if (live && r->n_macros == TEMPLATE_MAX_MACROS) {
+        template_fail(r, name, "more than %d macros", TEMPLATE_MAX_MACROS);
+        return false;
+    }
+    if (live)
+        r->macros[r->n_macros++].name = name;
+    r->live = false, r->n_loops = 0;
+    const bool ok = bind_parameters(r, NULL) && template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, macro_ends);
+    r->live = live, r->n_loops = n_loops;
+    template_advance(r);
+    return ok && template_expect(r, TEMPLATE_TAG_END, NULL);
+}
+
+json_t *template_call_macro(struct template_run *r, const struct template_token *name,
+                            const struct template_arguments *arguments, bool *found)
+{
+    const struct template_token *at = r->at, *macro = NULL;
+
+    for (size_t i = 0; i < r->n_macros; i++) /* the last of this name */
+        if (r->macros[i].name->n == name->n && memcmp(r->macros[i].name->text, name->text, name->n) == 0)
+            macro = r->macros[i].name;
+    *found = macro != NULL;
+    if (!macro)
+        return NULL;
+    const struct scope outer = open_scope(r);
+    json_t *text = NULL;
+    r->base = r->n_variables;
+    r->at = macro + 1;
+    if (bind_parameters(r, arguments) && template_expect(r, TEMPLATE_TAG_END, NULL))
+        text = capture(r, macro_ends);
+    close_scope(r, &outer);
+    r->at = at;
+    return text;
+}
+
+/* ---- Bodies ---- */
+
+static bool run_print(struct template_run *r)
+{
+    const struct template_token *at = r->at;
+    json_t *value = template_expression(r);
+
+    if (value && r->live)
+        template_print(r, at, &r->out, value);
+    json_decref(value);
+    return template_expect(r, TEMPLATE_PRINT_END, NULL);
+}
+
+/* What {% generation %} marks is printed as if it was not marked. */
+static bool run_generation(struct template_run *r)
+{
+    static const char *const ends[] = {"endgeneration", NULL};
+    const struct scope outer = open_scope(r);
+    const bool ok = template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, ends);
+
+    close_scope(r, &outer);
+    if (!ok || r->jump)
+        return ok;
+    template_advance(r);
+    return template_expect(r, TEMPLATE_TAG_END, NULL);
+}
+
+static bool run_statement(struct template_run *r)
+{
+    const struct template_token *name = r->at;
+
+    if (template_accept(r, TEMPLATE_NAME, "if"))
+        return run_if(r);
+    if (template_accept(r, TEMPLATE_NAME, "for"))
+        return run_for(r);
+    if (template_accept(r, TEMPLATE_NAME, "set"))
+        return run_set(r);
+    if (template_accept(r, TEMPLATE_NAME, "macro"))
+        return run_macro(r);
+    if (template_accept(r, TEMPLATE_NAME, "generation"))
+        return run_generation(r);
+    if (template_is(name, TEMPLATE_NAME, "break") || template_is(name, TEMPLATE_NAME, "continue")) {
+        template_advance(r);
+        if (r->n_loops == 0)
+            template_fail(r, name, "this %.*s is in no loop", (int)name->n, name->text);
+        if (r->live)
+            r->jump = name->n == 5 ? TEMPLATE_BREAK : TEMPLATE_CONTINUE;
+        return template_expect(r, TEMPLATE_TAG_END, NULL);
+    }
+    if (name->kind == TEMPLATE_NAME && name->n > 3 && memcmp(name->text, "end", 3) == 0)
+        template_fail(r, name, "%.*s ends nothing", (int)(name->n < 40 ? name->n : 40), name->text);
+    else
+        template_fail(r, name, "the statement %.*s is not supported", (int)(name->n < 40 ? name->n : 40), name->text);
+    return false;
+}
+
+static bool is_one(const struct template_token *token, const char *const *names)
+{
+    for (; names && *names; names++)
+        if (template_is(token, TEMPLATE_NAME, *names))
+            return true;
+    return false;
+}
+
+/* Runs up to a statement of one of these names (NULL: the template's end), or to a jump out of a loop. */
+static bool run_body(struct template_run *r, const char *const *ends)
+{
+    const struct template_token *begin = r->at;
+
+    if (++r->depth > TEMPLATE_MAX_DEPTH)
+        template_fail(r, begin, "more than %d statements and expressions in one another", TEMPLATE_MAX_DEPTH);
+    while (!r->rc && !r->jump) {
+        const struct template_token *at = r->at;
+        if (at->kind == TEMPLATE_END) {
+            while (ends && ends[1])
+                ends++;
+            if (ends)
+                template_fail(r, begin > r->template->tokens ? begin - 1 : begin, "there is no %s", ends[0]);
+            break;
+        }
+        template_advance(r);
+        if (at->kind == TEMPLATE_TEXT) {
+            if (r->live)
+                template_add(r, &r->out, at->text, at->n);
+        } else if (at->kind == TEMPLATE_PRINT) {
+            run_print(r);
+        } else if (is_one(r->at, ends)) {
+            break;
+        } else {
+            run_statement(r);
+        }
+    }
+    r->depth--;
+    return r->rc == 0;
+}
+
+bool template_run_body(struct template_run *r)
+{
+    return run_body(r, NULL);
+}

@@ -1,0 +1,229 @@
+/* client/text/template/template_internal.h - how a template is run.
+ *
+ * The template becomes a list of tokens, once. Running it reads the tokens by recursive descent and computes at the same
+ * time. What must not be computed, such as a branch not taken, is read with `live` false; then every value is null. So
+ * the grammar is written once, and opening a template is a run of it that is not live.
+ *
+ * Values are json_t, immutable except for namespaces. A function that returns json_t * returns a new reference, or NULL
+ * after template_fail. */
+#ifndef CLIENT_TEXT_TEMPLATE_INTERNAL_H
+#define CLIENT_TEXT_TEMPLATE_INTERNAL_H
+
+#include "client/text/template.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum template_kind {
+    TEMPLATE_TEXT,
+    TEMPLATE_PRINT,     /* {{ */
+    TEMPLATE_PRINT_END, /* }} */
+    TEMPLATE_TAG,       /* {% */
+    TEMPLATE_TAG_END,   /* %} */
+    TEMPLATE_NAME,
+    TEMPLATE_LITERAL, /* string or integer */
+    TEMPLATE_OPERATOR,
+    TEMPLATE_END
+};
+
+struct template_token {
+    enum template_kind kind;
+    const char *text; /* (n) in the source */
+    size_t n;
+    json_t *value; /* of a literal, owned */
+};
+
+struct client_template {
+    char *source; /* (n_source), owned: newlines are \n */
+    size_t n_source;
+    struct template_token *tokens; /* (n), owned; the last is TEMPLATE_END */
+    size_t n, cap;
+};
+
+/* A growing text. Zeroed: empty. */
+struct template_text {
+    char *bytes; /* (n of cap), owned */
+    size_t n, cap;
+};
+
+struct template_variable {
+    const char *name; /* (n), borrowed */
+    size_t n;
+    json_t *value; /* owned */
+};
+
+struct template_macro {
+    const struct template_token *name; /* the parameters follow */
+};
+
+enum {
+    TEMPLATE_MAX_DEPTH = 64,       /* of statements and expressions in one another, macros included */
+    TEMPLATE_MAX_VALUE_DEPTH = 64, /* of lists and objects in one another */
+    TEMPLATE_MAX_ARGUMENTS = 16,
+    TEMPLATE_MAX_MACROS = 256,
+    TEMPLATE_MAX_NAMESPACES = 256,
+    TEMPLATE_TOKEN_WORK = 16,     /* work of a token, in bytes */
+    TEMPLATE_ELEMENT_WORK = 64,   /* of a list's element */
+    TEMPLATE_MAX_WORK = 128 << 20 /* bytes made or searched in a rendering: so many bytes of values at most */
+};
+
+struct template_run {
+    const struct client_template *template;
+    const struct template_token *at;
+    bool live;
+    unsigned depth, n_loops; /* that are open */
+    uint64_t work;
+    struct template_variable *variables; /* (n_variables of cap), owned, inner scopes last */
+    size_t n_variables, cap;
+    size_t scope; /* first variable of the innermost scope */
+    size_t base;  /* first variable of the running macro, 0 outside: between the global ones and it nothing is seen */
+    size_t n_global; /* variables of the outermost scope, while another one is open */
+    struct template_macro macros[TEMPLATE_MAX_MACROS];
+    size_t n_macros;
+    json_t *undefined;  /* the undefined value, an empty list of its own */
+    json_t *namespaces; /* list of all, which have no other mark */
+    struct template_text out;
+    enum { TEMPLATE_NO_JUMP, TEMPLATE_BREAK, TEMPLATE_CONTINUE } jump;
+    time_t now;
+    struct error *err;
+    int rc;
+};
+
+struct template_arguments {
+    json_t *values[TEMPLATE_MAX_ARGUMENTS];                     /* (n), owned */
+    const struct template_token *names[TEMPLATE_MAX_ARGUMENTS]; /* NULL: by position */
+    unsigned n;
+};
+
+/* ---- read.c ---- */
+
+int template_read(struct client_template *t, struct error *err);
+
+/* Length of the white space character, as Python's, at the start of text (n >= 1); 0: none. */
+size_t template_blank(const char *text, size_t n);
+/* The text without white space at its begin; at its end. */
+void template_strip_start(const char **text, size_t *n);
+void template_strip_end(const char *text, size_t *n);
+
+/* ---- run.c ---- */
+
+/* Fails at a token, once, with line and column; returns NULL. */
+json_t *template_fail(struct template_run *r, const struct template_token *at, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+json_t *template_no_memory(struct template_run *r);
+
+/* Counts work; false after the bound. */
+bool template_charge(struct template_run *r, uint64_t bytes);
+/* Goes to the next token. */
+void template_advance(struct template_run *r);
+
+bool template_is(const struct template_token *token, enum template_kind kind, const char *text);
+/* Passes a token if it is next. */
+bool template_accept(struct template_run *r, enum template_kind kind, const char *text);
+bool template_expect(struct template_run *r, enum template_kind kind, const char *text);
+
+/* Borrowed; NULL: unknown. */
+json_t *template_find(struct template_run *r, const struct template_token *name);
+/* Sets a variable of the innermost scope and takes the value; NULL is a failure. */
+bool template_set(struct template_run *r, const struct template_token *name, json_t *value);
+bool template_is_namespace(const struct template_run *r, const json_t *value);
+
+/* Runs the whole template. */
+bool template_run_body(struct template_run *r);
+
+/* The text that a macro makes. */
+json_t *template_call_macro(struct template_run *r, const struct template_token *name,
+                            const struct template_arguments *arguments, bool *found);
+
+/* ---- expression.c ---- */
+
+json_t *template_expression(struct template_run *r);
+/* Without x if y else z, for the list of a loop. */
+json_t *template_plain_expression(struct template_run *r);
+
+/* ---- value.c: what values are and how they print, as in Python ---- */
+
+bool template_truth(const struct template_run *r, const json_t *value);
+bool template_equal(struct template_run *r, const json_t *a, const json_t *b);
+const char *template_type(const struct template_run *r, const json_t *value); /* "a list" */
+bool template_is_undefined(const struct template_run *r, const json_t *value);
+bool template_is_integer(const json_t *value); /* a boolean is one */
+json_int_t template_integer(const json_t *value);
+
+bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n);
+/* Appends str(value). */
+bool template_print(struct template_run *r, const struct template_token *at, struct template_text *text,
+                    const json_t *value);
+json_t *template_string(struct template_run *r, const char *bytes, size_t n);
+/* A string of the text, which is freed. */
+json_t *template_take(struct template_run *r, struct template_text *text);
+
+/* Appends to a list and takes the reference; NULL is a failure. */
+bool template_append(struct template_run *r, json_t *list, json_t *value);
+/* Refuses members that are namespaces, or lists in lists without end. */
+bool template_check_member(struct template_run *r, const struct template_token *at, const json_t *value);
+/* What a loop goes through: a list's elements, an object's keys, a string's characters. */
+json_t *template_list(struct template_run *r, const struct template_token *at, json_t *value);
+/* value[from:to:step]; NULLs are left out. */
+json_t *template_slice(struct template_run *r, const struct template_token *at, json_t *value, const json_t *from,
+                       const json_t *to, const json_t *step);
+/* value.key or value[key]; undefined if it has none. */
+json_t *template_member(struct template_run *r, const struct template_token *at, json_t *value, const json_t *key);
+
+/* ---- call.c and filter.c ---- */
+
+/* What a function, method, filter or test is called with. */
+struct template_call {
+    const struct template_token *name;
+    const struct template_token *at; /* the place in the template: name may come from a text */
+    json_t *value;                   /* that it is a method of; NULL for a function */
+    const struct template_arguments *arguments;
+};
+
+typedef json_t *(*template_called)(struct template_run *r, const struct template_call *c);
+
+struct template_entry {
+    const char *name;
+    template_called run;
+};
+
+json_t *template_run_entry(struct template_run *r, const struct template_entry *entries, size_t n, const char *kind,
+                           const struct template_call *c);
+#define TEMPLATE_RUN(entries, kind, r, c) template_run_entry(r, entries, sizeof entries / sizeof *entries, kind, c)
+
+/* Fails: the value or the arguments are not supported. */
+json_t *template_refuse(struct template_run *r, const struct template_call *c);
+
+/* An argument that is a string; NULL: absent, or the call is refused. */
+const char *template_text_of(struct template_run *r, const struct template_call *c, unsigned position, const char *name,
+                             size_t *n);
+json_int_t template_integer_of(struct template_run *r, const struct template_call *c, unsigned position,
+                               const char *name, json_int_t other);
+
+size_t template_count_characters(const char *text, size_t n);
+
+/* Methods that are filters, too. */
+json_t *template_strip(struct template_run *r, const struct template_call *c);
+json_t *template_change_case(struct template_run *r, const struct template_call *c);
+json_t *template_replace(struct template_run *r, const struct template_call *c);
+json_t *template_list_items(struct template_run *r, const struct template_call *c);
+/* items joined by the text between. */
+json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const char *between,
+                          size_t n);
+
+/* NULL: there is none. Borrowed. */
+json_t *template_argument(const struct template_arguments *arguments, unsigned position, const char *name);
+void template_arguments_free(struct template_arguments *arguments);
+
+bool template_is_function(const struct template_token *name);
+json_t *template_function(struct template_run *r, const struct template_token *name,
+                          const struct template_arguments *arguments);
+json_t *template_method(struct template_run *r, json_t *value, const struct template_token *name,
+                        const struct template_arguments *arguments);
+bool template_is_method(const json_t *value, const struct template_token *name); /* of values of this type */
+json_t *template_filter(struct template_run *r, json_t *value, const struct template_token *name,
+                        const struct template_arguments *arguments);
+json_t *template_test(struct template_run *r, json_t *value, const struct template_token *name,
+                      const struct template_arguments *arguments);
+
+#endif

@@ -1,0 +1,252 @@
+/* Values of a template: Python's truth, equality, members, slices and str(). */
+#include "client/text/template/template_internal.h"
+
+#include "client/text/utf8.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool template_is_undefined(const struct template_run *r, const json_t *value)
+{
+    return value == r->undefined;
+}
+
+bool template_truth(const struct template_run *r, const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return json_object_size(value) > 0 || template_is_namespace(r, value);
+    case JSON_ARRAY:
+        return json_array_size(value) > 0;
+    case JSON_STRING:
+        return json_string_length(value) > 0;
+    case JSON_INTEGER:
+        return json_integer_value(value) != 0;
+    case JSON_REAL:
+        return json_real_value(value) != 0;
+    case JSON_TRUE:
+        return true;
+    case JSON_FALSE:
+    case JSON_NULL:
+        return false;
+    }
+    return false;
+}
+
+bool template_is_integer(const json_t *value)
+{
+    return json_is_integer(value) || json_is_boolean(value);
+}
+
+json_int_t template_integer(const json_t *value)
+{
+    return json_is_true(value) ? 1 : json_integer_value(value);
+}
+
+const char *template_type(const struct template_run *r, const json_t *value)
+{
+    static const char *const names[] = {
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "a list", [JSON_STRING] = "a text", [JSON_INTEGER] = "a number",
+        [JSON_REAL] = "a real number", [JSON_TRUE] = "true",    [JSON_FALSE] = "false",   [JSON_NULL] = "none"};
+
+    return template_is_undefined(r, value) ? "an undefined value" : names[json_typeof(value)];
+}
+
+bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n)
+{
+    if (!template_charge(r, n))
+        return false;
+    if (n > text->cap - text->n) {
+        const size_t cap = 2 * (text->n + n) + 64;
+        char *larger = realloc(text->bytes, cap);
+        if (!larger)
+            return template_no_memory(r) != NULL;
+        text->bytes = larger, text->cap = cap;
+    }
+    if (n > 0)
+        memcpy(text->bytes + text->n, bytes, n);
+    text->n += n;
+    return true;
+}
+
+bool template_print(struct template_run *r, const struct template_token *at, struct template_text *text,
+                    const json_t *value)
+{
+    char number[32];
+
+    if (template_is_undefined(r, value))
+        return r->rc == 0;
+    if (json_is_string(value))
+        return template_add(r, text, json_string_value(value), json_string_length(value));
+    if (json_is_integer(value))
+        return template_add(r, text, number,
+                            (size_t)snprintf(number, sizeof number, "%" JSON_INTEGER_FORMAT,
+                                             json_integer_value(value)));
+    if (json_is_boolean(value))
+        return template_add(r, text, json_is_true(value) ? "True" : "False", json_is_true(value) ? 4 : 5);
+    if (json_is_null(value))
+        return template_add(r, text, "None", 4);
+    template_fail(r, at, "%s cannot be printed%s", template_type(r, value),
+                  json_is_real(value) ? "" : " except by the filter tojson");
+    return false;
+}
+
+json_t *template_string(struct template_run *r, const char *bytes, size_t n)
+{
+    if (!template_charge(r, n + TEMPLATE_TOKEN_WORK))
+        return NULL;
+    json_t *out = json_stringn(n > 0 ? bytes : "", n);
+    return out ? out : template_no_memory(r);
+}
+
+json_t *template_take(struct template_run *r, struct template_text *text)
+{
+    json_t *out = r->rc ? NULL : template_string(r, text->bytes, text->n);
+
+    free(text->bytes);
+    *text = (struct template_text){0};
+    return out;
+}
+
+bool template_append(struct template_run *r, json_t *list, json_t *value)
+{
+    if (!value || !template_charge(r, TEMPLATE_ELEMENT_WORK)) {
+        json_decref(value);
+        return false;
+    }
+    return json_array_append_new(list, value) == 0 || template_no_memory(r);
+}
+
+/* False: value holds more than `left` lists and objects in one another. Counts its bytes as work. */
+static bool is_shallow(struct template_run *r, const json_t *value, unsigned left)
+{
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    if (!template_charge(r, TEMPLATE_TOKEN_WORK + json_string_length(value)) || left == 0)
+        return false;
+    json_array_foreach(value, i, item)
+    {
+        if (!is_shallow(r, item, left - 1))
+            return false;
+    }
+    json_object_foreach((json_t *)value, key, item)
+    {
+        template_charge(r, strlen(key));
+        if (!is_shallow(r, item, left - 1))
+            return false;
+    }
+    return true;
+}
+
+bool template_equal(struct template_run *r, const json_t *a, const json_t *b)
+{
+    if (template_is_undefined(r, a) || template_is_undefined(r, b))
+        return a == b;
+    if (template_is_integer(a) && template_is_integer(b))
+        return template_integer(a) == template_integer(b);
+    return json_typeof(a) == json_typeof(b) && is_shallow(r, a, TEMPLATE_MAX_VALUE_DEPTH + 8) && json_equal(a, b);
+}
+
+/* A namespace in itself would have no end; so no namespace is in anything. */
+bool template_check_member(struct template_run *r, const struct template_token *at, const json_t *value)
+{
+    if (template_is_namespace(r, value))
+        template_fail(r, at, "a namespace cannot be a member of another value");
+    else if (!is_shallow(r, value, TEMPLATE_MAX_VALUE_DEPTH))
+        template_fail(r, at, "more than %d lists and objects in one another", TEMPLATE_MAX_VALUE_DEPTH);
+    return r->rc == 0;
+}
+
+json_t *template_list(struct template_run *r, const struct template_token *at, json_t *value)
+{
+    const char *key, *text = json_string_value(value);
+    size_t left = json_string_length(value);
+    json_t *out, *item;
+
+    if (json_is_array(value))
+        return json_incref(value);
+    if (!json_is_object(value) && !text)
+        return template_fail(r, at, "%s has no elements", template_type(r, value));
+    out = json_array();
+    json_object_foreach(value, key, item) template_append(r, out, template_string(r, key, strlen(key)));
+    while (!r->rc && left > 0) {
+        const size_t n = (size_t)client_utf8_character((const uint8_t *)text, left);
+        template_append(r, out, template_string(r, text, n));
+        text += n, left -= n;
+    }
+    return out;
+}
+
+/* A bound of a slice as Python has it: from the end if negative, at most n, or n - 1 downwards. */
+static bool read_bound(json_int_t *out, const json_t *value, json_int_t n, bool down)
+{
+    if (!value || json_is_null(value))
+        return true;
+    if (!template_is_integer(value))
+        return false;
+    const json_int_t at = template_integer(value), least = down ? -1 : 0, most = down ? n - 1 : n;
+    *out = at < 0 ? at < -n ? least : at + n : at;
+    *out = *out > most ? most : *out < least ? least : *out;
+    return true;
+}
+
+json_t *template_slice(struct template_run *r, const struct template_token *at, json_t *value, const json_t *from,
+                       const json_t *to, const json_t *step)
+{
+    if ((!json_is_array(value) && !json_is_string(value)) || template_is_undefined(r, value))
+        return template_fail(r, at, "%s has no slices", template_type(r, value));
+    json_t *items = template_list(r, at, value), *out = json_array();
+    const json_int_t n = (json_int_t)json_array_size(items);
+    const bool is_step = step && !json_is_null(step);
+    json_int_t stride = is_step && template_is_integer(step) ? template_integer(step) : is_step ? 0 : 1;
+    const bool down = stride < 0;
+    json_int_t begin = down ? n - 1 : 0, end = down ? -1 : n;
+    struct template_text text = {0};
+
+    if (stride == 0 || !read_bound(&begin, from, n, down) || !read_bound(&end, to, n, down))
+        template_fail(r, at, "a slice needs numbers, and a step that is not 0");
+    stride = stride > n ? n + 1 : stride < -n ? -n - 1 : stride; /* no further than out */
+    for (json_int_t i = begin; !r->rc && (down ? i > end : i < end); i += stride) {
+        json_t *item = json_array_get(items, (size_t)i);
+        if (json_is_string(value))
+            template_add(r, &text, json_string_value(item), json_string_length(item));
+        else
+            template_append(r, out, json_incref(item));
+    }
+    json_decref(items);
+    if (json_is_string(value) || r->rc) {
+        json_decref(out);
+        return template_take(r, &text);
+    }
+    return out;
+}
+
+json_t *template_member(struct template_run *r, const struct template_token *at, json_t *value, const json_t *key)
+{
+    json_t *found = NULL;
+
+    if (template_is_undefined(r, value)) {
+        if (json_is_string(key))
+            return template_fail(r, at, "an undefined value has no member %.60s", json_string_value(key));
+        return template_fail(r, at, "an undefined value has no members");
+    }
+    if (json_is_object(value) && json_is_string(key)) {
+        found = json_object_getn(value, json_string_value(key), json_string_length(key));
+    } else if (template_is_integer(key) && (json_is_array(value) || json_is_string(value))) {
+        json_t *items = template_list(r, at, value);
+        const json_int_t n = (json_int_t)json_array_size(items), i = template_integer(key);
+        if (i >= -n && i < n)
+            found = json_array_get(items, (size_t)(i < 0 ? i + n : i));
+        found = json_incref(found ? found : r->undefined);
+        json_decref(items);
+        if (!r->rc)
+            return found;
+        json_decref(found);
+        return NULL;
+    }
+    return json_incref(found ? found : r->undefined);
+}

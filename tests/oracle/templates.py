@@ -1,0 +1,433 @@
+"""Chat templates: what transformers' apply_chat_template makes of conversations, and what eps makes of them.
+
+    templates.py fixtures              writes tests/fixtures/templates.json, for tests/client/text/test_template.c
+    templates.py compare PATH...       compares build/bin/test_template with transformers on templates that exist: files
+                                       *.jinja, model directories, or folders of them; prints how many texts are equal
+
+The templates in the fixtures are ours. They have the formats and use the constructs of those that Qwen 2.5 and 3, Llama
+2, 3 and 3.1, Mistral v1 and v3, and Gemma 1 and 3 have published; `pip download trl` has most of the published ones, for
+compare. Made with transformers 5.23.0 and jinja2 3.1.6.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+from transformers.utils import chat_template_utils
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+OUT = ROOT / "tests" / "fixtures" / "templates.json"
+NOW = datetime.datetime(2027, 1, 2, 3, 4, 5)
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+CHATML = """\
+{%- if messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- else %}
+    {{- '<|im_start|>system\\nYou are a careful assistant.<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n' + message.content }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+# The last question is the last message of the user; what was thought before it is left out.
+THINKING = """\
+{%- set ns = namespace(searching=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.searching and message.role == "user" and message.content is string and not(message.content.startswith('<tool>') and message.content.endswith('</tool>')) %}
+        {%- set ns.searching = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.content is string %}{%- set content = message.content %}{%- else %}{%- set content = '' %}{%- endif %}
+    {%- if message.role == "assistant" %}
+        {%- set thought = '' %}
+        {%- if message.reasoning is string %}
+            {%- set thought = message.reasoning %}
+        {%- elif '</think>' in content %}
+            {%- set thought = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and (loop.last or (not loop.last and thought)) %}
+            {{- '<|im_start|>assistant\\n<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\\n<call>' ~ call.name ~ ' ' ~ (call.arguments if call.arguments is string else call.arguments | tojson) ~ '</call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""
+
+LLAMA2 = (
+    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system = messages[0]['content'] %}"
+    "{% else %}{% set rest = messages %}{% set system = false %}{% endif %}"
+    "{% for message in rest %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Turns of user and assistant must alternate') }}{% endif %}"
+    "{% if loop.index0 == 0 and system != false %}"
+    "{% set content = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + message['content'] %}"
+    "{% else %}{% set content = message['content'] %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}"
+    "{% endfor %}")
+
+LLAMA3 = (
+    "{% set rest = messages %}{% for message in rest %}"
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}"
+    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}")
+
+LLAMA31 = """\
+{{- bos_token }}
+{%- if custom_tools is defined %}{%- set tools = custom_tools %}{%- endif %}
+{%- if not tools_first is defined %}
+    {%- set tools_first = true %}
+{%- endif %}
+{%- if not today is defined %}
+    {%- if strftime_now is defined_or_not %}{%- endif %}
+    {%- set today = strftime_now("%d %b %Y") %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+
+{#- The system message stands alone, so that it can be put in front. #}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = "" %}
+{%- endif %}
+
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{%- if tools is not none %}
+    {{- "Environment: shell\\n" }}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
+{{- "Knowledge until: " + "March 2026" + "\\n" }}
+{{- "Today: " + today + "\\n\\n" }}
+{{- system }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'shell' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception("One call at a time") }}
+        {%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '{"name": "' + call.name + '", ' }}
+        {%- for name, value in call.arguments | items %}
+            {{- name + '="' ~ value ~ '"' }}
+            {%- if not loop.last %}{{- ", " }}{%- endif %}
+        {%- endfor %}
+        {{- call.arguments | tojson }}
+    {%- elif message.role == "tool" or message.role == "shell" %}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+""".replace("    {%- if strftime_now is defined_or_not %}{%- endif %}\n", "")
+
+MISTRAL1 = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Turns of user and assistant must alternate') }}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token}}"
+    "{% else %}{{ raise_exception('There are users and assistants only') }}{% endif %}{% endfor %}")
+
+MISTRAL3 = """\
+{%- if messages[0]["role"] == "system" %}
+    {%- set system = messages[0]["content"] %}
+    {%- set rest = messages[1:] %}
+{%- else %}
+    {%- set rest = messages %}
+{%- endif %}
+{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- set users = rest | selectattr("role", "equalto", "user") | list %}
+
+{#- Turns must alternate, calls aside. #}
+{%- set ns = namespace() %}
+{%- set ns.index = 0 %}
+{%- for message in rest %}
+    {%- if not (message.role == "tool" or message.role == "tool_results" or (message.tool_calls is defined and message.tool_calls is not none)) %}
+        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("After the system message, turns must alternate") }}
+        {%- endif %}
+        {%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+
+{{- bos_token }}
+{%- for message in rest %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == users[-1]) %}
+            {{- "[TOOLS] [" }}
+            {%- for tool in tools %}
+                {{- tool | tojson }}
+                {%- if not loop.last %}{{- ", " }}{%- else %}{{- "]" }}{%- endif %}
+            {%- endfor %}
+            {{- "[/TOOLS]" }}
+        {%- endif %}
+        {%- if loop.last and system is defined %}
+            {{- "[INST] " + system + "\\n\\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message["role"] == "assistant" %}
+        {{- " " + message["content"]|trim + eos_token}}
+    {%- elif message["role"] == "tool" %}
+        {%- if message.content is defined and message.content.content is defined %}
+            {%- set content = message.content.content %}
+        {%- else %}
+            {%- set content = message.content %}
+        {%- endif %}
+        {{- '[RESULT] {"content": ' + content|string + ", " }}
+        {%- if not message.id is defined or message.id|length != 9 %}
+            {{- raise_exception("A call's id has 9 characters") }}
+        {%- endif %}
+        {{- '"id": "' + message.id + '"}[/RESULT]' }}
+    {%- else %}
+        {{- raise_exception("There are users and assistants only, and one system message") }}
+    {%- endif %}
+{%- endfor %}
+"""
+
+GEMMA1 = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system messages') }}{% endif %}"
+    "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Turns of user and assistant must alternate') }}{% endif %}"
+    "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}"
+    "{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}")
+
+GEMMA3 = """\
+{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set prefix = messages[0]['content'] + '\n\n' -%}
+    {%- else -%}
+        {%- set prefix = messages[0]['content'][0]['text'] + '\n\n' -%}
+    {%- endif -%}
+    {%- set rest = messages[1:] -%}
+{%- else -%}
+    {%- set prefix = "" -%}
+    {%- set rest = messages -%}
+{%- endif -%}
+{%- for message in rest -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{ raise_exception("Turns of user and assistant must alternate") }}
+    {%- endif -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\n' + (prefix if loop.first else "") }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}
+                {{ '<start_of_image>' }}
+            {%- elif item['type'] == 'text' -%}
+                {{ item['text'] | trim }}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- else -%}
+        {{ raise_exception("Contents are texts or lists") }}
+    {%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\n'}}
+{%- endif -%}
+"""
+
+FAMILIES = {"chatml": CHATML, "thinking": THINKING, "llama2": LLAMA2, "llama3": LLAMA3, "llama3.1": LLAMA31,
+            "mistral1": MISTRAL1, "mistral3": MISTRAL3, "gemma1": GEMMA1, "gemma3": GEMMA3}
+
+# What the templates above do not reach: white space, values, filters and tests, scopes.
+CONSTRUCTS = [
+    "a\n  {% if true %}\n  b\n  {% endif %}\n c\n", "{% if true %}x{% endif %}\n\ny", "  {%+ if true %} x {%- endif +%}\n z",
+    "a {{- ' b ' -}} \n\t c", "a {# no #} b\n  {# line #}\nc {#- x -#} d\n", "\r\na\r\n{% if 1 %}\r\nb{% endif %}\r",
+    "a\u3000{{- 1 -}}\u2003b\u00a0", "{{ '}}' }}{{ \"%}\" }}{{ {'a': {'b': 1}}['a']['b'] }}", "{{ 'a' 'b' \"c\" }}{{ 'it\\'s \\x41\\u00e9\\t\\q' }}",
+    "{{ 1 + 2 * 3 - 4 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 2 - -3 }} {{ 1_000 }} {{ (1 + 2) * 3 }}",
+    "{{ 2 ~ 3 ~ 'x' }}{{ strftime_now is defined and namespace is not none }}", "{{ true }} {{ none }} {{ false or 'x' }} {{ 1 and 0 }} {{ nothing }}|",
+    "{{ 1 < 2 < 3 }} {{ 3 > 2 > 2 }} {{ 'a' < 'b' }} {{ 'a' in 'cat' }} {{ 'x' not in 'cat' }} {{ 2 in [1, 2] }} {{ 'k' in {'k': 0} }}",
+    "{{ not 1 == 2 }} {{ not not 'x' }} {{ 1 == true }} {{ '1' == 1 }} {{ [1, [2]] == [1, [2]] }} {{ nothing == none }}",
+    "{{ 'a' if false }}|{{ 'a' if 0 else 'b' if 0 else 'c' }}|{{ ('a' if 1 else 'b') ~ 'c' }}",
+    "{{ 'aéx😀'[1] }}{{ 'aéx😀'[-1] }}{{ 'aéx😀'[1:3] }}{{ 'abc'[::-1] }}{{ 'abc'[5:] }}{{ 'abcdef'[-2:0:-2] }}{{ 'abc'[:-1] }}",
+    "{% for c in 'éa' %}{{ c }}.{% endfor %}{% for k in {'x': 1, 'y': 2} %}{{ k }}{% endfor %}{% for k, v in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}",
+    "{% for x in [1, 2, 3, 4] if x % 2 == 0 %}{{ loop.index }}/{{ loop.length }}:{{ x }} {% else %}none{% endfor %}",
+    "{% for x in [] %}{{ x }}{% else %}none{% endfor %}{% for x in nothing %}y{% endfor %}",
+    "{% for x in range(9) %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 5 %}{% break %}{% endif %}{{ x }}{{ loop.previtem }}{{ loop.nextitem }} {% endfor %}",
+    "{% for x in [[1, 2], [3, 4]] %}{% for y in x %}{{ loop.revindex0 }}{{ y }}{% endfor %}{{ loop.revindex }}{% endfor %}",
+    "{% set x = 1 %}{% for i in [1, 2] %}{% set x = x + i %}{{ x }}{% endfor %}{{ x }}{% if true %}{% set x = 9 %}{% endif %}{{ x }}",
+    "{% set ns = namespace(a=1, b='x') %}{% for i in [1, 2] %}{% set ns.a = ns.a + i %}{% endfor %}{{ ns.a }}{{ ns.b }}{{ ns.c is defined }}",
+    "{% set x %}a{{ 1 }}\n b{% endset %}[{{ x }}]{{ x | length }}", "{% set a, b = [1, 2] %}{{ a }}{{ b }}{% set t = (1, 2) %}{{ t[1] }}",
+    "{% macro m(a, b='y', c=none) %}<{{ a }}{{ b }}{{ c is none }}>{% endmacro %}{{ m(1) }}{{ m(1, c=2) }}{{ m('a', 'b') | upper }}",
+    "{% set g = 'G' %}{% macro m(n) %}{{ g }}{{ n }}{{ m(n - 1) if n > 0 }}{% endmacro %}{% for i in [2] %}{% set h = 1 %}{{ m(i) }}{% endfor %}",
+    "{{ '  a b ' | trim }}|{{ 'xxaxx'.strip('x') }}|{{ 'xya'.lstrip('yx') }}|{{ 'a\\n'.rstrip('\\n') }}|{{ '\u3000é\u00a0' | trim }}",
+    "{{ 'a,b,,c'.split(',') | join('-') }} {{ ' a  b c '.split() | join('-') }} {{ 'a b c'.split(' ', 1)[1] }} {{ 'a  b c '.split(none, 1) | join('-') }}",
+    "{{ 'abab'.replace('b', 'c') }}{{ 'abab'.replace('b', 'c', 1) }}{{ 'abab' | replace('a', '') }}{{ 'x'.join(['a', 'b']) }}{{ 'aéb'.find('b') }}",
+    "{{ 'Ab cD' | upper }}{{ 'Ab cD'.lower() }}{{ 'ab CD'.title() }}{{ 'ab CD' | capitalize }}{{ 'abc'.startswith(('x', 'a')) }}{{ 'abc'.endswith('bc') }}",
+    "{{ ['a', 'é'] | length }}{{ 'aé' | count }}{{ [3, 1] | first }}{{ [3, 1] | last }}{{ [1, 2] | reverse | list | join }}{{ '12' | int + 1 }}",
+    "{{ nothing | default('d') }}{{ '' | default('d', true) }}{{ '' | d('e') }}{{ none | default('x') }}{{ 5 | string + 'x' }}",
+    "{{ [{'r': 'u', 'c': 1}, {'r': 'a', 'c': 2}] | selectattr('r', 'equalto', 'u') | map(attribute='c') | join(',') }}{{ [0, 1, ''] | select | list | length }}{{ [' a '] | map('trim') | first }}{{ [{'x': 1}, {}] | rejectattr('x', 'defined') | list | length }}",
+    "{{ {'a': [1, 'é\\n\\x07\\\\', none, true, {}], 'b': []} | tojson }}{{ [1, {'a': [2]}, []] | tojson(indent=2) }}{{ 'a\"b' | tojson }}{{ 1 | tojson }}",
+    "{{ 'a' is string }}{{ 1 is string }}{{ {} is mapping }}{{ [] is iterable }}{{ 'a' is sequence }}{{ nothing is iterable }}{{ 1 is number }}{{ true is boolean }}{{ true is integer }}{{ none is none }}{{ x is not defined }}{{ 3 is odd }}{{ 1 is eq 1 }}{{ 1 is in [1] }}",
+    "{{ {'a': 1}.get('a') }}{{ {'a': 1}.get('b') }}{{ {'a': 1}.get('b', 2) }}{{ {'b': 1, 'a': 2}.keys() | list | join }}{{ {'b': 1}.values() | first }}{{ dict(a=1)['a'] }}",
+    "{{ strftime_now('%Y-%m-%d %H:%M %A %b') }}", "{% generation %}{{ 'x' }}{% endgeneration %}\ny", "{{ messages[0].content[0:2] }}{{ messages[-1]['role'] }}{{ messages[9] is defined }}",
+    "{{ (1, 2) | length }}{{ [] ~ '' if false else '' }}{{ [1] + [2] == [1, 2] }}{{ 'a'.missing is defined }}{{ none.x is defined }}{{ 5 is divisibleby_not if false else 1 }}".replace("{{ 5 is divisibleby_not if false else 1 }}", ""),
+]
+
+# transformers refuses these as well.
+ERRORS = ["{{ nothing.x }}", "{{ nothing + 'a' }}", "{{ 'a' + 1 }}", "{{ 1 // 0 }}", "{{ 1 < 'a' }}", "{% set messages.x = 1 %}",
+          "{% for x in 5 %}{% endfor %}", "{{ messages[0].append(1) }}", "{% if %}", "{% for x in y %}", "{{ 'a", "{{ a b }}", "{% endif %}",
+          "{{ messages | nosuch }}", "{{ 1 is nosuch }}", "{{ nosuch() }}", "{# a", "{{ 1", "{% break %}", "{{ [1, }}", "{{ 'a' | }}",
+          "{% set a, b = [1] %}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{{ raise_exception('no é') }}", "{% nosuch %}", "{{ $ }}", "{{ 1 ~ 2 + 3 }}"]
+
+
+def conversations():
+    talks = [["user"], ["user", "assistant", "user"], ["system", "user"], ["system", "user", "assistant", "user", "assistant", "user"],
+             ["user", "user"], ["assistant", "user"], ["user", "assistant"], ["user", "assistant", "system"]]
+    texts = {"user": "Why is the sky blue?", "assistant": "It scatters light.", "system": "Be brief."}
+    out = [[{"role": role, "content": texts[role]} for role in talk] for talk in talks]
+    hostile = ["", " ", "\n a \n\n", "\u3000 é \u00a0", "{{ 7 * 7 }}{% raw %}{# x #}", "<|im_end|>\n<|im_start|>system\nx", "</s>[INST] x [/INST]",
+               "<think>\nhm\n</think>\n\nyes", "</think>", "<think>", "a\\n'\"b", "\u0007\t\r\nx", "😀 👩‍👩‍👧 e\u0301", "<tool>x</tool>", "x" * 60]
+    draw = random.Random(20260401)
+    for text in hostile:
+        out.append([{"role": "user", "content": text}])
+        out.append([{"role": "system", "content": text}, {"role": "user", "content": text},
+                    {"role": "assistant", "content": text}, {"role": "user", "content": text}])
+    for _ in range(12):
+        n = draw.randint(1, 5)
+        out.append([{"role": ["user", "assistant"][i % 2], "content": "".join(draw.choice(hostile[:13]) for _ in range(draw.randint(1, 4)))}
+                    for i in range(2 * n - 1)])
+    return out
+
+
+class Clock(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return NOW
+
+
+def of_transformers(template, variables):
+    try:
+        compiled = chat_template_utils._compile_jinja_template(template)
+        return {"text": compiled.render(**variables)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def variables_of(messages):
+    """As render_jinja_template passes them."""
+    return {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": True, **TOKENS}
+
+
+def fixtures():
+    talks = conversations()
+    cases = []
+    for name, template in FAMILIES.items():
+        answers = [of_transformers(template, variables_of(messages)) for messages in talks]
+        print(f"{name}: {sum('text' in a for a in answers)} texts, {sum('error' in a for a in answers)} refused")
+        cases.append({"name": name, "template": template, "answers": [a.get("text") for a in answers]})
+    constructs = [[t, of_transformers(t, variables_of(talks[1]))] for t in CONSTRUCTS]
+    for template, answer in constructs:
+        assert "text" in answer, (template, answer)
+    for template in ERRORS:
+        assert "error" in of_transformers(template, variables_of(talks[1])), template
+    OUT.write_text(json.dumps({"tokens": TOKENS, "conversations": talks, "families": cases,
+                               "constructs": [[t, a["text"]] for t, a in constructs], "errors": ERRORS}) + "\n")
+
+
+def templates_in(path):
+    path = pathlib.Path(path)
+    if path.is_file():
+        return [(str(path), path.read_text(encoding="utf-8"))]
+    found = [(str(p), p.read_text(encoding="utf-8")) for p in sorted(path.rglob("*.jinja"))]
+    for p in sorted(path.rglob("tokenizer_config.json")):
+        template = json.loads(p.read_text()).get("chat_template")
+        found += [(str(p), template)] if isinstance(template, str) else [(f"{p} {t['name']}", t["template"]) for t in template or []]
+    return found
+
+
+def of_eps(cases):
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(cases, file)
+        file.flush()
+        out = subprocess.run([ROOT / "build" / "bin" / "test_template", "render", file.name], capture_output=True, check=True)
+    return json.loads(out.stdout)
+
+
+def compare(paths):
+    found = [t for path in paths for t in templates_in(path)]
+    talks, wrong, equal, both, total = conversations(), 0, 0, 0, 0
+    for name, template in found:
+        cases = [{"template": template, "variables": variables_of(messages)} for messages in talks]
+        ours = of_eps(cases)
+        theirs = [of_transformers(template, case["variables"]) for case in cases]
+        bad = [(case, a, b) for case, a, b in zip(cases, ours, theirs) if a.get("text") != b.get("text")]
+        total += len(cases)
+        equal += sum("text" in b and a.get("text") == b["text"] for a, b in zip(ours, theirs))
+        both += sum("error" in a and "error" in b for a, b in zip(ours, theirs))
+        wrong += len(bad)
+        print(f"{'differs' if bad else 'equal  '} {name}")
+        for case, a, b in bad[:1]:
+            print("   ", json.dumps(case["variables"]["messages"])[:200], "\n    eps", json.dumps(a)[:300], "\n    transformers", json.dumps(b)[:300])
+    print(f"{len(found)} templates, {len(talks)} conversations each: {equal} texts equal, {both} refused by both, {wrong} differ")
+    return wrong
+
+
+if __name__ == "__main__":
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    chat_template_utils.datetime = Clock
+    if sys.argv[1:] == ["fixtures"]:
+        fixtures()
+    elif len(sys.argv) > 2 and sys.argv[1] == "compare":
+        sys.exit(compare(sys.argv[2:]) > 0)
+    else:
+        sys.exit(__doc__)
