@@ -130,13 +130,12 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
 {
     const struct plan *plan = &worker->plan;
 
-    if (run->first == 0) /* a new row: its keys and values replace the old ones */
-        worker->n_run = 0;
-    if (plan->setting.goal.purpose != PLAN_GENERATE || run->first != worker->n_run || run->n == 0 ||
-        run->n > plan->setting.goal.seq - worker->n_run)
+    if (plan->setting.goal.purpose != PLAN_GENERATE || run->first > worker->n_run || run->n == 0 ||
+        run->n > plan->setting.goal.seq - run->first)
         return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", run->first,
                          (unsigned long long)run->first + run->n, worker->n_run, plan->setting.goal.seq);
     struct tile t = {.worker = worker, .link = link, .context = context};
+    worker->n_run = run->first; /* keys and values from there on are replaced */
     int rc = run_tiles(&t, run, err);
     if (rc == -EIO || worker->ops->sync(worker->dev) != 0)
         return worker->ops->fault(worker->dev, err);

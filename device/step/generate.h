@@ -5,8 +5,9 @@
  * units, and the token and position tables, which are looked up in host memory, are pulled once. The other units are
  * pulled for each tile.
  *
- * A run from token 0 begins the row anew. So a text that has used all positions continues with its last tokens at the
- * first positions.
+ * A run may begin at any token up to those run so far; the keys and values of later ones are forgotten. So a text that
+ * has used all positions continues with its last tokens at the first positions, and a conversation whose text changes
+ * runs again from the change on.
  *
  * The division of tokens into runs changes their logits by rounding only. The budget and the number of threads do not
  * change them at all. */
@@ -17,7 +18,7 @@
 
 struct device_run {
     const uint32_t *ids; /* (seq), host memory that others can write: a copy is checked and used */
-    uint32_t first, n;   /* tokens first .. first+n-1 are new, those before have run; first 0 begins anew */
+    uint32_t first, n;   /* tokens first .. first+n-1 are new, those before have run; later ones are forgotten */
     float *logits;       /* (vocabulary), host memory: for the last token */
 };
 

@@ -49,15 +49,13 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
 
 void evaluate_generate(struct job *job, const struct message *m)
 {
-    if (m->generate.first == 0) /* the row begins anew */
-        job->n_generated = 0;
-    if (m->generate.first != job->n_generated || m->generate.n < 1 ||
-        m->generate.n > job_goal(job)->seq - job->n_generated) {
+    if (m->generate.first > job->n_generated || m->generate.n < 1 ||
+        m->generate.n > job_goal(job)->seq - m->generate.first) {
         peer_refuse(job->client, "tokens that do not follow those that were run");
         return;
     }
     job_enter(job, JOB_GENERATING);
-    job->n_generated += m->generate.n;
+    job->n_generated = m->generate.first + m->generate.n;
     progress_begin(&job->workers[0]->progress, PHASE_GENERATING, 0, 0);
     session_send(job->workers[0]->session, m);
 }

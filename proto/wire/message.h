@@ -262,8 +262,8 @@ struct message {
         } evaluated;
         struct {
             uint32_t first,
-                n;  /* tokens first .. first+n-1 of the data segment are new; those before have been run. first
-                                * 0: the row begins anew */
+                n;  /* tokens first .. first+n-1 of the data segment are new; those before have been run. Later
+                                * ones, if any were run, are forgotten */
         } generate; /* GENERATED has no fields: the last token's logits are in the data segment */
         struct {
             uint64_t step; /* updates done: the N of step-N */

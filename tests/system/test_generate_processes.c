@@ -156,12 +156,38 @@ TEST(processes_give_the_logits_of_one_process_and_show_what_they_do)
     end(&c);
 }
 
+/* What was run at a position, and after it, is forgotten when another token is run there: 70 tokens as they were, then
+ * 20 others from position 30 on, in which a tile and a run begin elsewhere. */
+TEST(a_row_that_goes_back_gives_the_logits_of_one_that_did_not)
+{
+    struct client c;
+    float straight[VOCABULARY];
+    uint32_t *ids;
+
+    begin(&c);
+    ids = c.data.base;
+    ck_assert_msg(generate(&c, 0, 30) == 0, "%s", c.err.text);
+    for (uint32_t i = 30; i < 50; i++)
+        ids[i] = processes_token(i + 500);
+    ck_assert_int_eq(generate(&c, 30, 20), 0);
+    memcpy(straight, (const char *)c.data.base + plan_generate_logits(SEQ), sizeof straight);
+    for (uint32_t i = 30; i < 70; i++)
+        ids[i] = processes_token(i);
+    ck_assert_int_eq(generate(&c, 30, 40), 0);
+    ck_assert_mem_ne((const char *)c.data.base + plan_generate_logits(SEQ), straight, sizeof straight);
+    for (uint32_t i = 30; i < 50; i++)
+        ids[i] = processes_token(i + 500);
+    ck_assert_int_eq(generate(&c, 30, 20), 0);
+    ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(SEQ), straight, sizeof straight);
+    close_job(&c);
+    end(&c);
+}
+
 /* Whatever comes out of place costs the client its session, and the daemon nothing. */
 TEST(requests_that_do_not_fit_end_the_session)
 {
     static const struct message wrongs[] = {
         {.kind = MESSAGE_GENERATE, .generate = {0, SEQ + 1}},
-        {.kind = MESSAGE_GENERATE, .generate = {1, 2}},
         {.kind = MESSAGE_GENERATE, .generate = {4, 1}},
         {.kind = MESSAGE_GENERATE, .generate = {3, SEQ - 2}},
         {.kind = MESSAGE_GENERATE, .generate = {3, UINT32_MAX}},
