@@ -407,6 +407,10 @@ struct eps_generate_options {
     uint32_t top_k;     /* draw among the k likeliest; 0: all */
     double top_p;       /* draw among the likeliest that together have this probability; NAN: 1, all */
     uint64_t seed;
+    /* (n_stops) The text ends before the first of these that it holds, wherever tokens begin and end. As stop_strings in
+     * transformers, except that the stop string itself is left out, and that only new text is searched. */
+    const char *const *stops;
+    size_t n_stops;
 };
 
 struct eps_generated { /* also set after a failure, as far as known */
@@ -419,12 +423,14 @@ struct eps_generated { /* also set after a failure, as far as known */
      * tables, which are looked up in host memory. */
     uint64_t resident_bytes;
     uint32_t n_slides; /* how often the window slid because all positions were used */
-    bool ended;        /* by the model's end-of-text token */
+    bool ended;   /* by one of the model's end tokens: eos_token_id of generation_config.json, else of config.json */
+    bool stopped; /* by a stop string */
 };
 
 struct eps_generate_events {
     /* Each token as it is drawn: its id, and the text that it completes, valid UTF-8 and maybe empty. Invalid bytes
-     * become U+FFFD. The end-of-text token has an empty text. text is NULL if the model has no tokenizer. */
+     * become U+FFFD. An end token has an empty text. Text that may belong to a stop string comes with a later token. text
+     * is NULL if the model has no tokenizer. */
     void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
     int (*should_stop)(void *user); /* asked several times a second and between two tokens; not 0: -EINTR */
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */

@@ -2,6 +2,7 @@
 
 #include "tools/arguments.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <time.h>
@@ -72,6 +73,33 @@ int request_command(int argc, char **argv, const struct request *request)
         rc = request->ask(look, json, &error);
     eps_look_close(look);
     return rc ? stopping_status(&stopping, arguments_fail(&command, rc, error.text)) : 0;
+}
+
+/* ---- A model's text ---- */
+
+void printed_put(struct printed *printed, const char *bytes, size_t n)
+{
+    if (n > 0 && fwrite(bytes, 1, n, stdout) < n)
+        printed->error = errno;
+    if (n > 0)
+        printed->last = bytes[n - 1];
+}
+
+void printed_text(struct printed *printed, const char *text, size_t n)
+{
+    size_t from = 0;
+
+    for (size_t i = 0; printed->terminal && i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        const size_t length = c == 0xC2 && i + 1 < n && (unsigned char)text[i + 1] < 0xA0 ? 2 : 1;
+        if (length == 1 && ((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t'))
+            continue;
+        printed_put(printed, text + from, i - from);
+        printed_put(printed, "\xEF\xBF\xBD", 3);
+        from = i + length;
+        i = from - 1;
+    }
+    printed_put(printed, text + from, n - from);
 }
 
 /* ---- --json ---- */

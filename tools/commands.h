@@ -58,6 +58,20 @@ struct request {
 /* Runs such a command. Returns the exit status: 130 after Ctrl-C. */
 int request_command(int argc, char **argv, const struct request *request);
 
+/* ---- A model's text on stdout ---- */
+
+struct printed {
+    bool terminal; /* stdout is one */
+    char last;     /* last character printed; 0: none */
+    int error;     /* errno of stdout, or 0 */
+};
+
+void printed_put(struct printed *printed, const char *bytes, size_t n);
+
+/* Prints UTF-8. On a terminal, control characters (single bytes and U+0080 to U+009F) become U+FFFD, so that no text acts
+ * as a terminal command. */
+void printed_text(struct printed *printed, const char *text, size_t n);
+
 /* ---- --json ---- */
 
 /* Prints an object or a list on stdout and releases the caller's reference. */

@@ -25,10 +25,10 @@ struct generate {
     const char *prompt, *prompt_file, *ids_text; /* as given */
     struct text file;                            /* content of prompt_file */
     uint32_t *ids;                               /* (options.n_prompt_ids), parsed from ids_text */
-    bool json, terminal;
-    bool begun;      /* something was printed */
-    char last;       /* last character printed */
-    int write_error; /* errno of stdout, or 0 */
+    struct argument_texts stops;
+    bool json;
+    bool begun; /* something was printed */
+    struct printed printed;
     struct stopping stopping;
     struct text continuation; /* collected for JSON */
     json_t *new_ids;
@@ -51,39 +51,13 @@ static int append(struct text *text, const char *bytes, size_t n)
     return 0;
 }
 
-static void put(struct generate *g, const char *bytes, size_t n)
-{
-    if (n > 0 && fwrite(bytes, 1, n, stdout) < n)
-        g->write_error = errno;
-    if (n > 0)
-        g->last = bytes[n - 1];
-}
-
-/* Prints a model's output, UTF-8. On a terminal, control characters (single bytes and U+0080 to U+009F) become U+FFFD,
- * so that no output acts as a terminal command. */
-static void print_text(struct generate *g, const char *text, size_t n)
-{
-    size_t from = 0;
-
-    for (size_t i = 0; g->terminal && i < n; i++) {
-        const unsigned char c = (unsigned char)text[i];
-        const size_t length = c == 0xC2 && i + 1 < n && (unsigned char)text[i + 1] < 0xA0 ? 2 : 1;
-        if (length == 1 && ((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t'))
-            continue;
-        put(g, text + from, i - from);
-        put(g, "\xEF\xBF\xBD", 3);
-        from = i + length;
-        i = from - 1;
-    }
-    put(g, text + from, n - from);
-}
-
 static void print_ids(struct generate *g, const uint32_t *ids, size_t n)
 {
     char text[16];
 
     for (size_t i = 0; i < n; i++)
-        put(g, text, (size_t)snprintf(text, sizeof text, "%s%" PRIu32, g->last ? " " : "", ids[i]));
+        printed_put(&g->printed, text,
+                    (size_t)snprintf(text, sizeof text, "%s%" PRIu32, g->printed.last ? " " : "", ids[i]));
 }
 
 static void on_token(void *user, uint32_t id, const char *text, size_t n)
@@ -94,26 +68,26 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
     if (g->json) {
         json_array_append_new(g->new_ids, json_integer(id));
         if (text && append(&g->continuation, text, n))
-            g->write_error = ENOMEM;
+            g->printed.error = ENOMEM;
         return;
     }
     if (!g->begun && o->prompt)
-        print_text(g, o->prompt, o->prompt_bytes);
+        printed_text(&g->printed, o->prompt, o->prompt_bytes);
     else if (!g->begun && !text)
         print_ids(g, o->prompt_ids, o->n_prompt_ids);
     g->begun = true;
     if (text)
-        print_text(g, text, n);
+        printed_text(&g->printed, text, n);
     else
         print_ids(g, &id, 1);
     if (fflush(stdout))
-        g->write_error = errno;
+        g->printed.error = errno;
 }
 
 static int should_stop(void *user)
 {
     struct generate *g = user;
-    return g->write_error || stopping_look(&g->stopping);
+    return g->printed.error || stopping_look(&g->stopping);
 }
 
 static void on_note(void *user, const char *sentence)
@@ -141,6 +115,7 @@ static void print_json(const struct generate *g, const struct eps_generated *out
     json_object_set_new(object, "tokens", json_integer(out->n_tokens));
     json_object_set_new(object, "slides", json_integer(out->n_slides));
     json_object_set_new(object, "ended", json_boolean(out->ended));
+    json_object_set_new(object, "stopped", json_boolean(out->stopped));
     json_object_set_new(object, "prompt_ms", json_real(out->prompt_ms));
     json_object_set_new(object, "tokens_ms", json_real(out->tokens_ms));
     json_object_set_new(object, "tokens_per_s", isnan(rate) ? json_null() : json_real(rate));
@@ -175,13 +150,13 @@ static int end(struct generate *g, const struct command *command, int rc, const 
 {
     if (g->json && (rc == 0 || rc == -EINTR))
         print_json(g, out);
-    else if (g->terminal && g->begun && g->last != '\n')
+    else if (g->printed.terminal && g->begun && g->printed.last != '\n')
         putchar('\n');
     fflush(stdout);
-    if (g->write_error == EPIPE) /* the reader has closed the pipe */
+    if (g->printed.error == EPIPE) /* the reader has closed the pipe */
         return 128 + SIGPIPE;
-    if (g->write_error) {
-        fprintf(stderr, "%s: standard output: %s\n", command->name, strerror(g->write_error));
+    if (g->printed.error) {
+        fprintf(stderr, "%s: standard output: %s\n", command->name, strerror(g->printed.error));
         return 1;
     }
     if (rc == 0 && !g->json)
@@ -200,7 +175,8 @@ static int run(struct generate *g, const struct command *command)
 
     signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
     stopping_init(&g->stopping);
-    g->terminal = isatty(STDOUT_FILENO) == 1;
+    g->printed.terminal = isatty(STDOUT_FILENO) == 1;
+    g->options.stops = g->stops.items, g->options.n_stops = g->stops.n;
     return end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
 }
 
@@ -296,6 +272,8 @@ int command_generate(int argc, char **argv)
         {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
          "maximum number of new tokens; default 200. A text may exceed the model's positions: whenever they are used "
          "up, its last half becomes the context"},
+        {"--stop", "TEXT...", ARGUMENT_TEXTS, &g.stops,
+         "end before the first of these in the new text; it is not printed. Can be given several times"},
         {"Sampling", .kind = ARGUMENT_HEADING},
         {"--temperature", "X", ARGUMENT_REAL, &o->temperature,
          "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},
@@ -312,7 +290,8 @@ int command_generate(int argc, char **argv)
          "with --model: use this daemon and its workers; without: use the model that it trains"},
         {"Output", .kind = ARGUMENT_HEADING},
         {"--json", NULL, ARGUMENT_FLAG, &g.json,
-         "print an object at the end: prompt, text, ids, prompt_tokens, tokens, slides, ended, prompt_ms, tokens_ms, "
+         "print an object at the end: prompt, text, ids, prompt_tokens, tokens, slides, ended, stopped, prompt_ms, "
+         "tokens_ms, "
          "tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
     };
     const struct command command = {
@@ -327,6 +306,7 @@ int command_generate(int argc, char **argv)
         status = run(&g, &command);
     }
     json_decref(g.new_ids);
+    free(g.stops.items);
     free(g.continuation.bytes);
     free(g.file.bytes);
     free(g.ids);

@@ -1,12 +1,8 @@
-/* eps_generate: continues a text. The worker runs tokens and caches their keys and values; this file draws the next
- * token from the last logits. When all of the model's positions are used, the window slides: the last half of the
- * tokens runs again at the first positions, and generation goes on after them. */
-#include "client/model/job.h"
+/* eps_generate: continues a text (client/ask/writer.h). When all of the model's positions are used, the window slides: the
+ * last half of the tokens runs again at the first positions, and generation goes on after them. */
+#include "client/ask/writer.h"
 #include "client/daemon/look.h"
 #include "client/eps.h"
-#include "client/ask/forward.h"
-#include "client/text/sample.h"
-#include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
 
 #include <errno.h>
@@ -22,11 +18,8 @@ struct generate {
     const struct eps_generate_events *events;
     void *user;
     struct client_forward forward;
-    struct client_job job;
-    struct client_tokenizer *tokenizer; /* NULL: the model has none */
-    struct client_sampler sampler;
-    struct client_decoder *decoder; /* NULL without a tokenizer */
-    uint32_t *prompt;               /* (n_prompt) */
+    struct client_writer writer;
+    uint32_t *prompt; /* (n_prompt) */
     size_t n_prompt;
     uint32_t *window; /* (n_window of most_window), owned: the last tokens, which the model sees */
     uint32_t n_window, most_window;
@@ -63,11 +56,11 @@ static int encode(struct generate *g, const char *text, size_t n, struct error *
 {
     struct client_tokens tokens = {0};
     size_t used, n_begins;
-    const uint32_t *begins = client_tokenizer_begins(g->tokenizer, &n_begins);
+    const uint32_t *begins = client_tokenizer_begins(g->writer.tokenizer, &n_begins);
     int rc = n_begins > 0 ? client_tokens_add(&tokens, begins, n_begins, err) : 0;
 
     if (!rc)
-        rc = client_tokenizer_encode(&tokens, &used, g->tokenizer, text, n, true, err);
+        rc = client_tokenizer_encode(&tokens, &used, g->writer.tokenizer, text, n, true, err);
     g->prompt = tokens.ids;
     g->n_prompt = tokens.n;
     if (!rc && tokens.n == 0)
@@ -83,7 +76,7 @@ static int encode_prompt(struct generate *g, struct error *err)
     if (at < o->prompt_bytes)
         return error_set(err, -EINVAL, "the prompt is not UTF-8 text: byte %zu is 0x%02X", at,
                          (unsigned char)o->prompt[at]);
-    if (!g->tokenizer)
+    if (!g->writer.tokenizer)
         return error_set(err, -EINVAL,
                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
                          "vocabulary of %" PRIu32 " is not 256, that of bytes: give --ids instead of a text",
@@ -95,12 +88,12 @@ static int encode_prompt(struct generate *g, struct error *err)
  * byte model begins after a newline. */
 static int begin_anywhere(struct generate *g, struct error *err)
 {
-    const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
+    const uint32_t end = g->writer.tokenizer ? client_tokenizer_end(g->writer.tokenizer) : CLIENT_NO_TOKEN;
     struct client_tokens tokens = {0};
     size_t n = 0;
-    const uint32_t *begins = g->tokenizer ? client_tokenizer_begins(g->tokenizer, &n) : NULL;
+    const uint32_t *begins = g->writer.tokenizer ? client_tokenizer_begins(g->writer.tokenizer, &n) : NULL;
 
-    if (!g->tokenizer)
+    if (!g->writer.tokenizer)
         return error_set(err, -EDOM, "--ids is needed because the model has no tokenizer");
     if (n == 0 && end == CLIENT_NO_TOKEN)
         return encode(g, "\n", 1, err);
@@ -167,21 +160,6 @@ static bool extend_window(struct generate *g, uint32_t id)
     return true;
 }
 
-static int open_job(struct generate *g, struct error *err)
-{
-    /* The optimizer is never used, but its numbers must be valid. */
-    struct message request = {.kind = MESSAGE_JOB,
-                              .job = {.goal = {.purpose = PLAN_GENERATE,
-                                               .precision = g->forward.model.precision,
-                                               .batch = 1,
-                                               .seq = g->most_window,
-                                               .n_parts = 1},
-                                      .beta1 = 0.9,
-                                      .beta2 = 0.999,
-                                      .epsilon = 1e-8}};
-    return client_job_open(&g->job, &g->forward.link, &request, &g->forward.model, NULL, err);
-}
-
 /* Weight bytes read for one token. Only one row of a table is read, unless it is also the head. */
 static uint64_t bytes_per_token(const struct generate *g)
 {
@@ -198,51 +176,33 @@ static uint64_t bytes_per_token(const struct generate *g)
     return n * number_bytes(g->forward.model.precision);
 }
 
-/* The decoder sees the prompt first: whether a token begins with a blank may depend on what precedes it. */
-static int open_decoder(struct generate *g, struct error *err)
+/* Tells of a token, the last one if `last` or if its text meets a stop string. */
+static int tell(struct generate *g, struct eps_generated *out, uint32_t id, bool last, struct error *err)
 {
     const char *text;
     size_t n;
+    int rc = client_writer_read(&g->writer, &text, &n, id, true, out->ended, last, err);
 
-    if (!g->tokenizer)
-        return 0;
-    int rc = client_decoder_open(&g->decoder, g->tokenizer, err);
-    return rc ? rc : client_decoder_push(g->decoder, &text, &n, g->prompt, g->n_prompt, false, false, err);
-}
-
-static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct error *err)
-{
-    const char *text = NULL;
-    size_t n = 0;
-    int rc = 0;
-
-    if (!g->events->on_token)
-        return 0;
-    if (g->decoder) /* the vocabulary may exceed the tokenizer's tokens */
-        rc = client_decoder_push(g->decoder, &text, &n, &id, ended ? 0 : 1, true, last, err);
-    if (!rc)
-        g->events->on_token(g->user, id, g->decoder && !text ? "" : text, n);
+    out->stopped = g->writer.stop.met;
+    if (!rc && g->events->on_token)
+        g->events->on_token(g->user, id, text, n);
     return rc;
 }
 
 static int run(struct generate *g, struct eps_generated *out, struct error *err)
 {
-    const uint32_t n_prompt = (uint32_t)g->n_prompt,
-                   end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
-    uint32_t *ids = client_job_ids(&g->job), first = 0; /* first token of the window that has not run yet */
-    int rc = 0;
+    const uint32_t n_prompt = (uint32_t)g->n_prompt;
+    uint32_t first = 0; /* first token of the window that has not run yet */
+    int rc = client_writer_begin(&g->writer, g->prompt, g->n_prompt, err);
 
     open_window(g, out);
-    while (!rc && !out->ended && out->n_tokens < g->options.n_tokens) {
+    while (!rc && !out->ended && !out->stopped && out->n_tokens < g->options.n_tokens) {
         const uint64_t since_ns = uv_hrtime();
-        const float *logits;
         uint32_t id = 0;
         if (g->events->should_stop && g->events->should_stop(g->user))
             return error_set(err, -EINTR, "interrupted");
-        memcpy(ids + first, g->window + first, (g->n_window - first) * sizeof *ids);
-        rc = client_job_generate(&logits, &g->job, first, g->n_window - first, err);
-        if (!rc)
-            rc = client_sampler_draw(&id, &g->sampler, logits, n_prompt + (uint64_t)out->n_tokens, err);
+        rc = client_writer_draw(&id, &out->ended, &g->writer, g->window, first, g->n_window - first,
+                                n_prompt + (uint64_t)out->n_tokens, err);
         if (rc)
             break;
         *(out->n_tokens == 0 ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
@@ -250,8 +210,7 @@ static int run(struct generate *g, struct eps_generated *out, struct error *err)
         first = g->n_window;
         if (out->n_tokens < g->options.n_tokens && extend_window(g, id))
             first = 0, out->n_slides++;
-        out->ended = id == end;
-        rc = tell(g, id, out->ended || out->n_tokens == g->options.n_tokens, out->ended, err);
+        rc = tell(g, out, id, out->ended || out->n_tokens == g->options.n_tokens, err);
     }
     return rc;
 }
@@ -259,31 +218,23 @@ static int run(struct generate *g, struct eps_generated *out, struct error *err)
 static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
                     struct error *err)
 {
-    const struct client_model *model = &g->forward.model;
-    int rc = client_tokenizer_open(&g->tokenizer, model->side, model->config.vocabulary, err);
+    int rc = client_writer_open(&g->writer, &g->forward, sample, g->options.stops, g->options.n_stops,
+                                g->options.n_prompt_ids > 0, err);
 
-    if (rc && g->options.n_prompt_ids > 0) /* ids were given, so an unsupported tokenizer does no harm */
-        rc = 0;
     if (!rc)
         rc = make_prompt(g, err);
     if (!rc)
-        rc = open_decoder(g, err);
-    if (!rc)
         rc = resolve_length(g, err);
     if (!rc)
-        rc = client_sampler_init(&g->sampler, sample, model->config.vocabulary, err);
-    if (!rc)
-        rc = client_forward_start(&g->forward, err);
-    if (!rc)
-        rc = open_job(g, err);
+        rc = client_writer_start(&g->writer, g->most_window, err);
     if (rc)
         return rc;
     out->n_prompt = (uint32_t)g->n_prompt;
-    out->resident_bytes = g->job.resident_bytes;
-    out->weight_bytes = g->job.n_parameters * number_bytes(g->forward.model.precision);
+    out->resident_bytes = g->writer.job.resident_bytes;
+    out->weight_bytes = g->writer.job.n_parameters * number_bytes(g->forward.model.precision);
     out->token_bytes = bytes_per_token(g);
     rc = run(g, out, err);
-    return rc ? rc : client_job_close(&g->job, err);
+    return rc ? rc : client_writer_finish(&g->writer, err);
 }
 
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
@@ -314,11 +265,8 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     rc = client_forward_open(&g->forward, &forward, &err);
     if (!rc)
         rc = generate(g, out, &sample, &err);
-    client_job_free(&g->job);
+    client_writer_close(&g->writer);
     client_forward_close(&g->forward);
-    client_sampler_free(&g->sampler);
-    client_decoder_close(g->decoder);
-    client_tokenizer_close(g->tokenizer);
     free(g->prompt);
     free(g->window);
     free(g);

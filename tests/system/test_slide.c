@@ -107,7 +107,7 @@ static struct eps_generated generate(uint32_t *ids, const uint32_t *prompt, size
                                                  .n_tokens = n_tokens,
                                                  .temperature = temperature,
                                                  .top_p = NAN,
-                                                 .seed = 5};
+                                                 .seed = 1}; /* which draws no end token */
     struct eps_generated out;
     struct eps_error error;
     uint32_t *next = ids;

@@ -18,7 +18,7 @@ _eps_options() {
     bench) echo "--profile --device --help" ;;
     eval) echo "--model --data --separator --batch --seq --stride --eval-tokens --mask-fraction --seed --device --device-mem" \
         "--connect --json --help" ;;
-    generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
+    generate) echo "--model --prompt --prompt-file --ids --tokens --stop --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
     report) echo "--out --help" ;;
     export) echo "--model --connect --out --dtype --help" ;;

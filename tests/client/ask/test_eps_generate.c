@@ -372,6 +372,107 @@ TEST(json_is_one_object_with_everything_in_it)
     json_decref(object);
 }
 
+/* The text without a stop string, byte for byte a token, and where the stop string begins. */
+TEST_EACH(a_text_ends_before_a_stop_string_that_several_tokens_make, 3)
+{
+    struct eps_generate_options options = greedy(prompt_of(_i));
+    struct eps_generated out;
+    struct eps_error error;
+    struct heard whole, cut = {0};
+    char stop[16] = "";
+    size_t from = 40, to;
+
+    generate(&whole, &options);
+    while ((whole.text[from] & 0xC0) == 0x80)
+        from++;
+    for (to = from + 5; (whole.text[to] & 0xC0) == 0x80; to++)
+        ;
+    memcpy(stop, whole.text + from, to - from);
+    const char *const stops[] = {"no such text", stop};
+    const size_t n = (size_t)((char *)memmem(whole.text, whole.n_text, stop, to - from) - whole.text);
+    ck_assert_uint_eq(strlen(stop), to - from);
+    options.stops = stops, options.n_stops = 2;
+    ck_assert_msg(eps_generate(&out, &options, &events, &cut, &error) == 0, "%s", error.text);
+    ck_assert(out.stopped && !out.ended);
+    ck_assert_uint_lt(out.n_tokens, 200);
+    ck_assert_uint_eq(cut.n, out.n_tokens);
+    ck_assert_mem_eq(cut.ids, whole.ids, cut.n * sizeof *cut.ids);
+    ck_assert_uint_eq(cut.n_text, n);
+    ck_assert_mem_eq(cut.text, whole.text, n);
+}
+
+TEST(a_stop_string_is_not_printed)
+{
+    char wanted[256] = PROMPT;
+    struct heard whole;
+    const struct eps_generate_options options = greedy(PROMPT);
+    char stop[8] = "";
+
+    generate(&whole, &options);
+    size_t n = 5;
+    while ((whole.text[n] & 0x80) || whole.text[n] <= ' ' || strchr("'\\\x7f", whole.text[n]) ||
+           memchr(whole.text, whole.text[n], n))
+        n++;
+    ck_assert_uint_lt(n, 100);
+    stop[0] = whole.text[n];
+    memcpy(wanted + strlen(PROMPT), whole.text, n);
+    expect(print(GENERATE "--prompt '" PROMPT "' --temperature 0 --stop nothing --stop '%s'", stop), 0);
+    ck_assert_str_eq(command_out(), wanted);
+    json_t *object = expect_json(print(GENERATE "--prompt '" PROMPT "' --temperature 0 --json --stop '%s'", stop), 0);
+    ck_assert(json_is_true(json_object_get(object, "stopped")) && json_is_false(json_object_get(object, "ended")));
+    ck_assert_str_eq(json_string_value(json_object_get(object, "text")), wanted + strlen(PROMPT));
+    json_decref(object);
+}
+
+/* Ids of a text of a model in the directory; of those, as many as n. */
+static size_t end_of(uint32_t ids[12], bool *ended)
+{
+    json_t *object = expect_json("eps generate --model ends --ids 7,30,53 --tokens 12 --seed 3 --json", 0),
+           *list = json_object_get(object, "ids");
+    const size_t n = json_array_size(list);
+
+    for (size_t i = 0; i < n && i < 12; i++)
+        ids[i] = (uint32_t)json_integer_value(json_array_get(list, i));
+    *ended = json_is_true(json_object_get(object, "ended"));
+    json_decref(object);
+    return n;
+}
+
+/* eos_token_id: a list or a number, of generation_config.json before config.json. */
+TEST(a_text_ends_at_any_end_token_of_the_model)
+{
+    json_t *config = json_load_file(TESTS_DIR "/fixtures/tied/config.json", 0, NULL);
+    uint32_t ids[12], again[12], unused = 0;
+    size_t at = 3;
+    bool ended;
+
+    expect("mkdir ends && ln -s " TESTS_DIR "/fixtures/tied/model.safetensors ends", 0);
+    json_object_set_new(config, "eos_token_id", json_null());
+    ck_assert_int_eq(json_dump_file(config, "ends/config.json", 0), 0);
+    ck_assert_uint_eq(end_of(ids, &ended), 12);
+    ck_assert(!ended);
+    for (size_t i = 0; i < at; i++) /* the first token from the fourth on that was not there before */
+        if (ids[i] == ids[at])
+            i = (size_t)-1, at++;
+    ck_assert_uint_lt(at, 12);
+    for (size_t i = 0; i < 12; i++)
+        if (ids[i] == unused)
+            i = (size_t)-1, unused++;
+    const char *const ends[] = {print("[%u, 1000000, -1, \"x\", %u]", unused, ids[at]), print("%u", ids[at])};
+    for (int i = 0; i < 2; i++) {
+        processes_put_text("ends/generation_config.json", print("{\"eos_token_id\": %s}", ends[i]));
+        ck_assert_uint_eq(end_of(again, &ended), at + 1);
+        ck_assert(ended);
+        ck_assert_mem_eq(again, ids, (at + 1) * sizeof *ids);
+    }
+    json_object_set_new(config, "eos_token_id", json_pack("[i,i]", (int)unused, (int)ids[0]));
+    ck_assert_int_eq(json_dump_file(config, "ends/config.json", 0), 0);
+    ck_assert_uint_eq(end_of(again, &ended), at + 1);
+    unlink("ends/generation_config.json");
+    ck_assert_uint_eq(end_of(again, &ended), 1);
+    json_decref(config);
+}
+
 TEST(ids_stay_ids_where_there_is_no_tokenizer)
 {
     unsigned a, b, c;

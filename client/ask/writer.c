@@ -1,0 +1,142 @@
+#include "client/ask/writer.h"
+
+#include "client/model/file.h"
+#include "client/text/side.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Takes eos_token_id, a number or a list of numbers, from a file's text. Ids that are no tokens are left out. */
+static int read_ends(struct client_writer *w, const char *text, size_t n, struct error *err)
+{
+    const uint32_t vocabulary = w->forward->model.config.vocabulary;
+    json_t *object = text ? json_loadb(text, n, 0, NULL) : NULL, *ids = json_object_get(object, "eos_token_id");
+    const size_t n_ids = json_is_array(ids) ? json_array_size(ids) : 1;
+
+    w->ends = calloc(n_ids + 1, sizeof *w->ends);
+    for (size_t i = 0; w->ends && i < n_ids; i++) {
+        const json_t *id = json_is_array(ids) ? json_array_get(ids, i) : ids;
+        const json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (number >= 0 && number < vocabulary)
+            w->ends[w->n_ends++] = (uint32_t)number;
+    }
+    json_decref(object);
+    return w->ends ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+/* The tokens that end a text, as in transformers: of generation_config.json; without it, of config.json. Else the
+ * tokenizer's own. A byte model has no token to spare for an end, whatever transformers wrote into its files. */
+static int find_ends(struct client_writer *w, struct error *err)
+{
+    const struct client_model *model = &w->forward->model;
+    char *config = NULL;
+    size_t n = 0;
+    const char *text = client_side_find(model->side, "generation_config.json", &n);
+    int rc = 0;
+
+    if (w->tokenizer && client_tokenizer_is_bytes(w->tokenizer))
+        return 0;
+    if (text)
+        rc = read_ends(w, text, n, err);
+    if (!rc && w->n_ends == 0) {
+        free(w->ends);
+        w->ends = NULL;
+        rc = client_file_read(&config, &n, model->config_fd, "config.json", err);
+        rc = rc ? rc : read_ends(w, config, n, err);
+        free(config);
+    }
+    if (!rc && w->n_ends == 0 && w->tokenizer && client_tokenizer_end(w->tokenizer) != CLIENT_NO_TOKEN)
+        w->ends[w->n_ends++] = client_tokenizer_end(w->tokenizer);
+    return rc;
+}
+
+int client_writer_open(struct client_writer *w, struct client_forward *forward,
+                       const struct client_sample_options *sample, const char *const *stops, size_t n_stops,
+                       bool has_ids, struct error *err)
+{
+    const struct client_model *model = &forward->model;
+
+    *w = (struct client_writer){.forward = forward, .sample = *sample};
+    int rc = client_tokenizer_open(&w->tokenizer, model->side, model->config.vocabulary, err);
+    if (has_ids && rc == -EINVAL)
+        rc = 0;
+    if (!rc && n_stops > 0 && !w->tokenizer)
+        return error_set(err, -EDOM, "--stop needs a text, and the model has no tokenizer to make one");
+    if (!rc)
+        rc = client_stop_init(&w->stop, stops, n_stops, err);
+    return rc ? rc : find_ends(w, err);
+}
+
+int client_writer_start(struct client_writer *w, uint32_t seq, struct error *err)
+{
+    const struct client_model *model = &w->forward->model;
+    /* The optimizer is never used, but its numbers must be valid. */
+    struct message request = {
+        .kind = MESSAGE_JOB,
+        .job = {.goal = {.purpose = PLAN_GENERATE, .precision = model->precision, .batch = 1, .seq = seq, .n_parts = 1},
+                .beta1 = 0.9,
+                .beta2 = 0.999,
+                .epsilon = 1e-8}};
+    int rc = client_sampler_init(&w->sampler, &w->sample, model->config.vocabulary, err);
+
+    if (!rc)
+        rc = client_forward_start(w->forward, err);
+    return rc ? rc : client_job_open(&w->job, &w->forward->link, &request, model, NULL, err);
+}
+
+/* The decoder sees the tokens before: whether a token begins with a blank may depend on them. */
+int client_writer_begin(struct client_writer *w, const uint32_t *before, size_t n_before, struct error *err)
+{
+    const char *text;
+    size_t n;
+
+    client_stop_begin(&w->stop);
+    client_decoder_close(w->decoder);
+    w->decoder = NULL;
+    if (!w->tokenizer)
+        return 0;
+    int rc = client_decoder_open(&w->decoder, w->tokenizer, err);
+    return rc ? rc : client_decoder_push(w->decoder, &text, &n, before, n_before, false, false, err);
+}
+
+int client_writer_draw(uint32_t *id, bool *ended, struct client_writer *w, const uint32_t *ids, uint32_t first,
+                       uint32_t n, uint64_t position, struct error *err)
+{
+    const float *logits;
+
+    memcpy(client_job_ids(&w->job) + first, ids + first, n * sizeof *ids);
+    int rc = client_job_generate(&logits, &w->job, first, n, err);
+    if (!rc)
+        rc = client_sampler_draw(id, &w->sampler, logits, position, err);
+    *ended = false;
+    for (size_t i = 0; !rc && i < w->n_ends; i++)
+        *ended = *ended || *id == w->ends[i];
+    return rc;
+}
+
+int client_writer_read(struct client_writer *w, const char **text, size_t *n, uint32_t id, bool special, bool ended,
+                       bool last, struct error *err)
+{
+    *text = NULL, *n = 0;
+    if (!w->decoder)
+        return 0;
+    int rc = client_decoder_push(w->decoder, text, n, &id, ended ? 0 : 1, special, last, err);
+    return rc ? rc : client_stop_push(&w->stop, text, n, *text, *n, last, err);
+}
+
+int client_writer_finish(struct client_writer *w, struct error *err)
+{
+    return client_job_close(&w->job, err);
+}
+
+void client_writer_close(struct client_writer *w)
+{
+    client_job_free(&w->job);
+    client_sampler_free(&w->sampler);
+    client_decoder_close(w->decoder);
+    client_stop_free(&w->stop);
+    client_tokenizer_close(w->tokenizer);
+    free(w->ends);
+    *w = (struct client_writer){0};
+}

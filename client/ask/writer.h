@@ -1,0 +1,54 @@
+/* client/ask/writer.h - writes tokens after others, one at a time: what eps_generate and eps_chat share.
+ *
+ * The worker keeps the keys and values of the tokens that it has run. The writer draws the next token from the last
+ * logits, turns it into text, and knows when the text ends: at an end token of the model, or at a stop string. */
+#ifndef CLIENT_ASK_WRITER_H
+#define CLIENT_ASK_WRITER_H
+
+#include "client/ask/forward.h"
+#include "client/model/job.h"
+#include "client/text/sample.h"
+#include "client/text/stop.h"
+#include "client/text/tokenizer.h"
+
+struct client_writer {
+    struct client_forward *forward;     /* borrowed */
+    struct client_tokenizer *tokenizer; /* NULL: the model has none */
+    uint32_t *ends;                     /* (n_ends), owned: tokens that end a text */
+    size_t n_ends;
+    struct client_sample_options sample;
+    struct client_sampler sampler;
+    struct client_stop stop;
+    struct client_decoder *decoder; /* of the text being written; NULL without a tokenizer */
+    struct client_job job;
+};
+
+/* Opens the tokenizer of a model that is open. sample was checked. has_ids: an unsupported
+ * tokenizer does no harm, and there is none then. stops (n_stops) are borrowed until close. -EDOM, -EINVAL, -ENOMEM.
+ * Undo: client_writer_close, also after a failure. *writer must not move. */
+int client_writer_open(struct client_writer *writer, struct client_forward *forward,
+                       const struct client_sample_options *sample, const char *const *stops, size_t n_stops,
+                       bool has_ids, struct error *err);
+
+/* Starts workers, and a job for a row of so many tokens. */
+int client_writer_start(struct client_writer *writer, uint32_t seq, struct error *err);
+
+/* Begins a text after these tokens. */
+int client_writer_begin(struct client_writer *writer, const uint32_t *before, size_t n_before, struct error *err);
+
+/* Runs ids first..first+n-1 of the row, of which the earlier ones have been run, and draws the next token. A draw
+ * depends on seed, position and logits. *ended: it is an end token. */
+int client_writer_draw(uint32_t *id, bool *ended, struct client_writer *writer, const uint32_t *ids, uint32_t first,
+                       uint32_t n, uint64_t position, struct error *err);
+
+/* Sets *text (*n bytes of UTF-8, borrowed until the next call) to what a token adds to the text; NULL without a
+ * tokenizer. special: special tokens give their text. An ending token gives none. last: it is the last one. Once
+ * writer->stop.met, a stop string was found, and the text before it was given. */
+int client_writer_read(struct client_writer *writer, const char **text, size_t *n, uint32_t id, bool special,
+                       bool ended, bool last, struct error *err);
+
+/* Closes the job, and frees. */
+int client_writer_finish(struct client_writer *writer, struct error *err);
+void client_writer_close(struct client_writer *writer); /* safe on a zeroed struct */
+
+#endif
