@@ -438,6 +438,55 @@ struct eps_generate_events {
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
                  const struct eps_generate_events *events, void *user, struct eps_error *error);
 
+/* A conversation with a model, in the format of its own chat template: chat_template.jinja, or chat_template of
+ * tokenizer_config.json. Texts of messages are encoded as in transformers: a special token's text becomes that token. */
+struct eps_chat_options {
+    const char *model; /* as in eps_eval_options */
+    const char *connect, *programs;
+    const char *device;
+    uint64_t device_mem;
+    const char *system; /* the system message; NULL: none, or the template's own */
+    /* Tokens that the model sees of the conversation, answers included; 0: 4096, or the model's positions if they are
+     * fewer. The cache of keys and values has this size. When a message leaves less than a quarter of them for the
+     * answer (or than n_tokens, if that is less), the oldest messages but the system's are dropped. */
+    uint32_t context;
+    uint32_t n_tokens;  /* maximum of an answer's tokens; 0: the context's */
+    double temperature; /* these as in eps_generate_options */
+    uint32_t top_k;
+    double top_p;
+    uint64_t seed;
+    const char *const *stops; /* (n_stops) as there; they end an answer */
+    size_t n_stops;
+};
+struct eps_answer {     /* also set after a failure, as far as known */
+    uint32_t n_prompt;  /* tokens of the conversation before the answer */
+    uint32_t n_reused;  /* of them: not computed again, since the conversation began with the same tokens before */
+    uint32_t n_tokens;  /* of the answer, an end token included */
+    uint32_t n_dropped; /* messages dropped before it */
+    double prompt_ms, tokens_ms; /* as in eps_generated */
+    bool ended;                  /* by an end token */
+    bool stopped;                /* by a stop string */
+    bool interrupted;            /* by should_stop */
+    bool full;                   /* because the context was full */
+};
+struct eps_chat_events {
+    /* Text of an answer as it is written: whole characters, without special tokens. */
+    void (*on_text)(void *user, const char *text, size_t n);
+    /* Asked several times a second and between two tokens. 1: the answer ends here, and stays in the conversation. 2:
+     * the call ends with -EINTR. 0: it goes on. */
+    int (*should_stop)(void *user);
+    void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
+};
+struct eps_chat;
+/* Opens the model and starts its worker. The options' texts are borrowed until close; events may be NULL, and so may each
+ * callback. -EINVAL: the model has no tokenizer, or no template, or one that is not supported. Undo: eps_chat_close. */
+int eps_chat_open(struct eps_chat **out, const struct eps_chat_options *options, const struct eps_chat_events *events,
+                  void *user, struct eps_error *error);
+/* Adds a user's message (n bytes of UTF-8) to the conversation, and the answer. After an error the conversation is as it
+ * was before; after others than -EINVAL and -E2BIG (the message alone fills the context) the chat can only be closed. */
+int eps_chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct eps_error *error);
+void eps_chat_close(struct eps_chat *chat); /* NULL is safe */
+
 /* Writes a model for other programs: config.json, tokenizer, generation settings, and weights, split into several files
  * above 4 GiB. out must not hold a model. fp16 and bf16 are rounded to nearest, ties to even; a number beyond their
  * range is refused. written may be NULL. */

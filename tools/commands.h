@@ -14,6 +14,7 @@ int command_plan(int argc, char **argv);
 int command_bench(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
+int command_chat(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_export(int argc, char **argv);

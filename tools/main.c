@@ -24,6 +24,7 @@ static const struct {
     {"plan", "predict memory and step time; does it fit?", command_plan},
     {"eval", "measure a model's loss on files", command_eval},
     {"generate", "continue a text", command_generate},
+    {"chat", "converse with a model", command_chat},
     {"report", "plot a run: loss, tokens/s, memory", command_report},
     {"export", "write a model for other programs to load", command_export},
     {"verify", "check checkpoints against their checksums", command_verify},

@@ -2,7 +2,7 @@
 # The lists are those of --help: tests/system/test_documentation.sh compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train plan eval generate report export verify bench status mem top save stop"
+_eps_commands="train plan eval generate chat report export verify bench status mem top save stop"
 _eps_presets="text-small text-medium text-large byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of each command; those without a value are absent from _eps_values.
@@ -20,6 +20,8 @@ _eps_options() {
         "--connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --stop --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
+    chat) echo "--model --system --context --tokens --stop --temperature --top-k --top-p --seed --device --device-mem" \
+        "--connect --help" ;;
     report) echo "--out --help" ;;
     export) echo "--model --connect --out --dtype --help" ;;
     verify) echo "--json --help" ;;

@@ -39,8 +39,7 @@ json_t *template_no_memory(struct template_run *r)
 bool template_charge(struct template_run *r, uint64_t bytes)
 {
     if (!r->rc && (r->work > TEMPLATE_MAX_WORK || bytes > TEMPLATE_MAX_WORK - r->work))
-        r->rc = error_set(r->err, -E2BIG, "the chat template makes more than %d MiB of this conversation",
-                          TEMPLATE_MAX_WORK >> 20);
+        r->rc = error_set(r->err, -E2BIG, "makes more than %d MiB of this conversation", TEMPLATE_MAX_WORK >> 20);
     r->work += r->rc ? 0 : bytes;
     return r->rc == 0;
 }

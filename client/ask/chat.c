@@ -1,0 +1,322 @@
+/* eps_chat_*: a conversation. Each turn renders the template over all messages, encodes the text, and runs the tokens
+ * from the first one on that the worker has not run at this place; so a turn computes its own message only, unless the
+ * template changes what stands before it. */
+#include "client/ask/writer.h"
+#include "client/daemon/look.h"
+#include "client/eps.h"
+#include "client/text/template.h"
+#include "client/text/utf8.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { DEFAULT_CONTEXT = 4096 };
+
+struct eps_chat {
+    struct eps_chat_options options; /* with context and n_tokens resolved */
+    struct eps_chat_events events;
+    void *user;
+    struct client_forward forward;
+    struct client_writer writer;
+    struct client_template *template;
+    json_t *variables; /* of the template, with "messages" */
+    json_t *messages;  /* borrowed from it */
+    uint32_t *row;     /* (n_row of context), owned: tokens of which the worker has keys and values */
+    uint32_t n_row;
+    char *answer; /* (n_answer of cap_answer), owned */
+    size_t n_answer, cap_answer;
+};
+
+static int ask(const struct eps_chat *chat)
+{
+    return chat->events.should_stop ? chat->events.should_stop(chat->user) : 0;
+}
+
+/* While the worker computes, only the end of all can interrupt. */
+static int should_end(void *user)
+{
+    return ask(user) > 1;
+}
+
+static void pass_note(void *user, const char *sentence)
+{
+    struct eps_chat *chat = user;
+
+    if (chat->events.on_note)
+        chat->events.on_note(chat->user, sentence);
+}
+
+static int add_message(struct eps_chat *chat, const char *role, const char *text, size_t n, struct error *err)
+{
+    json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", n > 0 ? text : "", n);
+
+    return message && json_array_append_new(chat->messages, message) == 0
+               ? 0
+               : error_set(err, -ENOMEM, "out of memory for a message");
+}
+
+static int open_template(struct eps_chat *chat, struct error *err)
+{
+    const json_t *side = chat->forward.model.side;
+    const char *system = chat->options.system;
+    int rc = client_template_find(&chat->template, side, err);
+
+    if (rc)
+        return rc;
+    if (!chat->writer.tokenizer)
+        return error_set(
+            err, -EINVAL,
+            "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt), so it cannot chat");
+    if (!chat->template)
+        return error_set(err, -EINVAL,
+                         "the model has no chat template (chat_template.jinja, or chat_template in "
+                         "tokenizer_config.json); a base model continues texts: use eps generate");
+    chat->variables = json_pack("{s:[], s:b, s:n, s:n}", "messages", "add_generation_prompt", 1, "tools", "documents");
+    chat->messages = json_object_get(chat->variables, "messages");
+    if (!chat->messages)
+        return error_set(err, -ENOMEM, "out of memory for a conversation");
+    rc = client_template_add_tokens(chat->variables, side, err);
+    if (rc || !system)
+        return rc;
+    if (client_utf8_whole((const uint8_t *)system, strlen(system)) < strlen(system))
+        return error_set(err, -EDOM, "--system is not UTF-8 text");
+    return add_message(chat, "system", system, strlen(system), err);
+}
+
+static int resolve(struct eps_chat *chat, struct error *err)
+{
+    const uint32_t n_positions = chat->forward.model.config.n_positions;
+    struct eps_chat_options *o = &chat->options;
+
+    if (o->context > n_positions)
+        return error_set(err, -EDOM, "--context %" PRIu32 " is more than the model's %" PRIu32 " positions", o->context,
+                         n_positions);
+    if (o->context == 0)
+        o->context = n_positions < DEFAULT_CONTEXT ? n_positions : DEFAULT_CONTEXT;
+    if (o->n_tokens == 0 || o->n_tokens > o->context)
+        o->n_tokens = o->context;
+    chat->row = malloc(o->context * sizeof *chat->row);
+    return chat->row ? 0 : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " ids", o->context);
+}
+
+static int open_chat(struct eps_chat *chat, const struct client_sample_options *sample, struct error *err)
+{
+    const struct eps_chat_options *o = &chat->options;
+    const struct client_forward_options forward = {.model = o->model,
+                                                   .connect = o->connect,
+                                                   .programs = o->programs,
+                                                   .device = o->device,
+                                                   .device_mem = o->device_mem,
+                                                   .should_stop = should_end,
+                                                   .on_note = pass_note,
+                                                   .user = chat};
+    int rc = client_forward_open(&chat->forward, &forward, err);
+
+    if (!rc)
+        rc = client_writer_open(&chat->writer, &chat->forward, sample, o->stops, o->n_stops, false, err);
+    if (!rc)
+        rc = open_template(chat, err);
+    if (!rc)
+        rc = resolve(chat, err);
+    return rc ? rc : client_writer_start(&chat->writer, o->context, err);
+}
+
+int eps_chat_open(struct eps_chat **out, const struct eps_chat_options *options, const struct eps_chat_events *events,
+                  void *user, struct eps_error *error)
+{
+    const struct client_sample_options sample = {isnan(options->temperature) ? 1 : options->temperature, options->top_k,
+                                                 isnan(options->top_p) ? 1 : options->top_p, options->seed};
+    struct error err = {""};
+    int rc = client_sample_check(&sample, &err);
+    struct eps_chat *chat = rc ? NULL : calloc(1, sizeof *chat);
+
+    *out = NULL;
+    if (!rc && !chat)
+        rc = error_set(&err, -ENOMEM, "out of memory");
+    if (rc)
+        return client_report(error, &err, rc);
+    chat->options = *options;
+    if (events)
+        chat->events = *events;
+    chat->user = user;
+    rc = open_chat(chat, &sample, &err);
+    if (rc)
+        eps_chat_close(chat);
+    else
+        *out = chat;
+    return client_report(error, &err, rc);
+}
+
+void eps_chat_close(struct eps_chat *chat)
+{
+    if (!chat)
+        return;
+    client_writer_close(&chat->writer);
+    client_forward_close(&chat->forward);
+    client_template_close(chat->template);
+    json_decref(chat->variables);
+    free(chat->row);
+    free(chat->answer);
+    free(chat);
+}
+
+/* ---- A turn ---- */
+
+/* The tokens of the conversation, up to where the answer begins. */
+static int encode(struct client_tokens *out, struct eps_chat *chat, struct error *err)
+{
+    size_t n, used;
+    char *text;
+    int rc = client_template_render(&text, &n, chat->template, chat->variables, time(NULL), err);
+
+    out->n = 0;
+    if (rc) {
+        error_prefix(err, "the chat template");
+        return rc;
+    }
+    rc = client_tokenizer_encode(out, &used, chat->writer.tokenizer, text, n, true, err);
+    free(text);
+    if (!rc && out->n == 0)
+        rc = error_set(err, -EINVAL, "the chat template makes no text of this conversation");
+    return rc;
+}
+
+static bool is_role(const json_t *messages, size_t i, const char *role)
+{
+    const char *is = json_string_value(json_object_get(json_array_get(messages, i), "role"));
+    return is && strcmp(is, role) == 0;
+}
+
+/* Drops the oldest message of the user, and what follows it up to the next one. Returns how many; 0: there is only the
+ * last one. */
+static uint32_t drop_turn(struct eps_chat *chat)
+{
+    const size_t first = is_role(chat->messages, 0, "system") ? 1 : 0;
+    uint32_t n = 0;
+
+    if (first + 1 >= json_array_size(chat->messages))
+        return 0;
+    do {
+        json_array_remove(chat->messages, first);
+        n++;
+    } while (!is_role(chat->messages, first, "user"));
+    return n;
+}
+
+/* Encodes the conversation, with as many old turns as leave room for the answer. */
+static int fit(struct client_tokens *out, struct eps_answer *answer, struct eps_chat *chat, struct error *err)
+{
+    const uint32_t context = chat->options.context, quarter = context / 4 > 0 ? context / 4 : 1;
+    const uint32_t room = chat->options.n_tokens < quarter ? chat->options.n_tokens : quarter;
+
+    for (;;) {
+        int rc = encode(out, chat, err);
+        if (rc || (room < context && out->n <= context - room))
+            return rc;
+        const uint32_t n = drop_turn(chat);
+        if (n == 0 && out->n >= context)
+            return error_set(err, -E2BIG,
+                             "the message makes %zu tokens, and the context has %" PRIu32
+                             ": shorten it, or give a larger --context",
+                             out->n, context);
+        if (n == 0)
+            return 0;
+        answer->n_dropped += n;
+    }
+}
+
+static int take_text(struct eps_chat *chat, const char *text, size_t n, struct error *err)
+{
+    if (n > chat->cap_answer - chat->n_answer) {
+        const size_t cap = 2 * (chat->n_answer + n) + 256;
+        char *larger = realloc(chat->answer, cap);
+        if (!larger)
+            return error_set(err, -ENOMEM, "out of memory for an answer");
+        chat->answer = larger, chat->cap_answer = cap;
+    }
+    if (n == 0)
+        return 0;
+    memcpy(chat->answer + chat->n_answer, text, n);
+    chat->n_answer += n;
+    if (chat->events.on_text)
+        chat->events.on_text(chat->user, text, n);
+    return 0;
+}
+
+/* Writes the answer after the conversation's tokens, of which the first `reused` are the row's. */
+static int write_answer(struct eps_answer *out, struct eps_chat *chat, const struct client_tokens *tokens,
+                        uint32_t reused, struct error *err)
+{
+    const uint32_t context = chat->options.context;
+    uint32_t first = reused, n_all = (uint32_t)tokens->n;
+    int rc = client_writer_begin(&chat->writer, tokens->ids, tokens->n, err);
+
+    memcpy(chat->row, tokens->ids, tokens->n * sizeof *chat->row);
+    while (!rc && !out->ended && !out->stopped && !out->full && !out->interrupted &&
+           out->n_tokens < chat->options.n_tokens) {
+        const uint64_t since_ns = uv_hrtime();
+        const char *text;
+        uint32_t id = 0;
+        size_t n;
+        rc = client_writer_draw(&id, &out->ended, &chat->writer, chat->row, first, n_all - first, n_all, err);
+        if (rc)
+            break;
+        chat->n_row = first = n_all;
+        *(out->n_tokens == 0 ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
+        out->n_tokens++;
+        out->interrupted = ask(chat) > 0;
+        out->full = !out->ended && n_all == context;
+        if (n_all < context)
+            chat->row[n_all++] = id;
+        rc = client_writer_read(&chat->writer, &text, &n, id, false, out->ended,
+                                out->ended || out->full || out->interrupted || out->n_tokens == chat->options.n_tokens,
+                                err);
+        out->stopped = chat->writer.stop.met;
+        if (!rc)
+            rc = take_text(chat, text, n, err);
+    }
+    return rc;
+}
+
+static int say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct error *err)
+{
+    struct client_tokens tokens = {0};
+    const size_t at = client_utf8_whole((const uint8_t *)text, n);
+    uint32_t reused = 0;
+
+    if (at < n)
+        return error_set(err, -EINVAL, "the message is not UTF-8 text: byte %zu is 0x%02X", at,
+                         (unsigned char)text[at]);
+    json_t *before = json_copy(chat->messages);
+    int rc = before ? add_message(chat, "user", text, n, err) : error_set(err, -ENOMEM, "out of memory");
+    if (!rc)
+        rc = fit(&tokens, out, chat, err);
+    while (!rc && reused < chat->n_row && reused + 1 < tokens.n && chat->row[reused] == tokens.ids[reused])
+        reused++;
+    chat->n_answer = 0;
+    if (!rc) {
+        out->n_prompt = (uint32_t)tokens.n, out->n_reused = reused;
+        rc = write_answer(out, chat, &tokens, reused, err);
+    }
+    if (!rc)
+        rc = add_message(chat, "assistant", chat->answer, chat->n_answer, err);
+    if (rc && before) { /* as if it had not been said */
+        json_array_clear(chat->messages);
+        json_array_extend(chat->messages, before);
+    }
+    json_decref(before);
+    free(tokens.ids);
+    return rc;
+}
+
+int eps_chat_say(struct eps_answer *out, struct eps_chat *chat, const char *text, size_t n, struct eps_error *error)
+{
+    struct error err = {""};
+
+    *out = (struct eps_answer){0};
+    return client_report(error, &err, say(out, chat, text, n, &err));
+}

@@ -1,0 +1,252 @@
+/* eps chat: messages from stdin, answers on stdout as they are written. */
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+struct chat {
+    struct eps_chat_options options;
+    struct argument_texts stops;
+    bool asks;  /* stdin and stdout are a terminal: print prompts */
+    bool began; /* the model is open */
+    struct printed printed;
+    struct stopping stopping;
+    int signals; /* a descriptor that is readable once a signal came */
+    char *line;  /* (cap_line), owned by getline */
+    size_t cap_line;
+    char *message; /* (n_message of cap_message), owned */
+    size_t n_message, cap_message;
+};
+
+static void on_text(void *user, const char *text, size_t n)
+{
+    struct chat *chat = user;
+
+    printed_text(&chat->printed, text, n);
+    if (fflush(stdout))
+        chat->printed.error = errno;
+}
+
+/* One Ctrl-C ends the answer; a second one, another signal, or one before the conversation began ends all. */
+static int should_stop(void *user)
+{
+    struct chat *chat = user;
+    const int level = stopping_look(&chat->stopping);
+
+    return chat->printed.error || (level > 0 && (!chat->began || chat->stopping.first != SIGINT)) ? 2 : level;
+}
+
+static void on_note(void *user, const char *sentence)
+{
+    (void)user;
+    fprintf(stderr, "eps chat: %s\n", sentence);
+}
+
+/* Reads a line without its newline. Length, or -1: there is none (rc 0: the input ended; -EINTR; -errno). Signals are
+ * blocked, so poll waits for them. stdin is not buffered, so poll knows of all that is left. */
+static ssize_t read_line(struct chat *chat, int *rc)
+{
+    struct pollfd polled[2] = {{.fd = STDIN_FILENO, .events = POLLIN}, {.fd = chat->signals, .events = POLLIN}};
+
+    *rc = 0;
+    while (poll(polled, 2, -1) < 0)
+        if (errno != EINTR)
+            break;
+    if (stopping_look(&chat->stopping) > 0) {
+        *rc = -EINTR;
+        return -1;
+    }
+    errno = 0;
+    ssize_t n = getline(&chat->line, &chat->cap_line, stdin);
+    if (n < 0 && !feof(stdin))
+        *rc = errno ? -errno : -EIO;
+    return n > 0 && chat->line[n - 1] == '\n' ? n - 1 : n;
+}
+
+static int append(struct chat *chat, const char *text, size_t n)
+{
+    if (chat->n_message + n > chat->cap_message) {
+        const size_t cap = 2 * (chat->n_message + n);
+        char *larger = realloc(chat->message, cap);
+        if (!larger)
+            return -ENOMEM;
+        chat->message = larger, chat->cap_message = cap;
+    }
+    memcpy(chat->message + chat->n_message, text, n);
+    chat->n_message += n;
+    return 0;
+}
+
+static void ask(const struct chat *chat, const char *prompt)
+{
+    if (chat->asks)
+        fputs(prompt, stdout);
+    fflush(stdout);
+}
+
+/* Reads a message: a line, or the lines between two that are """. 1, 0 at the end of input, or -errno. */
+static int read_message(struct chat *chat)
+{
+    static const char mark[] = "\"\"\"";
+    bool block = false;
+    size_t n_lines = 0;
+    int rc;
+
+    chat->n_message = 0;
+    for (;;) {
+        ask(chat, block ? "... " : "> ");
+        const ssize_t n = read_line(chat, &rc);
+        const bool marked = n == 3 && memcmp(chat->line, mark, 3) == 0;
+        if (n < 0)
+            return rc ? rc : n_lines > 0;
+        if (block && marked && n_lines > 0)
+            return 1;
+        if (marked) {
+            block = !block;
+        } else if (block || n > 0) {
+            if ((n_lines > 0 && append(chat, "\n", 1)) || append(chat, chat->line, (size_t)n))
+                return -ENOMEM;
+            n_lines++;
+            if (!block)
+                return 1;
+        }
+    }
+}
+
+static void tell(const struct eps_answer *answer)
+{
+    if (answer->n_dropped > 0)
+        fprintf(stderr, "eps chat: the context is full: the %" PRIu32 " oldest messages were dropped\n",
+                answer->n_dropped);
+    if (answer->full)
+        fprintf(stderr, "eps chat: the context is full, so the answer ends here\n");
+}
+
+/* Says messages until the input ends. Returns libeps's code with a sentence. */
+static int converse(struct chat *chat, struct eps_chat *session, const struct command *command, struct eps_error *error)
+{
+    int rc;
+
+    while ((rc = read_message(chat)) > 0) {
+        struct eps_answer answer;
+        chat->printed.last = 0;
+        rc = eps_chat_say(&answer, session, chat->message, chat->n_message, error);
+        if (chat->printed.last != '\n' && (!rc || chat->printed.last))
+            printed_put(&chat->printed, "\n", 1);
+        if (fflush(stdout))
+            chat->printed.error = errno;
+        if (chat->asks && (rc == -EINVAL || rc == -E2BIG))
+            arguments_fail(command, rc, error->text);
+        else if (rc)
+            return rc;
+        else
+            tell(&answer);
+        if (chat->printed.error || chat->stopping.level > 1 ||
+            (chat->stopping.level > 0 && chat->stopping.first != SIGINT))
+            break;
+        chat->stopping.level = chat->stopping.first = 0;
+    }
+    if (rc < 0)
+        snprintf(error->text, sizeof error->text, "standard input: %s", strerror(-rc));
+    return rc;
+}
+
+static int end(struct chat *chat, const struct command *command, int rc, const struct eps_error *error)
+{
+    if (chat->asks && chat->began)
+        putchar('\n'); /* after the last prompt */
+    fflush(stdout);
+    if (chat->printed.error == EPIPE) /* the reader has closed the pipe */
+        return 128 + SIGPIPE;
+    if (chat->printed.error) {
+        fprintf(stderr, "%s: standard output: %s\n", command->name, strerror(chat->printed.error));
+        return 1;
+    }
+    if (stopping_look(&chat->stopping) > 0)
+        return stopping_status(&chat->stopping, 0);
+    return rc ? arguments_fail(command, rc, error->text) : 0;
+}
+
+static int run(struct chat *chat, const struct command *command)
+{
+    static const struct eps_chat_events events = {on_text, should_stop, on_note};
+    struct eps_chat *session = NULL;
+    struct eps_error error;
+
+    signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
+    stopping_init(&chat->stopping);
+    chat->signals = signalfd(-1, &chat->stopping.signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    chat->printed.terminal = isatty(STDOUT_FILENO) == 1;
+    chat->asks = chat->printed.terminal && isatty(STDIN_FILENO) == 1;
+    setvbuf(stdin, NULL, _IONBF, 0);
+    chat->options.stops = chat->stops.items, chat->options.n_stops = chat->stops.n;
+    int rc = eps_chat_open(&session, &chat->options, &events, chat, &error);
+    chat->began = !rc;
+    if (!rc)
+        rc = converse(chat, session, command, &error);
+    const int status = end(chat, command, rc, &error);
+    eps_chat_close(session);
+    if (chat->signals >= 0)
+        close(chat->signals);
+    return status;
+}
+
+int command_chat(int argc, char **argv)
+{
+    struct chat chat = {.options = {.temperature = NAN, .top_p = NAN}};
+    struct eps_chat_options *o = &chat.options;
+    const struct argument arguments[] = {
+        {"Model and conversation", .kind = ARGUMENT_HEADING},
+        {"--model", "DIR", ARGUMENT_TEXT, &o->model,
+         "a directory with config.json, *.safetensors, a tokenizer and a chat template (chat_template.jinja, or in "
+         "tokenizer_config.json), a run's directory (its latest checkpoint) or a step-N; default: the current model of "
+         "your only live run"},
+        {"--system", "TEXT", ARGUMENT_TEXT, &o->system,
+         "the system message; default: the template's own, if it has one"},
+        {"--context", "N", ARGUMENT_COUNT, &o->context,
+         "tokens of the conversation that the model sees, its answers included; default 4096, or the model's positions "
+         "if they are fewer. Once a quarter of them is not left for an answer, the oldest messages are dropped"},
+        {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
+         "maximum number of tokens of an answer; default: the context's"},
+        {"--stop", "TEXT...", ARGUMENT_TEXTS, &chat.stops,
+         "end an answer before the first of these; it is not printed. Can be given several times"},
+        {"Sampling", .kind = ARGUMENT_HEADING},
+        {"--temperature", "X", ARGUMENT_REAL, &o->temperature,
+         "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},
+        {"--top-k", "N", ARGUMENT_COUNT, &o->top_k, "sample from the N likeliest tokens; default: all"},
+        {"--top-p", "X", ARGUMENT_REAL, &o->top_p,
+         "sample from the likeliest tokens that together have this probability; default 1: all"},
+        {"--seed", "N", ARGUMENT_NUMBER, &o->seed, "seed for sampling; default 0"},
+        {"Machine", .kind = ARGUMENT_HEADING},
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &o->device,
+         "default auto: CUDA if there is one, else the CPU"},
+        {"--device-mem", "BYTES", ARGUMENT_BYTES, &o->device_mem,
+         "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},
+        {"--connect", "ADDRESS", ARGUMENT_TEXT, &o->connect,
+         "with --model: use this daemon and its workers; without: use the model that it trains"},
+    };
+    const struct command command = {
+        "eps chat",
+        "Converses with a model in the format of its own chat template. A line of standard input is a message; a line "
+        "of three quotation marks (\"\"\") begins a message of several lines, which ends at the next such line. Ctrl-D "
+        "ends the conversation. Ctrl-C ends the answer that is being written, a second one the conversation.",
+        arguments, sizeof arguments / sizeof *arguments};
+    int status = arguments_parse(&command, argc, argv);
+
+    if (status < 0)
+        status = run(&chat, &command);
+    free(chat.stops.items);
+    free(chat.line);
+    free(chat.message);
+    return status;
+}
