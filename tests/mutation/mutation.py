@@ -17,6 +17,7 @@ A fault names its file, its line and the text there. Where the file has changed 
 taken; where the line has moved to another file, that one. A fault without one is `gone`, which compare reports apart.
 """
 import argparse
+import ctypes
 import json
 import os
 import random
@@ -24,6 +25,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = subprocess.run(['git', 'rev-parse', '--show-toplevel'], stdout=subprocess.PIPE, text=True,
@@ -145,16 +147,66 @@ def draw(seed, n):
     return faults
 
 
+def processes():
+    """{process: its parent}"""
+    found = {}
+    for name in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open(f'/proc/{name}/stat') as f:
+                found[int(name)] = int(f.read().rpartition(')')[2].split()[1])
+        except OSError:
+            pass  # it has ended
+    return found
+
+
+def kill_all():
+    """Kills all that this process started, and all that they did: tests, and the daemons of tests, have groups and sessions
+    of their own, and fall to this process when their parents end."""
+    while True:
+        ours, of = {os.getpid()}, processes()
+        while more := {pid for pid, parent in of.items() if parent in ours} - ours:
+            ours |= more
+        ours.remove(os.getpid())
+        if not ours:
+            return
+        for pid in ours:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def adopt():
+    """Orphans become this process's children, and whoever ends it ends them: a signal is an exit, not a death."""
+    pr_set_child_subreaper = 36
+    assert ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0) == 0
+    signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+
+    def leave(number, _):
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in signals:
+        signal.signal(number, leave)
+
+
 def limited(words, directory, limit_s):
-    """(exit status, output); the status is None, and what was started killed, if it takes longer."""
-    child = subprocess.Popen(words, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             start_new_session=True)
-    try:
-        out = child.communicate(timeout=limit_s)[0]
-        return child.returncode, out
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        return None, child.communicate()[0]
+    """(exit status, output); the status is None if it takes longer. Nothing that was started is left in any case."""
+    with tempfile.TemporaryFile('w+') as out:
+        child = subprocess.Popen(words, cwd=directory, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = child.wait(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        finally:
+            kill_all()
+        out.seek(0)
+        return status, out.read()
 
 
 class Tree:
@@ -178,8 +230,7 @@ class Tree:
         if tests is not None:
             own = {re.sub('_(cuda|cudnn)$', '', name) for name in tests} | set(tests)
             wanted = [path for name, path in self.programs.items() if name in own or not name.startswith(('test_', 'bench_'))]
-        return subprocess.run(['ninja', '-C', self.build, '-j', str(self.jobs), *wanted], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL).returncode == 0
+        return limited(['ninja', '-C', self.build, '-j', str(self.jobs), *wanted], self.directory, None)[0] == 0
 
     def source(self, fault):
         """The fault's file, or where its line has moved to if there is one such place; else None."""
@@ -319,6 +370,7 @@ def main():
     if args.command == 'draw':
         print('[' + ',\n '.join(json.dumps(f) for f in draw(args.seed, args.n)) + ']')
     elif args.command == 'run':
+        adopt()
         with open(args.faults) as f:
             faults = json.load(f)
         run(faults, os.path.abspath(args.results), Tree(os.path.abspath(args.tree), args.j, args.limit), args.then,
