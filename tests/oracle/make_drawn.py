@@ -2,7 +2,7 @@
 
     python make_drawn.py
 
-The models are the first that distribution.py's draw gives for seed "drawn", with small minibatches. What is committed
+The models are the first that distribution.py's draw gives of GPT-2 for seed "drawn", with small minibatches. What is committed
 of each is as training.py has it: of every tensor's gradient in float64 its norm, a few elements and a sketch, and how
 far from it PyTorch's own fp32, or bf16 from weights that are bf16, ends up in each of its ways.
 
@@ -32,7 +32,7 @@ def gradient(m, weights, dtype, attention="eager", n_runs=1, products=None):
 
 def make(number):
     precision, name = ("fp32", "bf16")[number % 2], f"drawn/{number:02}"
-    m = distribution.draw("drawn", number, precision, TOKENS, VOCABULARY)
+    m = distribution.draw("gpt2", "drawn", number, precision, TOKENS, VOCABULARY)
     folder, writer = os.path.join(training.FIXTURES, name), training.Writer()
     weights = distribution.weights_of(m, 8 if precision == "bf16" else 24)
     exact, run = gradient(m, weights, torch.float64)
