@@ -8,6 +8,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <libgen.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -482,17 +484,26 @@ TEST(ids_stay_ids_where_there_is_no_tokenizer)
                   command_out());
 }
 
-/* A window of 5 keys, which the first tokens fill. transformers computed the whole row for each token. */
-TEST(beyond_its_window_a_model_goes_on_as_with_transformers)
+/* Of every family, 200 tokens (tests/oracle/logits.py): past windows of a few keys, and past the positions of those
+ * models that have 16. transformers computed the whole context for each token. */
+TEST(every_family_goes_on_as_with_transformers)
 {
-    json_t *wanted = json_load_file(TESTS_DIR "/fixtures/mistral_window/greedy.json", 0, NULL),
-           *got = expect_json("eps generate --model " TESTS_DIR "/fixtures/mistral_window --ids 3,41,59 --tokens 50 "
-                              "--temperature 0 --json",
-                              0);
+    glob_t found;
 
-    ck_assert_uint_eq(json_array_size(json_object_get(got, "ids")), 50);
-    ck_assert(json_equal(json_object_get(got, "ids"), json_object_get(wanted, "ids")));
-    json_decref(wanted), json_decref(got);
+    ck_assert_int_eq(glob(TESTS_DIR "/fixtures/*/greedy.json", 0, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        json_t *wanted = json_load_file(found.gl_pathv[i], 0, NULL), *ids = json_object_get(wanted, "ids");
+        char *prompt = json_dumps(json_object_get(wanted, "prompt"), JSON_COMPACT);
+        json_t *got =
+            expect_json(print("eps generate --model %s --ids %.*s --tokens %zu --temperature 0 --json",
+                              dirname(found.gl_pathv[i]), (int)strlen(prompt) - 2, prompt + 1, json_array_size(ids)),
+                        0);
+        ck_assert_uint_eq(json_array_size(ids), 200);
+        ck_assert_msg(json_equal(json_object_get(got, "ids"), ids), "%s", found.gl_pathv[i]);
+        free(prompt);
+        json_decref(wanted), json_decref(got);
+    }
+    globfree(&found);
 }
 
 /* 512 positions, of which the prompt takes 17, and the last token is not looked at: 496 tokens fill them. */
