@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Compares random models of every family with PyTorch and transformers: losses of masked tokens, gradients after one step,
-# weights after twenty, in fp32 and bf16. Installs these in a virtual environment, build/oracle (some GB). Run
-# tools/quickstart.sh first, which builds.
+# Compares random models of every family with PyTorch and transformers: logits, losses of masked tokens, gradients after
+# one step, weights after twenty, in fp32 and bf16; and loads what eps exports of every family in transformers, which may
+# not warn. Installs both in a virtual environment, build/oracle (some GB). Build all first: cmake --preset release &&
+# cmake --build build.
 set -euo pipefail
 
 case "${1-}" in
@@ -9,14 +10,20 @@ case "${1-}" in
 *[!0-9]*) echo "oracle.sh: $1 is no number of models; usage: tools/oracle.sh [MODELS]" >&2; exit 2 ;;
 esac
 cd "$(dirname "$0")/.."
-if [ ! -x build/bin/eps ]; then
-    echo "oracle.sh: build/bin/eps is missing; run tools/quickstart.sh first" >&2
-    exit 1
-fi
+for program in eps test_exact_logits; do
+    if [ ! -x "build/bin/$program" ]; then
+        echo "oracle.sh: build/bin/$program is missing; try: cmake --preset release && cmake --build build" >&2
+        exit 1
+    fi
+done
 if [ ! -x build/oracle/bin/pip ] && ! python3 -m venv build/oracle; then
     echo "oracle.sh: python3 cannot make a virtual environment; try: apt-get install python3-venv" >&2
     exit 1
 fi
 build/oracle/bin/pip install --quiet --requirement tests/oracle/requirements.txt
-build/oracle/bin/python tests/oracle/masked.py
-exec build/oracle/bin/python tests/oracle/distribution.py --family all --models "${1:-12}"
+python=build/oracle/bin/python
+$python tests/oracle/float64.py
+$python tests/oracle/check_types.py build/bin
+$python tests/oracle/check_saved.py --bin build/bin
+$python tests/oracle/masked.py
+exec $python tests/oracle/distribution.py --family all --steps 0 1 20 --models "${1:-12}"
