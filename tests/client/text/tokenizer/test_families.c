@@ -182,6 +182,41 @@ TEST(a_text_without_words_has_no_limit)
     free(again.ids);
 }
 
+/* Blanks are looked for in stretches. The ids are those of the package: ▁, 4,200 times x, ▁, the. */
+TEST(a_blank_behind_a_long_run_is_replaced)
+{
+    enum { N = 4200 };
+    struct client_tokenizer *t = open_family("llama2");
+    struct client_tokens tokens = {0};
+    char text[N + 5];
+    size_t used;
+
+    memset(text, 'x', N);
+    memcpy(text + N, " the", 5);
+    ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, text, N + 4, true, NULL), 0);
+    ck_assert_uint_eq(tokens.n, 4202);
+    ck_assert_uint_eq(tokens.ids[4200], 305);
+    ck_assert_uint_eq(tokens.ids[4201], 393);
+    free(tokens.ids);
+    client_tokenizer_close(t);
+}
+
+/* Of a run that is not UTF-8 as a whole, no byte is taken for a character: so says the package of <0x41> <0xFF>. */
+TEST(bytes_of_a_bad_run_are_replaced_one_by_one)
+{
+    static const uint32_t ids[] = {68, 258};
+    struct client_tokenizer *t = open_family("llama2");
+    struct client_decoder *d;
+    const char *text;
+    size_t n;
+
+    ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
+    ck_assert_int_eq(client_decoder_push(d, &text, &n, ids, 2, true, true, NULL), 0);
+    ck_assert_str_eq(print("%.*s", (int)n, text), "\xEF\xBF\xBD\xEF\xBF\xBD");
+    client_decoder_close(d);
+    client_tokenizer_close(t);
+}
+
 /* Half a million marks of falling classes behind one letter: sorted in O(n). By hand: one letter, no blank, so the text
  * is one word of characters without a token. */
 TEST(a_run_of_marks_takes_no_more_than_o_n)
