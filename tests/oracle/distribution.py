@@ -337,12 +337,14 @@ def measure(m, precision, steps, bits, even, programs):
     mine = flat(mine)
     if steps == 1:
         target, others = first, firsts
-        exact.losses = [exact.loss]
+        for run in (exact, *runs.values()):
+            run.losses = [run.loss]
     else:
         target = flat(exact.train(steps))
         others = {way: flat(run.train(steps)) for way, run in runs.items()}
     rows, whole = [], math.sqrt(sum(np.linalg.norm(g) ** 2 for g in first.values()))
-    off = max(abs(x / y - 1) for x, y in zip(losses, exact.losses, strict=True))
+    off = [max(abs(x / y - 1) for x, y in zip(of, exact.losses, strict=True))
+           for of in (losses, *(runs[way].losses for way in yardsticks(runs)))]
     for t in weights:
         for k, (suffix, _, x) in enumerate(training.pieces_of(t, target[t])):
             def piece(of):
@@ -420,7 +422,7 @@ def compare(a, family, precision, steps):
         rows, off = measure(m, precision, steps, bits, a.even, a.bin)
         row, c = max(rows, key=ratio), config_of(m)
         models.append(rows)
-        losses.append(off)
+        losses.append((off[0], max(off[1:])))
         print(f"{number}: L{c.num_hidden_layers} h{c.num_attention_heads} w{c.hidden_size} V{c.vocab_size} "
               f"{m['batch']}x{m['seq']} "
               f"parts {m['parts']} {m['optimizer']}: {ratio(row):.2f} {row['tensor']} ({row['counted']}/{row['n']}), "
@@ -434,7 +436,7 @@ def compare(a, family, precision, steps):
     distribution(f"{what}, all tensors", [ratio(r) for rows in models for r in rows])
     far = max((r["ours"] / r["norm"], ratio(r), r["tensor"]) for rows in models for r in rows)
     print(f"{what}: of a tensor's norm at most {far[0]:.1e} ({far[2]}, {far[1]:.2f} of PyTorch's), "
-          f"of a loss {max(losses):.1e}")
+          f"of a loss {max(losses)[0]:.1e} (PyTorch's {max(losses)[1]:.1e})")
     for x, y in (("ours", "eager"), ("sdpa", "eager"), ("ours", "sdpa"), ("eager", "sdpa"), ("ours", "autocast")):
         if y in models[0][0]:
             distribution(f"{what}, {x} by {y}, the worst tensor of each model",
