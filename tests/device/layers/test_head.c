@@ -255,6 +255,28 @@ static void write_biased(struct program *p, const struct model_config *c)
     program_logit_bias(p, "lm_head.bias", c->vocabulary);
 }
 
+/* The same step once more, by the same worker: what the first left in its arena counts for nothing. */
+static void check_second_step(const struct setting *s, uint32_t part_rows)
+{
+    struct device_worker_options options = setting_options(s, part_rows, 2);
+    const struct device_share share = setting_share(s, ROWS / part_rows);
+    struct array_link links[2];
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct error err = {""};
+
+    ck_assert_msg(device_worker_init(&worker, &options, &ledger, &err) == 0, "%s", err.text);
+    for (int i = 0; i < 2; i++) {
+        array_link_init(&links[i], &s->model, s->weights);
+        links[i].version = SETTING_STEP;
+        links[i].n_buffers = options.choice.n_weight_buffers;
+        ck_assert_msg(device_worker_step(&worker, &share, &array_link, &links[i], &err) == 0, "%s", err.text);
+    }
+    ck_assert(setting_same_bits(links[0].gradient, links[1].gradient, s->model.segment_n));
+    device_worker_free(&worker);
+    array_link_free(&links[0]), array_link_free(&links[1]);
+}
+
 /* By hand: if the table is zero, logits are the bias b, so that the gradient of its element k is the sum over the labels
  * that count, T, of (softmax(b)_k - [label = k]) / T. In units of 4,102 and 4,101 rows, in all places, and in two parts. */
 TEST_EACH(a_bias_is_added_to_the_logits_of_every_unit, 2 * NUMBER_TYPES)
@@ -303,6 +325,7 @@ TEST_EACH(a_bias_is_added_to_the_logits_of_every_unit, 2 * NUMBER_TYPES)
         if (i > 0)
             array_link_free(&link);
     }
+    check_second_step(&s, ROWS / cut.n_parts);
     array_link_free(&first);
     free(want);
     setting_close(&s);
