@@ -92,7 +92,7 @@ compare() {
     else
         budget=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json |
             sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
-        [ "$(kept "$budget")" -eq "$layers" ] || { echo "speed.sh: not all blocks are kept" >&2; exit 1; }
+        echo "eps, whose planner may use any memory, keeps all activations of $(kept "$budget") of $layers blocks"
     fi
     for python in $pythons; do # which way is PyTorch's fastest
         line=$(peer "$python" all all all)
