@@ -27,8 +27,7 @@ struct eps_chat {
     json_t *messages;  /* borrowed from it */
     uint32_t *row;     /* (n_row of context), owned: tokens of which the worker has keys and values */
     uint32_t n_row;
-    char *answer; /* (n_answer of cap_answer), owned */
-    size_t n_answer, cap_answer;
+    struct client_text answer;
 };
 
 static int ask(const struct eps_chat *chat)
@@ -160,7 +159,7 @@ void eps_chat_close(struct eps_chat *chat)
     client_template_close(chat->template);
     json_decref(chat->variables);
     free(chat->row);
-    free(chat->answer);
+    free(chat->answer.bytes);
     free(chat);
 }
 
@@ -231,20 +230,11 @@ static int fit(struct client_tokens *out, struct eps_answer *answer, struct eps_
 
 static int take_text(struct eps_chat *chat, const char *text, size_t n, struct error *err)
 {
-    if (n > chat->cap_answer - chat->n_answer) {
-        const size_t cap = 2 * (chat->n_answer + n) + 256;
-        char *larger = realloc(chat->answer, cap);
-        if (!larger)
-            return error_set(err, -ENOMEM, "out of memory for an answer");
-        chat->answer = larger, chat->cap_answer = cap;
-    }
-    if (n == 0)
-        return 0;
-    memcpy(chat->answer + chat->n_answer, text, n);
-    chat->n_answer += n;
-    if (chat->events.on_text)
+    int rc = client_text_add(&chat->answer, text, n, err);
+
+    if (!rc && n > 0 && chat->events.on_text)
         chat->events.on_text(chat->user, text, n);
-    return 0;
+    return rc;
 }
 
 /* Writes the answer after the conversation's tokens, of which the first `reused` are the row's. */
@@ -297,13 +287,13 @@ static int say(struct eps_answer *out, struct eps_chat *chat, const char *text, 
         rc = fit(&tokens, out, chat, err);
     while (!rc && reused < chat->n_row && reused + 1 < tokens.n && chat->row[reused] == tokens.ids[reused])
         reused++;
-    chat->n_answer = 0;
+    chat->answer.n = 0;
     if (!rc) {
         out->n_prompt = (uint32_t)tokens.n, out->n_reused = reused;
         rc = write_answer(out, chat, &tokens, reused, err);
     }
     if (!rc)
-        rc = add_message(chat, "assistant", chat->answer, chat->n_answer, err);
+        rc = add_message(chat, "assistant", chat->answer.bytes, chat->answer.n, err);
     if (rc && before) { /* as if it had not been said */
         json_array_clear(chat->messages);
         json_array_extend(chat->messages, before);

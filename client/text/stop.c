@@ -1,7 +1,5 @@
 #include "client/text/stop.h"
 
-#include "client/text/utf8.h"
-
 #include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -22,14 +20,14 @@ int client_stop_init(struct client_stop *stop, const char *const *texts, size_t 
 
 void client_stop_free(struct client_stop *stop)
 {
-    free(stop->held);
-    free(stop->passed);
+    free(stop->held.bytes);
+    free(stop->passed.bytes);
     *stop = (struct client_stop){0};
 }
 
 void client_stop_begin(struct client_stop *stop)
 {
-    stop->n_held = 0;
+    stop->held.n = 0;
     stop->met = false;
 }
 
@@ -63,37 +61,26 @@ static size_t count_open(const struct client_stop *stop, const char *text, size_
     return longest;
 }
 
-static int reserve(char **buffer, size_t *cap, size_t n, struct error *err)
-{
-    char *larger = n > *cap ? realloc(*buffer, 2 * n) : *buffer;
-
-    if (n > *cap && !larger)
-        return error_set(err, -ENOMEM, "out of memory");
-    *cap = n > *cap ? 2 * n : *cap;
-    *buffer = larger;
-    return 0;
-}
-
 int client_stop_push(struct client_stop *stop, const char **text, size_t *n, const char *bytes, size_t n_bytes,
                      bool last, struct error *err)
 {
+    struct client_text *held = &stop->held, *passed = &stop->passed;
+    int rc = stop->met ? 0 : client_text_add(held, bytes, n_bytes, err);
+
     *text = "", *n = 0;
-    if (stop->met)
-        return 0;
-    int rc = reserve(&stop->held, &stop->cap, stop->n_held + n_bytes + 1, err);
-    if (!rc)
-        rc = reserve(&stop->passed, &stop->cap_passed, stop->n_held + n_bytes + 1, err);
+    if (rc || stop->met || held->n == 0)
+        return rc;
+    const size_t at = find(stop, held->bytes, held->n);
+    const bool met = at < held->n;
+    const size_t n_passed = met || last ? at : held->n - count_open(stop, held->bytes, held->n);
+    passed->n = 0;
+    rc = client_text_add(passed, held->bytes, n_passed, err);
     if (rc)
         return rc;
-    if (n_bytes > 0)
-        memcpy(stop->held + stop->n_held, bytes, n_bytes);
-    stop->n_held += n_bytes;
-    const size_t at = find(stop, stop->held, stop->n_held);
-    stop->met = at < stop->n_held;
-    *n = stop->met || last ? at : stop->n_held - count_open(stop, stop->held, stop->n_held);
-    memcpy(stop->passed, stop->held, *n);
-    memmove(stop->held, stop->held + *n, stop->n_held - *n);
-    stop->n_held -= *n;
-    *text = stop->passed;
+    stop->met = met;
+    held->n -= n_passed;
+    memmove(held->bytes, held->bytes + n_passed, held->n);
+    if (n_passed > 0)
+        *text = passed->bytes, *n = n_passed;
     return 0;
 }

@@ -5,19 +5,14 @@
 #ifndef CLIENT_TEXT_STOP_H
 #define CLIENT_TEXT_STOP_H
 
-#include "proto/base/error.h"
-
-#include <stdbool.h>
-#include <stddef.h>
+#include "client/text/utf8.h"
 
 struct client_stop {
     const char *const *texts; /* (n_texts), borrowed */
     size_t n_texts;
-    char *held; /* (n_held of cap), owned: text that may still belong to a stop string */
-    size_t n_held, cap;
-    char *passed; /* (cap_passed), owned: what the last call passed on */
-    size_t cap_passed;
-    bool met; /* a stop string was found; nothing more is passed on */
+    struct client_text held;   /* may still belong to a stop string */
+    struct client_text passed; /* returned by the last call */
+    bool met;                  /* a stop string was found; nothing more is passed on */
 };
 
 /* -EDOM with a sentence that begins with "--stop": a text is empty or not UTF-8. Undo: client_stop_free. */

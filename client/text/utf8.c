@@ -54,12 +54,54 @@ size_t client_utf8_whole(const uint8_t *text, size_t n)
     return i;
 }
 
+size_t client_utf8_before(const char *text, size_t from, size_t at)
+{
+    at--;
+    while (at > from && ((uint8_t)text[at] & 0xC0) == 0x80)
+        at--;
+    return at;
+}
+
+size_t client_utf8_count(const char *text, size_t n)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < n; i++)
+        count += ((uint8_t)text[i] & 0xC0) != 0x80;
+    return count;
+}
+
+/* ---- A growing text ---- */
+
+int client_text_reserve(struct client_text *text, size_t n, struct error *err)
+{
+    if (n <= text->cap - text->n)
+        return 0;
+    const size_t cap = text->n + n > 2 * text->cap ? text->n + n : 2 * text->cap;
+    char *larger = realloc(text->bytes, cap);
+    if (!larger)
+        return error_set(err, -ENOMEM, "no memory for a text of %zu bytes", cap);
+    text->bytes = larger, text->cap = cap;
+    return 0;
+}
+
+int client_text_add(struct client_text *text, const char *bytes, size_t n, struct error *err)
+{
+    int rc = client_text_reserve(text, n, err);
+
+    if (rc || n == 0)
+        return rc;
+    memcpy(text->bytes + text->n, bytes, n);
+    text->n += n;
+    return 0;
+}
+
 /* ---- A stream ---- */
 
 static void emit(struct client_stream *s, const void *bytes, size_t n)
 {
-    memcpy(s->text + s->n, bytes, n);
-    s->n += n;
+    memcpy(s->text.bytes + s->text.n, bytes, n);
+    s->text.n += n;
 }
 
 static void give_mark(struct client_stream *s)
@@ -88,26 +130,11 @@ static void take_byte(struct client_stream *s, uint8_t byte)
     }
 }
 
-/* Makes room for n more bytes: each byte, held ones included, can become three. */
-static int make_room(struct client_stream *s, size_t n, struct error *err)
-{
-    const size_t need = 3 * (n + sizeof s->held);
-
-    s->n = 0;
-    if (need <= s->cap)
-        return 0;
-    char *text = realloc(s->text, need);
-    if (!text)
-        return error_set(err, -ENOMEM, "out of memory");
-    s->text = text;
-    s->cap = need;
-    return 0;
-}
-
 int client_stream_push(struct client_stream *stream, const char **text, size_t *n, const void *bytes, size_t n_bytes,
                        bool last, struct error *err)
 {
-    int rc = make_room(stream, n_bytes, err);
+    stream->text.n = 0;
+    int rc = client_text_reserve(&stream->text, 3 * (n_bytes + sizeof stream->held), err); /* each may become three */
 
     for (size_t i = 0; !rc && i < n_bytes; i++)
         take_byte(stream, ((const uint8_t *)bytes)[i]);
@@ -115,13 +142,13 @@ int client_stream_push(struct client_stream *stream, const char **text, size_t *
         give_mark(stream);
         stream->n_held = 0;
     }
-    *text = stream->text;
-    *n = stream->n;
+    *text = stream->text.bytes;
+    *n = stream->text.n;
     return rc;
 }
 
 void client_stream_free(struct client_stream *stream)
 {
-    free(stream->text);
+    free(stream->text.bytes);
     *stream = (struct client_stream){0};
 }

@@ -1,4 +1,4 @@
-/* client/text/utf8.h - UTF-8 boundaries and validity, and the characters of a stream of tokens.
+/* client/text/utf8.h - UTF-8 boundaries and validity, growing texts, and the characters of a stream of tokens.
  *
  * UTF-8 according to RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF. */
 #ifndef CLIENT_TEXT_UTF8_H
@@ -17,6 +17,25 @@ int client_utf8_character(const uint8_t *text, size_t n);
  * client_utf8_character tells which. */
 size_t client_utf8_whole(const uint8_t *text, size_t n);
 
+/* Start of the character that ends at `at` of a valid text; at > from, which is never passed. */
+size_t client_utf8_before(const char *text, size_t from, size_t at);
+
+/* Number of characters that begin in text (n). */
+size_t client_utf8_count(const char *text, size_t n);
+
+/* ---- A growing text ---- */
+
+struct client_text {
+    char *bytes; /* (n of cap), owned: free */
+    size_t n, cap;
+};
+
+/* Makes room for n more bytes. -ENOMEM. */
+int client_text_reserve(struct client_text *text, size_t n, struct error *err);
+
+/* Appends n bytes. -ENOMEM. */
+int client_text_add(struct client_text *text, const char *bytes, size_t n, struct error *err);
+
 /* ---- A stream: assembles characters from the bytes of tokens ----
  *
  * A token may end inside a character. Complete characters are returned; a partial one is held until its other bytes
@@ -26,8 +45,7 @@ size_t client_utf8_whole(const uint8_t *text, size_t n);
 struct client_stream {
     uint8_t held[4]; /* (n_held) beginning of a character */
     unsigned n_held;
-    char *text; /* (cap), owned: text returned by the last call */
-    size_t n, cap;
+    struct client_text text; /* returned by the last call */
 };
 
 /* Adds n_bytes bytes. Sets *text (*n bytes of valid UTF-8, maybe none) to the characters that they complete, borrowed

@@ -1,8 +1,6 @@
 /* Functions and methods that a template can call, as Jinja, Python and transformers have them. */
 #include "client/text/template/template_internal.h"
 
-#include "client/text/utf8.h"
-
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +151,7 @@ json_t *template_function(struct template_run *r, const struct template_token *n
 static size_t stripped(struct template_run *r, const char *text, size_t n, const char *set, size_t n_set)
 {
     if (!set)
-        return template_blank(text, n);
+        return template_blank(text);
     if (!template_charge(r, n_set))
         return 0;
     const size_t length = (size_t)client_utf8_character((const uint8_t *)text, n);
@@ -174,9 +172,7 @@ json_t *template_strip(struct template_run *r, const struct template_call *c)
     while (kind != 'r' && n > 0 && (length = stripped(r, text, n, set, n_set)) > 0)
         text += length, n -= length;
     while (kind != 'l' && n > 0) {
-        size_t from = n - 1;
-        while (from > 0 && ((unsigned char)text[from] & 0xC0) == 0x80)
-            from--;
+        const size_t from = client_utf8_before(text, 0, n);
         if (stripped(r, text + from, n - from, set, n_set) == 0)
             break;
         n = from;
@@ -187,7 +183,7 @@ json_t *template_strip(struct template_run *r, const struct template_call *c)
 /* upper, lower, capitalize, title: of ASCII. */
 json_t *template_change_case(struct template_run *r, const struct template_call *c)
 {
-    struct template_text text = {0};
+    struct client_text text = {0};
     const char kind = c->name->text[0];
     bool first = true;
 
@@ -205,11 +201,23 @@ json_t *template_change_case(struct template_run *r, const struct template_call 
     return template_take(r, &text);
 }
 
+/* The next separator of text, of *length bytes: `by`, or a blank if that is NULL. NULL: there is none. */
+static const char *next_separator(size_t *length, const char *text, size_t n, const char *by, size_t n_by)
+{
+    *length = n_by;
+    if (by)
+        return memmem(text, n, by, n_by);
+    for (size_t i = 0; i < n; i += (size_t)client_utf8_character((const uint8_t *)text + i, n - i))
+        if ((*length = template_blank(text + i)) > 0)
+            return text + i;
+    return NULL;
+}
+
 /* split(separator, limit), rsplit without a limit is the same; without a separator, at white space. */
 static json_t *split(struct template_run *r, const struct template_call *c)
 {
     const char *text = json_string_value(c->value);
-    size_t n = json_string_length(c->value), n_by;
+    size_t n = json_string_length(c->value), n_by = 0;
     const json_t *given = template_argument(c->arguments, 0, "sep");
     const char *by = json_is_null(given) ? NULL : template_text_of(r, c, 0, "sep", &n_by);
     json_int_t left = template_integer_of(r, c, 1, "maxsplit", -1);
@@ -221,12 +229,8 @@ static json_t *split(struct template_run *r, const struct template_call *c)
     if (!by)
         template_strip_start(&text, &n);
     while (!r->rc && (by || n > 0)) {
-        const char *at = NULL;
-        size_t length = by ? n_by : 0;
-        if (by && left != 0)
-            at = memmem(text, n, by, n_by);
-        for (size_t i = 0; !by && !at && left != 0 && i < n; i++) /* no byte inside a character is a blank's first */
-            at = (length = template_blank(text + i, n - i)) > 0 ? text + i : NULL;
+        size_t length;
+        const char *at = left != 0 ? next_separator(&length, text, n, by, n_by) : NULL;
         if (!at) {
             if (!by && left != 0)
                 template_strip_end(text, &n);
@@ -247,7 +251,7 @@ static json_t *split(struct template_run *r, const struct template_call *c)
 
 json_t *template_replace(struct template_run *r, const struct template_call *c)
 {
-    struct template_text text = {0};
+    struct client_text text = {0};
     const char *at = json_is_string(c->value) ? json_string_value(c->value) : "",
                *end = at + json_string_length(c->value);
     size_t n_from, n_to;
@@ -290,15 +294,6 @@ static json_t *has_end(struct template_run *r, const struct template_call *c)
     return json_boolean(any);
 }
 
-size_t template_count_characters(const char *text, size_t n)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < n; i++)
-        count += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return count;
-}
-
 static json_t *find(struct template_run *r, const struct template_call *c)
 {
     const char *text = json_string_value(c->value);
@@ -309,14 +304,14 @@ static json_t *find(struct template_run *r, const struct template_call *c)
         return template_refuse(r, c);
     template_charge(r, json_string_length(c->value));
     const char *found = memmem(text, json_string_length(c->value), wanted, n);
-    return json_integer(found ? (json_int_t)template_count_characters(text, (size_t)(found - text)) : -1);
+    return json_integer(found ? (json_int_t)client_utf8_count(text, (size_t)(found - text)) : -1);
 }
 
 /* items joined by the text between. */
 json_t *template_join_all(struct template_run *r, const struct template_call *c, json_t *items, const char *between,
                           size_t n)
 {
-    struct template_text text = {0};
+    struct client_text text = {0};
     json_t *list = template_list(r, c->at, items), *item;
     size_t i;
 

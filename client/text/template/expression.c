@@ -273,7 +273,7 @@ static json_t *literal(struct template_run *r)
 
     template_advance(r);
     while (json_is_string(value) && r->at->kind == TEMPLATE_LITERAL && json_is_string(r->at->value)) {
-        struct template_text text = {0};
+        struct client_text text = {0};
         template_print(r, r->at, &text, value);
         template_print(r, r->at, &text, r->at->value);
         json_decref(value);
@@ -404,7 +404,7 @@ static json_t *sign(struct template_run *r, bool filters)
 
 static json_t *join_texts(struct template_run *r, const struct template_token *at, const json_t *a, const json_t *b)
 {
-    struct template_text text = {0};
+    struct client_text text = {0};
 
     if (template_print(r, at, &text, a) && template_print(r, at, &text, b))
         return template_take(r, &text);

@@ -12,8 +12,7 @@ static json_t *length(struct template_run *r, const struct template_call *c)
     if (!template_charge(r, json_string_length(c->value)))
         return NULL;
     if (json_is_string(c->value))
-        return json_integer(
-            (json_int_t)template_count_characters(json_string_value(c->value), json_string_length(c->value)));
+        return json_integer((json_int_t)client_utf8_count(json_string_value(c->value), json_string_length(c->value)));
     if (!json_is_array(c->value) && !json_is_object(c->value))
         return template_refuse(r, c);
     return json_integer((json_int_t)(json_is_array(c->value) ? json_array_size(c->value) : json_object_size(c->value)));
@@ -67,7 +66,7 @@ static json_t *or_default(struct template_run *r, const struct template_call *c)
 
 static json_t *to_string(struct template_run *r, const struct template_call *c)
 {
-    struct template_text text = {0};
+    struct client_text text = {0};
 
     template_print(r, c->at, &text, c->value);
     return template_take(r, &text);

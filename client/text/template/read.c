@@ -1,41 +1,29 @@
 /* A template's tokens, and the white space between its tags, as Jinja's lexer has them. */
 #include "client/text/template/template_internal.h"
 
-#include "client/text/utf8.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-size_t template_blank(const char *text, size_t n)
+size_t template_blank(const char *text)
 {
-    static const char *const wide[] = {"\xC2\x85",     "\xC2\xA0",     "\xE1\x9A\x80", "\xE2\x80\xA8",
-                                       "\xE2\x80\xA9", "\xE2\x80\xAF", "\xE2\x81\x9F", "\xE3\x80\x80"};
-    const unsigned char c = (unsigned char)text[0];
+    unsigned length;
+    const uint32_t c = tokenizer_character(text, &length);
 
-    if (c < 0x80)
-        return (c >= 9 && c <= 13) || (c >= 28 && c <= 32);
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
-        const size_t length = strlen(wide[i]);
-        if (n >= length && memcmp(text, wide[i], length) == 0)
-            return length;
-    }
-    return n >= 3 && memcmp(text, "\xE2\x80", 2) == 0 && (unsigned char)text[2] <= 0x8A ? 3 : 0; /* U+2000 to 200A */
+    return tokenizer_is_blank(c) || (c >= 28 && c <= 31) ? length : 0;
 }
 
 void template_strip_start(const char **text, size_t *n)
 {
-    for (size_t length; *n > 0 && (length = template_blank(*text, *n)) > 0;)
+    for (size_t length; *n > 0 && (length = template_blank(*text)) > 0;)
         *text += length, *n -= length;
 }
 
 void template_strip_end(const char *text, size_t *n)
 {
     while (*n > 0) {
-        size_t from = *n - 1;
-        while (from > 0 && ((unsigned char)text[from] & 0xC0) == 0x80)
-            from--;
-        if (template_blank(text + from, *n - from) == 0)
+        const size_t from = client_utf8_before(text, 0, *n);
+        if (template_blank(text + from) == 0)
             return;
         *n = from;
     }
@@ -64,20 +52,6 @@ static int add(struct client_template *t, enum template_kind kind, const char *t
     }
     t->tokens[t->n++] = (struct template_token){kind, text, n, value};
     return 0;
-}
-
-/* Appends a character's UTF-8. */
-static size_t put(char *out, uint32_t c)
-{
-    if (c < 0x80) {
-        out[0] = (char)c;
-        return 1;
-    }
-    const size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = n; --i > 0; c >>= 6)
-        out[i] = (char)(0x80 | (c & 0x3F));
-    out[0] = (char)((0xF00 >> n) | c);
-    return n;
 }
 
 /* What \x41, \u0041 or \U00000041 stands for; at is after the letter. False: no such character. */
@@ -120,7 +94,7 @@ static int read_string(struct client_template *t, const char **at, const char *e
                 free(text);
                 return fail(t, begin, "an escape in this text is not a character", err);
             }
-            n += put(text + n, code);
+            n += tokenizer_put_character(text + n, code);
         } else if ((letter = memchr(letters, escaped, sizeof letters - 1)) != NULL) {
             text[n++] = values[letter - letters];
         } else if (escaped >= '0' && escaped <= '7') {

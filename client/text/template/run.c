@@ -1,8 +1,6 @@
 /* Statements of a template, as they are run. */
 #include "client/text/template/template_internal.h"
 
-#include "client/text/utf8.h"
-
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -159,12 +157,12 @@ static bool run_body(struct template_run *r, const char *const *ends);
 /* Runs a body into a text of its own. */
 static json_t *capture(struct template_run *r, const char *const *ends)
 {
-    struct template_text outer = r->out;
+    struct client_text outer = r->out;
     const unsigned n_loops = r->n_loops;
 
-    r->out = (struct template_text){0}, r->n_loops = 0;
+    r->out = (struct client_text){0}, r->n_loops = 0;
     const bool ok = run_body(r, ends);
-    struct template_text text = r->out;
+    struct client_text text = r->out;
     r->out = outer, r->n_loops = n_loops;
     if (ok && r->live)
         return template_take(r, &text);

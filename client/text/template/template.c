@@ -2,7 +2,6 @@
 #include "client/text/template/template_internal.h"
 
 #include "client/text/side.h"
-#include "client/text/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>

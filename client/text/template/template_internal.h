@@ -10,9 +10,8 @@
 #define CLIENT_TEXT_TEMPLATE_INTERNAL_H
 
 #include "client/text/template.h"
-
-#include <stdbool.h>
-#include <stdint.h>
+#include "client/text/tokenizer/unicode.h"
+#include "client/text/utf8.h"
 
 enum template_kind {
     TEMPLATE_TEXT,
@@ -37,12 +36,6 @@ struct client_template {
     char *source; /* (n_source), owned: newlines are \n */
     size_t n_source;
     struct template_token *tokens; /* (n), owned; the last is TEMPLATE_END */
-    size_t n, cap;
-};
-
-/* A growing text. Zeroed: empty. */
-struct template_text {
-    char *bytes; /* (n of cap), owned */
     size_t n, cap;
 };
 
@@ -82,7 +75,7 @@ struct template_run {
     size_t n_macros;
     json_t *undefined;  /* the undefined value, an empty list of its own */
     json_t *namespaces; /* list of all, which have no other mark */
-    struct template_text out;
+    struct client_text out;
     enum { TEMPLATE_NO_JUMP, TEMPLATE_BREAK, TEMPLATE_CONTINUE } jump;
     time_t now;
     struct error *err;
@@ -100,7 +93,7 @@ struct template_arguments {
 int template_read(struct client_template *t, struct error *err);
 
 /* Length of the white space character, as Python's, at the start of text (n >= 1); 0: none. */
-size_t template_blank(const char *text, size_t n);
+size_t template_blank(const char *text);
 /* The text without white space at its begin; at its end. */
 void template_strip_start(const char **text, size_t *n);
 void template_strip_end(const char *text, size_t *n);
@@ -150,13 +143,13 @@ bool template_is_undefined(const struct template_run *r, const json_t *value);
 bool template_is_integer(const json_t *value); /* a boolean is one */
 json_int_t template_integer(const json_t *value);
 
-bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n);
+bool template_add(struct template_run *r, struct client_text *text, const char *bytes, size_t n);
 /* Appends str(value). */
-bool template_print(struct template_run *r, const struct template_token *at, struct template_text *text,
+bool template_print(struct template_run *r, const struct template_token *at, struct client_text *text,
                     const json_t *value);
 json_t *template_string(struct template_run *r, const char *bytes, size_t n);
 /* A string of the text, which is freed. */
-json_t *template_take(struct template_run *r, struct template_text *text);
+json_t *template_take(struct template_run *r, struct client_text *text);
 
 /* Appends to a list and takes the reference; NULL is a failure. */
 bool template_append(struct template_run *r, json_t *list, json_t *value);
@@ -199,8 +192,6 @@ const char *template_text_of(struct template_run *r, const struct template_call 
                              size_t *n);
 json_int_t template_integer_of(struct template_run *r, const struct template_call *c, unsigned position,
                                const char *name, json_int_t other);
-
-size_t template_count_characters(const char *text, size_t n);
 
 /* Methods that are filters, too. */
 json_t *template_strip(struct template_run *r, const struct template_call *c);

@@ -1,8 +1,6 @@
 /* Values of a template: Python's truth, equality, members, slices and str(). */
 #include "client/text/template/template_internal.h"
 
-#include "client/text/utf8.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,24 +52,12 @@ const char *template_type(const struct template_run *r, const json_t *value)
     return template_is_undefined(r, value) ? "an undefined value" : names[json_typeof(value)];
 }
 
-bool template_add(struct template_run *r, struct template_text *text, const char *bytes, size_t n)
+bool template_add(struct template_run *r, struct client_text *text, const char *bytes, size_t n)
 {
-    if (!template_charge(r, n))
-        return false;
-    if (n > text->cap - text->n) {
-        const size_t cap = 2 * (text->n + n) + 64;
-        char *larger = realloc(text->bytes, cap);
-        if (!larger)
-            return template_no_memory(r) != NULL;
-        text->bytes = larger, text->cap = cap;
-    }
-    if (n > 0)
-        memcpy(text->bytes + text->n, bytes, n);
-    text->n += n;
-    return true;
+    return template_charge(r, n) && (client_text_add(text, bytes, n, NULL) == 0 || template_no_memory(r));
 }
 
-bool template_print(struct template_run *r, const struct template_token *at, struct template_text *text,
+bool template_print(struct template_run *r, const struct template_token *at, struct client_text *text,
                     const json_t *value)
 {
     char number[32];
@@ -101,12 +87,12 @@ json_t *template_string(struct template_run *r, const char *bytes, size_t n)
     return out ? out : template_no_memory(r);
 }
 
-json_t *template_take(struct template_run *r, struct template_text *text)
+json_t *template_take(struct template_run *r, struct client_text *text)
 {
     json_t *out = r->rc ? NULL : template_string(r, text->bytes, text->n);
 
     free(text->bytes);
-    *text = (struct template_text){0};
+    *text = (struct client_text){0};
     return out;
 }
 
@@ -205,7 +191,7 @@ json_t *template_slice(struct template_run *r, const struct template_token *at, 
     json_int_t stride = is_step && template_is_integer(step) ? template_integer(step) : is_step ? 0 : 1;
     const bool down = stride < 0;
     json_int_t begin = down ? n - 1 : 0, end = down ? -1 : n;
-    struct template_text text = {0};
+    struct client_text text = {0};
 
     if (stride == 0 || !read_bound(&begin, from, n, down) || !read_bound(&end, to, n, down))
         template_fail(r, at, "a slice needs numbers, and a step that is not 0");

@@ -54,7 +54,7 @@ static int add_token(struct client_tokenizer *t, const json_t *token, struct err
                                           .lstrip = flag(token, "lstrip"),
                                           .rstrip = flag(token, "rstrip"),
                                           .single_word = flag(token, "single_word")};
-    struct tokenizer_text normal = {0};
+    struct client_text normal = {0};
     const char *text = json_string_value(content);
     size_t n = json_string_length(content);
     int rc = 0;

@@ -72,10 +72,10 @@ size_t tokenizer_changes_cut(const struct tokenizer_changes *changes, const char
     return from;
 }
 
-static int add_lower(struct tokenizer_text *out, const char *text, size_t n, struct error *err)
+static int add_lower(struct client_text *out, const char *text, size_t n, struct error *err)
 {
     unsigned length;
-    int rc = tokenizer_text_reserve(out, 3 * n + 4, err); /* two bytes may become three: U+023A */
+    int rc = client_text_reserve(out, 3 * n + 4, err); /* two bytes may become three: U+023A */
 
     for (size_t at = 0; !rc && at < n; at += length)
         tokenizer_add_lower(out, tokenizer_character(text + at, &length));
@@ -83,11 +83,10 @@ static int add_lower(struct tokenizer_text *out, const char *text, size_t n, str
 }
 
 /* Appends the characters that are none of `is`. */
-static int add_without(struct tokenizer_text *out, bool (*is)(uint32_t c), const char *text, size_t n,
-                       struct error *err)
+static int add_without(struct client_text *out, bool (*is)(uint32_t c), const char *text, size_t n, struct error *err)
 {
     unsigned length;
-    int rc = tokenizer_text_reserve(out, n, err);
+    int rc = client_text_reserve(out, n, err);
 
     for (size_t at = 0; !rc && at < n; at += length) {
         const uint32_t c = tokenizer_character(text + at, &length);
@@ -100,11 +99,11 @@ static int add_without(struct tokenizer_text *out, bool (*is)(uint32_t c), const
 }
 
 /* BERT's first half: removes controls, makes blanks of white space, sets ideographs apart. */
-static int add_clean(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+static int add_clean(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
                      struct error *err)
 {
     unsigned length;
-    int rc = tokenizer_text_reserve(out, 5 * n, err);
+    int rc = client_text_reserve(out, 5 * n, err);
 
     for (size_t at = 0; !rc && at < n; at += length) {
         const uint32_t c = tokenizer_character(text + at, &length);
@@ -136,12 +135,12 @@ static bool is_ascii(const char *text, size_t n)
     return true;
 }
 
-static int add_bert(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+static int add_bert(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
                     struct error *err)
 {
-    struct tokenizer_text clean = {0}, plain = {0}, bare = {0};
+    struct client_text clean = {0}, plain = {0}, bare = {0};
     int rc = add_clean(&clean, change, text, n, err);
-    const struct tokenizer_text *now = &clean;
+    const struct client_text *now = &clean;
 
     if (!rc && change->accents && !is_ascii(clean.bytes, clean.n)) {
         rc = tokenizer_normal_form(&plain, TOKENIZER_NFD, clean.bytes, clean.n, err);
@@ -150,7 +149,7 @@ static int add_bert(struct tokenizer_text *out, const struct tokenizer_change *c
         now = &bare;
     }
     if (!rc)
-        rc = change->lower ? add_lower(out, now->bytes, now->n, err) : tokenizer_text_add(out, now->bytes, now->n, err);
+        rc = change->lower ? add_lower(out, now->bytes, now->n, err) : client_text_add(out, now->bytes, now->n, err);
     free(clean.bytes);
     free(plain.bytes);
     free(bare.bytes);
@@ -158,8 +157,8 @@ static int add_bert(struct tokenizer_text *out, const struct tokenizer_change *c
 }
 
 /* Looks at a stretch at a time: a checked memmem (the address sanitizer's) reads all that it may, each time. */
-static int add_replaced_text(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text,
-                             size_t n, struct error *err)
+static int add_replaced_text(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+                             struct error *err)
 {
     enum { STRETCH = 4096 };
     const size_t n_from = strlen(change->from), n_to = strlen(change->to);
@@ -172,7 +171,7 @@ static int add_replaced_text(struct tokenizer_text *out, const struct tokenizer_
         const size_t kept = found          ? (size_t)(found - at)
                             : seen == left ? left
                                            : STRETCH; /* the end may begin a match */
-        rc = tokenizer_text_reserve(out, kept + n_to, err);
+        rc = client_text_reserve(out, kept + n_to, err);
         if (rc)
             break;
         memcpy(out->bytes + out->n, at, kept);
@@ -183,7 +182,7 @@ static int add_replaced_text(struct tokenizer_text *out, const struct tokenizer_
     return rc;
 }
 
-static int add_replaced(struct tokenizer_text *out, const struct tokenizer_change *change,
+static int add_replaced(struct client_text *out, const struct tokenizer_change *change,
                         const struct tokenizer_matcher *matcher, const char *text, size_t n, struct error *err)
 {
     struct tokenizer_found found;
@@ -194,14 +193,14 @@ static int add_replaced(struct tokenizer_text *out, const struct tokenizer_chang
     for (size_t at = 0; !rc && at < n; at = found.end) {
         rc = tokenizer_pattern_find(&found, change->pattern, matcher, text, n, at, true, err);
         if (!rc)
-            rc = tokenizer_text_add(out, text + at, found.begin - at, err);
+            rc = client_text_add(out, text + at, found.begin - at, err);
         if (!rc && found.begin < found.end)
-            rc = tokenizer_text_add(out, change->to, strlen(change->to), err);
+            rc = client_text_add(out, change->to, strlen(change->to), err);
     }
     return rc;
 }
 
-static int add_led(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+static int add_led(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
                    bool begins, bool first, struct error *err)
 {
     const size_t n_to = strlen(change->to);
@@ -209,11 +208,11 @@ static int add_led(struct tokenizer_text *out, const struct tokenizer_change *ch
     int rc = 0;
 
     if (begins && n > 0 && !there && (first || !change->first))
-        rc = tokenizer_text_add(out, change->to, n_to, err);
-    return rc ? rc : tokenizer_text_add(out, text, n, err);
+        rc = client_text_add(out, change->to, n_to, err);
+    return rc ? rc : client_text_add(out, text, n, err);
 }
 
-static int add_stripped(struct tokenizer_text *out, const struct tokenizer_change *change, const char *text, size_t n,
+static int add_stripped(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
                         struct error *err)
 {
     size_t from = 0;
@@ -222,17 +221,15 @@ static int add_stripped(struct tokenizer_text *out, const struct tokenizer_chang
     while (change->left && from < n && tokenizer_is_blank(tokenizer_character(text + from, &length)))
         from += length;
     while (change->right && n > from) {
-        size_t begin = n - 1;
-        while (begin > from && ((uint8_t)text[begin] & 0xC0) == 0x80)
-            begin--;
+        const size_t begin = client_utf8_before(text, from, n);
         if (!tokenizer_is_blank(tokenizer_character(text + begin, &length)))
             break;
         n = begin;
     }
-    return tokenizer_text_add(out, text + from, n - from, err);
+    return client_text_add(out, text + from, n - from, err);
 }
 
-int tokenizer_changes_apply(struct tokenizer_text *out, const struct tokenizer_changes *changes,
+int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_changes *changes,
                             struct tokenizer_work *work, const char *text, size_t n, bool begins, bool first,
                             struct error *err)
 {
@@ -240,7 +237,7 @@ int tokenizer_changes_apply(struct tokenizer_text *out, const struct tokenizer_c
 
     for (size_t i = 0; !rc && i < changes->n; i++) {
         const struct tokenizer_change *change = &changes->list[i];
-        struct tokenizer_text *to = i + 1 < changes->n ? &work->between[i % 2] : out;
+        struct client_text *to = i + 1 < changes->n ? &work->between[i % 2] : out;
         const size_t before = to == out ? out->n : 0;
         to->n = before;
         switch (change->kind) {

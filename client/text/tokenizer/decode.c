@@ -9,10 +9,10 @@
 
 struct client_decoder {
     const struct client_tokenizer *tokenizer;
-    size_t *n_seen;               /* (n_decoding) tokens that came to each step */
-    size_t left;                  /* characters that a Strip after a Fuse may still take from the beginning */
-    struct tokenizer_text *texts; /* (n_decoding + 1) a token after each step; the last: what is given out */
-    uint8_t *held;                /* (n_held, cap_held) bytes of tokens such as <0xE2> */
+    size_t *n_seen;            /* (n_decoding) tokens that came to each step */
+    size_t left;               /* characters that a Strip after a Fuse may still take from the beginning */
+    struct client_text *texts; /* (n_decoding + 1) a token after each step; the last: what is given out */
+    uint8_t *held;             /* (n_held, cap_held) bytes of tokens such as <0xE2> */
     size_t n_held, cap_held;
     struct client_stream stream; /* byte-level tokens: characters from bytes */
 };
@@ -99,7 +99,7 @@ static int hold(struct client_decoder *d, uint8_t byte, struct error *err)
     return 0;
 }
 
-static int replace(struct tokenizer_text *out, const char *from, const char *to, const char *text, size_t n,
+static int replace(struct client_text *out, const char *from, const char *to, const char *text, size_t n,
                    struct error *err)
 {
     const size_t n_from = strlen(from), n_to = strlen(to);
@@ -107,9 +107,9 @@ static int replace(struct tokenizer_text *out, const char *from, const char *to,
 
     for (const char *end = text + n; !rc && text < end;) {
         const char *found = memmem(text, (size_t)(end - text), from, n_from);
-        rc = tokenizer_text_add(out, text, (size_t)((found ? found : end) - text), err);
+        rc = client_text_add(out, text, (size_t)((found ? found : end) - text), err);
         if (!rc && found)
-            rc = tokenizer_text_add(out, to, n_to, err);
+            rc = client_text_add(out, to, n_to, err);
         text = found ? found + n_from : end;
     }
     return rc;
@@ -137,7 +137,7 @@ static void strip_end(const char *text, size_t *n, const char *what, size_t most
 }
 
 /* Undoes the blanks that WordPiece puts before punctuation and contractions. */
-static int clean(struct tokenizer_text *text, struct error *err)
+static int clean(struct client_text *text, struct error *err)
 {
     static const char *const pairs[][2] = {
         {" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},    {" n't", "n't"},
@@ -146,7 +146,7 @@ static int clean(struct tokenizer_text *text, struct error *err)
     int rc = 0;
 
     for (size_t i = 0; !rc && i < sizeof pairs / sizeof *pairs; i++) {
-        struct tokenizer_text next = {0};
+        struct client_text next = {0};
         if (!memmem(text->bytes, text->n, pairs[i][0], strlen(pairs[i][0])))
             continue;
         rc = replace(&next, pairs[i][0], pairs[i][1], text->bytes, text->n, err);
@@ -156,17 +156,17 @@ static int clean(struct tokenizer_text *text, struct error *err)
     return rc;
 }
 
-static int decode_word_piece(struct tokenizer_text *out, const struct tokenizer_decode *step, const char *text,
-                             size_t n, bool first, struct error *err)
+static int decode_word_piece(struct client_text *out, const struct tokenizer_decode *step, const char *text, size_t n,
+                             bool first, struct error *err)
 {
     const size_t prefix = step->from ? strlen(step->from) : 0;
     const bool continues = step->from && n >= prefix && memcmp(text, step->from, prefix) == 0;
-    int rc = tokenizer_text_add(out, " ", !first && !continues, err);
+    int rc = client_text_add(out, " ", !first && !continues, err);
 
     if (!rc && !first && continues)
         text += prefix, n -= prefix;
     if (!rc)
-        rc = tokenizer_text_add(out, text, n, err);
+        rc = client_text_add(out, text, n, err);
     return rc || !step->cleans ? rc : clean(out, err);
 }
 
@@ -174,11 +174,11 @@ static int decode_word_piece(struct tokenizer_text *out, const struct tokenizer_
 static int decode_from(struct client_decoder *d, size_t step, const char *text, size_t n, struct error *err)
 {
     const struct client_tokenizer *t = d->tokenizer;
-    struct tokenizer_text *out = &d->texts[step];
+    struct client_text *out = &d->texts[step];
     int rc = 0;
 
     if (step == t->n_decoding)
-        return tokenizer_text_add(out, text, n, err);
+        return client_text_add(out, text, n, err);
     const struct tokenizer_decode *now = &t->decoding[step];
     const bool first = d->n_seen[step]++ == 0;
     out->n = 0;
@@ -200,7 +200,7 @@ static int decode_from(struct client_decoder *d, size_t step, const char *text, 
             const size_t taken = strip_start(&text, &n, t->decoding[step + 1].from, d->left);
             d->left = n > 0 ? 0 : d->left - taken;
         }
-        return tokenizer_text_add(&d->texts[t->n_decoding], text, n, err);
+        return client_text_add(&d->texts[t->n_decoding], text, n, err);
     case TOKENIZER_DECODE_STRIP:
         strip_start(&text, &n, now->from, now->start);
         strip_end(text, &n, now->from, now->stop);
@@ -231,7 +231,7 @@ int client_decoder_push(struct client_decoder *d, const char **text, size_t *n, 
                         bool special, bool last, struct error *err)
 {
     const struct client_tokenizer *t = d->tokenizer;
-    struct tokenizer_text *out = &d->texts[t->n_decoding];
+    struct client_text *out = &d->texts[t->n_decoding];
     int rc = 0;
 
     out->n = 0;

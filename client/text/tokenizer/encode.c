@@ -18,22 +18,13 @@ static size_t skip_blanks(const char *text, size_t at, size_t to)
     return at;
 }
 
-/* Start of the character that ends at `at`. */
-static size_t before_character(const char *text, size_t from, size_t at)
-{
-    at--;
-    while (at > from && ((uint8_t)text[at] & 0xC0) == 0x80)
-        at--;
-    return at;
-}
-
 /* Start of the run of whitespace that ends at `at`. */
 static size_t before_blanks(const char *text, size_t from, size_t at)
 {
     unsigned length;
 
     while (at > from) {
-        const size_t begin = before_character(text, from, at);
+        const size_t begin = client_utf8_before(text, from, at);
         if (!tokenizer_is_blank(tokenizer_character(text + begin, &length)))
             break;
         at = begin;
@@ -46,7 +37,7 @@ static uint32_t character_before(const char *text, size_t from, size_t at, uint3
 {
     unsigned length;
 
-    return at > from ? tokenizer_character(text + before_character(text, from, at), &length) : before;
+    return at > from ? tokenizer_character(text + client_utf8_before(text, from, at), &length) : before;
 }
 
 /* No word character stands beside a single word. */

@@ -98,7 +98,7 @@ static int encode_cut(struct client_tokens *out, size_t *used, struct client_tok
 static int encode_changed(struct client_tokens *out, size_t *used, struct client_tokenizer *t, size_t step,
                           struct tokenizer_segment s, struct error *err)
 {
-    struct tokenizer_text *text = &t->work.changed[step];
+    struct client_text *text = &t->work.changed[step];
     size_t done;
 
     text->n = 0;

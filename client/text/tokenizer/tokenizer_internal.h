@@ -128,7 +128,7 @@ enum { TOKENIZER_CACHE_BITS = 15 };
 
 /* Text that has been changed and not been used up yet, of a segment that more pieces may follow. */
 struct tokenizer_held {
-    struct tokenizer_text text;
+    struct client_text text;
     bool begun;      /* the segment has given some text already */
     bool first;      /* what is held begins the whole text */
     uint32_t before; /* the character before what is looked at; 0: none */
@@ -146,9 +146,9 @@ struct tokenizer_work {
     size_t cap, n_heap;
     struct tokenizer_matcher matcher;
     struct tokenizer_held held[2];
-    bool begun;                                         /* some of the whole text has been used */
-    struct tokenizer_text between[2];                   /* between two changes */
-    struct tokenizer_text changed[TOKENIZER_MAX_STEPS]; /* a word after the changes of a step */
+    bool begun;                                      /* some of the whole text has been used */
+    struct client_text between[2];                   /* between two changes */
+    struct client_text changed[TOKENIZER_MAX_STEPS]; /* a word after the changes of a step */
 };
 
 struct client_tokenizer {
@@ -254,7 +254,7 @@ void tokenizer_changes_free(struct tokenizer_changes *changes);
 
 /* Appends what the changes make of text (n bytes), a piece of a segment. begins: nothing came before it; first: not
  * even in other segments. */
-int tokenizer_changes_apply(struct tokenizer_text *out, const struct tokenizer_changes *changes,
+int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_changes *changes,
                             struct tokenizer_work *work, const char *text, size_t n, bool begins, bool first,
                             struct error *err);
 

@@ -5,29 +5,6 @@
 #include <string.h>
 #include <utf8proc.h>
 
-int tokenizer_text_reserve(struct tokenizer_text *text, size_t n, struct error *err)
-{
-    if (n <= text->cap - text->n)
-        return 0;
-    const size_t cap = text->n + n > 2 * text->cap ? text->n + n : 2 * text->cap;
-    char *larger = realloc(text->bytes, cap);
-    if (!larger)
-        return error_set(err, -ENOMEM, "no memory for a text of %zu bytes", cap);
-    text->bytes = larger, text->cap = cap;
-    return 0;
-}
-
-int tokenizer_text_add(struct tokenizer_text *text, const char *bytes, size_t n, struct error *err)
-{
-    int rc = tokenizer_text_reserve(text, n, err);
-
-    if (rc || n == 0)
-        return rc;
-    memcpy(text->bytes + text->n, bytes, n);
-    text->n += n;
-    return 0;
-}
-
 unsigned tokenizer_put_character(char out[4], uint32_t c)
 {
     return (unsigned)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
@@ -81,7 +58,7 @@ bool tokenizer_is_han(uint32_t c)
            (c >= 0x2F800 && c <= 0x2FA1F);
 }
 
-void tokenizer_add_lower(struct tokenizer_text *out, uint32_t c)
+void tokenizer_add_lower(struct client_text *out, uint32_t c)
 {
     if (c == 0x130) { /* the only one that becomes two characters in any language */
         memcpy(out->bytes + out->n, "i\xCC\x87", 3);
@@ -185,7 +162,7 @@ static int order(struct run *run, struct error *err)
     return rc;
 }
 
-static int add_run(struct tokenizer_text *out, struct run *run, enum tokenizer_form form, const char *text, size_t n,
+static int add_run(struct client_text *out, struct run *run, enum tokenizer_form form, const char *text, size_t n,
                    struct error *err)
 {
     const bool composes = form == TOKENIZER_NFC || form == TOKENIZER_NFKC;
@@ -202,7 +179,7 @@ static int add_run(struct tokenizer_text *out, struct run *run, enum tokenizer_f
     if (!rc)
         rc = order(run, err);
     if (!rc)
-        rc = tokenizer_text_reserve(out, 4 * run->n, err);
+        rc = client_text_reserve(out, 4 * run->n, err);
     if (rc)
         return rc;
     const utf8proc_ssize_t n_left = utf8proc_normalize_utf32(run->list, (utf8proc_ssize_t)run->n, options);
@@ -211,7 +188,7 @@ static int add_run(struct tokenizer_text *out, struct run *run, enum tokenizer_f
     return 0;
 }
 
-int tokenizer_normal_form(struct tokenizer_text *out, enum tokenizer_form form, const char *text, size_t n,
+int tokenizer_normal_form(struct client_text *out, enum tokenizer_form form, const char *text, size_t n,
                           struct error *err)
 {
     struct run run = {0};
@@ -228,11 +205,11 @@ int tokenizer_normal_form(struct tokenizer_text *out, enum tokenizer_form form, 
         size_t end = at + length;
         while (end < n && !is_fixed(tokenizer_character(text + end, &length), form))
             end += length;
-        rc = tokenizer_text_add(out, text + from, last - from, err);
+        rc = client_text_add(out, text + from, last - from, err);
         if (!rc)
             rc = add_run(out, &run, form, text + last, end - last, err);
         at = from = last = end;
     }
     free(run.list);
-    return rc ? rc : tokenizer_text_add(out, text + from, n - from, err);
+    return rc ? rc : client_text_add(out, text + from, n - from, err);
 }

@@ -6,23 +6,7 @@
 #ifndef CLIENT_TEXT_TOKENIZER_UNICODE_H
 #define CLIENT_TEXT_TOKENIZER_UNICODE_H
 
-#include "proto/base/error.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-/* A growing text. */
-struct tokenizer_text {
-    char *bytes; /* (n, cap), owned: free */
-    size_t n, cap;
-};
-
-/* Makes room for n more bytes. -ENOMEM. */
-int tokenizer_text_reserve(struct tokenizer_text *text, size_t n, struct error *err);
-
-/* Appends n bytes. -ENOMEM. */
-int tokenizer_text_add(struct tokenizer_text *text, const char *bytes, size_t n, struct error *err);
+#include "client/text/utf8.h"
 
 /* The character at the start of valid UTF-8; *n is its length, 1..4. */
 static inline uint32_t tokenizer_character(const char *text, unsigned *n)
@@ -56,12 +40,12 @@ bool tokenizer_is_control(uint32_t c); /* Cc, Cf and Co, without tab, line feed 
 bool tokenizer_is_han(uint32_t c);     /* the ideographs that BERT takes for words */
 
 /* Appends the lower case of a character: up to 4 bytes. The caller made room for them. */
-void tokenizer_add_lower(struct tokenizer_text *out, uint32_t c);
+void tokenizer_add_lower(struct client_text *out, uint32_t c);
 
 enum tokenizer_form { TOKENIZER_NFC, TOKENIZER_NFD, TOKENIZER_NFKC, TOKENIZER_NFKD };
 
 /* Appends the normal form of text (n bytes of valid UTF-8). Takes O(n). -ENOMEM. */
-int tokenizer_normal_form(struct tokenizer_text *out, enum tokenizer_form form, const char *text, size_t n,
+int tokenizer_normal_form(struct client_text *out, enum tokenizer_form form, const char *text, size_t n,
                           struct error *err);
 
 #endif

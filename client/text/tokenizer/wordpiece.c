@@ -9,20 +9,10 @@
 #include <errno.h>
 #include <string.h>
 
-/* Number of characters; a part of one counts, too. */
-static size_t count(const char *word, size_t n)
-{
-    size_t characters = 0;
-
-    for (size_t i = 0; i < n; i++)
-        characters += ((uint8_t)word[i] & 0xC0) != 0x80;
-    return characters;
-}
-
 /* Length of the longest token at `at` of the word; 0: there is none. buffer holds what continuing tokens begin with, and
  * then the word from `at` on. */
-static size_t longest(uint32_t *id, const struct client_tokenizer *t, const struct tokenizer_text *buffer,
-                      size_t prefix, size_t at)
+static size_t longest(uint32_t *id, const struct client_tokenizer *t, const struct client_text *buffer, size_t prefix,
+                      size_t at)
 {
     const char *text = at > 0 ? buffer->bytes : buffer->bytes + prefix;
     const size_t before = at > 0 ? prefix : 0;
@@ -39,19 +29,19 @@ static size_t longest(uint32_t *id, const struct client_tokenizer *t, const stru
 
 int tokenizer_word_piece(size_t *n_ids, struct client_tokenizer *t, const char *word, size_t n, struct error *err)
 {
-    struct tokenizer_text *buffer = &t->work.between[0];
+    struct client_text *buffer = &t->work.between[0];
     const size_t prefix = strlen(t->continuing);
     uint32_t *ids, id;
     int rc = tokenizer_work_reserve(&t->work, n, err);
 
     ids = t->work.ids;
     *n_ids = 0;
-    bool known = count(word, n) <= t->most_characters;
+    bool known = client_utf8_count(word, n) <= t->most_characters;
     for (size_t at = 0, length; !rc && known && at < n; at += length) {
         buffer->n = 0;
-        rc = tokenizer_text_add(buffer, t->continuing, prefix, err);
+        rc = client_text_add(buffer, t->continuing, prefix, err);
         if (!rc)
-            rc = tokenizer_text_add(buffer, word + at, n - at, err);
+            rc = client_text_add(buffer, word + at, n - at, err);
         length = rc ? 0 : longest(&id, t, buffer, prefix, at);
         known = length > 0;
         if (known)
