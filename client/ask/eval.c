@@ -77,9 +77,8 @@ static int resolve(struct eval *e, struct error *err)
     if (o->stride > o->seq)
         return error_set(err, -EDOM, "--stride %u is more than --seq %u: tokens between sequences would be left out",
                          o->stride, o->seq);
-    e->windows = is_masked(e)
-                     ? client_windows_masked_held_out(&e->data, 0, e->data.n, o->seq, o->eval_tokens, &e->masks)
-                     : client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->stride, o->eval_tokens);
+    e->windows = client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->stride, o->eval_tokens,
+                                         is_masked(e) ? &e->masks : NULL);
     if (e->windows.n == 0)
         return error_set(err, -EINVAL,
                          "--data %s%s: %" PRIu64

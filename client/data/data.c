@@ -296,51 +296,31 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
     return 0;
 }
 
-struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq)
+struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,
+                                        const struct client_masks *masks)
 {
-    const uint64_t n = n_tokens > 0 ? (n_tokens - 1) / seq : 0;
-    return (
-        struct client_windows){.data = data, .first = first, .seq = seq, .stride = seq, .n = n, .of = n, .last = seq};
+    const uint64_t n = masks ? n_tokens / seq : n_tokens > 0 ? (n_tokens - 1) / seq : 0;
+
+    return (struct client_windows){
+        .data = data, .masks = masks, .first = first, .seq = seq, .stride = seq, .n = n, .of = n, .last = seq};
 }
 
 struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                              uint32_t seq, uint32_t stride, uint64_t most_tokens)
+                                              uint32_t seq, uint32_t stride, uint64_t most_tokens,
+                                              const struct client_masks *masks)
 {
-    struct client_windows windows = client_windows_of(data, first, n_tokens, seq);
+    struct client_windows windows = client_windows_of(data, first, n_tokens, seq, masks);
     const uint64_t most = most_tokens / stride > 0 ? most_tokens / stride : 1;
 
+    assert(!masks || stride == seq);
+    windows.evaluates = true;
     if (windows.n == 0)
         return windows;
-    const uint64_t beyond = n_tokens - 1 - seq; /* the first window */
+    const uint64_t beyond = n_tokens - (masks ? 0 : 1) - seq; /* the first window */
     windows.stride = stride;
     windows.n = windows.of = 1 + (beyond + stride - 1) / stride;
     if (beyond % stride > 0)
         windows.last = (uint32_t)(seq - stride + beyond % stride);
-    if (most_tokens > 0 && most < windows.n)
-        windows.n = most;
-    return windows;
-}
-
-struct client_windows client_windows_masked(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                            uint32_t seq, const struct client_masks *masks)
-{
-    struct client_windows windows = client_windows_of(data, first, n_tokens, seq);
-
-    windows.masks = masks;
-    windows.n = windows.of = n_tokens / seq;
-    return windows;
-}
-
-struct client_windows client_windows_masked_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                                     uint32_t seq, uint64_t most_tokens,
-                                                     const struct client_masks *masks)
-{
-    struct client_windows windows = client_windows_masked(data, first, n_tokens, seq, masks);
-    const uint64_t most = most_tokens / seq > 0 ? most_tokens / seq : 1;
-
-    windows.evaluates = true;
-    if (windows.n > 0 && n_tokens % seq > 0)
-        windows.n = ++windows.of, windows.last = (uint32_t)(n_tokens % seq);
     if (most_tokens > 0 && most < windows.n)
         windows.n = most;
     return windows;

@@ -97,28 +97,23 @@ struct client_windows {
     /* Tokens from a window to the next. Fewer than seq: windows overlap, and each predicts the tokens that none before it
      * does. */
     uint32_t stride;
-    uint64_t n;    /* windows; 0 if n_tokens <= seq */
+    uint64_t n;    /* windows */
     uint64_t of;   /* windows in the stream, among which the n are spread evenly */
     uint32_t last; /* tokens in the last of those windows: seq or fewer */
 };
 
-struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                        uint32_t seq);
+/* Without masks (NULL), the last token of n_tokens is only predicted: T tokens give floor((T-1)/seq) windows. With masks,
+ * floor(T/seq). */
+struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq,
+                                        const struct client_masks *masks);
 
-/* Windows for evaluation; stride: 1 .. seq. Tokens beyond the last whole window form a shorter one. At most most_tokens
- * are predicted (0: all), in windows at equal distances; at least one window. There are none if n_tokens <= seq. */
+/* Windows for evaluation; stride: 1 .. seq, and with masks seq. At most most_tokens are predicted (0: all), in windows at
+ * equal distances; at least one window. Tokens beyond the last whole window form a shorter one, and there are none if
+ * n_tokens <= seq. With masks, another window covers these tokens, which ends with them; its other tokens are not masked
+ * again. */
 struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                              uint32_t seq, uint32_t stride, uint64_t most_tokens);
-
-/* Windows whose masked tokens are predicted. There is no successor, so T tokens give floor(T/seq). */
-struct client_windows client_windows_masked(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                            uint32_t seq, const struct client_masks *masks);
-
-/* The same for evaluation, with most_tokens as above. Tokens beyond the last whole window are covered by another window,
- * which ends with them; its other tokens are not masked again. */
-struct client_windows client_windows_masked_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
-                                                     uint32_t seq, uint64_t most_tokens,
-                                                     const struct client_masks *masks);
+                                              uint32_t seq, uint32_t stride, uint64_t most_tokens,
+                                              const struct client_masks *masks);
 
 /* Number of tokens that windows first .. first+n-1 predict; with masks, of those that they may predict. */
 uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n);

@@ -38,15 +38,12 @@ static void cut_windows(struct client_run *run)
     const uint64_t n_train = client_options_n_train(o, run->data.n);
     const struct client_data *held_out = o->eval_data ? &run->eval_data : &run->data;
     const uint64_t first = o->eval_data ? 0 : n_train, n = held_out->n - first;
+    const struct client_masks *masks = run->model.config.family->masked ? &run->masks : NULL;
 
-    if (run->model.config.family->masked) {
+    if (masks)
         client_masks_set(&run->masks, o->mask_fraction, o->seed);
-        run->train = client_windows_masked(&run->data, 0, n_train, o->seq, &run->masks);
-        run->held_out = client_windows_masked_held_out(held_out, first, n, o->seq, o->eval_tokens, &run->masks);
-        return;
-    }
-    run->train = client_windows_of(&run->data, 0, n_train, o->seq);
-    run->held_out = client_windows_held_out(held_out, first, n, o->seq, o->seq, o->eval_tokens);
+    run->train = client_windows_of(&run->data, 0, n_train, o->seq, masks);
+    run->held_out = client_windows_held_out(held_out, first, n, o->seq, o->seq, o->eval_tokens, masks);
 }
 
 void client_run_init(struct client_run *run)

@@ -113,7 +113,7 @@ TEST(a_client_believes_no_daemon_that_has_no_number)
     ck_assert_msg(client_link_init(&link, &err) == 0 && client_link_open(&link, st.directory, ROLE_CLIENT, &err) == 0 &&
                       segment_create(&job.data, "data", plan_data_bytes(1, 8), SEGMENT_READ_WRITE, &err) == 0,
                   "%s", err.text);
-    const struct client_windows windows = client_windows_of(&data, 0, data.n, 8);
+    const struct client_windows windows = client_windows_of(&data, 0, data.n, 8, NULL);
     ck_assert_int_eq(client_job_evaluate(&loss, &n_tokens, &job, &windows, 0, &err), -EINVAL);
     ck_assert_str_eq(err.text, "the model's loss is infinite: its weights are damaged, or its training has diverged");
     client_job_free(&job);

@@ -32,15 +32,15 @@ TEST(windows_predict_each_successor)
 {
     uint32_t ids[3], labels[3];
 
-    ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3).n, 2);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3).n, 0);
-    ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3).n, 0);
-    struct client_windows windows = client_windows_of(&data, 0, 10, 3);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3, NULL).n, 2);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3, NULL).n, 0);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3, NULL).n, 0);
+    struct client_windows windows = client_windows_of(&data, 0, 10, 3, NULL);
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, 0, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
     ck_assert_mem_eq(labels, ((uint32_t[]){'7', '8', '9'}), sizeof labels);
-    windows = client_windows_of(&data, 6, 4, 3); /* the held-out end */
+    windows = client_windows_of(&data, 6, 4, 3, NULL); /* the held-out end */
     ck_assert_uint_eq(windows.n, 1);
     ck_assert_int_eq(client_windows_read(&windows, ids, labels, 0, 0, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
@@ -51,8 +51,8 @@ TEST(held_out_windows_take_the_rest_and_are_spread)
 {
     uint32_t ids[4], labels[4];
 
-    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 4, 0).n, 0);
-    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 4, 0, NULL).n, 0);
+    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0, NULL);
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 2), 8);
@@ -60,21 +60,21 @@ TEST(held_out_windows_take_the_rest_and_are_spread)
     ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, 0, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'8', 0, 0, 0}), sizeof ids);
     ck_assert_mem_eq(labels, ((uint32_t[]){'9', UINT32_MAX, UINT32_MAX, UINT32_MAX}), sizeof labels);
-    windows = client_windows_held_out(&data, 0, 10, 2, 2, 7); /* three of five, 0, 1 and 3 */
+    windows = client_windows_held_out(&data, 0, 10, 2, 2, 7, NULL); /* three of five, 0, 1 and 3 */
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 6);
     ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, 0, NULL), 0);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids);
-    windows = client_windows_held_out(&data, 0, 10, 4, 4, 1); /* one at least */
+    windows = client_windows_held_out(&data, 0, 10, 4, 4, 1, NULL); /* one at least */
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 4);
-    windows = client_windows_held_out(&data, 0, 9, 4, 4, 0); /* no rest */
+    windows = client_windows_held_out(&data, 0, 9, 4, 4, 0, NULL); /* no rest */
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 8);
 }
 
 /* By hand: nine successors again, in windows of four that begin three tokens apart: four, three and two are new. */
 TEST(windows_that_overlap_predict_each_token_once)
 {
-    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 3, 0);
+    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 3, 0, NULL);
     uint32_t ids[4], labels[4];
 
     ck_assert_uint_eq(windows.n, 3);
@@ -96,7 +96,7 @@ TEST(windows_of_every_stride_predict_all)
     for (uint32_t n = 2; n <= 10; n++)
         for (uint32_t seq = 1; seq < n; seq++)
             for (uint32_t stride = 1; stride <= seq; stride++) {
-                const struct client_windows windows = client_windows_held_out(&data, 0, n, seq, stride, 0);
+                const struct client_windows windows = client_windows_held_out(&data, 0, n, seq, stride, 0, NULL);
                 unsigned labelled[10] = {0};
                 uint32_t ids[10], labels[10];
                 for (uint64_t k = 0; k < windows.n; k++) {
@@ -124,7 +124,7 @@ TEST(masked_windows_cover_each_token_once)
     uint32_t ids[4], labels[4];
 
     client_masks_set(&masks, nextafter(1, 0), 0);
-    const struct client_windows windows = client_windows_masked_held_out(&data, 0, 10, 4, 0, &masks);
+    const struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 4, 0, &masks);
     ck_assert_uint_eq(windows.n, 3);
     ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 10);
     ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 2);
@@ -137,11 +137,11 @@ TEST(masked_windows_cover_each_token_once)
     for (int i = 0; i < 10; i++)
         ck_assert_uint_eq(labelled[i], 1);
     ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids); /* predicted by the window before */
-    ck_assert_uint_eq(client_windows_masked_held_out(&data, 0, 10, 2, 7, &masks).n, 3);
-    ck_assert_uint_eq(client_windows_masked_held_out(&data, 0, 8, 4, 0, &masks).n, 2);
-    ck_assert_uint_eq(client_windows_masked_held_out(&data, 0, 3, 4, 0, &masks).n, 0);
-    ck_assert_uint_eq(client_windows_masked(&data, 0, 10, 4, &masks).n, 2);
-    ck_assert_uint_eq(client_windows_masked(&data, 0, 8, 4, &masks).n, 2);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 10, 2, 2, 7, &masks).n, 3);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 8, 4, 4, 0, &masks).n, 2);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 3, 4, 4, 0, &masks).n, 0);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 10, 4, &masks).n, 2);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 8, 4, &masks).n, 2);
 }
 
 /* A row of the run has masks of its own; an evaluation's window always the same, wherever it stands among them. */
@@ -151,13 +151,13 @@ TEST(masks_are_drawn_anew_in_training_and_stay_in_evaluation)
     uint32_t ids[10], labels[4][10];
 
     client_masks_set(&masks, 0.5, 0);
-    const struct client_windows windows = client_windows_masked(&data, 0, 10, 10, &masks);
+    const struct client_windows windows = client_windows_of(&data, 0, 10, 10, &masks);
     for (uint64_t row = 0; row < 3; row++)
         ck_assert_int_eq(client_windows_read(&windows, ids, labels[row], 0, row / 2, NULL), 0);
     ck_assert_mem_eq(labels[0], labels[1], sizeof labels[0]);
     ck_assert_mem_ne(labels[0], labels[2], sizeof labels[0]);
-    const struct client_windows spread = client_windows_masked_held_out(&data, 0, 10, 5, 5, &masks);
-    const struct client_windows all = client_windows_masked_held_out(&data, 0, 10, 5, 0, &masks);
+    const struct client_windows spread = client_windows_held_out(&data, 0, 10, 5, 5, 5, &masks);
+    const struct client_windows all = client_windows_held_out(&data, 0, 10, 5, 5, 0, &masks);
     ck_assert_uint_eq(spread.n, 1);
     ck_assert_int_eq(client_windows_read(&spread, ids, labels[0], 0, 0, NULL), 0);
     ck_assert_int_eq(client_windows_read(&all, ids, labels[1], 0, 7, NULL), 0);
