@@ -193,7 +193,7 @@ bool decoder_is_mask(const char *name)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-const struct family_table decoder_tables[] = {{"embed_tokens", MODEL_BY_TOKEN, .rows = DECODER_AT(vocabulary)}, {0}};
+const struct family_table decoder_tables[] = {{"embed_tokens", MODEL_BY_TOKEN, .rows = FAMILY_AT(vocabulary)}, {0}};
 
 const struct family_layer decoder_layers[] = {
     {MODEL_BLOCK, "layers.%u", .write = decoder_write_block},

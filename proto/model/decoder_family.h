@@ -7,8 +7,6 @@
 
 #include "proto/model/family.h"
 
-#include <stddef.h>
-
 /* Frequencies of n rotated columns (n / 2), in radians a position. */
 void decoder_frequencies(double *out, const struct decoder_rope *rope, uint32_t n);
 
@@ -36,8 +34,6 @@ float decoder_embedding_scale(const struct model_config *config);
 extern const struct family_table decoder_tables[];
 extern const struct family_layer decoder_layers[];
 
-#define DECODER_AT(member) offsetof(struct model_config, member)
-
 /* What a family of these has in common with the others, for its struct family. */
 #define DECODER_PARTS                                                                                                  \
     .prefix = "model.", .tables = decoder_tables, .layers = decoder_layers, .kind_of_block = decoder_kind_of_block,    \
@@ -46,35 +42,28 @@ extern const struct family_layer decoder_layers[];
 /* Lines for a family's list of keys: those that all of them have; and rotary positions, which are one object, or in older
  * files a base and an object that scales it. */
 #define DECODER_KEYS                                                                                                   \
-    {"hidden_size", FAMILY_COUNT, .offset = DECODER_AT(width), .required = true, .most = 65536},                       \
-        {"num_hidden_layers", FAMILY_COUNT, .offset = DECODER_AT(n_layers), .required = true, .most = 4096},           \
-        {"num_attention_heads", FAMILY_COUNT, .offset = DECODER_AT(n_heads), .required = true, .most = 65536},         \
-        {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.n_kv_heads), .most = 65536},        \
-        {"head_dim", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.head_width), .most = 1024},                    \
-        {"intermediate_size", FAMILY_COUNT, .offset = DECODER_AT(inner_width), .required = true, .most = 1 << 20},     \
-        {"max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(n_positions), .most = 1 << 24},                 \
-        {"vocab_size", FAMILY_COUNT, .offset = DECODER_AT(vocabulary), .required = true, .most = 1 << 24},             \
-        {"hidden_act", FAMILY_ACTIVATION, .offset = DECODER_AT(activation)},                                           \
-        {"rms_norm_eps", FAMILY_REAL, .offset = DECODER_AT(norm_epsilon), .range = FAMILY_EPSILON},                    \
-        {"initializer_range", FAMILY_REAL, .offset = DECODER_AT(initializer_range), .range = FAMILY_FRACTION},         \
-        {"tie_word_embeddings", FAMILY_SWITCH, .offset = DECODER_AT(tied)},                                            \
-        {"attention_dropout", FAMILY_REAL, .offset = DECODER_AT(decoder.dropout_attention),                            \
+    FAMILY_KEYS,                                                                                                       \
+        {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.n_kv_heads), .most = 65536},         \
+        {"head_dim", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.head_width), .most = 1024},                     \
+        {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .most = 1 << 24},                  \
+        {"rms_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},                     \
+        {"attention_dropout", FAMILY_REAL, .offset = FAMILY_AT(decoder.dropout_attention),                             \
          .range = FAMILY_PROBABILITY},                                                                                 \
-        {"rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.rope.base)}, DECODER_ROPE_KEYS("rope_parameters."),   \
+        {"rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.rope.base)}, DECODER_ROPE_KEYS("rope_parameters."),    \
         DECODER_ROPE_KEYS("rope_scaling.")
 
 #define DECODER_ROPE_KEYS(object) DECODER_ROPE_KEYS_OF(object, rope)
 
 #define DECODER_ROPE_KEYS_OF(object, member)                                                                           \
-    {object "rope_theta", FAMILY_REAL, .offset = DECODER_AT(decoder.member.base)},                                     \
-        {object "rope_type", FAMILY_WORD, .offset = DECODER_AT(decoder.member.scaling), .words = decoder_scalings},    \
-        {object "type", FAMILY_WORD, .offset = DECODER_AT(decoder.member.scaling), .words = decoder_scalings},         \
-        {object "factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.factor)},                                   \
-        {object "low_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.low)},                             \
-        {object "high_freq_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.high)},                           \
-        {object "original_max_position_embeddings", FAMILY_COUNT, .offset = DECODER_AT(decoder.member.n_trained)},     \
+    {object "rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.base)},                                      \
+        {object "rope_type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},     \
+        {object "type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},          \
+        {object "factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.factor)},                                    \
+        {object "low_freq_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.low)},                              \
+        {object "high_freq_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.high)},                            \
+        {object "original_max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(decoder.member.n_trained)},      \
     {                                                                                                                  \
-        object "partial_rotary_factor", FAMILY_REAL, .offset = DECODER_AT(decoder.member.partial)                      \
+        object "partial_rotary_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.partial)                       \
     }
 
 extern const char *const decoder_scalings[]; /* by enum decoder_scaling */
@@ -82,11 +71,11 @@ extern const char *const decoder_kinds[];    /* of blocks: full_attention, slidi
 
 /* Lines for a Qwen's list of keys. */
 #define DECODER_QWEN_KEYS                                                                                              \
-    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.window)},                                    \
-        {"use_sliding_window", FAMILY_SWITCH, .offset = DECODER_AT(decoder.slides)},                                   \
-        {"max_window_layers", FAMILY_COUNT, .offset = DECODER_AT(decoder.n_full)},                                     \
+    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},                                     \
+        {"use_sliding_window", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.slides)},                                    \
+        {"max_window_layers", FAMILY_COUNT, .offset = FAMILY_AT(decoder.n_full)},                                      \
     {                                                                                                                  \
-        "layer_types", FAMILY_LAYERS, .offset = DECODER_AT(decoder.sliding), .words = decoder_kinds                    \
+        "layer_types", FAMILY_LAYERS, .offset = FAMILY_AT(decoder.sliding), .words = decoder_kinds                     \
     }
 
 #endif

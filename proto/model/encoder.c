@@ -127,9 +127,9 @@ void encoder_write_head(struct program *p, const struct model_config *c, const s
 }
 
 const struct family_table encoder_tables[] = {
-    {"embeddings.word_embeddings", MODEL_BY_TOKEN, .rows = ENCODER_AT(vocabulary)},
-    {"embeddings.position_embeddings", MODEL_BY_POSITION, .rows = ENCODER_AT(encoder.n_rows),
-     .first = ENCODER_AT(encoder.first_row)},
-    {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .rows = ENCODER_AT(encoder.n_segments)},
+    {"embeddings.word_embeddings", MODEL_BY_TOKEN, .rows = FAMILY_AT(vocabulary)},
+    {"embeddings.position_embeddings", MODEL_BY_POSITION, .rows = FAMILY_AT(encoder.n_rows),
+     .first = FAMILY_AT(encoder.first_row)},
+    {"embeddings.token_type_embeddings", MODEL_BY_SEGMENT, .rows = FAMILY_AT(encoder.n_segments)},
     {0},
 };

@@ -8,8 +8,6 @@
 
 #include "proto/model/family.h"
 
-#include <stddef.h>
-
 /* For struct family. */
 int encoder_check(const struct model_config *config, struct error *err);
 bool encoder_is_mask(const char *name);
@@ -30,28 +28,18 @@ void encoder_write_head(struct program *program, const struct model_config *conf
 /* Sets the number of positions, of which the first has this row. For a family's `complete`. */
 void encoder_begin_positions(struct model_config *config, uint32_t row);
 
-#define ENCODER_AT(member) offsetof(struct model_config, member)
-
 /* Lines for a family's list of keys. */
 #define ENCODER_KEYS                                                                                                   \
-    {"hidden_size", FAMILY_COUNT, .offset = ENCODER_AT(width), .required = true, .most = 65536},                       \
-        {"num_hidden_layers", FAMILY_COUNT, .offset = ENCODER_AT(n_layers), .required = true, .most = 4096},           \
-        {"num_attention_heads", FAMILY_COUNT, .offset = ENCODER_AT(n_heads), .required = true, .most = 65536},         \
-        {"intermediate_size", FAMILY_COUNT, .offset = ENCODER_AT(inner_width), .required = true, .most = 1 << 20},     \
-        {"max_position_embeddings", FAMILY_COUNT, .offset = ENCODER_AT(encoder.n_rows), .most = 1 << 24},              \
-        {"type_vocab_size", FAMILY_COUNT, .offset = ENCODER_AT(encoder.n_segments), .most = 16},                       \
-        {"vocab_size", FAMILY_COUNT, .offset = ENCODER_AT(vocabulary), .required = true, .most = 1 << 24},             \
-        {"hidden_act", FAMILY_ACTIVATION, .offset = ENCODER_AT(activation)},                                           \
-        {"layer_norm_eps", FAMILY_REAL, .offset = ENCODER_AT(norm_epsilon), .range = FAMILY_EPSILON},                  \
-        {"initializer_range", FAMILY_REAL, .offset = ENCODER_AT(initializer_range), .range = FAMILY_FRACTION},         \
-        {"hidden_dropout_prob", FAMILY_REAL, .offset = ENCODER_AT(encoder.dropout_hidden),                             \
+    FAMILY_KEYS, {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(encoder.n_rows), .most = 1 << 24},      \
+        {"type_vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(encoder.n_segments), .most = 16},                        \
+        {"layer_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},                   \
+        {"hidden_dropout_prob", FAMILY_REAL, .offset = FAMILY_AT(encoder.dropout_hidden),                              \
          .range = FAMILY_PROBABILITY},                                                                                 \
-        {"attention_probs_dropout_prob", FAMILY_REAL, .offset = ENCODER_AT(encoder.dropout_attention),                 \
+        {"attention_probs_dropout_prob", FAMILY_REAL, .offset = FAMILY_AT(encoder.dropout_attention),                  \
          .range = FAMILY_PROBABILITY},                                                                                 \
-        {"position_embedding_type", FAMILY_WORD, .offset = ENCODER_AT(encoder.positions), .words = encoder_positions}, \
-        {"tie_word_embeddings", FAMILY_SWITCH, .offset = ENCODER_AT(tied)},                                            \
+        {"position_embedding_type", FAMILY_WORD, .offset = FAMILY_AT(encoder.positions), .words = encoder_positions},  \
     {                                                                                                                  \
-        "is_decoder", FAMILY_SWITCH, .offset = ENCODER_AT(encoder.is_decoder)                                          \
+        "is_decoder", FAMILY_SWITCH, .offset = FAMILY_AT(encoder.is_decoder)                                           \
     }
 
 extern const char *const encoder_positions[];

@@ -8,6 +8,8 @@
 
 #include "proto/model/model.h"
 
+#include <stddef.h>
+
 enum family_key_type {
     FAMILY_COUNT,              /* a positive whole number: uint32_t */
     FAMILY_COUNT_OR_NULL,      /* the same; null: 0 */
@@ -39,6 +41,21 @@ struct family_key {
     const char *other;
     const char *const *words; /* NULL ends them */
 };
+
+#define FAMILY_AT(member) offsetof(struct model_config, member)
+
+/* Lines for a family's list of keys: those that have the same names in nearly all families. */
+#define FAMILY_KEYS                                                                                                    \
+    {"hidden_size", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},                        \
+        {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},            \
+        {"num_attention_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},          \
+        {"intermediate_size", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .required = true, .most = 1 << 20},      \
+        {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},              \
+        {"hidden_act", FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},                                            \
+        {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},          \
+    {                                                                                                                  \
+        "tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)                                                \
+    }
 
 /* A table of the embedding, (rows, width). */
 struct family_table {

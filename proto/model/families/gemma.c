@@ -7,8 +7,8 @@ static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", NU
 /* hidden_activation is of files from 2024, beside a hidden_act that was not meant. */
 static const struct family_key keys[] = {
     DECODER_KEYS,
-    {"attention_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.qkv_bias)},
-    {"hidden_activation", FAMILY_ACTIVATION_OR_NULL, .offset = DECODER_AT(activation)},
+    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
+    {"hidden_activation", FAMILY_ACTIVATION_OR_NULL, .offset = FAMILY_AT(activation)},
     {0},
 };
 

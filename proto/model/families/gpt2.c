@@ -8,25 +8,23 @@
 
 static const char *const architectures[] = {"GPT2LMHeadModel", "GPT2Model", NULL};
 
-#define AT(member) offsetof(struct model_config, member)
-
 static const struct family_key keys[] = {
-    {"n_layer", FAMILY_COUNT, .offset = AT(n_layers), .required = true, .most = 4096},
-    {"n_head", FAMILY_COUNT, .offset = AT(n_heads), .required = true, .most = 65536},
-    {"n_embd", FAMILY_COUNT, .offset = AT(width), .required = true, .most = 65536},
-    {"n_positions", FAMILY_COUNT, .offset = AT(n_positions), .required = true, .most = 1 << 24},
-    {"vocab_size", FAMILY_COUNT, .offset = AT(vocabulary), .required = true, .most = 1 << 24},
-    {"n_inner", FAMILY_COUNT_OR_NULL, .offset = AT(inner_width), .most = 1 << 20},
-    {"n_ctx", FAMILY_SAME, .offset = AT(n_positions), .other = "n_positions"},
-    {"activation_function", FAMILY_ACTIVATION, .offset = AT(activation)},
-    {"tie_word_embeddings", FAMILY_SWITCH, .offset = AT(tied)},
-    {"scale_attn_weights", FAMILY_SWITCH, .offset = AT(gpt2.scale_attention)},
-    {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = AT(gpt2.scale_by_layer)},
-    {"layer_norm_epsilon", FAMILY_REAL, .offset = AT(norm_epsilon), .range = FAMILY_EPSILON},
-    {"attn_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_attention), .range = FAMILY_PROBABILITY},
-    {"embd_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_embedding), .range = FAMILY_PROBABILITY},
-    {"resid_pdrop", FAMILY_REAL, .offset = AT(gpt2.dropout_residual), .range = FAMILY_PROBABILITY},
-    {"initializer_range", FAMILY_REAL, .offset = AT(initializer_range), .range = FAMILY_FRACTION},
+    {"n_layer", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},
+    {"n_head", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},
+    {"n_embd", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},
+    {"n_positions", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .required = true, .most = 1 << 24},
+    {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
+    {"n_inner", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(inner_width), .most = 1 << 20},
+    {"n_ctx", FAMILY_SAME, .offset = FAMILY_AT(n_positions), .other = "n_positions"},
+    {"activation_function", FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},
+    {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
+    {"scale_attn_weights", FAMILY_SWITCH, .offset = FAMILY_AT(gpt2.scale_attention)},
+    {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = FAMILY_AT(gpt2.scale_by_layer)},
+    {"layer_norm_epsilon", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},
+    {"attn_pdrop", FAMILY_REAL, .offset = FAMILY_AT(gpt2.dropout_attention), .range = FAMILY_PROBABILITY},
+    {"embd_pdrop", FAMILY_REAL, .offset = FAMILY_AT(gpt2.dropout_embedding), .range = FAMILY_PROBABILITY},
+    {"resid_pdrop", FAMILY_REAL, .offset = FAMILY_AT(gpt2.dropout_residual), .range = FAMILY_PROBABILITY},
+    {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},
     {0},
 };
 
@@ -95,8 +93,8 @@ static void write_norm(struct program *p, const struct model_config *c)
 }
 
 static const struct family_table tables[] = {
-    {"wte", MODEL_BY_TOKEN, .rows = AT(vocabulary)},
-    {"wpe", MODEL_BY_POSITION, .rows = AT(n_positions)},
+    {"wte", MODEL_BY_TOKEN, .rows = FAMILY_AT(vocabulary)},
+    {"wpe", MODEL_BY_POSITION, .rows = FAMILY_AT(n_positions)},
     {0},
 };
 

@@ -6,8 +6,8 @@ static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", NU
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
-    {"attention_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.qkv_bias)},
-    {"mlp_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.mlp_bias)},
+    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
+    {"mlp_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.mlp_bias)},
     {0},
 };
 

@@ -6,7 +6,7 @@ static const char *const architectures[] = {"MistralForCausalLM", "MistralModel"
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
-    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = DECODER_AT(decoder.window)},
+    {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},
     {0},
 };
 

@@ -6,7 +6,7 @@ static const char *const architectures[] = {"Qwen3ForCausalLM", "Qwen3Model", NU
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
-    {"attention_bias", FAMILY_SWITCH, .offset = DECODER_AT(decoder.qkv_bias)},
+    {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
     DECODER_QWEN_KEYS,
     {0},
 };

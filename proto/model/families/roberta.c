@@ -6,7 +6,7 @@ static const char *const architectures[] = {"RobertaForMaskedLM", NULL};
 
 static const struct family_key keys[] = {
     ENCODER_KEYS,
-    {"pad_token_id", FAMILY_COUNT, .offset = ENCODER_AT(encoder.pad)},
+    {"pad_token_id", FAMILY_COUNT, .offset = FAMILY_AT(encoder.pad)},
     {0},
 };
 
