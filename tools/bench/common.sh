@@ -47,3 +47,28 @@ print_qwen3_config() {
  "max_position_embeddings": $seq, "rope_theta": 1000000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": true}
 JSON
 }
+
+# field NAME: of JSON on standard input
+field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p"; }
+mib() { awk -v b="$1" 'BEGIN { printf "%.0f MiB", b / 1048576 }'; }
+
+# kept BUDGET: blocks that keep their activations with this budget; model, batch and precision are in $options
+kept() {
+    "$bin/eps" plan "${options[@]}" --device-mem "$1" --json | field kept
+}
+
+# The memory that the planner takes if it may use any.
+held_with_any_memory() {
+    "$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p'
+}
+
+# The largest budget, to a MiB, in which every block recomputes.
+recomputing_budget() {
+    local low high middle
+    low=$("$bin/eps" plan "${options[@]}" --minimum) high=$((low + (1 << 36)))
+    while [ $((high - low)) -gt 1048576 ]; do
+        middle=$(((low + high) / 2))
+        if [ "$(kept $middle)" -eq 0 ]; then low=$middle; else high=$middle; fi
+    done
+    echo "$low"
+}

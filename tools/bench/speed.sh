@@ -42,25 +42,7 @@ awk -v n=$(((steps + 2) * batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
     srand(1)
     for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
 
-field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p"; }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
-mib() { awk -v b="$1" 'BEGIN { printf "%.0f MiB", b / 1048576 }'; }
-
-# kept BUDGET: blocks that keep their activations with this budget
-kept() {
-    "$bin/eps" plan "${options[@]}" --device-mem "$1" --json | field kept
-}
-
-# The largest budget, to a MiB, in which every block recomputes.
-recomputing_budget() {
-    local low high middle
-    low=$("$bin/eps" plan "${options[@]}" --minimum) high=$((low + (1 << 36)))
-    while [ $((high - low)) -gt 1048576 ]; do
-        middle=$(((low + high) / 2))
-        if [ "$(kept $middle)" -eq 0 ]; then low=$middle; else high=$middle; fi
-    done
-    echo "$low"
-}
 
 # ours BUDGET: prints tokens/s; writes device and host memory to $work/held
 ours() {
@@ -90,8 +72,7 @@ compare() {
     if [ "$checkpoint" = on ]; then
         budget=$(recomputing_budget)
     else
-        budget=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json |
-            sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
+        budget=$(held_with_any_memory)
         echo "eps, whose planner may use any memory, keeps all activations of $(kept "$budget") of $layers blocks"
     fi
     for python in $pythons; do # which way is PyTorch's fastest
