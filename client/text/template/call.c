@@ -109,13 +109,18 @@ static json_t *make_object(struct template_run *r, const struct template_call *c
     return template_no_memory(r);
 }
 
+static bool is_near(json_int_t n)
+{
+    return n >= -(1 << 30) && n <= 1 << 30;
+}
+
 static json_t *range(struct template_run *r, const struct template_call *c)
 {
     const unsigned n = c->arguments->n;
     const json_int_t from = n > 1 ? template_integer_of(r, c, 0, NULL, 0) : 0,
                      to = template_integer_of(r, c, n > 1, NULL, 0), step = template_integer_of(r, c, 2, NULL, 1);
 
-    if (n < 1 || n > 3 || step == 0 || llabs(from) > 1 << 30 || llabs(to) > 1 << 30 || llabs(step) > 1 << 30)
+    if (n < 1 || n > 3 || step == 0 || !is_near(from) || !is_near(to) || !is_near(step))
         return template_refuse(r, c);
     json_t *out = json_array();
     for (json_int_t i = from; !r->rc && (step > 0 ? i < to : i > to); i += step)

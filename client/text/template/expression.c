@@ -449,8 +449,10 @@ static json_t *calculate(struct template_run *r, const struct template_token *at
         return template_fail(r, at, "division by zero");
     else if (y == -1)
         over = op == '/' && __builtin_sub_overflow(0, x, &z);
-    else
-        z = op == '/' ? x / y - (x % y != 0 && (x < 0) != (y < 0)) : (x % y + y) % y;
+    else { /* C rounds to 0, Python down */
+        const bool down = x % y != 0 && (x < 0) != (y < 0);
+        z = op == '/' ? x / y - down : x % y + (down ? y : 0);
+    }
     return over ? template_fail(r, at, "a number is too large") : json_integer(z);
 }
 

@@ -142,6 +142,10 @@ static const struct {
     {"{% if 1 %}", "line 1, column 9: there is no endif"},
     {"{% for x in [1] recursive %}{% endfor %}", "recursive loops are not supported"},
     {"{{ 9223372036854775807 + 1 }}", "a number is too large"},
+    {"{{ -1 - 9223372036854775807 - 1 }}", "a number is too large"},
+    {"{{ (-1 - 9223372036854775807) // -1 }}", "a number is too large"},
+    {"{{ -(-1 - 9223372036854775807) }}", "a number has no negative"},
+    {"{{ range(-1 - 9223372036854775807, 0) }}", "range is not supported"},
     {"{{ {'a': 1}.items }}", "the method items is not called"},
     {"{% set n = namespace() %}{% set n.x = [n] %}", "a namespace cannot be a member of another value"},
 };
