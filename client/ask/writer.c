@@ -7,13 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Takes eos_token_id, a number or a list of numbers, from a file's text. Ids that are no tokens are left out. */
-static int read_ends(struct client_writer *w, const char *text, size_t n, struct error *err)
+/* Reads eos_token_id, a number or a list of numbers, and drops the file. Ids that are no tokens are left out. */
+static int read_ends(struct client_writer *w, json_t *file, struct error *err)
 {
     const uint32_t vocabulary = w->forward->model.config.vocabulary;
-    json_t *object = text ? json_loadb(text, n, 0, NULL) : NULL, *ids = json_object_get(object, "eos_token_id");
+    const json_t *ids = json_object_get(file, "eos_token_id");
     const size_t n_ids = json_is_array(ids) ? json_array_size(ids) : 1;
 
+    free(w->ends);
     w->ends = calloc(n_ids + 1, sizeof *w->ends);
     for (size_t i = 0; w->ends && i < n_ids; i++) {
         const json_t *id = json_is_array(ids) ? json_array_get(ids, i) : ids;
@@ -21,7 +22,7 @@ static int read_ends(struct client_writer *w, const char *text, size_t n, struct
         if (number >= 0 && number < vocabulary)
             w->ends[w->n_ends++] = (uint32_t)number;
     }
-    json_decref(object);
+    json_decref(file);
     return w->ends ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
@@ -32,18 +33,13 @@ static int find_ends(struct client_writer *w, struct error *err)
     const struct client_model *model = &w->forward->model;
     char *config = NULL;
     size_t n = 0;
-    const char *text = client_side_find(model->side, "generation_config.json", &n);
-    int rc = 0;
 
     if (w->tokenizer && client_tokenizer_is_bytes(w->tokenizer))
         return 0;
-    if (text)
-        rc = read_ends(w, text, n, err);
+    int rc = read_ends(w, client_side_json(model->side, "generation_config.json"), err);
     if (!rc && w->n_ends == 0) {
-        free(w->ends);
-        w->ends = NULL;
         rc = client_file_read(&config, &n, model->config_fd, "config.json", err);
-        rc = rc ? rc : read_ends(w, config, n, err);
+        rc = rc ? rc : read_ends(w, json_loadb(config, n, 0, NULL), err);
         free(config);
     }
     if (!rc && w->n_ends == 0 && w->tokenizer && client_tokenizer_end(w->tokenizer) != CLIENT_NO_TOKEN)

@@ -132,6 +132,22 @@ const char *client_side_find(const json_t *files, const char *name, size_t *n)
     return json_string_value(text);
 }
 
+json_t *client_side_json(const json_t *files, const char *name)
+{
+    size_t n;
+    const char *text = client_side_find(files, name, &n);
+
+    return text ? json_loadb(text, n, 0, NULL) : NULL;
+}
+
+json_t *client_side_token(const json_t *config, const char *key)
+{
+    json_t *token = json_object_get(config, key);
+
+    token = json_is_object(token) ? json_object_get(token, "content") : token;
+    return json_is_string(token) ? token : NULL;
+}
+
 static int write_text(int fd, const char *text, size_t n)
 {
     while (n > 0) {

@@ -26,6 +26,13 @@ int client_side_check(json_t *files, struct error *err);
 /* The text of one file (n bytes, no zero byte in it), borrowed; NULL if it is absent. files may be NULL. */
 const char *client_side_find(const json_t *files, const char *name, size_t *n);
 
+/* One file as a JSON value, owned; NULL if it is absent or no JSON. */
+json_t *client_side_json(const json_t *files, const char *name);
+
+/* A token in the files' settings, such as eos_token: a string, or an object that holds one as "content". The string,
+ * borrowed; NULL if there is none. config may be NULL. */
+json_t *client_side_token(const json_t *config, const char *key);
+
 /* Writes the files into a directory that holds none of them. -errno. */
 int client_side_write(const json_t *files, int directory_fd, struct error *err);
 

@@ -122,14 +122,6 @@ int client_template_render(char **text, size_t *n, const struct client_template 
 
 /* ---- The template and the special tokens of a model ---- */
 
-static json_t *read_json(const json_t *side, const char *name)
-{
-    size_t n;
-    const char *text = client_side_find(side, name, &n);
-
-    return text ? json_loadb(text, n, 0, NULL) : NULL;
-}
-
 /* "chat_template": "...", or [{"name": "default", "template": "..."}, ...]. */
 static const json_t *find_template(const json_t *config)
 {
@@ -149,7 +141,7 @@ int client_template_find(struct client_template **out, const json_t *side, struc
 {
     size_t n;
     const char *file = "chat_template.jinja", *text = client_side_find(side, file, &n);
-    json_t *config = text ? NULL : read_json(side, "tokenizer_config.json");
+    json_t *config = text ? NULL : client_side_json(side, "tokenizer_config.json");
     int rc = 0;
 
     *out = NULL;
@@ -165,7 +157,6 @@ int client_template_find(struct client_template **out, const json_t *side, struc
     return rc;
 }
 
-/* A token is a string, or an object that holds one. */
 static int add_tokens(json_t *variables, const json_t *config)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -173,9 +164,8 @@ static int add_tokens(json_t *variables, const json_t *config)
     int rc = 0;
 
     for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
-        json_t *token = json_object_get(config, names[i]);
-        token = json_is_object(token) ? json_object_get(token, "content") : token;
-        if (json_is_string(token) && !json_object_get(variables, names[i]))
+        json_t *token = client_side_token(config, names[i]);
+        if (token && !json_object_get(variables, names[i]))
             rc = json_object_set(variables, names[i], token);
     }
     return rc;
@@ -187,7 +177,7 @@ int client_template_add_tokens(json_t *variables, const json_t *side, struct err
     int rc = 0;
 
     for (size_t i = 0; !rc && i < sizeof files / sizeof *files; i++) {
-        json_t *config = read_json(side, files[i]);
+        json_t *config = client_side_json(side, files[i]);
         rc = add_tokens(variables, config);
         json_decref(config);
     }

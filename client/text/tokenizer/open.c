@@ -48,22 +48,9 @@ static uint32_t find_token(const struct client_tokenizer *t, const char *text)
     return CLIENT_NO_TOKEN;
 }
 
-/* eos_token, mask_token: a string, or an object that holds one. */
 static uint32_t named_token(const struct client_tokenizer *t, const json_t *config, const char *key)
 {
-    const json_t *token = json_object_get(config, key);
-
-    return find_token(t, json_string_value(json_is_object(token) ? json_object_get(token, "content") : token));
-}
-
-static uint32_t end_by_text(const struct client_tokenizer *t, const json_t *config)
-{
-    return named_token(t, config, "eos_token");
-}
-
-static uint32_t mask_by_text(const struct client_tokenizer *t, const json_t *config)
-{
-    return named_token(t, config, "mask_token");
+    return find_token(t, json_string_value(client_side_token(config, key)));
 }
 
 static uint32_t special_token(const struct client_tokenizer *t, const char *text)
@@ -77,24 +64,18 @@ static uint32_t special_token(const struct client_tokenizer *t, const char *text
  * token to spare for them, whatever transformers wrote into its files. */
 static void find_meanings(struct client_tokenizer *t, const json_t *side)
 {
-    static const struct {
-        const char *file;
-        uint32_t (*end)(const struct client_tokenizer *t, const json_t *object);
-        uint32_t (*mask)(const struct client_tokenizer *t, const json_t *object);
-    } places[] = {{"generation_config.json", end_by_id, mask_by_text},
-                  {"tokenizer_config.json", end_by_text, mask_by_text},
-                  {"special_tokens_map.json", end_by_text, mask_by_text}};
+    static const char *const files[] = {"generation_config.json", "tokenizer_config.json", "special_tokens_map.json"};
 
     t->end = t->mask = CLIENT_NO_TOKEN;
     if (t->is_bytes)
         return;
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        size_t n;
-        const char *text = client_side_find(side, places[i].file, &n);
-        json_t *object = text ? json_loadb(text, n, 0, NULL) : NULL;
-        t->end = t->end == CLIENT_NO_TOKEN ? places[i].end(t, object) : t->end;
-        t->mask = t->mask == CLIENT_NO_TOKEN ? places[i].mask(t, object) : t->mask;
-        json_decref(object);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        json_t *config = client_side_json(side, files[i]);
+        if (t->end == CLIENT_NO_TOKEN)
+            t->end = i == 0 ? end_by_id(t, config) : named_token(t, config, "eos_token");
+        if (t->mask == CLIENT_NO_TOKEN)
+            t->mask = named_token(t, config, "mask_token");
+        json_decref(config);
     }
     if (t->end == CLIENT_NO_TOKEN)
         t->end = find_token(t, "<|endoftext|>");
