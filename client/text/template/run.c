@@ -62,17 +62,27 @@ bool template_accept(struct template_run *r, enum template_kind kind, const char
     return true;
 }
 
+json_t *template_expected(struct template_run *r, const char *what)
+{
+    const int n = r->at->n < 40 ? (int)r->at->n : 40;
+
+    return template_fail(r, r->at, "%.*s stands where %s is expected", n > 0 ? n : 7, n > 0 ? r->at->text : "the end",
+                         what);
+}
+
 bool template_expect(struct template_run *r, enum template_kind kind, const char *text)
 {
     static const char *const names[] = {
         [TEMPLATE_PRINT_END] = "}}", [TEMPLATE_TAG_END] = "%}", [TEMPLATE_NAME] = "a name"};
 
-    if (template_accept(r, kind, text))
-        return true;
-    const int n = r->at->n < 40 ? (int)r->at->n : 40;
-    template_fail(r, r->at, "%.*s stands where %s is expected", n > 0 ? n : 7, n > 0 ? r->at->text : "the end",
-                  text ? text : names[kind]);
-    return false;
+    return template_accept(r, kind, text) || template_expected(r, text ? text : names[kind]);
+}
+
+bool template_deepen(struct template_run *r)
+{
+    if (++r->depth > TEMPLATE_MAX_DEPTH)
+        template_fail(r, r->at, "more than %d statements and expressions in one another", TEMPLATE_MAX_DEPTH);
+    return r->rc == 0;
 }
 
 /* ---- Variables ---- */
@@ -170,29 +180,68 @@ static json_t *capture(struct template_run *r, const char *const *ends)
     return ok ? json_null() : NULL;
 }
 
+/* x, or x, y, ...: what set and for give values to. */
+struct names {
+    const struct template_token *list[TEMPLATE_MAX_ARGUMENTS];
+    size_t n;
+};
+
+static bool read_names(struct template_run *r, struct names *names)
+{
+    names->n = 0;
+    do {
+        names->list[names->n++] = r->at;
+        if (!template_expect(r, TEMPLATE_NAME, NULL))
+            return false;
+    } while (names->n < TEMPLATE_MAX_ARGUMENTS && template_accept(r, TEMPLATE_OPERATOR, ","));
+    return true;
+}
+
+/* Sets a name to the value, or several to its elements. */
+static bool bind(struct template_run *r, const struct names *names, json_t *value)
+{
+    if (names->n == 1)
+        return template_set(r, names->list[0], json_incref(value));
+    if (!json_is_array(value) || json_array_size(value) != names->n) {
+        template_fail(r, names->list[0], "%s is not a list of %zu", template_type(r, value), names->n);
+        return false;
+    }
+    for (size_t i = 0; i < names->n; i++)
+        if (!template_set(r, names->list[i], json_incref(json_array_get(value, i))))
+            return false;
+    return true;
+}
+
+static bool set_member(struct template_run *r, const struct template_token *name, const struct template_token *member,
+                       json_t *value)
+{
+    json_t *space = template_find(r, name);
+
+    if (!space || !template_is_namespace(r, space))
+        template_fail(r, name, "%.*s is not a namespace, so its members cannot be set", (int)name->n, name->text);
+    else if (template_check_member(r, member, value) && json_object_setn(space, member->text, member->n, value))
+        template_no_memory(r);
+    return r->rc == 0;
+}
+
 /* set x = ..., set x.y = ..., set x, y = ..., or set x and a body. */
 static bool run_set(struct template_run *r)
 {
     static const char *const ends[] = {"endset", NULL};
-    const struct template_token *names[TEMPLATE_MAX_ARGUMENTS] = {r->at}, *member = NULL;
-    size_t n = 1;
+    const struct template_token *member = NULL;
+    struct names names;
+    json_t *value;
 
-    if (!template_expect(r, TEMPLATE_NAME, NULL))
+    if (!read_names(r, &names))
         return false;
-    if (template_accept(r, TEMPLATE_OPERATOR, ".")) {
+    if (names.n == 1 && template_accept(r, TEMPLATE_OPERATOR, ".")) {
         member = r->at;
         if (!template_expect(r, TEMPLATE_NAME, NULL))
             return false;
     }
-    while (!member && n < TEMPLATE_MAX_ARGUMENTS && template_accept(r, TEMPLATE_OPERATOR, ",")) {
-        names[n++] = r->at;
-        if (!template_expect(r, TEMPLATE_NAME, NULL))
-            return false;
-    }
-    json_t *value;
     if (template_accept(r, TEMPLATE_OPERATOR, "="))
         value = template_expression(r);
-    else if (n == 1 && template_accept(r, TEMPLATE_TAG_END, NULL)) {
+    else if (names.n == 1 && template_accept(r, TEMPLATE_TAG_END, NULL)) {
         const struct scope outer = open_scope(r);
         value = capture(r, ends);
         close_scope(r, &outer);
@@ -200,30 +249,14 @@ static bool run_set(struct template_run *r)
     } else {
         return template_expect(r, TEMPLATE_OPERATOR, "=");
     }
-    if (!value || !template_expect(r, TEMPLATE_TAG_END, NULL) || !r->live) {
-        json_decref(value);
-        return r->rc == 0;
+    if (value && template_expect(r, TEMPLATE_TAG_END, NULL) && r->live) {
+        if (member)
+            set_member(r, names.list[0], member, value);
+        else
+            bind(r, &names, value);
     }
-    if (member) {
-        json_t *space = template_find(r, names[0]);
-        bool ok = space && template_is_namespace(r, space)
-                      ? template_check_member(r, member, value)
-                      : template_fail(r, names[0], "%.*s is not a namespace, so its members cannot be set",
-                                      (int)names[0]->n, names[0]->text) != NULL;
-        if (ok && json_object_setn(space, member->text, member->n, value))
-            ok = template_no_memory(r) != NULL;
-        json_decref(value);
-        return ok;
-    }
-    if (n == 1)
-        return template_set(r, names[0], value);
-    bool ok = json_is_array(value) && json_array_size(value) == n;
-    if (!ok)
-        template_fail(r, names[0], "%s is not a list of %zu", template_type(r, value), n);
-    for (size_t i = 0; ok && i < n; i++)
-        ok = template_set(r, names[i], json_incref(json_array_get(value, i)));
     json_decref(value);
-    return ok;
+    return r->rc == 0;
 }
 
 static bool run_if(struct template_run *r)
@@ -258,25 +291,9 @@ static bool run_if(struct template_run *r)
 }
 
 struct loop {
-    const struct template_token *names[TEMPLATE_MAX_ARGUMENTS];
-    size_t n_names;
+    struct names names;
     const struct template_token *condition, *body; /* condition: NULL, none */
 };
-
-/* Sets the loop's names to an element, in a scope that was opened for it. */
-static bool bind(struct template_run *r, const struct loop *loop, json_t *item)
-{
-    if (loop->n_names == 1)
-        return template_set(r, loop->names[0], json_incref(item));
-    if (!json_is_array(item) || json_array_size(item) != loop->n_names) {
-        template_fail(r, loop->names[0], "%s is not a list of %zu", template_type(r, item), loop->n_names);
-        return false;
-    }
-    for (size_t i = 0; i < loop->n_names; i++)
-        if (!template_set(r, loop->names[i], json_incref(json_array_get(item, i))))
-            return false;
-    return true;
-}
 
 /* Keeps the elements for which the loop's condition holds. */
 static json_t *choose(struct template_run *r, const struct loop *loop, json_t *items)
@@ -286,7 +303,7 @@ static json_t *choose(struct template_run *r, const struct loop *loop, json_t *i
     for (size_t i = 0; !r->rc && i < json_array_size(items); i++) {
         const struct scope outer = open_scope(r);
         json_t *value = NULL;
-        if (bind(r, loop, json_array_get(items, i))) {
+        if (bind(r, &loop->names, json_array_get(items, i))) {
             r->at = loop->condition;
             value = template_expression(r);
         }
@@ -323,7 +340,7 @@ static void run_items(struct template_run *r, const struct loop *loop, const jso
     for (size_t i = 0; !r->rc && i < json_array_size(items) && r->jump != TEMPLATE_BREAK; i++) {
         const struct scope outer = open_scope(r);
         r->jump = TEMPLATE_NO_JUMP;
-        if (bind(r, loop, json_array_get(items, i)) && template_set(r, &name, describe(r, items, i))) {
+        if (bind(r, &loop->names, json_array_get(items, i)) && template_set(r, &name, describe(r, items, i))) {
             r->at = loop->body;
             run_body(r, loop_ends);
         }
@@ -336,13 +353,10 @@ static void run_items(struct template_run *r, const struct loop *loop, const jso
 static bool run_for(struct template_run *r)
 {
     const bool live = r->live;
-    struct loop loop = {.n_names = 0};
+    struct loop loop = {.condition = NULL};
 
-    do {
-        loop.names[loop.n_names++] = r->at;
-        if (!template_expect(r, TEMPLATE_NAME, NULL))
-            return false;
-    } while (loop.n_names < TEMPLATE_MAX_ARGUMENTS && template_accept(r, TEMPLATE_OPERATOR, ","));
+    if (!read_names(r, &loop.names))
+        return false;
     const struct template_token *in = r->at;
     if (!template_expect(r, TEMPLATE_NAME, "in"))
         return false;
@@ -428,7 +442,7 @@ static bool run_macro(struct template_run *r)
         return false;
     }
     if (live)
-        r->macros[r->n_macros++].name = name;
+        r->macros[r->n_macros++] = name;
     r->live = false, r->n_loops = 0;
     const bool ok = bind_parameters(r, NULL) && template_expect(r, TEMPLATE_TAG_END, NULL) && run_body(r, macro_ends);
     r->live = live, r->n_loops = n_loops;
@@ -442,8 +456,8 @@ json_t *template_call_macro(struct template_run *r, const struct template_token 
     const struct template_token *at = r->at, *macro = NULL;
 
     for (size_t i = 0; i < r->n_macros; i++) /* the last of this name */
-        if (r->macros[i].name->n == name->n && memcmp(r->macros[i].name->text, name->text, name->n) == 0)
-            macro = r->macros[i].name;
+        if (r->macros[i]->n == name->n && memcmp(r->macros[i]->text, name->text, name->n) == 0)
+            macro = r->macros[i];
     *found = macro != NULL;
     if (!macro)
         return NULL;
@@ -527,8 +541,7 @@ static bool run_body(struct template_run *r, const char *const *ends)
 {
     const struct template_token *begin = r->at;
 
-    if (++r->depth > TEMPLATE_MAX_DEPTH)
-        template_fail(r, begin, "more than %d statements and expressions in one another", TEMPLATE_MAX_DEPTH);
+    template_deepen(r);
     while (!r->rc && !r->jump) {
         const struct template_token *at = r->at;
         if (at->kind == TEMPLATE_END) {

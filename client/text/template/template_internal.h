@@ -45,10 +45,6 @@ struct template_variable {
     json_t *value; /* owned */
 };
 
-struct template_macro {
-    const struct template_token *name; /* the parameters follow */
-};
-
 enum {
     TEMPLATE_MAX_DEPTH = 64,       /* of statements and expressions in one another, macros included */
     TEMPLATE_MAX_VALUE_DEPTH = 64, /* of lists and objects in one another */
@@ -71,7 +67,7 @@ struct template_run {
     size_t scope; /* first variable of the innermost scope */
     size_t base;  /* first variable of the running macro, 0 outside: between the global ones and it nothing is seen */
     size_t n_global; /* variables of the outermost scope, while another one is open */
-    struct template_macro macros[TEMPLATE_MAX_MACROS];
+    const struct template_token *macros[TEMPLATE_MAX_MACROS]; /* names, which the parameters follow */
     size_t n_macros;
     json_t *undefined;  /* the undefined value, an empty list of its own */
     json_t *namespaces; /* list of all, which have no other mark */
@@ -114,6 +110,11 @@ bool template_is(const struct template_token *token, enum template_kind kind, co
 /* Passes a token if it is next. */
 bool template_accept(struct template_run *r, enum template_kind kind, const char *text);
 bool template_expect(struct template_run *r, enum template_kind kind, const char *text);
+/* Fails, as the next token stands where `what` is expected; returns NULL. */
+json_t *template_expected(struct template_run *r, const char *what);
+
+/* Enters a statement or an expression; r->depth-- leaves it. False: too deep. */
+bool template_deepen(struct template_run *r);
 
 /* Borrowed; NULL: unknown. */
 json_t *template_find(struct template_run *r, const struct template_token *name);
@@ -128,11 +129,19 @@ bool template_run_body(struct template_run *r);
 json_t *template_call_macro(struct template_run *r, const struct template_token *name,
                             const struct template_arguments *arguments, bool *found);
 
-/* ---- expression.c ---- */
+/* ---- expression.c: operators ---- */
 
 json_t *template_expression(struct template_run *r);
 /* Without x if y else z, for the list of a loop. */
 json_t *template_plain_expression(struct template_run *r);
+
+/* ---- operand.c ---- */
+
+/* A name, a literal, a list, an object, or an expression in brackets. */
+json_t *template_operand(struct template_run *r);
+/* Applies to a value, which it takes, the members, slices and calls that follow; the filters and tests. NULL stays. */
+json_t *template_postfix(struct template_run *r, json_t *value);
+json_t *template_filtered(struct template_run *r, json_t *value);
 
 /* ---- value.c: what values are and how they print, as in Python ---- */
 
