@@ -24,8 +24,7 @@ struct chat {
     int signals; /* a descriptor that is readable once a signal came */
     char *line;  /* (cap_line), owned by getline */
     size_t cap_line;
-    char *message; /* (n_message of cap_message), owned */
-    size_t n_message, cap_message;
+    struct text message;
 };
 
 static void on_text(void *user, const char *text, size_t n)
@@ -33,8 +32,7 @@ static void on_text(void *user, const char *text, size_t n)
     struct chat *chat = user;
 
     printed_text(&chat->printed, text, n);
-    if (fflush(stdout))
-        chat->printed.error = errno;
+    printed_flush(&chat->printed);
 }
 
 /* One Ctrl-C ends the answer; a second one, another signal, or one before the conversation began ends all. */
@@ -73,20 +71,6 @@ static ssize_t read_line(struct chat *chat, int *rc)
     return n > 0 && chat->line[n - 1] == '\n' ? n - 1 : n;
 }
 
-static int append(struct chat *chat, const char *text, size_t n)
-{
-    if (chat->n_message + n > chat->cap_message) {
-        const size_t cap = 2 * (chat->n_message + n);
-        char *larger = realloc(chat->message, cap);
-        if (!larger)
-            return -ENOMEM;
-        chat->message = larger, chat->cap_message = cap;
-    }
-    memcpy(chat->message + chat->n_message, text, n);
-    chat->n_message += n;
-    return 0;
-}
-
 static void ask(const struct chat *chat, const char *prompt)
 {
     if (chat->asks)
@@ -102,7 +86,7 @@ static int read_message(struct chat *chat)
     size_t n_lines = 0;
     int rc;
 
-    chat->n_message = 0;
+    chat->message.n = 0;
     for (;;) {
         ask(chat, block ? "... " : "> ");
         const ssize_t n = read_line(chat, &rc);
@@ -114,7 +98,7 @@ static int read_message(struct chat *chat)
         if (marked) {
             block = !block;
         } else if (block || n > 0) {
-            if ((n_lines > 0 && append(chat, "\n", 1)) || append(chat, chat->line, (size_t)n))
+            if ((n_lines > 0 && text_add(&chat->message, "\n", 1)) || text_add(&chat->message, chat->line, (size_t)n))
                 return -ENOMEM;
             n_lines++;
             if (!block)
@@ -140,11 +124,10 @@ static int converse(struct chat *chat, struct eps_chat *session, const struct co
     while ((rc = read_message(chat)) > 0) {
         struct eps_answer answer;
         chat->printed.last = 0;
-        rc = eps_chat_say(&answer, session, chat->message, chat->n_message, error);
+        rc = eps_chat_say(&answer, session, chat->message.bytes, chat->message.n, error);
         if (chat->printed.last != '\n' && (!rc || chat->printed.last))
             printed_put(&chat->printed, "\n", 1);
-        if (fflush(stdout))
-            chat->printed.error = errno;
+        printed_flush(&chat->printed);
         if (chat->asks && (rc == -EINVAL || rc == -E2BIG))
             arguments_fail(command, rc, error->text);
         else if (rc)
@@ -166,12 +149,8 @@ static int end(struct chat *chat, const struct command *command, int rc, const s
     if (chat->asks && chat->began)
         putchar('\n'); /* after the last prompt */
     fflush(stdout);
-    if (chat->printed.error == EPIPE) /* the reader has closed the pipe */
-        return 128 + SIGPIPE;
-    if (chat->printed.error) {
-        fprintf(stderr, "%s: standard output: %s\n", command->name, strerror(chat->printed.error));
-        return 1;
-    }
+    if (chat->printed.error)
+        return output_status(command->name, chat->printed.error);
     if (stopping_look(&chat->stopping) > 0)
         return stopping_status(&chat->stopping, 0);
     return rc ? arguments_fail(command, rc, error->text) : 0;
@@ -183,10 +162,9 @@ static int run(struct chat *chat, const struct command *command)
     struct eps_chat *session = NULL;
     struct eps_error error;
 
-    signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
+    printed_init(&chat->printed);
     stopping_init(&chat->stopping);
     chat->signals = signalfd(-1, &chat->stopping.signals, SFD_CLOEXEC | SFD_NONBLOCK);
-    chat->printed.terminal = isatty(STDOUT_FILENO) == 1;
     chat->asks = chat->printed.terminal && isatty(STDIN_FILENO) == 1;
     setvbuf(stdin, NULL, _IONBF, 0);
     chat->options.stops = chat->stops.items, chat->options.n_stops = chat->stops.n;
@@ -247,6 +225,6 @@ int command_chat(int argc, char **argv)
         status = run(&chat, &command);
     free(chat.stops.items);
     free(chat.line);
-    free(chat.message);
+    free(chat.message.bytes);
     return status;
 }

@@ -5,7 +5,10 @@
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 void stopping_init(struct stopping *stopping)
 {
@@ -77,6 +80,12 @@ int request_command(int argc, char **argv, const struct request *request)
 
 /* ---- A model's text ---- */
 
+void printed_init(struct printed *printed)
+{
+    signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
+    *printed = (struct printed){.terminal = isatty(STDOUT_FILENO) == 1};
+}
+
 void printed_put(struct printed *printed, const char *bytes, size_t n)
 {
     if (n > 0 && fwrite(bytes, 1, n, stdout) < n)
@@ -100,6 +109,38 @@ void printed_text(struct printed *printed, const char *text, size_t n)
         i = from - 1;
     }
     printed_put(printed, text + from, n - from);
+}
+
+void printed_flush(struct printed *printed)
+{
+    if (fflush(stdout))
+        printed->error = errno;
+}
+
+int output_status(const char *name, int error)
+{
+    if (error == EPIPE)
+        return 128 + SIGPIPE;
+    fprintf(stderr, "%s: standard output: %s\n", name, strerror(error));
+    return 1;
+}
+
+/* ---- A growing text ---- */
+
+int text_add(struct text *text, const char *bytes, size_t n)
+{
+    if (text->n + n >= text->cap) {
+        const size_t cap = 2 * (text->n + n) + 1;
+        char *longer = realloc(text->bytes, cap);
+        if (!longer)
+            return -ENOMEM;
+        text->bytes = longer;
+        text->cap = cap;
+    }
+    memcpy(text->bytes + text->n, bytes, n);
+    text->n += n;
+    text->bytes[text->n] = 0;
+    return 0;
 }
 
 /* ---- --json ---- */

@@ -67,11 +67,29 @@ struct printed {
     int error;     /* errno of stdout, or 0 */
 };
 
+/* From here on a reader that closes its pipe is an error of stdout, and no signal. Call it before stopping_init. */
+void printed_init(struct printed *printed);
+
 void printed_put(struct printed *printed, const char *bytes, size_t n);
 
 /* Prints UTF-8. On a terminal, control characters (single bytes and U+0080 to U+009F) become U+FFFD, so that no text acts
  * as a terminal command. */
 void printed_text(struct printed *printed, const char *text, size_t n);
+
+void printed_flush(struct printed *printed);
+
+/* Exit status after an error of stdout (errno), which `name` reports unless the reader has closed the pipe. */
+int output_status(const char *name, int error);
+
+/* ---- A growing text ---- */
+
+struct text {
+    char *bytes; /* (n of cap, then 0), owned: free. NULL: nothing was added yet */
+    size_t n, cap;
+};
+
+/* -ENOMEM: text is unchanged. */
+int text_add(struct text *text, const char *bytes, size_t n);
 
 /* ---- --json ---- */
 

@@ -7,18 +7,11 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_PROMPT = 64 << 20 };
-
-struct text {
-    char *bytes; /* (n of cap, then 0), owned */
-    size_t n, cap;
-};
 
 struct generate {
     struct eps_generate_options options;
@@ -33,23 +26,6 @@ struct generate {
     struct text continuation; /* collected for JSON */
     json_t *new_ids;
 };
-
-/* -ENOMEM: text is unchanged. */
-static int append(struct text *text, const char *bytes, size_t n)
-{
-    if (text->n + n >= text->cap) {
-        const size_t cap = 2 * (text->n + n) + 1;
-        char *longer = realloc(text->bytes, cap);
-        if (!longer)
-            return -ENOMEM;
-        text->bytes = longer;
-        text->cap = cap;
-    }
-    memcpy(text->bytes + text->n, bytes, n);
-    text->n += n;
-    text->bytes[text->n] = 0;
-    return 0;
-}
 
 static void print_ids(struct generate *g, const uint32_t *ids, size_t n)
 {
@@ -67,7 +43,7 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
 
     if (g->json) {
         json_array_append_new(g->new_ids, json_integer(id));
-        if (text && append(&g->continuation, text, n))
+        if (text && text_add(&g->continuation, text, n))
             g->printed.error = ENOMEM;
         return;
     }
@@ -80,8 +56,7 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
         printed_text(&g->printed, text, n);
     else
         print_ids(g, &id, 1);
-    if (fflush(stdout))
-        g->printed.error = errno;
+    printed_flush(&g->printed);
 }
 
 static int should_stop(void *user)
@@ -153,12 +128,8 @@ static int end(struct generate *g, const struct command *command, int rc, const 
     else if (g->printed.terminal && g->begun && g->printed.last != '\n')
         putchar('\n');
     fflush(stdout);
-    if (g->printed.error == EPIPE) /* the reader has closed the pipe */
-        return 128 + SIGPIPE;
-    if (g->printed.error) {
-        fprintf(stderr, "%s: standard output: %s\n", command->name, strerror(g->printed.error));
-        return 1;
-    }
+    if (g->printed.error)
+        return output_status(command->name, g->printed.error);
     if (rc == 0 && !g->json)
         print_figures(command, out);
     if (rc == 0)
@@ -173,9 +144,8 @@ static int run(struct generate *g, const struct command *command)
     struct eps_generated out;
     struct eps_error error;
 
-    signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
+    printed_init(&g->printed);
     stopping_init(&g->stopping);
-    g->printed.terminal = isatty(STDOUT_FILENO) == 1;
     g->options.stops = g->stops.items, g->options.n_stops = g->stops.n;
     return end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
 }
@@ -205,7 +175,7 @@ static int read_prompt(struct generate *g, const struct command *command)
         if (g->file.n + n > MAX_PROMPT)
             status = fail(command, -EFBIG, "--prompt-file %s: more than %d MiB: shorten it", g->prompt_file,
                           MAX_PROMPT >> 20);
-        else if (append(&g->file, bytes, n))
+        else if (text_add(&g->file, bytes, n))
             status = fail(command, -ENOMEM, "--prompt-file %s: out of memory", g->prompt_file);
     }
     if (status < 0 && ferror(file))

@@ -153,11 +153,5 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "");  /* for the width of characters; numbers stay in the C locale */
     const int status = dispatch(argc, argv);
 
-    if ((fflush(stdout) || ferror(stdout)) && status == 0) {
-        if (errno == EPIPE) /* the reader has closed the pipe */
-            return 128 + SIGPIPE;
-        fprintf(stderr, "eps: standard output: %s\n", strerror(errno));
-        return 1;
-    }
-    return status;
+    return (fflush(stdout) || ferror(stdout)) && status == 0 ? output_status("eps", errno) : status;
 }
