@@ -61,8 +61,8 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     side->n_fds = n_fds;
     for (unsigned i = 0; i < n_fds; i++)
         side->fds[i] = fds[i];
-    if (side->n_received == 1 && side->pause_ms)
-        usleep(1000 * side->pause_ms);
+    if (side->n_received == 1 && side->overdue)
+        session_set_tick(side->overdue->s, 0);
     if (side->close_on_message)
         session_close(s);
 }

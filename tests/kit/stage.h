@@ -30,8 +30,8 @@ struct side {
     char reason[ERROR_TEXT_BYTES]; /* "" for NULL */
     bool close_on_open, close_on_message;
     const char *refuse_on_open;
-    unsigned tick_ms;  /* set by on_open; 0: a second */
-    unsigned pause_ms; /* how long the first message keeps it busy */
+    unsigned tick_ms;     /* set by on_open; 0: a second */
+    struct side *overdue; /* its tick is due once this side has had a message, as if that had kept this side busy */
 };
 
 extern const struct session_events side_events;

@@ -81,8 +81,8 @@ TEST_EACH(what_was_sent_before_closing_arrives, 4)
     const unsigned n = _i & 2 ? DOOR_MAX_QUEUED - 1 : 20000;
     struct side *closing = _i & 1 ? &worker : &epsd, *busy = _i & 1 ? &epsd : &worker;
 
-    *closing = (struct side){.n_to_send = n, .close_on_open = true, .tick_ms = 300};
-    busy->pause_ms = 450;
+    *closing = (struct side){.n_to_send = n, .close_on_open = true};
+    busy->overdue = closing;
     open_both(_i & 2);
     check_closed(_i & 1 ? "closed" : "", _i & 1 ? "" : "closed");
     ck_assert_uint_eq(busy->n_received, n);
