@@ -1,13 +1,12 @@
 /* Token streams, from files written here byte by byte: what data comes in (ids, text, compressed, as JSON lines, as
  * directories, through a pipe) and what is refused by its name. Compressed bytes are written by hand, after RFC 1952 and
- * RFC 8878, or by the gzip program. Windows: test_windows. */
+ * RFC 8878, or by the gzip program. Windows: test_windows; a text's
+ * tokens: test_tokenised. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include "client/data/data.h"
-#include "client/text/side.h"
-#include "client/text/tokenizer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,34 +51,21 @@ static void refused(const char *path, uint32_t vocabulary, int code, const char 
     client_data_free(&data);
 }
 
-/* The stream is this text: its bytes, or tokens put together, of which '|' is the end. */
-static void is_stream(const char *const *paths, size_t n_paths, const struct client_data_rules *rules, const char *text,
-                      size_t n)
+/* The stream is this text, byte by byte. */
+static void is_text(const char *path, const char *text, size_t n)
 {
     struct client_data data;
     struct error err = {""};
-    size_t at = 0, length = 1;
 
-    ck_assert_msg(open_checked(&data, paths, n_paths, rules, &err) == 0, "%s", err.text);
-    uint32_t *ids = malloc((data.n + 1) * sizeof *ids);
-    ck_assert_int_eq(client_data_read(&data, ids, 0, data.n, &err), 0);
-    for (size_t i = 0; i < data.n; i++, at += length) {
-        const char byte = (char)ids[i], *bytes = &byte;
-        if (rules->tokenizer)
-            bytes = client_tokenizer_decode(rules->tokenizer, ids[i], &length);
-        if (rules->tokenizer && ids[i] == client_tokenizer_end(rules->tokenizer))
-            bytes = "|", length = 1;
-        if (at + length > n || memcmp(bytes, text + at, length) != 0) /* an assertion each would take seconds */
-            ck_abort_msg("token %zu of %s is %u", i, paths[0], ids[i]);
-    }
-    ck_assert_uint_eq(at, n);
+    ck_assert_msg(open_checked(&data, &path, 1, &of_bytes, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(data.n, n);
+    uint32_t *ids = malloc((n + 1) * sizeof *ids);
+    ck_assert_int_eq(client_data_read(&data, ids, 0, n, &err), 0);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] != (uint8_t)text[i]) /* an assertion each would take seconds */
+            ck_abort_msg("token %zu of %s is %u", i, path, ids[i]);
     client_data_free(&data);
     free(ids);
-}
-
-static void is_text(const char *path, const char *text, size_t n)
-{
-    is_stream(&path, 1, &of_bytes, text, n);
 }
 
 static const struct {
@@ -440,55 +426,6 @@ TEST(long_lines_and_archives_are_read_and_bombs_are_not)
     free(line), free(text);
 }
 
-/* The fixture's tokenizer of 600 tokens. */
-static struct client_tokenizer *open_tokenizer(void)
-{
-    json_t *side;
-    struct client_tokenizer *t;
-
-    ck_assert_int_eq(client_side_read(&side, TESTS_DIR "/fixtures/bpe", NULL), 0);
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 600, NULL), 0);
-    json_decref(side);
-    return t;
-}
-
-/* Behind a file of ids. */
-static void check_tokenised(const char *text, size_t n, uint32_t vocabulary)
-{
-    struct client_tokenizer *t = open_tokenizer();
-    const struct client_data_rules rules = {.vocabulary = vocabulary, .tokenizer = t};
-    const char *paths[] = {processes_write("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8),
-                           processes_write("tokens.txt", text, n)};
-    struct client_tokens expected = {0};
-    struct client_data data;
-    size_t used, cut = 0;
-
-    is_stream(paths + 1, 1, &rules, text, n);
-    while (cut < n && ((uint8_t)text[cut] & 0xC0) == 0x80)
-        cut++;
-    ck_assert_int_eq(client_tokenizer_encode_word(&expected, t, text, cut, NULL), 0);
-    ck_assert_int_eq(client_tokenizer_encode(&expected, &used, t, text + cut, n - cut, false, NULL), 0);
-    const size_t sure = expected.n; /* the last words could go on */
-    ck_assert_int_eq(open_checked(&data, paths, 2, &rules, NULL), 0);
-    const uint64_t before = vocabulary > 65536 ? 2 : 4;
-    ck_assert_uint_eq(data.files[1].first, before);
-    ck_assert_uint_ge(data.n, before + sure);
-    uint32_t *tokens = calloc(data.n, sizeof *tokens);
-    ck_assert_int_eq(client_data_read(&data, tokens, 0, data.n, NULL), 0);
-    ck_assert(sure == 0 || memcmp(tokens + before, expected.ids, sure * sizeof *tokens) == 0);
-    free(tokens), free(expected.ids);
-    client_data_free(&data);
-    client_tokenizer_close(t);
-}
-
-TEST(text_is_tokenised_by_the_model_s_own_tokenizer)
-{
-    check_tokenised("The quick brown fox, it's 42 \xF0\x9F\x98\x80", 33, 600);
-    check_tokenised("The quick brown fox, it's 42 \xF0\x9F\x98\x80", 33, 1 << 25);
-    check_tokenised("\x82\xAC cut at both ends \xE2\x82", 22, 600);
-    check_tokenised("", 0, 600);
-}
-
 /* In $TMPDIR where that takes such files, as the device of `run` tells; else wherever one can be. */
 TEST(a_nameless_file_lies_where_tmpdir_says_or_where_it_can)
 {
@@ -510,122 +447,4 @@ TEST(a_nameless_file_lies_where_tmpdir_says_or_where_it_can)
     }
     if (any >= 0)
         close(any);
-}
-
-/* Words and characters lie across the pieces that a file is read in; one word is longer than a piece. */
-TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
-{
-    enum { N = 8 << 20, LONG = 5 << 18 };
-    char *text = malloc(N + 128 + LONG);
-    size_t n = 0;
-
-    for (unsigned i = 0; n < N; i++) {
-        if (i == 1000) {
-            memset(text + n, 'o', LONG);
-            n += LONG;
-        }
-        n += (size_t)sprintf(text + n, "The quick brown fox jumps over the lazy dog %u na\xC3\xAFve times\n",
-                             i * 7919 % 10007);
-    }
-    check_tokenised(text, n, 600);
-    size_t bad = n - 5000;
-    while (text[bad] != '\n')
-        bad++;
-    text[bad] = (char)0xFF;
-    const char *path = processes_write("bad.txt", text, n);
-    char place[80];
-    snprintf(place, sizeof place, "bad.txt: not UTF-8 text at byte %zu (0xFF)", bad);
-    struct client_tokenizer *t = open_tokenizer();
-    const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t};
-    struct client_data data;
-    struct error err;
-    ck_assert_int_eq(open_checked(&data, &path, 1, &rules, &err), -EINVAL);
-    ck_assert_holds(err.text, place);
-    client_data_free(&data);
-    client_tokenizer_close(t);
-    free(text);
-}
-
-static struct client_tokenizer *open_family(const char *name, const char *config)
-{
-    char *text = processes_read(print(TESTS_DIR "/fixtures/tokenizers/%s.json", name));
-    json_t *side = json_pack("{ss, ss}", "tokenizer.json", text, "tokenizer_config.json", config);
-    struct client_tokenizer *t;
-
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 1024, NULL), 0);
-    json_decref(side);
-    free(text);
-    return t;
-}
-
-/* Llama 2 begins each text with <s>, id 1, and ends none: </s>, id 2, stands between two. BERT's [CLS] and [SEP], 2 and
- * 3, enclose each; where [SEP] is the end token, or there is none, it is not repeated; [PAD], 0, would follow it. */
-TEST(each_document_begins_and_ends_as_the_tokenizer_says)
-{
-    static const struct {
-        const char *name, *config;
-        uint32_t begin, n_between, between[2], n_last, last; /* between: after one document, before another's begin */
-    } cases[] = {
-        {"llama2", "{\"eos_token\": \"</s>\"}", 1, 1, {2}, 0, 0},
-        {"bert", "{\"eos_token\": \"[SEP]\"}", 2, 1, {3}, 1, 3},
-        {"bert", "{}", 2, 1, {3}, 1, 3},
-        {"bert", "{\"eos_token\": \"[PAD]\"}", 2, 2, {3, 0}, 1, 3},
-    };
-    const char *paths[] = {processes_put_text("1.jsonl", "{\"text\": \"a\"}\n{\"text\": \"a\"}\n"),
-                           processes_put_text("2.txt", "a")};
-
-    for (int i = 0; i < COUNT(cases); i++) {
-        struct client_tokenizer *t = open_family(cases[i].name, cases[i].config);
-        const struct client_data_rules rules = {.vocabulary = 1024, .tokenizer = t};
-        struct client_tokens expected = {0};
-        struct client_data data;
-        uint32_t ids[32] = {0};
-        size_t used;
-        for (int document = 0; document < 3; document++) {
-            client_tokens_add(&expected, cases[i].between, document ? cases[i].n_between : 0, NULL);
-            client_tokens_add(&expected, &cases[i].begin, 1, NULL);
-            ck_assert_int_eq(client_tokenizer_encode(&expected, &used, t, "a", 1, true, NULL), 0);
-        }
-        client_tokens_add(&expected, &cases[i].last, cases[i].n_last, NULL);
-        ck_assert_int_eq(open_checked(&data, paths, 2, &rules, NULL), 0);
-        ck_assert_uint_eq(data.n, expected.n);
-        ck_assert_int_eq(client_data_read(&data, ids, 0, data.n, NULL), 0);
-        ck_assert_mem_eq(ids, expected.ids, expected.n * sizeof *ids);
-        client_data_free(&data);
-        free(expected.ids);
-        client_tokenizer_close(t);
-    }
-}
-
-/* The end token stands between texts, not behind the last. */
-TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
-{
-    const char *paths[] = {processes_put_text("1.txt", "Q"),
-                           processes_put_text("2.jsonl", "{\"text\": \"X\"}\n{\"text\": \"Y\"}\n"),
-                           processes_put_text("3.txt", "Z")};
-    const struct {
-        enum eps_separator separator;
-        size_t first, n;
-        const char *text;
-    } cases[] = {
-        {EPS_SEPARATOR_DEFAULT, 0, 3, "Q|X|Y|Z"}, {EPS_SEPARATOR_EOS, 0, 3, "Q|X|Y|Z"},
-        {EPS_SEPARATOR_NONE, 0, 3, "QX\nY\nZ"},   {EPS_SEPARATOR_DEFAULT, 0, 1, "Q"},
-        {EPS_SEPARATOR_DEFAULT, 1, 1, "X|Y"},
-    };
-    struct client_tokenizer *t = open_tokenizer();
-    struct client_data data;
-    struct error err = {""};
-
-    for (int i = 0; i < COUNT(cases); i++) {
-        const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t, .separator = cases[i].separator};
-        is_stream(paths + cases[i].first, cases[i].n, &rules, cases[i].text, strlen(cases[i].text));
-    }
-    client_tokenizer_close(t);
-    /* One that is not there cannot separate. */
-    ck_assert_int_eq(client_tokenizer_open(&t, NULL, 256, &err), 0);
-    const struct client_data_rules rules = {.vocabulary = 256, .tokenizer = t, .separator = EPS_SEPARATOR_EOS};
-    ck_assert_int_eq(open_checked(&data, paths, 1, &rules, &err), -EDOM);
-    ck_assert_holds(err.text, "--separator eos");
-    client_data_free(&data);
-    client_tokenizer_close(t);
 }
