@@ -91,6 +91,30 @@ struct text {
 /* -ENOMEM: text is unchanged. */
 int text_add(struct text *text, const char *bytes, size_t n);
 
+/* ---- Options that several commands have: lines for a list of struct argument. o: the command's options of libeps ---- */
+
+#define ARGUMENTS_SAMPLING(o)                                                                                          \
+    {"Sampling", .kind = ARGUMENT_HEADING},                                                                            \
+        {"--temperature", "X", ARGUMENT_REAL, &(o)->temperature,                                                       \
+         "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},         \
+        {"--top-k", "N", ARGUMENT_COUNT, &(o)->top_k, "sample from the N likeliest tokens; default: all"},             \
+        {"--top-p", "X", ARGUMENT_REAL, &(o)->top_p,                                                                   \
+         "sample from the likeliest tokens that together have this probability; default 1: all"},                      \
+    {                                                                                                                  \
+        "--seed", "N", ARGUMENT_NUMBER, &(o)->seed, "seed for sampling; default 0"                                     \
+    }
+
+#define ARGUMENTS_MACHINE(o)                                                                                           \
+    {"Machine", .kind = ARGUMENT_HEADING},                                                                             \
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &(o)->device,                                                 \
+         "default auto: CUDA if there is one, else the CPU"},                                                          \
+        {"--device-mem", "BYTES", ARGUMENT_BYTES, &(o)->device_mem,                                                    \
+         "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},   \
+    {                                                                                                                  \
+        "--connect", "ADDRESS", ARGUMENT_TEXT, &(o)->connect,                                                          \
+            "with --model: use this daemon and its workers; without: use the model that it trains"                     \
+    }
+
 /* ---- --json ---- */
 
 /* Prints an object or a list on stdout and releases the caller's reference. */
