@@ -2,6 +2,7 @@
  * then read like any text. */
 #include "client/data/data_file.h"
 #include "client/data/data.h"
+#include "client/text/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,8 +20,7 @@ struct lines {
     uint64_t line, n_written;
     char *buffer; /* (cap) bytes read, from the beginning of a line */
     size_t n, cap;
-    char *text; /* (text_cap) of the current line */
-    size_t n_text, text_cap;
+    struct client_text text; /* of the current line */
 };
 
 static int refuse(const struct lines *l, const char *why, struct error *err)
@@ -30,18 +30,11 @@ static int refuse(const struct lines *l, const char *why, struct error *err)
 
 static int add(struct lines *l, const char *bytes, size_t n, struct error *err)
 {
-    if (n == 0)
-        return 0;
-    if (n > l->text_cap - l->n_text) {
-        const size_t cap = 2 * (l->n_text + n);
-        char *larger = realloc(l->text, cap);
-        if (!larger)
-            return error_set(err, -ENOMEM, "%s: out of memory", l->file->path);
-        l->text = larger, l->text_cap = cap;
-    }
-    memcpy(l->text + l->n_text, bytes, n);
-    l->n_text += n;
-    return 0;
+    int rc = client_text_add(&l->text, bytes, n, err);
+
+    if (rc)
+        error_prefix(err, l->file->path);
+    return rc;
 }
 
 static int add_string(struct lines *l, const json_t *string, struct error *err)
@@ -97,15 +90,15 @@ static int write_text(struct lines *l, struct error *err)
     const char mark = (char)CLIENT_DATA_MARK;
     int rc = 0;
 
-    if (l->n_text == 0)
+    if (l->text.n == 0)
         return 0;
-    if (!l->file->marked && l->text[l->n_text - 1] != '\n')
+    if (!l->file->marked && l->text.bytes[l->text.n - 1] != '\n')
         rc = add(l, "\n", 1, err);
     if (!rc && l->file->marked && l->n_written > 0)
         rc = client_data_write(l->fd, l->file, &mark, 1, l->n_written++, err);
     if (!rc)
-        rc = client_data_write(l->fd, l->file, l->text, l->n_text, l->n_written, err);
-    l->n_written += l->n_text;
+        rc = client_data_write(l->fd, l->file, l->text.bytes, l->text.n, l->n_written, err);
+    l->n_written += l->text.n;
     return rc;
 }
 
@@ -115,7 +108,7 @@ static int take_line(struct lines *l, const char *line, size_t n, struct error *
     size_t blanks = 0;
 
     l->line++;
-    l->n_text = 0;
+    l->text.n = 0;
     while (blanks < n && memchr(" \t\r", line[blanks], 3))
         blanks++;
     if (blanks == n)
@@ -181,7 +174,7 @@ int client_data_extract(struct client_data_pass *pass, struct client_data_file *
     rc = l.fd < 0 ? l.fd : take_lines(&l, err);
 
     free(l.buffer);
-    free(l.text);
+    free(l.text.bytes);
     if (rc) {
         if (l.fd >= 0)
             close(l.fd);
