@@ -333,29 +333,18 @@ static int read_change(struct tokenizer_change *change, const json_t *step, stru
     return tokenizer_refuse(err, "normalizer", tokenizer_type(step));
 }
 
-int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err)
+static int read_step(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
-    const json_t *step = normalizer, *list = json_object_get(normalizer, "normalizers");
     struct tokenizer_change change = {0};
-    size_t i;
-    int rc = 0;
+    int rc = read_change(&change, step, err);
 
-    if (!normalizer || json_is_null(normalizer))
-        return 0;
-    if (strcmp(tokenizer_type(normalizer), "Sequence") == 0) {
-        json_array_foreach(list, i, step)
-        {
-            rc = strcmp(tokenizer_type(step), "Sequence") == 0
-                     ? error_set(err, -EINVAL, "its normalizer is a Sequence in a Sequence, which is not supported")
-                     : tokenizer_read_normalizer(t, step, err);
-            if (rc)
-                return rc;
-        }
-        return 0;
-    }
-    rc = read_change(&change, step, err);
     if (!rc)
         return tokenizer_changes_add(&t->normal, change, err);
     free_change(&change);
     return rc;
+}
+
+int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err)
+{
+    return tokenizer_read_part(t, normalizer, "normalizer", "normalizers", read_step, err);
 }

@@ -9,11 +9,10 @@
 
 struct client_decoder {
     const struct client_tokenizer *tokenizer;
-    size_t *n_seen;            /* (n_decoding) tokens that came to each step */
-    size_t left;               /* characters that a Strip after a Fuse may still take from the beginning */
-    struct client_text *texts; /* (n_decoding + 1) a token after each step; the last: what is given out */
-    uint8_t *held;             /* (n_held, cap_held) bytes of tokens such as <0xE2> */
-    size_t n_held, cap_held;
+    size_t *n_seen;              /* (n_decoding) tokens that came to each step */
+    size_t left;                 /* characters that a Strip after a Fuse may still take from the beginning */
+    struct client_text *texts;   /* (n_decoding + 1) a token after each step; the last: what is given out */
+    struct client_text held;     /* bytes of tokens such as <0xE2> */
     struct client_stream stream; /* byte-level tokens: characters from bytes */
 };
 
@@ -42,7 +41,7 @@ void client_decoder_close(struct client_decoder *d)
         free(d->texts[i].bytes);
     free(d->texts);
     free(d->n_seen);
-    free(d->held);
+    free(d->held.bytes);
     client_stream_free(&d->stream);
     free(d);
 }
@@ -73,30 +72,18 @@ static int byte_of(const char *text, size_t n)
  * when it ends. */
 static int flush(struct client_decoder *d, size_t step, struct error *err)
 {
-    const size_t n = d->n_held;
+    const char *held = d->held.bytes;
+    const size_t n = d->held.n;
     int rc = 0;
 
-    d->n_held = 0;
+    d->held.n = 0;
     if (n == 0)
         return 0;
-    if (client_utf8_whole(d->held, n) == n)
-        return decode_from(d, step + 1, (const char *)d->held, n, err);
+    if (client_utf8_whole((const uint8_t *)held, n) == n)
+        return decode_from(d, step + 1, held, n, err);
     for (size_t i = 0; !rc && i < n; i++)
         rc = decode_from(d, step + 1, "\xEF\xBF\xBD", 3, err);
     return rc;
-}
-
-static int hold(struct client_decoder *d, uint8_t byte, struct error *err)
-{
-    if (d->n_held == d->cap_held) {
-        const size_t cap = 2 * d->cap_held + 16;
-        uint8_t *larger = realloc(d->held, cap);
-        if (!larger)
-            return error_set(err, -ENOMEM, "out of memory");
-        d->held = larger, d->cap_held = cap;
-    }
-    d->held[d->n_held++] = byte;
-    return 0;
 }
 
 static int replace(struct client_text *out, const char *from, const char *to, const char *text, size_t n,
@@ -189,7 +176,7 @@ static int decode_from(struct client_decoder *d, size_t step, const char *text, 
     case TOKENIZER_DECODE_FALLBACK: {
         const int byte = byte_of(text, n);
         if (byte >= 0)
-            return hold(d, (uint8_t)byte, err);
+            return client_text_add(&d->held, (const char[]){(char)byte}, 1, err);
         rc = flush(d, step, err);
         return rc ? rc : decode_from(d, step + 1, text, n, err);
     }
@@ -330,6 +317,10 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
         t->n_decoding > 0 ? t->decoding[t->n_decoding - 1].kind : TOKENIZER_DECODE_JOIN;
     const bool strip = strcmp(type, "Strip") == 0;
 
+    if (strcmp(type, "ByteLevel") == 0) {
+        t->decodes_bytes = true;
+        return 0;
+    }
     for (size_t i = 0; i < t->n_decoding; i++) {
         const bool fused = t->decoding[i].kind == TOKENIZER_DECODE_FUSE;
         if (fused && !(strip && last == TOKENIZER_DECODE_FUSE && tokenizer_is_nothing(json_object_get(step, "stop"))))
@@ -357,38 +348,13 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
     return tokenizer_refuse(err, "decoder", type);
 }
 
-static int read_steps(struct client_tokenizer *t, const json_t *decoder, bool *bytes, struct error *err)
-{
-    const json_t *list = json_object_get(decoder, "decoders"), *step;
-    size_t i;
-    int rc = 0;
-
-    if (strcmp(tokenizer_type(decoder), "ByteLevel") == 0) {
-        *bytes = true;
-        return 0;
-    }
-    if (strcmp(tokenizer_type(decoder), "Sequence") != 0)
-        return read_step(t, decoder, err);
-    json_array_foreach(list, i, step)
-    {
-        if (strcmp(tokenizer_type(step), "Sequence") == 0)
-            return error_set(err, -EINVAL, "its decoder is a Sequence in a Sequence, which is not supported");
-        rc = read_steps(t, step, bytes, err);
-        if (rc)
-            break;
-    }
-    return rc;
-}
-
 /* Byte-level tokens are decoded as bytes; a decoder that says something else would take their letters for text. */
 int tokenizer_read_decoder(struct client_tokenizer *t, const json_t *decoder, struct error *err)
 {
-    bool bytes = false;
-    int rc = 0;
+    int rc = tokenizer_read_part(t, decoder, "decoder", "decoders", read_step, err);
+    const bool bytes = t->decodes_bytes;
 
-    if (decoder && !json_is_null(decoder))
-        rc = read_steps(t, decoder, &bytes, err);
-    else if (!t->byte_level)
+    if (!rc && (!decoder || json_is_null(decoder)) && !t->byte_level)
         rc = add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_JOIN}, NULL, NULL, err);
     if (rc)
         return rc;

@@ -25,6 +25,29 @@ int tokenizer_refuse(struct error *err, const char *part, const char *type)
                      type);
 }
 
+int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const char *name, const char *key,
+                        int (*read_step)(struct client_tokenizer *t, const json_t *step, struct error *err),
+                        struct error *err)
+{
+    const json_t *step;
+    size_t i;
+    int rc = 0;
+
+    if (!part || json_is_null(part))
+        return 0;
+    if (strcmp(tokenizer_type(part), "Sequence") != 0)
+        return read_step(t, part, err);
+    json_array_foreach(json_object_get(part, key), i, step)
+    {
+        rc = strcmp(tokenizer_type(step), "Sequence") != 0
+                 ? read_step(t, step, err)
+                 : error_set(err, -EINVAL, "its %s is a Sequence in a Sequence, which is not supported", name);
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
 int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pattern, struct error *err)
 {
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
@@ -233,19 +256,5 @@ static int read_end(struct client_tokenizer *t, const json_t *step, struct error
 
 int tokenizer_read_ends(struct client_tokenizer *t, const json_t *post_processor, struct error *err)
 {
-    const json_t *list = json_object_get(post_processor, "processors"), *step;
-    size_t i;
-    int rc = 0;
-
-    if (!post_processor || json_is_null(post_processor))
-        return 0;
-    if (strcmp(tokenizer_type(post_processor), "Sequence") != 0)
-        return read_end(t, post_processor, err);
-    json_array_foreach(list, i, step)
-    {
-        rc = read_end(t, step, err);
-        if (rc)
-            break;
-    }
-    return rc;
+    return tokenizer_read_part(t, post_processor, "post-processor", "processors", read_end, err);
 }

@@ -363,19 +363,5 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
 
 int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err)
 {
-    const json_t *list = json_object_get(pre_tokenizer, "pretokenizers"), *step;
-    size_t i;
-    int rc = 0;
-
-    if (!pre_tokenizer || json_is_null(pre_tokenizer))
-        return 0;
-    if (strcmp(tokenizer_type(pre_tokenizer), "Sequence") != 0)
-        return read_step(t, pre_tokenizer, err);
-    json_array_foreach(list, i, step)
-    {
-        rc = read_step(t, step, err);
-        if (rc)
-            break;
-    }
-    return rc;
+    return tokenizer_read_part(t, pre_tokenizer, "pre-tokenizer", "pretokenizers", read_step, err);
 }

@@ -163,6 +163,7 @@ struct client_tokenizer {
     size_t n_steps;
 
     bool byte_level;     /* tokens are runs of bytes; else of characters */
+    bool decodes_bytes;  /* the decoder says so, too */
     bool word_piece;     /* the model is WordPiece; else BPE */
     bool no_bytes;       /* no token stands for a byte */
     bool takes_whole;    /* a word that is a token is not merged */
@@ -194,6 +195,11 @@ bool tokenizer_is_nothing(const json_t *value);
 
 /* Refuses a part of a tokenizer by name. */
 int tokenizer_refuse(struct error *err, const char *part, const char *type);
+
+/* Reads a part of tokenizer.json, `name`, by steps: it is one, or a Sequence with a list of them, `key`. NULL, null: none. */
+int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const char *name, const char *key,
+                        int (*read_step)(struct client_tokenizer *t, const json_t *step, struct error *err),
+                        struct error *err);
 
 /* {"String": text} or {"Regex": expression} as a pattern; *text is the former's text, borrowed, or NULL. */
 int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pattern, struct error *err);
