@@ -5,7 +5,8 @@
 
 Each model, of GPT-2 or of another family, is drawn from seed and number alone: 1 to 6 layers, 1 to 7 heads of any width, a vocabulary up to 60,000,
 sequences of 3 to 300, 1 to 8 parts, every switch of the config and of `eps train` that leaves the result defined. The
-other families' models are smaller, and any three in a row have each switch on and off. What is measured is what the
+other families' models are smaller, and any three in a row have each switch on and off. BERT and RoBERTa predict masked
+tokens, which masked.py chooses as eps does: by a rule of its own, so each minibatch has other masks. What is measured is what the
 installed programs leave on disk: the gradient is Adam's first moment after one step with betas 0,0.999; trained weights
 are those of a checkpoint. With 0 steps it is log-probabilities, by test_exact_logits, whose program is in BIN. float64
 is float64 throughout (float64.py).
@@ -39,10 +40,12 @@ Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
 import argparse
 import contextlib
+import functools
 import json
 import math
 import os
 import random
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -50,17 +53,19 @@ import tempfile
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from transformers import (BertConfig, BertForMaskedLM, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
-                          Qwen3ForCausalLM)
+                          Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 
 import drawn
 import float64
+import masked
 import training
 
-N_MINIBATCHES, ELEMENTS = 4, 8
+N_MINIBATCHES, ELEMENTS, SEED = 4, 8, 5
 ZERO = 8  # times the root mean square of PyTorch's errors
 NOTHING, NEARLY = 1e-12, 1e-6  # of a model's gradient
 
@@ -68,7 +73,10 @@ NOTHING, NEARLY = 1e-12, 1e-6  # of a model's gradient
 FAMILIES = {"gpt2": (GPT2Config, GPT2LMHeadModel), "llama": (LlamaConfig, LlamaForCausalLM),
             "mistral": (MistralConfig, MistralForCausalLM), "qwen2": (Qwen2Config, Qwen2ForCausalLM),
             "qwen3": (Qwen3Config, Qwen3ForCausalLM), "gemma": (GemmaConfig, GemmaForCausalLM),
-            "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM)}
+            "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM), "bert": (BertConfig, BertForMaskedLM),
+            "roberta": (RobertaConfig, RobertaForMaskedLM)}
+ENCODERS = ("bert", "roberta")
+TOKENIZERS = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "tokenizers"  # NAME.json, of 401 ids at most
 
 
 def largest(family, steps):
@@ -113,6 +121,16 @@ def draw_decoder(r, turn, family, heads, width, seq, vocabulary):
     return config
 
 
+def draw_encoder(r, turn, family, heads, width, seq, vocabulary):
+    """The config of a family like BERT; what every token sees is every other one."""
+    config = dict(num_hidden_layers=r.randint(1, 4), num_attention_heads=heads, hidden_size=width,
+                  intermediate_size=turn((width + 3, 2 * width)), vocab_size=vocabulary, pad_token_id=turn((1, 0, 3)),
+                  hidden_act=turn(("gelu", "gelu_new", "relu")), layer_norm_eps=turn((1e-12, 1e-5, 1e-3)),
+                  type_vocab_size=turn((2, 1, 3)), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    first = config["pad_token_id"] + 1 if family == "roberta" else 0
+    return config | dict(max_position_embeddings=first + seq + turn((0, 5)))
+
+
 def draw(family, seed, number, precision, tokens, most):
     """A model, its minibatches and how it is trained."""
     r = random.Random(f"{seed}:{number}" if family == "gpt2" else f"{seed}:{family}:{number}")
@@ -124,10 +142,12 @@ def draw(family, seed, number, precision, tokens, most):
     parts = r.choice((1, 1, 2, 3, 4, 8))
     seq = min(round(math.exp(r.uniform(math.log(3), math.log(300)))), tokens // parts)
     batch = parts * r.randint(1, max(1, min(8, tokens // parts // seq)))
-    vocabulary = round(math.exp(r.uniform(math.log(11), math.log(most))))
+    least = 410 if family in ENCODERS and most > 410 else 11  # the tokenizers' ids
+    vocabulary = round(math.exp(r.uniform(math.log(least), math.log(most))))
     heads, largest = r.choice((1, 2, 3, 3, 4, 5, 5, 7)), 96 if vocabulary < 8000 else 24
     width = heads * r.randint(2, max(3, min(24, largest // heads)))
-    config = draw_decoder(r, turn, family, heads, width, seq, vocabulary) if family != "gpt2" else dict(
+    others = draw_encoder if family in ENCODERS else draw_decoder
+    config = others(r, turn, family, heads, width, seq, vocabulary) if family != "gpt2" else dict(
         n_layer=r.randint(1, 6), n_head=heads, n_embd=width, n_positions=seq + r.choice((0, 0, 5)),
         vocab_size=vocabulary, activation_function=r.choice(("gelu_new", "gelu", "relu")),
         n_inner=r.choice((None, None, width + 3, 2 * width)), tie_word_embeddings=r.random() < 0.6,
@@ -137,7 +157,8 @@ def draw(family, seed, number, precision, tokens, most):
                 microbatch=r.choice((0, 1, r.randint(1, batch // parts))), gain=math.exp(r.uniform(-1, 0.7)),
                 wte=math.exp(r.uniform(-3, 0)), optimizer=r.choice(("adamw", "adama")) if parts > 1 else "adamw",
                 commit=r.choice(("eager", "eager", "fenced")), grad=r.choice(("fp32", "bf16"))
-                if precision == "bf16" else "fp32", minimum=r.random() < 0.3, lr=1e-3, decay=0.1)
+                if precision == "bf16" else "fp32", minimum=r.random() < 0.3, lr=1e-3, decay=0.1,
+                fraction=turn((0.15, 0.4)) if family in ENCODERS else None)
 
 
 def to_bits(w, bits):
@@ -152,7 +173,7 @@ def scales_of(m):
     with torch.device("meta"):
         shapes = {t: p.shape for t, p in FAMILIES[m["family"]][1](config_of(m)).named_parameters()}
     for t, shape in shapes.items():
-        if ".ln_" in t or "norm" in t:
+        if ".ln_" in t or "norm" in t.lower():
             how = (float(not m["family"].startswith("gemma")), 0.4) if t.endswith("weight") else (0.0, 0.2)
         elif t.endswith("bias"):
             how = 0.0, 0.2
@@ -173,6 +194,8 @@ def weights_of(m, bits):
 
 
 def config_of(m):
+    if m["family"] in ENCODERS:
+        return FAMILIES[m["family"]][0](**m["config"])
     if m["family"] != "gpt2":
         return FAMILIES[m["family"]][0](**m["config"], bos_token_id=0, eos_token_id=0)
     return GPT2Config(**m["config"], attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=0, eos_token_id=0)
@@ -189,6 +212,17 @@ def stream_of(m):
     """Windows of seq tokens, one after the other, each label its token's successor."""
     ids, _ = drawn.minibatch(m["name"], 0, 1, N_MINIBATCHES * m["batch"] * m["seq"], m["config"]["vocab_size"], 0)
     return np.append(ids[0], ids[0, 0])
+
+
+@functools.lru_cache(maxsize=64)
+def masked_rows(family, name, stream, seq, batch, step, fraction):
+    """ids and labels of a step, (batch, seq): its rows are the stream's windows, and each row of a run has masks of its
+    own."""
+    key, rows = masked.masks_key(SEED, False), []
+    for row in range(step * batch, (step + 1) * batch):
+        window = row % (len(stream) // seq) * seq
+        rows.append(masked.masked(family, stream[window:window + seq], 0, key, row, fraction))
+    return tuple(torch.tensor([row[k] for row in rows]) for k in range(2))
 
 
 # ---- PyTorch ----
@@ -211,7 +245,9 @@ class Run:
                     self.model.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = buffer
             if dtype == torch.float64:
                 float64.widen(self.model)
-        self.tied = self.model.get_input_embeddings().weight if m["config"]["tie_word_embeddings"] else None
+        self.tied = self.model.get_input_embeddings().weight if m["config"].get("tie_word_embeddings", True) else None
+        if m["family"] in ENCODERS:  # PyTorch would not train the row of padding
+            self.model.get_input_embeddings().padding_idx = None
         wide = torch.float32 if dtype == torch.bfloat16 else dtype
         self.master = {t: weights[t].to(wide).clone() for t, _ in self.model.named_parameters()}
         self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
@@ -219,14 +255,28 @@ class Run:
         self.ids = stream[:-1].view(N_MINIBATCHES, m["batch"], m["seq"])
         self.labels = stream[1:].view(N_MINIBATCHES, m["batch"], m["seq"])
 
+    def minibatch(self):
+        if self.m["family"] not in ENCODERS:
+            return self.ids[self.step % N_MINIBATCHES], self.labels[self.step % N_MINIBATCHES]
+        m = self.m
+        return masked_rows(m["family"], m["name"], tuple(stream_of(m).tolist()), m["seq"], m["batch"], self.step,
+                           m["fraction"])
+
+    def logits(self, ids):
+        if self.m["family"] not in ENCODERS:
+            return self.model(input_ids=ids, use_cache=False).logits
+        first = self.m["config"]["pad_token_id"] + 1 if self.m["family"] == "roberta" else 0
+        return self.model(input_ids=ids, position_ids=first + torch.arange(ids.shape[1]).expand_as(ids)).logits
+
     def gradients(self, n_runs):
         """Of each of n_runs runs of rows, whose sum is the gradient."""
-        at, self.loss = self.step % N_MINIBATCHES, 0.0
-        n_valid = int((self.labels[at] >= 0).sum())
-        for i, l in zip(self.ids[at].chunk(n_runs), self.labels[at].chunk(n_runs)):
+        ids, labels = self.minibatch()
+        n_valid, self.loss = int((labels >= 0).sum()), 0.0
+        for i, l in zip(ids.chunk(n_runs), labels.chunk(n_runs)):
             self.model.zero_grad(set_to_none=True)
             with torch.autocast("cpu", dtype=self.products) if self.products else contextlib.nullcontext():
-                loss = training.loss_of(self.model, i, l, n_valid)
+                loss = F.cross_entropy(self.logits(i).flatten(0, 1), l.flatten(), ignore_index=-100,
+                                       reduction="sum") / n_valid
             loss.backward()
             self.loss += loss.item()
             yield {t: p.grad.to(self.master[t].dtype) for t, p in self.model.named_parameters()}
@@ -277,6 +327,8 @@ def write_model(m, weights, folder):
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump(config_json(m), f)
     save_file({t: w.contiguous() for t, w in weights.items()}, os.path.join(folder, "model.safetensors"))
+    if m["family"] in ENCODERS:  # it names the mask token
+        shutil.copy(TOKENIZERS / f"{m['family']}.json", os.path.join(folder, "tokenizer.json"))
 
 
 def ours(m, weights, precision, steps, programs):
@@ -293,6 +345,8 @@ def ours(m, weights, precision, steps, programs):
                 "--grad-dtype", m["grad"], "--optimizer", m["optimizer"], "--device", "cpu", *adam]
         if m["optimizer"] == "adamw" or m["parts"] == 1:
             args += ["--commit", m["commit"]]
+        if m["family"] in ENCODERS:
+            args += ["--seed", str(SEED), "--mask-fraction", str(m["fraction"])]
         if m["microbatch"]:
             args += ["--microbatch", str(m["microbatch"])]
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "0"}
@@ -320,7 +374,7 @@ def ours(m, weights, precision, steps, programs):
 def plan_only(args):
     """What `eps plan` takes of them."""
     left_out = ("--eval-data", "--order", "--steps", "--schedule", "--warmup", "--lr", "--weight-decay", "--betas",
-                "--data")
+                "--data", "--seed", "--mask-fraction")
     return [a for i, a in enumerate(args) if a not in left_out and (i == 0 or args[i - 1] not in left_out)]
 
 
@@ -367,7 +421,7 @@ def measure(m, precision, steps, bits, even, programs):
 
 def log_probabilities(run):
     with torch.no_grad():
-        return torch.log_softmax(run.model(input_ids=run.ids[0], use_cache=False).logits.double(), -1).numpy()
+        return torch.log_softmax(run.logits(run.ids[0]).double(), -1).numpy()
 
 
 def compare_logits(a, family, precision):
@@ -380,7 +434,7 @@ def compare_logits(a, family, precision):
             weights, folder = weights_of(m, a.bits or (8 if precision == "bf16" else 24)), os.path.join(home, f"{number:04}")
             exact = Run(m, weights, torch.float64)
             with torch.no_grad():
-                logits = exact.model(input_ids=exact.ids[0], use_cache=False).logits.numpy()
+                logits = exact.logits(exact.ids[0]).numpy()
             wanted = log_probabilities(exact)
             theirs.append(max(np.abs(log_probabilities(Run(m, weights, **how)) - wanted).max()
                               for way, how in ways(m, precision).items() if way in ("eager", "sdpa")))

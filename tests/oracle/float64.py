@@ -1,4 +1,4 @@
-"""Makes a decoder of transformers compute in float64 throughout, and shows that it does.
+"""Makes a model of transformers compute in float64 throughout, and shows that it does.
 
     python float64.py
 
@@ -57,9 +57,10 @@ def _angles(self, x, position_ids, kind=None):
 
 
 def widen(model):
-    """Overrides what is left of fp32 in a model that is in float64 and attends by sdpa. GPT-2 has nothing of it."""
+    """Overrides what is left of fp32 in a model that is in float64 and attends by sdpa. GPT-2, BERT and RoBERTa have
+    nothing of it."""
     assert model.dtype == torch.float64
-    if model.config.model_type == "gpt2":
+    if model.config.model_type in ("gpt2", "bert", "roberta"):
         return model
     assert model.config._attn_implementation == "sdpa"
     n_norms = n_angles = 0
@@ -92,6 +93,11 @@ def _rotate(x, f):
 def _act(name, x):
     if name == "silu":
         return x / (1 + np.exp(-x))
+    if name == "relu":
+        return np.maximum(x, 0)
+    if name == "gelu":
+        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    name = "gelu_pytorch_tanh" if name == "gelu_new" else name
     assert name == "gelu_pytorch_tanh", name
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
@@ -144,13 +150,49 @@ def logits_by_hand(config, weights, ids):
     return cap * np.tanh(logits / cap) if cap else logits
 
 
-def check(name, model, ids, direction):
+def encoder_by_hand(config, weights, ids):
+    """The same of BERT and RoBERTa, whose tokens see all others; norms come after, and all types of tokens are 0."""
+    c, of = config, config.model_type + "."
+
+    def linear(x, name):
+        return x @ weights[name + ".weight"].T + weights[name + ".bias"]
+
+    def norm(x, name):
+        x = x - x.mean(-1, keepdims=True)
+        return (x / np.sqrt((x * x).mean(-1, keepdims=True) + c.layer_norm_eps) * weights[name + ".weight"]
+                + weights[name + ".bias"])
+
+    table, first = weights[of + "embeddings.word_embeddings.weight"], 0 if of == "bert." else c.pad_token_id + 1
+    x = (table[ids] + weights[of + "embeddings.position_embeddings.weight"][first:first + len(ids)]
+         + weights[of + "embeddings.token_type_embeddings.weight"][0])
+    x = norm(x, of + "embeddings.LayerNorm")
+    for n in range(c.num_hidden_layers):
+        at = f"{of}encoder.layer.{n}."
+        q, k, v = (linear(x, f"{at}attention.self.{p}").reshape(len(ids), c.num_attention_heads, -1)
+                   for p in ("query", "key", "value"))
+        scores = np.einsum("ihc,jhc->hij", q, k) / math.sqrt(q.shape[-1])
+        p = np.exp(scores - scores.max(-1, keepdims=True))
+        a = np.einsum("hij,jhc->ihc", p / p.sum(-1, keepdims=True), v).reshape(x.shape)
+        x = norm(x + linear(a, at + "attention.output.dense"), at + "attention.output.LayerNorm")
+        h = _act(c.hidden_act, linear(x, at + "intermediate.dense"))
+        x = norm(x + linear(h, at + "output.dense"), at + "output.LayerNorm")
+    if of == "bert.":
+        x = norm(_act(c.hidden_act, linear(x, "cls.predictions.transform.dense")), "cls.predictions.transform.LayerNorm")
+        return x @ table.T + weights["cls.predictions.bias"]
+    x = norm(_act("gelu", linear(x, "lm_head.dense")), "lm_head.layer_norm")
+    return x @ table.T + weights["lm_head.bias"]
+
+
+def check(name, run, ids, direction):
     """Worst differences, of what is largest: of logits, and of how their squares' sum changes in a direction of all weights."""
+    model = run.model
+    logits_of = encoder_by_hand if model.config.model_type in ("bert", "roberta") else logits_by_hand
+
     def by_hand(t):
-        return logits_by_hand(model.config, {n: p.detach().numpy() + t * direction[n]
+        return logits_of(model.config, {n: p.detach().numpy() + t * direction[n]
                                              for n, p in model.named_parameters()}, ids.numpy())
 
-    logits = model(input_ids=ids[None], use_cache=False).logits[0]
+    logits = run.logits(ids[None])[0]
     (logits**2).sum().backward()
     want = by_hand(0)
     off = np.abs(logits.detach().numpy() - want).max() / np.abs(want).max()
@@ -174,7 +216,7 @@ def main():
             run = distribution.Run(m, distribution.weights_of(m, 24), torch.float64)
             r = np.random.default_rng(number)
             direction = {n: r.standard_normal(p.shape) * float(p.detach().abs().mean()) for n, p in run.model.named_parameters()}
-            good &= check(f"{family} {number}", run.model, run.ids[0, 0], direction)
+            good &= check(f"{family} {number}", run, run.ids[0, 0], direction)
     sys.exit(not good)
 
 
