@@ -5,10 +5,10 @@
  * other file is UTF-8 text. Each may also be compressed, as .gz or .zst. "-" is standard input: text or JSON lines,
  * compressed or plain. A file whose first bytes reveal another format is refused.
  *
- * The model's tokenizer turns text into a nameless file of ids. Without a tokenizer, a model with a vocabulary of 256
- * takes each byte as a token. The tokenizer's end token separates files of text and the texts within a .jsonl file;
- * without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read when it is
- * needed. That takes no memory, and next to no time compared with a step.
+ * The model's tokenizer turns text into a nameless file of ids, on all processors. Without a tokenizer, a model with a
+ * vocabulary of 256 takes each byte as a token. The tokenizer's end token separates files of text and the texts within a
+ * .jsonl file; without one, each text of .jsonl ends with a newline. Tokens stay in files, and each window is read when
+ * it is needed. That takes no memory, and next to no time compared with a step.
  *
  * A stream of T tokens gives floor((T-1)/seq) windows. Window k reads tokens k*seq .. k*seq+seq-1 and predicts each
  * one's successor; or masked tokens are predicted (client/data/masks.h). */

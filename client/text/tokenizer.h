@@ -13,6 +13,7 @@
 #ifndef CLIENT_TEXT_TOKENIZER_H
 #define CLIENT_TEXT_TOKENIZER_H
 
+#include "client/text/utf8.h"
 #include "proto/base/error.h"
 
 #include <jansson.h>
@@ -71,6 +72,21 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
 /* The same for arbitrary bytes as one word, such as part of a character. */
 int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokenizer *tokenizer, const char *bytes,
                                  size_t n, struct error *err);
+
+/* ---- What a tokenizer keeps of a text between two calls ----
+ *
+ * The tokens of the calls to come depend on this and on the bytes that they are given, and on nothing else. So if two
+ * tokenizers that share everything but working memory have used the bytes of a text up to the same place, and have kept
+ * the same bytes, both go on to the same tokens, wherever each of them began. */
+
+/* Sets *out, which may begin zeroed, to what t keeps, as bytes to compare. -ENOMEM. */
+int client_tokenizer_save(struct client_text *out, const struct client_tokenizer *t, struct error *err);
+
+/* The next call goes on where `kept` was saved. -ENOMEM. */
+int client_tokenizer_restore(struct client_tokenizer *t, const struct client_text *kept, struct error *err);
+
+/* The next call begins a new text. */
+void client_tokenizer_restart(struct client_tokenizer *t);
 
 /* What the tokenizer puts before and after each text (*n ids, borrowed, maybe NULL): its post-processor's, such as
  * <|begin_of_text|> of Llama 3, [CLS] and [SEP] of BERT. client_tokenizer_encode does not add them. */

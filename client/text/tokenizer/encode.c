@@ -194,6 +194,61 @@ int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client
     return rc;
 }
 
+/* ---- What is kept between two calls ---- */
+
+/* In front of the texts that are held. Compared byte by byte, so it is zeroed first. */
+struct head {
+    size_t n[2];
+    uint32_t before[2];
+    uint8_t begun[2], first[2], text_begun;
+};
+
+int client_tokenizer_save(struct client_text *out, const struct client_tokenizer *t, struct error *err)
+{
+    const struct tokenizer_held *held = t->work.held;
+    struct head head;
+    int rc;
+
+    memset(&head, 0, sizeof head);
+    head.text_begun = t->work.begun;
+    for (unsigned level = 0; level < 2; level++) {
+        head.n[level] = held[level].text.n;
+        head.before[level] = held[level].before;
+        head.begun[level] = held[level].begun;
+        head.first[level] = held[level].first;
+    }
+    out->n = 0;
+    rc = client_text_add(out, (const char *)&head, sizeof head, err);
+    for (unsigned level = 0; !rc && level < 2; level++)
+        rc = client_text_add(out, held[level].text.bytes, held[level].text.n, err);
+    return rc;
+}
+
+int client_tokenizer_restore(struct client_tokenizer *t, const struct client_text *kept, struct error *err)
+{
+    const char *text = kept->bytes + sizeof(struct head);
+    struct head head;
+    int rc = 0;
+
+    tokenizer_forget(&t->work);
+    memcpy(&head, kept->bytes, sizeof head);
+    for (unsigned level = 0; !rc && level < 2; level++) {
+        struct tokenizer_held *held = &t->work.held[level];
+        rc = client_text_add(&held->text, text, head.n[level], err);
+        text += head.n[level];
+        held->before = head.before[level];
+        held->begun = head.begun[level];
+        held->first = head.first[level];
+    }
+    t->work.begun = head.text_begun;
+    return rc;
+}
+
+void client_tokenizer_restart(struct client_tokenizer *t)
+{
+    tokenizer_forget(&t->work);
+}
+
 /* ---- Working memory ---- */
 
 int tokenizer_work_init(struct tokenizer_work *work, struct error *err)

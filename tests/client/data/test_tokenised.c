@@ -130,6 +130,36 @@ TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     free(text);
 }
 
+/* As plain text and as JSON lines of many lengths, behind each other. */
+TEST(tokens_do_not_depend_on_the_number_of_threads)
+{
+    enum { N = 3 << 20 };
+    static const char *const threads[] = {"1", "2", "5"};
+    const char *paths[] = {processes_path("threads.txt"), processes_path("threads.jsonl")};
+    struct client_tokenizer *t = open_tokenizer();
+    const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t};
+    uint64_t n[COUNT(threads)], hash[COUNT(threads)];
+    FILE *text = fopen(paths[0], "w"), *lines = fopen(paths[1], "w");
+    struct client_data data;
+
+    ck_assert(text && lines);
+    for (unsigned i = 0; ftell(text) < N; i++) {
+        const unsigned value = i * 7919 % 10007;
+        fprintf(text, "The quick brown fox jumps over %u dogs, na\xC3\xAFve%*s", value, (int)(value % 40), "\n");
+        fprintf(lines, "%s%u foxes%s", i % 100 == 0 ? "{\"text\": \"" : "", value, i % 100 == 99 ? "\"}\n" : ", or ");
+    }
+    fprintf(lines, "\"}\n");
+    ck_assert(fclose(text) == 0 && fclose(lines) == 0);
+    for (int i = 0; i < COUNT(threads); i++) {
+        setenv("OMP_NUM_THREADS", threads[i], 1);
+        ck_assert_int_eq(open_checked(&data, paths, 2, &rules, NULL), 0);
+        n[i] = data.n, hash[i] = data.hash;
+        client_data_free(&data);
+        ck_assert(n[i] > N / 4 && n[i] == n[0] && hash[i] == hash[0]);
+    }
+    client_tokenizer_close(t);
+}
+
 static struct client_tokenizer *open_family(const char *name, const char *config)
 {
     char *text = processes_read(print(TESTS_DIR "/fixtures/tokenizers/%s.json", name));
