@@ -3,7 +3,9 @@
  *
  * The file's texts are separated by the byte 0xFF, which UTF-8 does not have. Each thread takes the next text that none
  * has taken, and tokenises it. With --ids, writes for each text the number of its tokens and the tokens, all u32,
- * without what the tokenizer puts before and after a text; with --texts, each text decoded from those tokens, and 0xFF. */
+ * without what the tokenizer puts before and after a text; with --texts, each text decoded from those tokens, and 0xFF.
+ * With --stream yes the time is that of client/data/pieces.h, which training data passes; its ids must be the same. */
+#include "client/data/pieces.h"
 #include "client/text/side.h"
 #include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
@@ -104,10 +106,17 @@ static void *run(void *argument)
     return NULL;
 }
 
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
 static double run_threads(struct work *work, const struct client_tokenizer *t, size_t n_threads)
 {
     struct thread *threads = calloc(n_threads, sizeof *threads);
-    struct timespec since, now;
 
     if (!threads)
         fail("threads", "out of memory");
@@ -117,7 +126,7 @@ static double run_threads(struct work *work, const struct client_tokenizer *t, s
         if (client_tokenizer_share(&threads[i].tokenizer, t, NULL))
             fail("tokenizer", "out of memory");
     }
-    clock_gettime(CLOCK_MONOTONIC, &since);
+    const double since = now();
     for (size_t i = 1; i < n_threads; i++) {
         if (pthread_create(&threads[i].id, NULL, run, &threads[i]))
             fail("threads", "cannot be started");
@@ -125,11 +134,74 @@ static double run_threads(struct work *work, const struct client_tokenizer *t, s
     run(&threads[0]);
     for (size_t i = 1; i < n_threads; i++)
         pthread_join(threads[i].id, NULL);
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    const double seconds = now() - since;
     for (size_t i = 0; i < n_threads; i++)
         client_tokenizer_close(threads[i].tokenizer);
     free(threads);
-    return (double)(now.tv_sec - since.tv_sec) + (double)(now.tv_nsec - since.tv_nsec) / 1e9;
+    return seconds;
+}
+
+/* ---- As training data ---- */
+
+static int take(void *data, uint32_t *ids, size_t n, struct error *err)
+{
+    return client_tokens_add(data, ids, n, err);
+}
+
+/* In blocks of 1 MiB a thread, as client/data/data_text.c reads a file. */
+static double run_stream(struct client_tokens *out, struct client_tokenizer *t, const char *bytes, size_t n,
+                         size_t n_threads)
+{
+    const struct client_data_file file = {.path = (char[]){"stream"}, .marked = true};
+    const struct client_pieces_options options = {.tokenizer = t,
+                                                  .file = &file,
+                                                  .end = CLIENT_NO_TOKEN,
+                                                  .n_threads = (unsigned)n_threads,
+                                                  .piece_bytes = 256 << 10,
+                                                  .overlap_bytes = 4 << 10};
+    const double since = now();
+    struct client_pieces *p;
+    struct error err = {""};
+    size_t used = 0, block = n_threads << 20;
+
+    out->n = 0;
+    int rc = client_pieces_open(&p, &options, &err);
+    if (!rc)
+        rc = client_pieces_begin(p, bytes, 0, take, out, &err);
+    for (size_t at = 0; !rc && at < n; at += used) {
+        const size_t now = n - at < block ? n - at : block;
+        rc = client_pieces_encode(p, &used, bytes + at, now, at, at + now == n, take, out, &err);
+        block = used > 0 ? n_threads << 20 : 2 * block;
+    }
+    if (!rc)
+        rc = client_pieces_end(p, false, take, out, &err);
+    if (rc)
+        fail("stream", err.text);
+    fprintf(stderr, "bench_tokens: %.2f %% by one thread alone\n", 100 * (double)client_pieces_alone(p) / (double)n);
+    client_pieces_close(p);
+    return now() - since;
+}
+
+/* The stream's ids are those of the texts, each between what the tokenizer puts before and after it. */
+static void check_stream(const struct client_tokens *stream, const struct work *work, const struct client_tokenizer *t)
+{
+    size_t n_begins, n_ends, at = 0;
+    const uint32_t *begins = client_tokenizer_begins(t, &n_begins), *ends = client_tokenizer_ends(t, &n_ends);
+
+    for (size_t i = 0; i < work->n; i++) {
+        const struct client_tokens *tokens = &work->texts[i].tokens;
+        const struct {
+            const uint32_t *ids;
+            size_t n;
+        } parts[] = {{begins, n_begins}, {tokens->ids, tokens->n}, {ends, n_ends}};
+        for (int k = 0; k < 3; at += parts[k++].n) {
+            if (stream->n - at < parts[k].n ||
+                (parts[k].n > 0 && memcmp(stream->ids + at, parts[k].ids, parts[k].n * sizeof *stream->ids) != 0))
+                fail("stream", "other ids than those of the texts");
+        }
+    }
+    if (at != stream->n)
+        fail("stream", "more ids than those of the texts");
 }
 
 static void write_ids(const struct work *work, const char *name)
@@ -176,13 +248,16 @@ static void write_texts(const struct work *work, const struct client_tokenizer *
 int main(int argc, char **argv)
 {
     static const char usage[] =
-        "usage: bench_tokens MODEL FILE [--threads N] [--rounds N] [--piece BYTES] [--ids OUT] [--texts OUT]";
+        "usage: bench_tokens MODEL FILE [--threads N] [--rounds N] [--piece BYTES] [--stream yes] "
+        "[--ids OUT] [--texts OUT]";
     size_t n_threads = 1, rounds = 1, n = 0, n_tokens = 0;
     const char *ids = NULL, *texts = NULL;
     struct client_tokenizer *t = NULL;
     struct work work = {0};
     struct error err = {""};
     json_t *side = NULL;
+    struct client_tokens stream = {0};
+    bool streams = false;
     double best = 0;
 
     if (argc < 3)
@@ -194,6 +269,8 @@ int main(int argc, char **argv)
             rounds = strtoul(argv[i + 1], NULL, 10);
         else if (strcmp(argv[i], "--piece") == 0)
             work.piece = strtoul(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--stream") == 0)
+            streams = strcmp(argv[i + 1], "yes") == 0;
         else if (strcmp(argv[i], "--ids") == 0)
             ids = argv[i + 1];
         else if (strcmp(argv[i], "--texts") == 0)
@@ -207,10 +284,14 @@ int main(int argc, char **argv)
     json_decref(side);
     char *bytes = read_file(argv[2], &n);
     split(&work, bytes, n);
+    if (streams)
+        run_threads(&work, t, n_threads);
     for (size_t i = 0; i < rounds; i++) {
-        const double seconds = run_threads(&work, t, n_threads);
+        const double seconds = streams ? run_stream(&stream, t, bytes, n, n_threads) : run_threads(&work, t, n_threads);
         best = i == 0 || seconds < best ? seconds : best;
     }
+    if (streams)
+        check_stream(&stream, &work, t);
     for (size_t i = 0; i < work.n; i++)
         n_tokens += work.texts[i].tokens.n;
     printf("{\"bytes\": %zu, \"texts\": %zu, \"tokens\": %zu, \"threads\": %zu, \"seconds\": %.6f}\n", n, work.n,
@@ -221,6 +302,7 @@ int main(int argc, char **argv)
         write_texts(&work, t, texts);
     for (size_t i = 0; i < work.n; i++)
         free(work.texts[i].tokens.ids);
+    free(stream.ids);
     free(work.texts);
     free(bytes);
     client_tokenizer_close(t);
