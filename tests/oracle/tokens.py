@@ -104,7 +104,7 @@ def characters(corpus, size, first, alphabet, fallback=True, **options):
     trained.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Digits(True)])
     tokens = list(first) + ([f"<0x{b:02X}>" for b in range(256)] if fallback else [])
     trained.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size + len(tokens), special_tokens=tokens,
-                                                            limit_alphabet=alphabet, show_progress=False))
+                                                            limit_alphabet=max(alphabet, size // 8), show_progress=False))
     made = json.loads(trained.to_str())["model"]
     return Tokenizer(models.BPE(vocab=made["vocab"], merges=[tuple(m) for m in made["merges"]],
                                 byte_fallback=fallback, **options))
@@ -116,7 +116,7 @@ def word_piece(corpus, size, lowercase):
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer.train_from_iterator(corpus, trainers.WordPieceTrainer(vocab_size=size, special_tokens=specials,
-                                                                    limit_alphabet=100, show_progress=False))
+                                                                    limit_alphabet=max(100, size // 8), show_progress=False))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", tokenizer.token_to_id("[CLS]")), ("[SEP]", tokenizer.token_to_id("[SEP]"))])
@@ -425,4 +425,5 @@ def main():
     sys.exit(run[options.what](options) > 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
