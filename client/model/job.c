@@ -6,9 +6,19 @@
 #include <inttypes.h>
 #include <math.h>
 
+static struct plan_data data_of(const struct client_job *job)
+{
+    return plan_data_of(job->batch, job->seq, job->n_labels);
+}
+
 static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
 {
-    return (uint32_t *)job->data.base + (size_t)buffer * 2 * job->batch * job->seq;
+    return (uint32_t *)((char *)job->data.base + data_of(job).buffers[buffer].ids);
+}
+
+static uint32_t *buffer_labels(const struct client_job *job, unsigned buffer)
+{
+    return (uint32_t *)((char *)job->data.base + data_of(job).buffers[buffer].labels);
 }
 
 static int name_kept(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
@@ -33,7 +43,10 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     unsigned n_fds = 0;
     struct message m;
 
-    *job = (struct client_job){.link = link, .batch = request->job.goal.batch, .seq = request->job.goal.seq};
+    *job = (struct client_job){.link = link,
+                               .batch = request->job.goal.batch,
+                               .seq = request->job.goal.seq,
+                               .n_labels = model->config.n_labels};
     job->data.fd = -1;
     request->job.fresh = model->n_weights == 0;
     if (!files)
@@ -59,7 +72,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
         return rc;
     const uint64_t bytes = request->job.goal.purpose == PLAN_GENERATE
                                ? plan_generate_bytes(job->seq, model->config.vocabulary)
-                               : plan_data_bytes(job->batch, job->seq);
+                               : data_of(job).bytes;
     if (fd < 0 || m.job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m.job_opened.data_bytes, bytes);
@@ -98,7 +111,7 @@ void client_job_free(struct client_job *job)
 int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
                    uint64_t k, uint64_t run_row, struct error *err)
 {
-    uint32_t *ids = buffer_ids(job, buffer), *labels = ids + (size_t)job->batch * job->seq;
+    uint32_t *ids = buffer_ids(job, buffer), *labels = buffer_labels(job, buffer);
     const size_t at = (size_t)row * job->seq;
 
     return client_windows_read(windows, ids + at, labels + at, k, run_row, err);
@@ -106,7 +119,7 @@ int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const 
 
 uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32_t n_rows)
 {
-    const uint32_t *labels = buffer_ids(job, buffer) + (size_t)job->batch * job->seq;
+    const uint32_t *labels = buffer_labels(job, buffer);
     uint64_t n = 0;
 
     for (size_t i = 0; i < (size_t)n_rows * job->seq; i++)
@@ -133,7 +146,8 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         const uint32_t n_rows = left < job->batch ? (uint32_t)left : job->batch;
         if (job->stop && *job->stop)
             return error_set(err, -ECANCELED, "the evaluation was cut short");
-        struct message m = {.kind = MESSAGE_EVALUATE, .evaluate = {.buffer = buffer, .n_rows = n_rows}};
+        struct message m = {.kind = MESSAGE_EVALUATE,
+                            .evaluate = {.buffer = buffer, .n_rows = n_rows, .n_tokens = job->seq}};
         int rc = 0;
         for (uint32_t row = 0; !rc && row < n_rows; row++)
             rc = client_job_put(job, buffer, row, windows, first + row, 0, err);

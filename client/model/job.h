@@ -1,7 +1,7 @@
 /* client/model/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
- * The segment holds two buffers, each batch * seq ids and then batch * seq labels, u32. The client writes one while the
- * workers read the other. For generation it holds one row of ids, and the logits (vocabulary). */
+ * The segment holds two buffers (struct plan_data, proto/plan/host.h). The client writes one while the workers read the
+ * other. For generation it holds one row of ids, and the logits (vocabulary). */
 #ifndef CLIENT_MODEL_JOB_H
 #define CLIENT_MODEL_JOB_H
 
@@ -16,6 +16,7 @@
 struct client_job {
     struct client_link *link; /* borrowed */
     uint32_t batch, seq;
+    uint32_t n_labels;   /* of struct model_config */
     uint32_t microbatch; /* rows; 0 if the workers chose different ones */
     uint32_t n_workers;  /* workers that have parts */
     struct eps_choice choice;

@@ -352,6 +352,7 @@ static int open_step(struct client_steps *s, struct error *err)
         .open_step = {.step = s->opened,
                       .buffer = s->opened % 2,
                       .n_valid = n_labels,
+                      .n_tokens = o->seq,
                       .lr = client_options_lr(o, s->opened)},
     };
 

@@ -124,7 +124,7 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
                                         .c = sum ? sum : layer_element(pass, pass->gradient, first * width),
                                         .c_stride = width,
                                         .wide = sum != NULL,
-                                        .beta = chunk.first + chunk.n == pass->model->config.vocabulary ? 0 : 1};
+                                        .beta = chunk.first + chunk.n == model_outputs(&pass->model->config) ? 0 : 1};
     const struct device_matmul weights = {.transpose_a = true,
                                           .m = chunk.padded,
                                           .n = width,

@@ -40,15 +40,19 @@ static void post_failed(struct compute *c, int code, const struct error *err)
     mailbox_post(c->box, &m);
 }
 
+static struct plan_data data_of(const struct compute *c)
+{
+    return plan_data_of(c->assign.assign.goal.batch, c->assign.assign.goal.seq, c->worker.model.config.n_labels);
+}
+
 static const uint32_t *ids_of(const struct compute *c, uint32_t buffer)
 {
-    return (const uint32_t *)c->data.base +
-           2 * (size_t)buffer * c->assign.assign.goal.batch * c->assign.assign.goal.seq;
+    return (const uint32_t *)((const char *)c->data.base + data_of(c).buffers[buffer].ids);
 }
 
 static const uint32_t *labels_of(const struct compute *c, uint32_t buffer)
 {
-    return ids_of(c, buffer) + (size_t)c->assign.assign.goal.batch * c->assign.assign.goal.seq;
+    return (const uint32_t *)((const char *)c->data.base + data_of(c).buffers[buffer].labels);
 }
 
 static void open_trace(struct compute *c, int fd)
@@ -145,10 +149,12 @@ static int claim(struct compute *c, const struct model_config *config, struct er
 }
 
 /* For generation: the client's ids and the logits. */
-static uint64_t data_bytes(const struct message *m, const struct model *model)
+static uint64_t data_bytes(const struct compute *c)
 {
-    return m->assign.goal.purpose == PLAN_GENERATE ? plan_generate_bytes(m->assign.goal.seq, model->config.vocabulary)
-                                                   : plan_data_bytes(m->assign.goal.batch, m->assign.goal.seq);
+    const struct plan_goal *goal = &c->assign.assign.goal;
+
+    return goal->purpose == PLAN_GENERATE ? plan_generate_bytes(goal->seq, c->worker.model.config.vocabulary)
+                                          : data_of(c).bytes;
 }
 
 /* Always takes the descriptors. */
@@ -167,7 +173,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
         {&c->weights, mail->fds[WEIGHTS_FD], model->segment_n * number_bytes(m->assign.goal.precision), SEGMENT_READ},
         {&c->inbox, mail->fds[INBOX_FD],
          m->assign.goal.purpose == PLAN_TRAIN ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
-        {&c->data, mail->fds[DATA_FD], data_bytes(m, model), data_access},
+        {&c->data, mail->fds[DATA_FD], data_bytes(c), data_access},
         {&c->stash, mail->fds[STASH_FD], m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
     };
     int rc = 0;

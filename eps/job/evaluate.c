@@ -7,7 +7,8 @@ void evaluate_start(struct job *job, const struct message *m)
 {
     const uint32_t n_rows = m->evaluate.n_rows, n = job->n_workers;
 
-    if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job_goal(job)->batch) {
+    if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job_goal(job)->batch ||
+        m->evaluate.n_tokens < 1 || m->evaluate.n_tokens > job_goal(job)->seq) {
         peer_refuse(job->client, "an evaluation that cannot be");
         return;
     }

@@ -91,7 +91,7 @@ static uint64_t data_bytes(const struct job *job)
     const uint32_t batch = job_goal(job)->batch, seq = job_goal(job)->seq;
 
     return job_goal(job)->purpose == PLAN_GENERATE ? plan_generate_bytes(seq, job->model.config.vocabulary)
-                                                   : plan_data_bytes(batch, seq);
+                                                   : plan_data_of(batch, seq, job->model.config.n_labels).bytes;
 }
 
 static int create_segments(struct job *job, struct memory *memory)

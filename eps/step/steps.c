@@ -104,6 +104,7 @@ static void send_share(struct steps *steps, struct peer *worker, const struct re
     m.share.step = a->step;
     m.share.buffer = steps->buffer;
     m.share.n_valid = steps->n_valid;
+    m.share.n_tokens = steps->n_tokens;
     m.share.n = a->n_parts;
     progress_begin(&worker->progress, PHASE_FORWARD, a->parts[0].part, a->n_parts);
     for (uint32_t i = 0; i < a->n_parts; i++) {
@@ -365,6 +366,7 @@ static void begin_step(struct steps *steps, const struct message *m)
         owners[p] = owner_of(job, p)->id;
     steps->buffer = m->open_step.buffer;
     steps->n_valid = m->open_step.n_valid;
+    steps->n_tokens = m->open_step.n_tokens;
     steps->hyper = (struct hyper){.lr = m->open_step.lr,
                                   .beta1 = job->request.job.beta1,
                                   .beta2 = job->request.job.beta2,
@@ -394,6 +396,7 @@ static void begin_ahead(struct steps *steps, const struct message *m)
         share.share.step = m->open_step.step;
         share.share.buffer = m->open_step.buffer;
         share.share.n_valid = m->open_step.n_valid;
+        share.share.n_tokens = m->open_step.n_tokens;
         for (uint32_t p = 0; p < job_goal(job)->n_parts; p++)
             if (owner_of(job, p) == job->workers[i])
                 share.share.parts[share.share.n++].part = p;
@@ -423,8 +426,8 @@ void steps_open(struct steps *steps, const struct message *m)
     struct job *job = steps->job;
 
     if (!job_trains(job) || m->open_step.step != steps->n_opened || m->open_step.buffer > 1 ||
-        m->open_step.n_valid < 1 || m->open_step.n_valid > (uint64_t)job_goal(job)->batch * job_goal(job)->seq ||
-        !(m->open_step.lr >= 0)) {
+        m->open_step.n_tokens < 1 || m->open_step.n_tokens > job_goal(job)->seq || m->open_step.n_valid < 1 ||
+        m->open_step.n_valid > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0)) {
         peer_refuse(job->client, "a step that cannot be");
         return;
     }

@@ -36,6 +36,7 @@ struct steps {
     uint64_t told_ahead;  /* the last step announced to workers ahead; MESSAGE_NO_STEP: none */
     /* The open step: */
     uint64_t n_valid;
+    uint32_t n_tokens;
     uint32_t buffer;
     struct hyper hyper;
     struct fence fence;

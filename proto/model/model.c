@@ -132,7 +132,7 @@ static uint64_t table_rows(const struct model *m, const struct family_table *tab
 static int allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
-    const uint32_t n_chunks = count_units(c->vocabulary, rows_of_each(m, MODEL_BY_TOKEN, c->vocabulary));
+    const uint32_t n_chunks = count_units(model_outputs(c), rows_of_each(m, MODEL_BY_TOKEN, model_outputs(c)));
     const uint32_t n_layers = c->n_layers + m->n_programs - m->n_kinds;
     uint32_t n_tensors = 1, n_units = n_layers + n_chunks, n_pieces = n_chunks;
 
@@ -316,7 +316,7 @@ static void add_head(struct model *m)
     if (m->config.family->logit_cap)
         m->logit_cap = m->config.family->logit_cap(&m->config);
     if (!m->config.tied)
-        add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, m->config.vocabulary, "", m->config.family->logits);
+        add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, model_outputs(&m->config), "", m->config.family->logits);
     for (uint32_t unit = 0;
          m->config.tied && m->pieces[m->units[unit].first_piece].tensor == m->embedding.tables[0].tensor; unit++)
         visit(m, unit);

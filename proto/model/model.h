@@ -33,12 +33,20 @@ struct model_config {
     bool tied; /* the head's table is that of tokens */
     float norm_epsilon;
     float initializer_range; /* deviation of fresh weights */
+    uint32_t n_labels;       /* of a classifier, which predicts one for each row; 0: the model predicts tokens */
+    bool regression;         /* its one label is a number */
     union {                  /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;
         struct encoder_config encoder;
     };
 };
+
+/* Rows of the head's table: labels, or the vocabulary. */
+static inline uint32_t model_outputs(const struct model_config *config)
+{
+    return config->n_labels ? config->n_labels : config->vocabulary;
+}
 
 struct model_tensor {
     char name[64];     /* "transformer.h.0.attn.c_attn.weight" */

@@ -134,7 +134,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
     out->bytes[LEDGER_DATA] = s->goal.purpose == PLAN_GENERATE
                                   ? plan_generate_bytes(s->goal.seq, model->config.vocabulary)
-                                  : plan_data_bytes(s->goal.batch, s->goal.seq);
+                                  : plan_data_of(s->goal.batch, s->goal.seq, model->config.n_labels).bytes;
     out->bytes[LEDGER_OTHER] = table_bytes(model, s);
     if (s->goal.purpose == PLAN_TRAIN)
         add_training(out, model, s);
@@ -220,9 +220,21 @@ void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, ui
     }
 }
 
-uint64_t plan_data_bytes(uint32_t batch, uint32_t seq)
+struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels)
 {
-    return 4 * (uint64_t)batch * seq * sizeof(uint32_t);
+    const uint64_t field = (uint64_t)batch * seq * sizeof(uint32_t),
+                   rows = n_labels ? batch * sizeof(struct plan_row) : 0;
+    struct plan_data out = {0};
+
+    for (int i = 0; i < 2; i++) {
+        out.buffers[i].ids = out.bytes;
+        out.buffers[i].labels = out.bytes + field;
+        out.buffers[i].rows = out.bytes + 2 * field;
+        out.bytes += 2 * field + rows;
+    }
+    out.logits = out.bytes;
+    out.bytes += (uint64_t)batch * n_labels * sizeof(float);
+    return out;
 }
 
 static uint64_t rounded(uint64_t bytes)

@@ -86,9 +86,31 @@ uint64_t plan_host_accumulators(const struct model *model, const struct plan_hos
 /* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *setting);
 
-/* Bytes of a job's data segment: two buffers, each of batch * seq ids and then as many labels, u32. */
-uint64_t plan_data_bytes(uint32_t batch, uint32_t seq);
-/* The same for generation: seq ids, u32, and at plan_generate_logits the vocabulary's logits, float. */
+/* A row of a classifier's minibatch. */
+struct plan_row {
+    uint32_t n_tokens; /* its length, at least 1; the step's tokens beyond are padding */
+    uint32_t second;   /* the first token of segment 1; n_tokens: there is none */
+};
+
+/* Where everything is in a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's
+ * logits.
+ *
+ * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
+ * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a float.
+ * MESSAGE_NO_LABEL (proto/wire/message.h): no label. */
+struct plan_data {
+    struct {
+        uint64_t ids, labels; /* (batch, n_tokens) u32 */
+        uint64_t rows;        /* (batch) struct plan_row, of a classifier */
+    } buffers[2];
+    uint64_t
+        logits; /* (batch, n_labels) float, of a classifier: written by an evaluation, whose rows are the first ones */
+    uint64_t bytes;
+};
+/* n_labels: of struct model_config. */
+struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels);
+
+/* Bytes of the segment for generation: seq ids, u32, and at plan_generate_logits the vocabulary's logits, float. */
 uint64_t plan_generate_bytes(uint32_t seq, uint32_t vocabulary);
 uint64_t plan_generate_logits(uint32_t seq);
 

@@ -168,7 +168,7 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
  * any passes the layer that has it. */
 static void take_logit_bias(struct plan *plan, const struct model *model, struct layout *l)
 {
-    const uint64_t bytes = model->config.vocabulary * sizeof(float);
+    const uint64_t bytes = model_outputs(&model->config) * sizeof(float);
 
     if (!model->logit_bias)
         return;
@@ -272,7 +272,7 @@ uint64_t plan_head_contribution(const struct plan *plan, const struct model *mod
 
 uint64_t plan_logit_bias_sum(const struct plan *plan, const struct model *model, uint32_t part)
 {
-    return plan->logit_bias_sums + part * plan_align(model->config.vocabulary * sizeof(float));
+    return plan->logit_bias_sums + part * plan_align(model_outputs(&model->config) * sizeof(float));
 }
 
 int plan_largest(const uint64_t *bytes, int n, uint32_t *named)

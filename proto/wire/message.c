@@ -195,6 +195,7 @@ static void open_step(struct wire *w, struct message *m)
     wire_u64(w, &m->open_step.step);
     wire_u32_in(w, &m->open_step.buffer, 0, 1);
     wire_u64(w, &m->open_step.n_valid);
+    wire_u32_in(w, &m->open_step.n_tokens, 1, UINT32_MAX);
     wire_f64_finite(w, &m->open_step.lr);
 }
 
@@ -203,6 +204,7 @@ static void share(struct wire *w, struct message *m)
     wire_u64(w, &m->share.step);
     wire_u32_in(w, &m->share.buffer, 0, 1);
     wire_u64(w, &m->share.n_valid);
+    wire_u32_in(w, &m->share.n_tokens, 1, UINT32_MAX);
     wire_u32_in(w, &m->share.n, 0, MESSAGE_MAX_PARTS);
     for (uint32_t i = 0; !w->why && i < m->share.n; i++) {
         wire_u32_in(w, &m->share.parts[i].part, 0, MESSAGE_MAX_PARTS - 1);
@@ -251,6 +253,7 @@ static void evaluate(struct wire *w, struct message *m)
     wire_u32_in(w, &m->evaluate.buffer, 0, 1);
     wire_u32(w, &m->evaluate.first_row);
     wire_u32(w, &m->evaluate.n_rows);
+    wire_u32_in(w, &m->evaluate.n_tokens, 1, UINT32_MAX);
 }
 
 static void evaluated(struct wire *w, struct message *m)

@@ -57,7 +57,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 11,
+    MESSAGE_VERSION = 12,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -130,7 +130,7 @@ enum message_phase { PHASE_RESTING, PHASE_FORWARD, PHASE_BACKWARD, PHASE_EVALUAT
  * folds or updates it. One byte on the wire, with UNIT_AHEAD. */
 enum message_unit { UNIT_WAITING, UNIT_RELAYING, UNIT_FOLDING, UNIT_UPDATING, UNIT_AHEAD = 4 };
 
-/* Label of a position that does not count: padding. */
+/* Label of a position that does not count. */
 #define MESSAGE_NO_LABEL UINT32_MAX
 
 /* In SAVE: the next step. In status: nothing saved yet. */
@@ -188,7 +188,7 @@ struct message {
         struct {
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint64_t data_bytes;       /* of the data segment: plan_data_bytes or plan_generate_bytes */
+            uint64_t data_bytes;       /* of the data segment: plan_data_of or plan_generate_bytes */
             uint64_t resident_bytes;   /* of weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
         } job_opened;
@@ -211,15 +211,17 @@ struct message {
             uint64_t arena_bytes; /* claimed */
         } assigned;
         struct {
-            uint64_t step;    /* from 0: the version that is pulled */
-            uint32_t buffer;  /* of the data segment: 0 or 1 */
-            uint64_t n_valid; /* T: labels that count in the whole minibatch */
+            uint64_t step;     /* from 0: the version that is pulled */
+            uint32_t buffer;   /* of the data segment: 0 or 1 */
+            uint64_t n_valid;  /* T: labels that count in the whole minibatch */
+            uint32_t n_tokens; /* of each row: 1..goal.seq */
             double lr;
         } open_step;
         struct {
             uint64_t step;
             uint32_t buffer;
             uint64_t n_valid;
+            uint32_t n_tokens;
             uint32_t n; /* parts */
             struct {
                 uint32_t part, attempt;
@@ -256,6 +258,7 @@ struct message {
         struct {
             uint32_t buffer;
             uint32_t first_row, n_rows; /* of the buffer: all of them from the client, its share to a worker */
+            uint32_t n_tokens;          /* as in open_step */
         } evaluate;
         struct {
             double sum; /* as in loss */

@@ -114,7 +114,8 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
     for (unsigned i = 0; i < n_fds; i++)
         close(fds[i]);
     if (!rc)
-        rc = segment_attach(&driver->data, fd, plan_data_bytes(DRIVER_BATCH, DRIVER_SEQ), SEGMENT_READ_WRITE, err);
+        rc =
+            segment_attach(&driver->data, fd, plan_data_of(DRIVER_BATCH, DRIVER_SEQ, 0).bytes, SEGMENT_READ_WRITE, err);
     return rc;
 }
 
@@ -150,9 +151,12 @@ void driver_begin(struct driver *driver)
     const size_t n = (size_t)DRIVER_BATCH * DRIVER_SEQ;
     const uint64_t step = driver->opened++;
     uint32_t *ids = (uint32_t *)driver->data.base + step % 2 * 2 * n;
-    const struct message m = {
-        .kind = MESSAGE_OPEN_STEP,
-        .open_step = {.step = step, .buffer = step % 2, .n_valid = n, .lr = 1e-2 / (double)(1 + step)}};
+    const struct message m = {.kind = MESSAGE_OPEN_STEP,
+                              .open_step = {.step = step,
+                                            .buffer = step % 2,
+                                            .n_valid = n,
+                                            .n_tokens = DRIVER_SEQ,
+                                            .lr = 1e-2 / (double)(1 + step)}};
 
     for (size_t i = 0; i < n; i++) {
         ids[i] = processes_token(step * n + i);

@@ -192,7 +192,7 @@ TEST(requests_that_do_not_fit_end_the_session)
         {.kind = MESSAGE_GENERATE, .generate = {3, SEQ - 2}},
         {.kind = MESSAGE_GENERATE, .generate = {3, UINT32_MAX}},
         {.kind = MESSAGE_GENERATE, .generate = {UINT32_MAX, 1}},
-        {.kind = MESSAGE_EVALUATE, .evaluate = {.n_rows = 1}},
+        {.kind = MESSAGE_EVALUATE, .evaluate = {.n_rows = 1, .n_tokens = 1}},
     };
     struct message m;
     struct client c;

@@ -80,7 +80,7 @@ static struct message assign(int config, uint32_t config_bytes)
                                          .takes_turns = true}};
     const int fds[] = {segment_of(model.segment_n * sizeof(float), NULL, 0),
                        segment_of((1 + N_SLOTS) * model_slot_bytes(&model, NUMBER_FP32), NULL, 0),
-                       segment_of(plan_data_bytes(BATCH, SEQ), NULL, 0), config};
+                       segment_of(plan_data_of(BATCH, SEQ, 0).bytes, NULL, 0), config};
 
     ck_assert(mailbox_deliver(&box, &m, fds, COUNT(fds)));
     const struct message said = answer();

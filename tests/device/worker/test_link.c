@@ -343,9 +343,13 @@ TEST(whether_the_job_has_ended_is_seen_without_waiting)
 
 TEST(a_share_that_comes_early_is_kept)
 {
-    const struct message share = {
-        .kind = MESSAGE_SHARE,
-        .share = {.step = STEP + 1, .buffer = 1, .n_valid = 99, .n = 1, .parts = {{.part = 3, .attempt = 4}}}};
+    const struct message share = {.kind = MESSAGE_SHARE,
+                                  .share = {.step = STEP + 1,
+                                            .buffer = 1,
+                                            .n_valid = 99,
+                                            .n_tokens = 7,
+                                            .n = 1,
+                                            .parts = {{.part = 3, .attempt = 4}}}};
 
     fill_ordinary_slots();
     link_.takes_turns = true;

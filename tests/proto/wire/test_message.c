@@ -104,8 +104,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                    .attention = 2,
                                    .freeze = "wte.weight"}},
     [MESSAGE_ASSIGNED] = {.assigned = {.arena_bytes = (uint64_t)5 << 32}},
-    [MESSAGE_OPEN_STEP] = {.open_step = {.step = 1000, .buffer = 1, .n_valid = 16320, .lr = 1.5}},
-    [MESSAGE_SHARE] = {.share = {.step = 1000, .buffer = 1, .n_valid = 16320, .n = MESSAGE_MAX_PARTS}},
+    [MESSAGE_OPEN_STEP] = {.open_step = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .lr = 1.5}},
+    [MESSAGE_SHARE] = {.share = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n = MESSAGE_MAX_PARTS}},
     [MESSAGE_PULL] = {.pull = {.version = 1000, .unit = 17}},
     [MESSAGE_WEIGHTS] = {.weights = {.version = 1000, .unit = 17}},
     [MESSAGE_LOSS] = {.loss = {.step = 1000, .part = 63, .attempt = 2, .sum = -INFINITY, .finite = true}},
@@ -118,7 +118,7 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_ARRIVED] = {.arrived = {.step = (uint64_t)1 << 33}},
     [MESSAGE_COVERED] = {.covered = {.step = 1000, .loss = 3.25, .device_peak = 2, .host_bytes = 9, .grad_norm = 0.75}},
     [MESSAGE_DONE] = {.done = {.step = 1000, .loss = 3.25, .host_bytes = 9, .grad_norm = 0.75, .skipped = true}},
-    [MESSAGE_EVALUATE] = {.evaluate = {.buffer = 1, .first_row = 8, .n_rows = 24}},
+    [MESSAGE_EVALUATE] = {.evaluate = {.buffer = 1, .first_row = 8, .n_rows = 24, .n_tokens = 512}},
     [MESSAGE_EVALUATED] = {.evaluated = {.sum = 12345.678}},
     [MESSAGE_GENERATE] = {.generate = {.first = 511, .n = 2}},
     [MESSAGE_SAVE] = {.save = {.step = 1000}},
@@ -268,7 +268,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 11 && hash == 0x68860be8aa08eead, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 12 && hash == 0x35d3fbc959e73dd5, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -370,14 +370,17 @@ static const struct {
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
-    {MESSAGE_SHARE, 20, 65, "a count or an index out of range"},
-    {MESSAGE_SHARE, 20, 63, "longer than its kind"},
-    {MESSAGE_SHARE, 24, 64, "a count or an index out of range"},
+    {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},
+    {MESSAGE_SHARE, 24, 63, "longer than its kind"},
+    {MESSAGE_SHARE, 28, 64, "a count or an index out of range"},
     {MESSAGE_STATUS_REPLY, 0, 6, "an enumeration out of range"},
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
     {MESSAGE_JOB, 109, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
-    {MESSAGE_OPEN_STEP, 27, 0x7F, "a number that is not finite"}, /* NaN as a rate */
+    {MESSAGE_OPEN_STEP, 31, 0x7F, "a number that is not finite"},   /* NaN as a rate */
+    {MESSAGE_OPEN_STEP, 21, 0, "a count or an index out of range"}, /* rows of no tokens */
+    {MESSAGE_SHARE, 21, 0, "a count or an index out of range"},
+    {MESSAGE_EVALUATE, 13, 0, "a count or an index out of range"},
 };
 
 TEST_EACH(a_field_out_of_range_is_refused_with_its_reason, COUNT(wrong_fields))
