@@ -221,6 +221,17 @@ struct device_cross_entropy {
     float cap;              /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
 };
 
+/* Squares of a predicted number's distance from its label. Elements from 1 up to the stride are padding: of any content,
+ * and ignored. */
+struct device_squared_error {
+    size_t m, logits_stride;
+    float *logits;          /* (m, 1), read; squared_error_gradient overwrites them by their gradient */
+    const float *bias;      /* (1): added to each as it is read. NULL: none */
+    const uint32_t *labels; /* (m), the bits of floats; rows whose label is UINT32_MAX count for nothing */
+    double *losses;         /* (m), written by squared_error: 0 without a label */
+    float scale;            /* squared_error_gradient */
+};
+
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
 
@@ -320,6 +331,11 @@ struct device_ops {
      * the values' type: its row i begins where row i of the logits did, so its stride in elements is that of the logits
      * times device_wide(type). Elements from n up to the stride become 0. */
     void (*cross_entropy_gradient)(struct device *dev, const struct device_cross_entropy *op);
+
+    void (*squared_error)(struct device *dev, const struct device_squared_error *op);
+    /* Overwrites the logits by their gradient, 2 * (logit + bias - label) * scale, 0 in rows without a label; in type and
+     * place as cross_entropy_gradient. Elements from 1 up to the stride become 0. */
+    void (*squared_error_gradient)(struct device *dev, const struct device_squared_error *op);
 };
 
 extern const struct device_ops device_cpu, device_cuda; /* device_cuda is in a module: device/find.h */

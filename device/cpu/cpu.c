@@ -363,6 +363,18 @@ static void cross_entropy_gradient(struct device *dev, const struct device_cross
     dev->kernels->softmax->gradient(dev, op);
 }
 
+static void squared_error(struct device *dev, const struct device_squared_error *op)
+{
+    device_count(dev->done);
+    dev->kernels->softmax->squared_error(op);
+}
+
+static void squared_error_gradient(struct device *dev, const struct device_squared_error *op)
+{
+    device_count(dev->done);
+    dev->kernels->softmax->squared_error_gradient(op);
+}
+
 static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
 {
     (void)dev, (void)op; /* there is one algorithm, our own */
@@ -418,4 +430,6 @@ const struct device_ops device_cpu = {
     .log_sum_exp = log_sum_exp,
     .loss = loss,
     .cross_entropy_gradient = cross_entropy_gradient,
+    .squared_error = squared_error,
+    .squared_error_gradient = squared_error_gradient,
 };

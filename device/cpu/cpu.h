@@ -75,6 +75,8 @@ struct cpu_softmax_kernels {
     void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
     void (*gradient)(struct device *dev, const struct device_cross_entropy *op);
+    void (*squared_error)(const struct device_squared_error *op);
+    void (*squared_error_gradient)(const struct device_squared_error *op);
 };
 
 struct cpu_kernels {

@@ -302,6 +302,16 @@ static void cross_entropy_gradient(struct device *dev, const struct device_cross
     cuda_note(dev, cuda_cross_entropy_gradient(&dev->queue, op));
 }
 
+static void squared_error(struct device *dev, const struct device_squared_error *op)
+{
+    cuda_note(dev, cuda_squared_error(&dev->queue, op));
+}
+
+static void squared_error_gradient(struct device *dev, const struct device_squared_error *op)
+{
+    cuda_note(dev, cuda_squared_error_gradient(&dev->queue, op));
+}
+
 #define EXPORTED __attribute__((visibility("default")))
 
 EXPORTED const struct device_ops device_cuda = {
@@ -347,6 +357,8 @@ EXPORTED const struct device_ops device_cuda = {
     .log_sum_exp = log_sum_exp,
     .loss = loss,
     .cross_entropy_gradient = cross_entropy_gradient,
+    .squared_error = squared_error,
+    .squared_error_gradient = squared_error_gradient,
 };
 
 EXPORTED const struct device_module device_module = {

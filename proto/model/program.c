@@ -202,9 +202,9 @@ int program_drop(struct program *p, int x, const struct program_dropout *dropout
     return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
-void program_logit_bias(struct program *p, const char *name, uint32_t vocabulary)
+void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs)
 {
-    struct program_tensor tensor = {.rows = vocabulary, .init = MODEL_INIT_ZERO};
+    struct program_tensor tensor = {.rows = n_outputs, .init = MODEL_INIT_ZERO};
 
     assert(p->logit_bias < 0 && p->n_tensors < PROGRAM_TENSORS && strlen(name) < sizeof tensor.name);
     memcpy(tensor.name, name, strlen(name));

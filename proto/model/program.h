@@ -20,7 +20,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum model_activation { MODEL_GELU_NEW, MODEL_GELU, MODEL_RELU, MODEL_SILU }; /* GELU: tanh form; erf form */
+enum model_activation {
+    MODEL_GELU_NEW,
+    MODEL_GELU,
+    MODEL_RELU,
+    MODEL_SILU,
+    MODEL_TANH
+}; /* GELU: tanh form; erf form */
 
 enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_NORMAL };
 
@@ -178,9 +184,9 @@ int program_glu(struct program *p, int x, enum model_activation activation);
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
 int program_drop(struct program *p, int x, const struct program_dropout *dropout); /* p = 0: returns x */
 
-/* Gives the unit one more tensor, a vector of the vocabulary, which the head adds to the logits; zero in a fresh model. One
- * layer above the blocks may have it. */
-void program_logit_bias(struct program *p, const char *name, uint32_t vocabulary);
+/* Gives the unit one more tensor, a vector (n_outputs: model_outputs), which the head adds to the logits; zero in a fresh
+ * model. One layer above the blocks may have it. */
+void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs);
 
 /* True if two programs differ in nothing but options of their operations. */
 bool program_is_alike(const struct program *a, const struct program *b);

@@ -1,4 +1,4 @@
-/* Cross entropy over a vocabulary that comes in chunks. */
+/* Losses: cross entropy over a vocabulary that comes in chunks; squared error. */
 #include "tests/kit/device/operation.h"
 #include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
@@ -154,6 +154,93 @@ TEST_EACH(the_gradient_takes_the_place_of_the_logits, 3 * NUMBER_TYPES * COUNT(s
                                         .context = &test,
                                         .parts = {{"gradient", op->m * op->logits_stride, logits, near(&test, ""), NULL,
                                                    CALL_VALUES}}});
+}
+
+/* Rows of one logit, padded by `gap`: fewer and more than a CUDA device has blocks, and than a block has threads. */
+static const struct shape numbers[] = {{1, 1, 0, 0}, {6, 1, 2, 0}, {700, 1, 63, 0}, {3, 1, 900, 0}};
+
+/* Sixty-fourths, so that an error is exact. Every third row has no label; what pads a row counts for nothing. */
+static void prepare_numbers(struct call_test *test)
+{
+    const struct device_squared_error *op = &test->host.squared_error;
+    uint32_t *labels = (void *)(uintptr_t)op->labels;
+
+    for (size_t i = 0; i < op->m; i++) {
+        const float label = (float)(i * 37 % 129) / 64 - 1;
+        float *row = op->logits + i * op->logits_stride;
+        row[0] = roundf(row[0] * 64) / 64;
+        for (size_t j = 1; j < op->logits_stride; j++)
+            row[j] = NAN;
+        memcpy(&labels[i], &label, sizeof label);
+        labels[i] = i % 3 == 2 ? UINT32_MAX : labels[i];
+    }
+    if (op->bias)
+        *(float *)(uintptr_t)op->bias = roundf(*op->bias * 64) / 64;
+}
+
+/* A square in double; two products in fp32. */
+static double near_square(const struct call_test *test, const char *output)
+{
+    (void)output;
+    return test->call.kind == CALL_squared_error ? 0x1p-52 : 2 * 0x1p-24;
+}
+
+static struct call_test square_of(enum call_kind kind, const struct shape *s, int type, bool biased)
+{
+    return (struct call_test){.type = (enum number_type)type,
+                              .call = {.kind = kind,
+                                       .squared_error = {.m = s->m,
+                                                         .logits_stride = 1 + s->gap,
+                                                         .bias = biased ? given : NULL,
+                                                         .scale = 1 / 3.0f}},
+                              .near = near_square,
+                              .prepare = prepare_numbers};
+}
+
+TEST_EACH(an_error_is_squared, 2 * COUNT(numbers))
+{
+    struct call_test test = square_of(CALL_squared_error, &numbers[_i / 2], NUMBER_FP32, _i % 2);
+
+    call_check(&test);
+}
+
+/* As run_gradient. */
+static void run_square_gradient(struct mirror *at, void *const out[], const void *context)
+{
+    const struct call_test *test = context;
+    struct device_squared_error op = test->host.squared_error;
+    const size_t row = op.logits_stride * sizeof(float), bytes = op.logits_stride * number_bytes(test->type);
+    char *taken = mirror_host_array(op.m, row);
+    float *logits = mirror_scratch(at, op.m * row);
+
+    mirror_put(at, logits, op.logits, op.m * row);
+    op.logits = logits, op.labels = mirror_of(at, op.labels);
+    op.bias = op.bias ? mirror_of(at, op.bias) : NULL;
+    at->ops->squared_error_gradient(at->dev, &op);
+    mirror_take(at, taken, logits, op.m * row);
+    for (size_t i = 0; i < op.m; i++)
+        mirror_put(at, (char *)out[0] + i * bytes, taken + i * row, bytes);
+}
+
+TEST_EACH(an_errors_gradient_takes_the_place_of_the_logits, 2 * NUMBER_TYPES * COUNT(numbers))
+{
+    const struct shape *s = &numbers[_i / 2 / NUMBER_TYPES];
+    struct call_test test = square_of(CALL_squared_error_gradient, s, _i / 2 % NUMBER_TYPES, _i % 2);
+    struct call exact;
+
+    test.onto[0].written = "gradient", test.onto[0].read = "logits";
+    call_make(&test);
+    const struct device_squared_error *op = &test.host.squared_error;
+    exact = test.host;
+    double *logits = operation_widen(NUMBER_FP32, op->logits, op->m * op->logits_stride);
+    exact.squared_error.logits = (void *)logits;
+    exact.squared_error.bias = op->bias ? (void *)operation_widen(NUMBER_FP32, op->bias, 1) : NULL;
+    reference_run(&exact);
+    operation_check(&(struct operation){.type = test.type,
+                                        .run = run_square_gradient,
+                                        .context = &test,
+                                        .parts = {{"gradient", op->m * op->logits_stride, logits,
+                                                   near_square(&test, ""), NULL, CALL_VALUES}}});
 }
 
 /* So an evaluation in one plan gives the bits of another. */

@@ -47,7 +47,7 @@ VECTOR_INLINE void run(enum model_activation activation, const struct device_glu
 
 VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, bool is_backward)
 {
-    assert(op->activation <= MODEL_SILU);
+    assert(op->activation <= MODEL_TANH);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
     for (size_t i = 0; i < op->m; i++)
         switch (op->activation) {
@@ -62,6 +62,9 @@ VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, boo
             break;
         case MODEL_SILU:
             run(MODEL_SILU, op, i, is_backward);
+            break;
+        case MODEL_TANH:
+            run(MODEL_TANH, op, i, is_backward);
             break;
         }
 }

@@ -153,6 +153,13 @@ VECTOR_INLINE vec math_relu_gradient(vec x)
     return vec_select(x > 0, vec_all(1), (vec){0});
 }
 
+VECTOR_INLINE vec math_tanh_gradient(vec x)
+{
+    vec t = math_tanh(x);
+
+    return 1 - t * t;
+}
+
 /* The activation is a constant wherever these are inlined. */
 VECTOR_INLINE vec math_activation(enum model_activation activation, vec x)
 {
@@ -165,6 +172,8 @@ VECTOR_INLINE vec math_activation(enum model_activation activation, vec x)
         return math_relu(x);
     case MODEL_SILU:
         return math_silu(x);
+    case MODEL_TANH:
+        return math_tanh(x);
     }
     return x;
 }
@@ -180,6 +189,8 @@ VECTOR_INLINE vec math_activation_gradient(enum model_activation activation, vec
         return math_relu_gradient(x);
     case MODEL_SILU:
         return math_silu_gradient(x);
+    case MODEL_TANH:
+        return math_tanh_gradient(x);
     }
     return x;
 }

@@ -213,7 +213,7 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
         finish_rows(op, tile, sums, stride, DEVICE_BIAS, MODEL_RELU);
         return;
     }
-    assert(op->activation <= MODEL_SILU);
+    assert(op->activation <= MODEL_TANH);
     switch (op->activation) {
     case MODEL_GELU_NEW:
         finish_activation(op, tile, sums, stride, MODEL_GELU_NEW);
@@ -226,6 +226,9 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
         break;
     case MODEL_SILU:
         finish_activation(op, tile, sums, stride, MODEL_SILU);
+        break;
+    case MODEL_TANH:
+        finish_activation(op, tile, sums, stride, MODEL_TANH);
         break;
     }
 }
@@ -256,6 +259,9 @@ VECTOR_INLINE void activate_any(enum model_activation activation, bool slope, va
     case MODEL_SILU:
         activate_piece(MODEL_SILU, slope, y, x, n);
         break;
+    case MODEL_TANH:
+        activate_piece(MODEL_TANH, slope, y, x, n);
+        break;
     }
 }
 
@@ -266,7 +272,7 @@ static void activate_values(struct device *dev, void *to, const void *from, size
     value *y = to;
     const value *x = from;
 
-    assert(activation <= MODEL_SILU);
+    assert(activation <= MODEL_TANH);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t i = 0; i < n; i += PIECE)
         activate_any(activation, false, y + i, x + i, cpu_smaller(PIECE, n - i));
@@ -278,7 +284,7 @@ static void activate_backward(struct device *dev, void *gradient, const void *fr
     value *dx = gradient;
     const value *x = from;
 
-    assert(activation <= MODEL_SILU);
+    assert(activation <= MODEL_TANH);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t i = 0; i < n; i += PIECE)
         activate_any(activation, true, dx + i, x + i, cpu_smaller(PIECE, n - i));

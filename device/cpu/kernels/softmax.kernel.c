@@ -1,4 +1,5 @@
-/* device/cpu/kernels/softmax.kernel.c - softmax and cross entropy over a vocabulary that comes in chunks. */
+/* device/cpu/kernels/softmax.kernel.c - losses: softmax and cross entropy over a vocabulary that comes in chunks; squared
+ * error. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/kernels/math.h"
 #include "device/cpu/kernels/value.h"
@@ -125,9 +126,41 @@ static void gradient(struct device *dev, const struct device_cross_entropy *op)
     }
 }
 
+/* 0 without a label. */
+static inline float error_of(const struct device_squared_error *op, size_t i)
+{
+    const float logit = op->logits[i * op->logits_stride] + (op->bias ? *op->bias : 0);
+    float label;
+
+    memcpy(&label, &op->labels[i], sizeof label);
+    return op->labels[i] == UINT32_MAX ? 0 : logit - label;
+}
+
+/* One number a row is not worth a team. */
+static void squared_error(const struct device_squared_error *op)
+{
+    for (size_t i = 0; i < op->m; i++) {
+        const double error = (double)error_of(op, i);
+        op->losses[i] = error * error;
+    }
+}
+
+static void squared_error_gradient(const struct device_squared_error *op)
+{
+    for (size_t i = 0; i < op->m; i++) {
+        const float gradient = 2 * error_of(op, i) * op->scale;
+        value *to = (value *)op->logits + i * op->logits_stride * (sizeof(float) / sizeof(value));
+
+        memset(to, 0, op->logits_stride * sizeof *to);
+        value_store_n(to, vec_all(gradient), 1);
+    }
+}
+
 const struct cpu_softmax_kernels KERNEL_NAME(cpu_softmax) = {
     .soft_cap = soft_cap,
     .log_sum_exp = log_sum_exp,
     .loss = loss,
     .gradient = gradient,
+    .squared_error = squared_error,
+    .squared_error_gradient = squared_error_gradient,
 };

@@ -125,6 +125,8 @@ template <enum model_activation A> static __device__ inline float activation(flo
         return x * normal(x, &density);
     if (A == MODEL_SILU)
         return __fdividef(x, 1 + silu_exponential(x));
+    if (A == MODEL_TANH)
+        return tanhf(x);
     return x < 0 ? 0 : x; /* a NaN stays */
 }
 
@@ -143,6 +145,10 @@ template <enum model_activation A> static __device__ inline float activation_gra
     if (A == MODEL_SILU) {
         const float e = silu_exponential(x), s = __fdividef(1, 1 + e);
         return s + x * s * (e * s);
+    }
+    if (A == MODEL_TANH) {
+        const float t = tanhf(x);
+        return 1 - t * t;
     }
     return x > 0 ? 1 : 0;
 }
@@ -222,6 +228,8 @@ static cudaError_t activate(const struct cuda_queue *q, T *c, const T *pre, size
         return run_activation<T, activated<MODEL_RELU>::rows>(q, c, pre, stride, m, n);
     case MODEL_SILU:
         return run_activation<T, activated<MODEL_SILU>::rows>(q, c, pre, stride, m, n);
+    case MODEL_TANH:
+        return run_activation<T, activated<MODEL_TANH>::rows>(q, c, pre, stride, m, n);
     }
     return cudaErrorInvalidValue;
 }
@@ -239,6 +247,8 @@ static cudaError_t multiply_gradient(const struct cuda_queue *q, T *c, const T *
         return run_activation<T, activated<MODEL_RELU>::gradient_rows>(q, c, pre, stride, m, n);
     case MODEL_SILU:
         return run_activation<T, activated<MODEL_SILU>::gradient_rows>(q, c, pre, stride, m, n);
+    case MODEL_TANH:
+        return run_activation<T, activated<MODEL_TANH>::gradient_rows>(q, c, pre, stride, m, n);
     }
     return cudaErrorInvalidValue;
 }
@@ -420,6 +430,8 @@ static cudaError_t glu_either(const struct cuda_queue *q, const struct device_gl
         return glu_of<T, MODEL_RELU>(q, op, is_backward);
     case MODEL_SILU:
         return glu_of<T, MODEL_SILU>(q, op, is_backward);
+    case MODEL_TANH:
+        return glu_of<T, MODEL_TANH>(q, op, is_backward);
     }
     return cudaErrorInvalidValue;
 }

@@ -68,6 +68,8 @@ cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct devi
 cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op);
 cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *running, const uint32_t *labels, size_t m);
 cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op);
+cudaError_t cuda_squared_error(const struct cuda_queue *q, const struct device_squared_error *op);
+cudaError_t cuda_squared_error_gradient(const struct cuda_queue *q, const struct device_squared_error *op);
 
 /* attention.cu, attention_backward.cu, attention_cached.cu */
 cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op);

@@ -1,4 +1,4 @@
-/* device/cuda/kernels/softmax.cu - softmax and cross entropy over a vocabulary that comes in chunks.
+/* device/cuda/kernels/softmax.cu - losses: softmax and cross entropy over a vocabulary that comes in chunks; squared error.
  *
  * A block processes a row at a time. The sum reads four bytes per element; the gradient reads four and writes two or
  * four. Rows that the plan pads are read in whole packs, others element by element. */
@@ -226,4 +226,55 @@ cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct
     if (op->m == 0 || op->n == 0)
         return cudaSuccess;
     return q->type == NUMBER_BF16 ? gradient<bf16>(q, op) : gradient<float>(q, op);
+}
+
+/* 0 without a label. */
+static __device__ inline float error_of(const struct device_squared_error &op, size_t i)
+{
+    const float logit = op.logits[i * op.logits_stride] + (op.bias ? *op.bias : 0);
+    float label;
+
+    memcpy(&label, &op.labels[i], sizeof label);
+    return op.labels[i] == UINT32_MAX ? 0 : logit - label;
+}
+
+static __global__ void squares(struct device_squared_error op)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < op.m) {
+        const double error = error_of(op, i);
+        op.losses[i] = error * error;
+    }
+}
+
+cudaError_t cuda_squared_error(const struct cuda_queue *q, const struct device_squared_error *op)
+{
+    if (op->m == 0)
+        return cudaSuccess;
+    return launch(squares, dim3((unsigned)pieces(op->m, ROW_THREADS)), ROW_THREADS, 0, q->stream, *op);
+}
+
+/* A block processes a row at a time. In bf16 the first two elements lie on the logit, so all threads read it first. */
+template <typename T> static __global__ void square_gradients(struct device_squared_error op)
+{
+    for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
+        const float gradient = 2 * error_of(op, i) * op.scale;
+        T *to = (T *)(op.logits + i * op.logits_stride);
+
+        __syncthreads();
+        for (size_t j = threadIdx.x; j < op.logits_stride; j += blockDim.x)
+            set(&to[j], j == 0 ? gradient : 0);
+    }
+}
+
+cudaError_t cuda_squared_error_gradient(const struct cuda_queue *q, const struct device_squared_error *op)
+{
+    if (op->m == 0)
+        return cudaSuccess;
+    const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
+    const unsigned threads = whole_warps(smaller(op->logits_stride, SOFTMAX_THREADS));
+
+    return q->type == NUMBER_BF16 ? launch(square_gradients<bf16>, grid, threads, 0, q->stream, *op)
+                                  : launch(square_gradients<float>, grid, threads, 0, q->stream, *op);
 }

@@ -171,6 +171,18 @@ static void add_cross_entropy(struct call_arrays *to, struct device_cross_entrop
             ->touched = op->m * op->n;
 }
 
+static void add_squared_error(struct call_arrays *to, struct device_squared_error *op, bool gradient, size_t wide)
+{
+    add(to, "labels", &op->labels, CALL_WORDS, CALL_READ, op->m);
+    add(to, "logits", &op->logits, CALL_FP32, CALL_READ, op->m * op->logits_stride)->touched = op->m;
+    add(to, "bias", &op->bias, CALL_FP32, CALL_READ | CALL_OPTIONAL, 1);
+    if (gradient)
+        add_rows(to, "gradient", &op->logits, CALL_VALUES, CALL_WRITTEN, op->m, op->logits_stride,
+                 op->logits_stride * wide);
+    else
+        add(to, "losses", &op->losses, CALL_FP64, CALL_WRITTEN, op->m);
+}
+
 void call_arrays(struct call_arrays *out, struct call *call, const struct plan_backend *plan, enum number_type type,
                  unsigned n_threads)
 {
@@ -226,6 +238,10 @@ void call_arrays(struct call_arrays *out, struct call *call, const struct plan_b
     case CALL_log_sum_exp:
     case CALL_cross_entropy_gradient:
         add_cross_entropy(out, &call->log_sum_exp, call->kind == CALL_cross_entropy_gradient, device_wide(type));
+        break;
+    case CALL_squared_error:
+    case CALL_squared_error_gradient:
+        add_squared_error(out, &call->squared_error, call->kind == CALL_squared_error_gradient, device_wide(type));
         break;
     case CALL_zero:
         add(out, "x", &plain->to, CALL_BYTES, CALL_WRITTEN, plain->n);

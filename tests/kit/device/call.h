@@ -25,7 +25,9 @@
     X(position, device_position)                                                                                       \
     X(position_backward, device_position)                                                                              \
     X(log_sum_exp, device_cross_entropy)                                                                               \
-    X(cross_entropy_gradient, device_cross_entropy)
+    X(cross_entropy_gradient, device_cross_entropy)                                                                    \
+    X(squared_error, device_squared_error)                                                                             \
+    X(squared_error_gradient, device_squared_error)
 
 #define CALL_KIND(name, type)   CALL_##name,
 #define CALL_MEMBER(name, type) struct type name;

@@ -17,6 +17,8 @@ double reference_activation(enum model_activation activation, double x)
         return x > 0 ? x : 0;
     case MODEL_SILU:
         return x / (1 + exp(-x));
+    case MODEL_TANH:
+        return tanh(x);
     }
     abort();
 }
@@ -33,6 +35,8 @@ double reference_activation_gradient(enum model_activation activation, double x)
         return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
     case MODEL_RELU:
         return x > 0;
+    case MODEL_TANH:
+        return 1 - tanh(x) * tanh(x);
     case MODEL_SILU:
         return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
     }
@@ -377,6 +381,23 @@ static void cross_entropy_gradient(const struct device_cross_entropy *op)
     }
 }
 
+/* The gradient in the logits' place, and zeros behind it. */
+static void squared_error(const struct device_squared_error *op, bool gradient)
+{
+    const double *bias = (const void *)op->bias;
+
+    for (size_t i = 0; i < op->m; i++) {
+        double *logits = (double *)(void *)op->logits + i * op->logits_stride;
+        float label;
+        memcpy(&label, &op->labels[i], sizeof label);
+        const double error = op->labels[i] == UINT32_MAX ? 0 : *logits + (bias ? *bias : 0) - (double)label;
+        if (!gradient)
+            op->losses[i] = error * error;
+        for (size_t j = 0; gradient && j < op->logits_stride; j++)
+            logits[j] = j == 0 ? 2 * error * (double)op->scale : 0;
+    }
+}
+
 void reference_run(const struct call *call)
 {
     const struct call_plain *p = &call->plain;
@@ -411,6 +432,9 @@ void reference_run(const struct call *call)
         return log_sum_exp(&call->log_sum_exp);
     case CALL_cross_entropy_gradient:
         return cross_entropy_gradient(&call->cross_entropy_gradient);
+    case CALL_squared_error:
+    case CALL_squared_error_gradient:
+        return squared_error(&call->squared_error, call->kind == CALL_squared_error_gradient);
     case CALL_loss:
         return loss(p);
     case CALL_activate:
