@@ -91,8 +91,8 @@ static void each_row(const struct layer_pass *pass, const struct table *table, b
     }
 }
 
-/* The table's first row for every token. A table is short: one unit has all of it. */
-static void each_token(const struct layer_pass *pass, bool is_backward)
+/* The table's row for each token: its segment's, or the first. A table is short: one unit has all of it. */
+static void each_token(const struct layer_pass *pass, const struct table *table, bool is_backward)
 {
     const struct device_position op = {.n_rows = layer_tokens(pass),
                                        .n_tokens = 1,
@@ -102,7 +102,16 @@ static void each_token(const struct layer_pass *pass, bool is_backward)
                                        .y_gradient = pass->gradient,
                                        .table_gradient = pass->contribution};
 
-    if (is_backward)
+    struct device_embed by_segment = embed_of(pass, table);
+
+    by_segment.ids = pass->segments;
+    by_segment.accumulate = true;
+    by_segment.scale = 0;
+    if (pass->segments && is_backward)
+        pass->ops->embed_backward(pass->dev, &by_segment);
+    else if (pass->segments)
+        pass->ops->embed(pass->dev, &by_segment);
+    else if (is_backward)
         pass->ops->position_backward(pass->dev, &op);
     else
         pass->ops->position(pass->dev, &op);
@@ -121,7 +130,7 @@ static void forward(const struct layer_pass *pass)
         each_row(pass, &table, false);
         break;
     case MODEL_BY_SEGMENT:
-        each_token(pass, false);
+        each_token(pass, &table, false);
         break;
     }
     if (pass->top)
@@ -147,7 +156,7 @@ static void backward(const struct layer_pass *pass)
         each_row(pass, &table, true);
         break;
     case MODEL_BY_SEGMENT:
-        each_token(pass, true);
+        each_token(pass, &table, true);
         break;
     }
 }

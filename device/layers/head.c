@@ -9,6 +9,9 @@
  *
  * The bias is another layer's tensor (device/layers/program.c). The operations on logits add it as they read them.
  *
+ * A classifier's labels are in place of the vocabulary, and only the first token of a row has one. A regression's loss is
+ * the square of the error.
+ *
  * Chunks that the plan pads end with rows of zeros. Their logits are not read, and have gradient 0. */
 #include "device/layers/layers.h"
 
@@ -88,11 +91,62 @@ static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pas
                                          .cap = pass->model->logit_cap};
 }
 
+static struct device_squared_error squared_error_of(const struct layer_pass *pass, struct chunk chunk, float *logits,
+                                                    size_t first, size_t m)
+{
+    return (struct device_squared_error){.m = m,
+                                         .logits_stride = chunk.padded,
+                                         .logits = logits,
+                                         .bias = pass->logit_bias,
+                                         .labels = pass->labels + first,
+                                         .losses = pass->losses + first,
+                                         .scale = pass->loss_scale};
+}
+
 static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
 {
     const struct device_cross_entropy op = cross_entropy_of(pass, chunk, logits, first, m);
 
     pass->ops->log_sum_exp(pass->dev, &op);
+}
+
+/* Rows' logits, with their bias, of the first tokens among tokens first .. first+m-1. */
+static void copy_row_logits(const struct layer_pass *pass, struct chunk chunk, const float *logits, size_t first,
+                            size_t m)
+{
+    const size_t n_tokens = pass->n_tokens, bytes = chunk.n * sizeof(float);
+
+    for (size_t row = (first + n_tokens - 1) / n_tokens; row * n_tokens < first + m; row++) {
+        float *to = pass->row_logits + row * pass->model->config.n_labels + chunk.first;
+        pass->ops->zero(pass->dev, to, bytes);
+        pass->ops->add(pass->dev, to, logits + (row * n_tokens - first) * chunk.padded, chunk.n);
+        pass->ops->add(pass->dev, to, pass->logit_bias + chunk.first, chunk.n);
+    }
+}
+
+/* What forward takes from the logits of tokens first .. first+m-1. */
+static void read_logits(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+{
+    const struct device_squared_error op = squared_error_of(pass, chunk, logits, first, m);
+
+    if (pass->row_logits)
+        copy_row_logits(pass, chunk, logits, first, m);
+    if (pass->model->config.regression)
+        pass->ops->squared_error(pass->dev, &op);
+    else
+        add_log_sum_exp(pass, chunk, logits, first, m);
+}
+
+/* Logits become their gradient. */
+static void differentiate(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+{
+    const struct device_cross_entropy softmax = cross_entropy_of(pass, chunk, logits, first, m);
+    const struct device_squared_error square = squared_error_of(pass, chunk, logits, first, m);
+
+    if (pass->model->config.regression)
+        pass->ops->squared_error_gradient(pass->dev, &square);
+    else
+        pass->ops->cross_entropy_gradient(pass->dev, &softmax);
 }
 
 /* The bias's gradient += column sums of g (m, n), or =. */
@@ -139,9 +193,7 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
                                           .over_rows = true,
                                           .beta = pass->fresh && first == 0 ? 0 : 1};
 
-    const struct device_cross_entropy softmax = cross_entropy_of(pass, chunk, g, first, m);
-
-    pass->ops->cross_entropy_gradient(pass->dev, &softmax);
+    differentiate(pass, chunk, g, first, m);
     if (!pass->lowest)
         pass->ops->matmul(pass->dev, &input);
     if (chunk.contribution)
@@ -159,7 +211,7 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
     for (uint32_t i = 0; i < pass->layer->n_visits; i++) {
         const struct chunk chunk = chunk_at(pass, i);
         multiply(pass, chunk, first, m, logits);
-        add_log_sum_exp(pass, chunk, logits, first, m);
+        read_logits(pass, chunk, logits, first, m);
         logits += m * chunk.padded;
     }
     float *const sum = pass->plan->head_sums ? logits : NULL; /* after all logits */
@@ -188,10 +240,10 @@ static void forward(const struct layer_pass *pass)
             tile_in_one_pass(pass, first, m);
         } else {
             multiply(pass, chunk, first, m, pass->workspace);
-            add_log_sum_exp(pass, chunk, pass->workspace, first, m);
+            read_logits(pass, chunk, pass->workspace, first, m);
         }
     }
-    if (pass->top)
+    if (pass->top && !pass->model->config.regression)
         pass->ops->loss(pass->dev, pass->losses, pass->running, pass->labels, tokens);
 }
 

@@ -45,7 +45,9 @@ struct layer_pass {
      * the sum to `gradient`, which lies at its beginning or in the input's place; else NULL. */
     float *gradient_sum;
     const uint32_t *ids, *labels; /* (tokens), on the device */
-    float *running;               /* (tokens, 3) */
+    /* In a classifier, on the device; else NULL: the length of each row, (n_rows); the segment of each token, (tokens). */
+    const uint32_t *lengths, *segments;
+    float *running; /* (tokens, 3) */
     /* (vocabulary), if the logits have a bias, else NULL: written forward by the layer whose unit has it, read by the head. */
     float *logit_bias;
     /* (vocabulary): the sum of its gradient over the microbatches of this part, written by the head, which begins anew if
@@ -69,6 +71,8 @@ struct layer_pass {
     uint32_t n_positions; /* capacity of the cache */
     void *cache;          /* of this block; NULL otherwise */
     float *logits;        /* (vocabulary): what the head writes instead of losses, for n_tokens 1; NULL otherwise */
+    /* (n_rows, labels): of a classifier's first tokens, which an evaluation's head writes beside losses. NULL otherwise. */
+    float *row_logits;
     const struct plan_setting *setting;
     const struct plan *plan; /* setting is its setting */
 };

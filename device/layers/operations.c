@@ -219,6 +219,7 @@ struct device_attention operation_attention(const struct operation_run *r, const
         .n_kv_heads = how->n_kv_heads,
         .full = how->full,
         .window = how->window,
+        .lengths = pass->lengths,
         .width = columns(r, op->outputs[0]),
         .scale = how->scale_by_layer ? how->scale / (float)(pass->layer->index + 1) : how->scale,
         .qkv = at(r, step->inputs[0]),
@@ -457,6 +458,26 @@ static void run_glu_backward(const struct operation_run *r, const struct program
     r->pass->ops->glu_backward(r->pass->dev, &glu);
 }
 
+/* The gradient of an activation that no linear map's step computes: in place, so the gradient it begins with may have to be
+ * copied. */
+static void run_activation_backward(const struct operation_run *r, const struct program_operation *op,
+                                    const struct schedule_step *step)
+{
+    const struct layer_pass *pass = r->pass;
+    const size_t n = columns(r, op->inputs[0]);
+    const struct device_dropout_add copy = {.n_rows = pass->n_rows,
+                                            .n_tokens = pass->n_tokens,
+                                            .n = n,
+                                            .h = at(r, step->y_gradient),
+                                            .y = at(r, step->x_gradient)};
+
+    assert(!step->accumulate);
+    if (step->y_gradient != step->x_gradient)
+        pass->ops->dropout_add(pass->dev, &copy);
+    pass->ops->activate_backward(pass->dev, at(r, step->x_gradient), at(r, step->inputs[0]), layer_tokens(pass) * n,
+                                 op->activation);
+}
+
 static void run_backward(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
@@ -486,10 +507,8 @@ static void run_backward(const struct operation_run *r, const struct schedule_st
         assert(!step->accumulate);
         add(r, op, at(r, step->x_gradient), NULL, at(r, step->y_gradient));
         return;
-    case PROGRAM_ACTIVATION: /* not read by a linear map, whose step would apply the slope */
-        assert(step->y_gradient == step->x_gradient && !step->accumulate);
-        r->pass->ops->activate_backward(r->pass->dev, at(r, step->x_gradient), at(r, step->inputs[0]),
-                                        layer_tokens(r->pass) * columns(r, op->inputs[0]), op->activation);
+    case PROGRAM_ACTIVATION:
+        run_activation_backward(r, op, step);
         return;
     case PROGRAM_KINDS:
         break;

@@ -94,7 +94,7 @@ static struct device_tiles *tiles_of(struct device_pass *pass)
 /* Mark of this microbatch's last write. */
 static uint64_t *stashed_of(const struct device_pass *pass, size_t token)
 {
-    return &pass->worker->stashed[token / pass->worker->plan.setting.goal.seq];
+    return &pass->worker->stashed[token / pass->n_tokens];
 }
 
 /* A layer with several visits adds to the output of the visit before. The input, which is never written to, need not

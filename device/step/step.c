@@ -5,6 +5,7 @@
 #include "device/step/pass.h"
 #include "proto/plan/units.h"
 
+#include <assert.h>
 #include <errno.h>
 
 static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
@@ -46,35 +47,41 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const size_t token = device_pass_token(pass, run, row);
     const struct plan_kept *kept = kept_of(plan, layer);
+    const size_t first = token / pass->n_tokens; /* row */
+    const uint32_t n_labels = model->config.n_labels;
 
-    return (struct layer_pass){.ops = w->ops,
-                               .dev = w->dev,
-                               .model = model,
-                               .layer = layer,
-                               .unit = &model->units[model->visits[visit]],
-                               .bottom = visit == layer->first_visit,
-                               .top = visit == layer->first_visit + layer->n_visits - 1,
-                               .lowest = model->visit_layers[visit] == model->lowest_trained,
-                               .ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token,
-                               .labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token,
-                               .running = (float *)device_pass_address(pass, plan->running) + token * 3,
-                               .losses = (double *)device_pass_address(pass, plan->losses) + token,
-                               .logit_bias = model->logit_bias ? device_pass_address(pass, plan->logit_bias) : NULL,
-                               .logit_bias_sum = pass->train && model->logit_bias && !model->logit_bias->frozen
-                                                     ? device_pass_address(pass, plan_logit_bias_sum(plan, model, run))
-                                                     : NULL,
-                               .workspace = device_pass_address(pass, plan->workspace),
-                               .kept = kept_at(pass, layer, run, row),
-                               .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
-                               .n_rows = microbatch_at(pass, row),
-                               .n_tokens = plan->setting.goal.seq,
-                               .first_row = device_pass_first_row(pass, run) + row,
-                               .seed = w->seed,
-                               .step = pass->step,
-                               .loss_scale = pass->loss_scale,
-                               .dropout = pass->train,
-                               .setting = &plan->setting,
-                               .plan = plan};
+    return (struct layer_pass){
+        .ops = w->ops,
+        .dev = w->dev,
+        .model = model,
+        .layer = layer,
+        .unit = &model->units[model->visits[visit]],
+        .bottom = visit == layer->first_visit,
+        .top = visit == layer->first_visit + layer->n_visits - 1,
+        .lowest = model->visit_layers[visit] == model->lowest_trained,
+        .ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token,
+        .labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token,
+        .lengths = n_labels ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first : NULL,
+        .segments = n_labels ? (const uint32_t *)device_pass_address(pass, plan->segments) + token : NULL,
+        .row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL,
+        .running = (float *)device_pass_address(pass, plan->running) + token * 3,
+        .losses = (double *)device_pass_address(pass, plan->losses) + token,
+        .logit_bias = model->logit_bias ? device_pass_address(pass, plan->logit_bias) : NULL,
+        .logit_bias_sum = pass->train && model->logit_bias && !model->logit_bias->frozen
+                              ? device_pass_address(pass, plan_logit_bias_sum(plan, model, run))
+                              : NULL,
+        .workspace = device_pass_address(pass, plan->workspace),
+        .kept = kept_at(pass, layer, run, row),
+        .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
+        .n_rows = microbatch_at(pass, row),
+        .n_tokens = pass->n_tokens,
+        .first_row = device_pass_first_row(pass, run) + row,
+        .seed = w->seed,
+        .step = pass->step,
+        .loss_scale = pass->loss_scale,
+        .dropout = pass->train,
+        .setting = &plan->setting,
+        .plan = plan};
 }
 
 /* The place of a contribution's sum, available to what is queued next; NULL if the visit's unit is frozen. */
@@ -228,6 +235,16 @@ static int settle(const struct device_pass *pass, int rc)
     return rc != -EIO && w->ops->sync(w->dev) != 0 ? w->ops->fault(w->dev, pass->err) : rc;
 }
 
+static int check_rows(const struct device_worker *w, const struct device_rows *rows, struct error *err)
+{
+    const uint32_t seq = w->plan.setting.goal.seq;
+
+    if (rows->n_tokens < 1 || rows->n_tokens > seq)
+        return error_set(err, -EINVAL, "rows of %u tokens: the plan has rows of 1 to %u", rows->n_tokens, seq);
+    assert(rows->rows || !w->model.config.n_labels);
+    return 0;
+}
+
 static int check_share(const struct device_worker *w, const struct device_share *share, struct error *err)
 {
     const struct plan_setting *s = &w->plan.setting;
@@ -238,7 +255,7 @@ static int check_share(const struct device_worker *w, const struct device_share 
         if (share->parts[i] >= s->goal.batch / s->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
             return error_set(err, -EINVAL, "part %u has no place in a share of %u rows", share->parts[i],
                              s->goal.batch);
-    return 0;
+    return check_rows(w, &share->rows, err);
 }
 
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
@@ -255,6 +272,7 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
                                .parts = share->parts,
                                .n_runs = share->n_parts,
                                .run_rows = worker->plan.setting.part_rows,
+                               .n_tokens = share->rows.n_tokens,
                                .step = share->step,
                                .loss_scale = share->n_valid ? (float)(1.0 / (double)share->n_valid) : 0,
                                .train = true};
@@ -262,7 +280,7 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
     pass.weights.version = share->step;
     pass.weights.backward = true;
 
-    rc = device_pass_load_rows(&pass, share->ids, share->labels);
+    rc = device_pass_load_rows(&pass, &share->rows);
     if (rc == 0)
         rc = forward(&pass);
     if (rc == 0 && !device_pass_overlaps(&pass))
@@ -270,6 +288,17 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
     if (rc == 0)
         rc = backward(&pass);
     return settle(&pass, rc);
+}
+
+/* Into the minibatch's logits. They have arrived once the pass has settled. */
+static void download_logits(const struct device_pass *pass, float *logits)
+{
+    const struct device_worker *w = pass->worker;
+    const size_t n = w->model.config.n_labels;
+
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, pass->forward);
+    w->ops->download(w->dev, logits + pass->first_row * n, device_pass_address(pass, w->plan.logits),
+                     pass->run_rows * n * sizeof *logits);
 }
 
 int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,
@@ -284,6 +313,8 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
     if ((uint64_t)evaluation->first_row + evaluation->n_rows > batch)
         return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,
                          evaluation->first_row + evaluation->n_rows, batch);
+    assert(!evaluation->logits || worker->model.config.n_labels);
+    rc = check_rows(worker, &evaluation->rows, err);
     for (uint32_t done = 0; rc == 0 && done < evaluation->n_rows; done += most) {
         struct device_pass pass = {.worker = worker,
                                    .link = link,
@@ -292,15 +323,19 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
                                    .n_runs = 1,
                                    .run_rows = evaluation->n_rows - done < most ? evaluation->n_rows - done : most,
                                    .first_row = evaluation->first_row + done,
+                                   .n_tokens = evaluation->rows.n_tokens,
+                                   .row_logits = evaluation->logits != NULL,
                                    .step = evaluation->version};
         device_weights_init(&pass.weights, worker, link, context);
         pass.weights.version = evaluation->version;
 
-        rc = device_pass_load_rows(&pass, evaluation->ids, evaluation->labels);
+        rc = device_pass_load_rows(&pass, &evaluation->rows);
         if (rc == 0)
             rc = forward(&pass);
         if (rc == 0)
             rc = device_pass_add_losses(&pass, 0, sum);
+        if (rc == 0 && evaluation->logits)
+            download_logits(&pass, evaluation->logits);
         rc = settle(&pass, rc);
     }
     return rc;

@@ -21,23 +21,30 @@
 #include "proto/base/ledger.h"
 #include "proto/base/trace.h"
 #include "proto/model/model.h"
+#include "proto/plan/host.h"
 #include "proto/plan/plan.h"
+
+/* A minibatch in host memory that others can write: a copy is checked against model and plan, and used. */
+struct device_rows {
+    uint32_t n_tokens;            /* of each row: 1..seq */
+    const uint32_t *ids, *labels; /* (batch, n_tokens) */
+    const struct plan_row *rows;  /* (batch) of a classifier; else NULL */
+};
 
 struct device_share {
     uint64_t step;         /* version of every pulled unit; also a key of dropout's bits */
     uint64_t n_valid;      /* T: valid tokens of the minibatch */
     uint32_t n_parts;      /* in this share */
     const uint32_t *parts; /* (n_parts), ascending */
-    /* (batch * seq) each, the whole minibatch, in host memory that others can write: a copy is checked against the
-     * vocabulary and used. */
-    const uint32_t *ids, *labels;
+    struct device_rows rows;
 };
 
-/* Rows to evaluate: first_row .. first_row + n_rows - 1 of ids and labels, which are as in a share. */
+/* Rows to evaluate: first_row .. first_row + n_rows - 1 of a minibatch. */
 struct device_evaluation {
     uint64_t version; /* of every pulled unit */
-    const uint32_t *ids, *labels;
+    struct device_rows rows;
     uint32_t first_row, n_rows;
+    float *logits; /* (batch, n_labels) of a classifier: these rows' are written. NULL: they are not needed */
 };
 
 /* All calls return 0, or -ECANCELED if the job ended meanwhile: the step then returns at once. */
@@ -108,7 +115,7 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed struct */
 
 /* Runs one training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a
- * token id outside the vocabulary or parts that are no share of this worker; -EIO: the device is lost. */
+ * token id or label out of range, lengths of rows that cannot be, or parts that are no share of this worker; -EIO: the device is lost. */
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);
 

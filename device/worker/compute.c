@@ -45,14 +45,15 @@ static struct plan_data data_of(const struct compute *c)
     return plan_data_of(c->assign.assign.goal.batch, c->assign.assign.goal.seq, c->worker.model.config.n_labels);
 }
 
-static const uint32_t *ids_of(const struct compute *c, uint32_t buffer)
+static struct device_rows rows_of(const struct compute *c, uint32_t buffer, uint32_t n_tokens)
 {
-    return (const uint32_t *)((const char *)c->data.base + data_of(c).buffers[buffer].ids);
-}
+    const struct plan_data data = data_of(c);
+    const char *base = c->data.base;
 
-static const uint32_t *labels_of(const struct compute *c, uint32_t buffer)
-{
-    return (const uint32_t *)((const char *)c->data.base + data_of(c).buffers[buffer].labels);
+    return (struct device_rows){.n_tokens = n_tokens,
+                                .ids = (const uint32_t *)(base + data.buffers[buffer].ids),
+                                .labels = (const uint32_t *)(base + data.buffers[buffer].labels),
+                                .rows = (const struct plan_row *)(base + data.buffers[buffer].rows)};
 }
 
 static void open_trace(struct compute *c, int fd)
@@ -148,7 +149,6 @@ static int claim(struct compute *c, const struct model_config *config, struct er
     return 0;
 }
 
-/* For generation: the client's ids and the logits. */
 static uint64_t data_bytes(const struct compute *c)
 {
     const struct plan_goal *goal = &c->assign.assign.goal;
@@ -163,7 +163,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model, m->assign.goal.grad);
-    const enum segment_access data_access = m->assign.goal.purpose == PLAN_GENERATE ? SEGMENT_READ_WRITE : SEGMENT_READ;
+    const bool gives_logits = m->assign.goal.purpose == PLAN_GENERATE || model->config.n_labels > 0;
     const struct {
         struct segment *segment;
         int fd;
@@ -173,7 +173,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
         {&c->weights, mail->fds[WEIGHTS_FD], model->segment_n * number_bytes(m->assign.goal.precision), SEGMENT_READ},
         {&c->inbox, mail->fds[INBOX_FD],
          m->assign.goal.purpose == PLAN_TRAIN ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
-        {&c->data, mail->fds[DATA_FD], data_bytes(c), data_access},
+        {&c->data, mail->fds[DATA_FD], data_bytes(c), gives_logits ? SEGMENT_READ_WRITE : SEGMENT_READ},
         {&c->stash, mail->fds[STASH_FD], m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
     };
     int rc = 0;
@@ -282,8 +282,7 @@ static void on_share(struct compute *c, const struct message *m)
         .n_valid = m->share.n_valid,
         .n_parts = m->share.n,
         .parts = parts,
-        .ids = ids_of(c, m->share.buffer),
-        .labels = labels_of(c, m->share.buffer),
+        .rows = rows_of(c, m->share.buffer, m->share.n_tokens),
     };
 
     for (uint32_t i = 0; i < m->share.n; i++) {
@@ -305,10 +304,10 @@ static void on_evaluate(struct compute *c, const struct message *m)
     struct message reply = {.kind = MESSAGE_EVALUATED};
     struct error err = {""};
     const struct device_evaluation evaluation = {
-        .ids = ids_of(c, m->evaluate.buffer),
-        .labels = labels_of(c, m->evaluate.buffer),
+        .rows = rows_of(c, m->evaluate.buffer, m->evaluate.n_tokens),
         .first_row = m->evaluate.first_row,
         .n_rows = m->evaluate.n_rows,
+        .logits = c->worker.model.config.n_labels ? (float *)((char *)c->data.base + data_of(c).logits) : NULL,
     };
 
     const struct device_worker *w = &c->worker;

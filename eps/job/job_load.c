@@ -142,6 +142,7 @@ static int take_memory(struct job *job)
                                           .said = job->said,
                                           .n_accumulators = job->host.n_accumulators,
                                           .seed = m->job.seed,
+                                          .draws_head = job_trains(job) && !m->job.resume,
                                           .read = &job->n_read,
                                           .clip_update = m->job.clip_update};
     rc = create_segments(job, &memory);

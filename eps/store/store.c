@@ -359,18 +359,23 @@ static void draw_range(void *data, size_t begin, size_t n)
     }
 }
 
+void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece)
+{
+    struct draw draw = {.store = store,
+                        .unit = unit,
+                        .piece = piece,
+                        .key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS)};
+
+    team_run(piece->n, draw_range, &draw);
+}
+
 void store_draw(struct store *store, uint64_t seed)
 {
     const struct model *model = store->model;
 
     for (uint32_t u = 0; u < model->n_units; u++)
-        for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
-            struct draw draw = {.store = store,
-                                .unit = u,
-                                .piece = &model->pieces[model->units[u].first_piece + i],
-                                .key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS)};
-            team_run(draw.piece->n, draw_range, &draw);
-        }
+        for (uint32_t i = 0; i < model->units[u].n_pieces; i++)
+            store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
 }
 
 static void take_accumulator(struct store *store, uint32_t unit)

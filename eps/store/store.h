@@ -37,7 +37,8 @@ struct store_options {
     struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
     unsigned said;           /* MEMORY_... that the log has reported already */
     uint32_t n_accumulators; /* 0 unless adamw with several parts, not fenced */
-    uint64_t seed;           /* for rounding 16-bit moments */
+    uint64_t seed;           /* for rounding 16-bit moments, and for what store_load draws: */
+    bool draws_head;         /* files may lack a classifier's head: weights_open_base */
     uint64_t *read;          /* counts runs read from files, by __atomic_fetch_add; or NULL */
     double clip_update;      /* d of store_update; 0: updates are not clipped */
 };
@@ -73,11 +74,13 @@ void store_free(struct store *store); /* safe on a zeroed store */
 
 /* Draws the model's initial weights. Each element is a function of (seed, tensor, index) alone. */
 void store_draw(struct store *store, uint64_t seed);
+/* The same for one piece of a unit. */
+void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece);
 
 /* Reads weights from open safetensors files of F32, F16 or BF16; fds stay the caller's. The files' tensors are matched
  * with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the tensor's
  * name, for a value that is not finite, and for a tied model's copy of its head that differs from the table of tokens;
- * -ENOMEM; -EIO, -errno if a file cannot be read.
+ * -ENOMEM; -EIO, -errno if a file cannot be read. With options.draws_head, draws what weights_open_base allows to miss.
  * After a failure the weights must be loaded again. */
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err);
 

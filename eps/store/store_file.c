@@ -173,6 +173,15 @@ static int read_tensor(const struct loading *loading, const struct safetensors_e
     return rc;
 }
 
+static void draw_tensor(const struct loading *loading, uint32_t index)
+{
+    const struct model *model = loading->store->model;
+    const uint32_t first = loading->places.first_piece[index];
+
+    for (uint32_t p = first; p < model->n_pieces && model->pieces[p].tensor == index; p++)
+        store_draw_piece(loading->store, loading->store->options.seed, loading->places.unit[p], &model->pieces[p]);
+}
+
 /* A tied head's table may be in the file if it equals that of tokens. */
 static int check_head(const struct loading *loading, const struct safetensors_entry *head, struct error *err)
 {
@@ -195,13 +204,17 @@ int store_load(struct store *store, const int *fds, unsigned n_fds, struct error
 {
     struct loading loading = {.store = store};
     struct weights weights;
-    int rc = weights_open(&weights, store->model, fds, n_fds, err);
+    int rc = (store->options.draws_head ? weights_open_base : weights_open)(&weights, store->model, fds, n_fds, err);
 
     if (rc != 0)
         return rc;
     rc = find_places(&loading.places, store->model, err);
-    for (uint32_t t = 0; rc == 0 && t < store->model->n_tensors; t++)
-        rc = read_tensor(&loading, weights.entries[t], t, WEIGHTS, err);
+    for (uint32_t t = 0; rc == 0 && t < store->model->n_tensors; t++) {
+        if (weights.entries[t])
+            rc = read_tensor(&loading, weights.entries[t], t, WEIGHTS, err);
+        else
+            draw_tensor(&loading, t);
+    }
     if (rc == 0 && weights.head)
         rc = check_head(&loading, weights.head, err);
     free_places(&loading.places);

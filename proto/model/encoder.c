@@ -8,15 +8,17 @@
 const char *const encoder_positions[] = {"absolute", NULL};
 
 /* Keys of other heads, and what old files say of the pooler. */
-const char *const encoder_harmless[] = {"classifier_dropout", "directionality", "pooler_*", NULL};
+const char *const encoder_harmless[] = {"directionality", "pooler_*", NULL};
 const char *const encoder_unsupported[] = {"add_cross_attention", "cross_attention_hidden_size", NULL};
 
-void encoder_begin_positions(struct model_config *c, uint32_t row)
+void encoder_complete(struct model_config *c, uint32_t row)
 {
     struct encoder_config *e = &c->encoder;
 
     e->first_row = row < e->n_rows ? row : e->n_rows;
     c->n_positions = e->n_rows - e->first_row;
+    if (isnan(e->dropout_classifier))
+        e->dropout_classifier = e->dropout_hidden;
 }
 
 int encoder_check(const struct model_config *c, struct error *err)
@@ -32,7 +34,7 @@ int encoder_check(const struct model_config *c, struct error *err)
     if (c->encoder.is_decoder)
         return error_set(err, -EINVAL,
                          "is_decoder is true: this is not supported, it must be false, as every token sees all others");
-    if (!c->tied)
+    if (!c->tied && !c->n_labels)
         return error_set(err, -EINVAL, "tie_word_embeddings is false: this is not supported for %s, it must be true",
                          c->family->model_type);
     return 0;
@@ -124,6 +126,19 @@ void encoder_write_head(struct program *p, const struct model_config *c, const s
 
     program_end(p, program_norm(p, g, names->norm, &norm));
     program_logit_bias(p, names->bias, c->vocabulary);
+}
+
+void encoder_write_classifier(struct program *p, const struct model_config *c, const struct encoder_classifier *names)
+{
+    const struct program_linear_options linear = linear_of(c);
+    const float drop = c->encoder.dropout_classifier;
+    const struct program_dropout before = {names->drops_input ? drop : 0, RANDOM_DROPOUT_CLASSIFIER_INPUT};
+    const struct program_dropout after = {drop, RANDOM_DROPOUT_CLASSIFIER};
+    const int x = program_drop(p, program_begin(p, c->width), &before);
+    const int t = program_activation(p, program_linear(p, x, names->dense, c->width, &linear), MODEL_TANH);
+
+    program_end(p, program_drop(p, t, &after));
+    program_logit_bias(p, names->bias, c->n_labels);
 }
 
 const struct family_table encoder_tables[] = {

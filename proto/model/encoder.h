@@ -14,6 +14,7 @@ struct encoder_config {
     int positions;       /* "absolute" */
     bool is_decoder;
     float dropout_attention, dropout_hidden; /* in [0, 1) */
+    float dropout_classifier;                /* the same; NAN until it is completed: dropout_hidden */
 };
 
 #endif

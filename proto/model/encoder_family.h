@@ -1,12 +1,14 @@
 /* proto/model/encoder_family.h - for the files of families that followed BERT: what their models have in common.
  *
  * The sum of three embeddings is normed; a block has its norms after attention and MLP, and every token sees all others;
- * a dense layer, its activation and a norm come before the head, whose logits have a bias. A family's file names the layer
- * before the head, and says where positions begin. */
+ * a dense layer, its activation and a norm come before the head, whose logits have a bias. A classifier has a dense layer
+ * and its hyperbolic tangent there. A family's file names the layer before the head, and says where positions begin. */
 #ifndef PROTO_MODEL_ENCODER_FAMILY_H
 #define PROTO_MODEL_ENCODER_FAMILY_H
 
 #include "proto/model/family.h"
+
+#include <math.h>
 
 /* For struct family. */
 int encoder_check(const struct model_config *config, struct error *err);
@@ -25,8 +27,16 @@ struct encoder_head {
 void encoder_write_head(struct program *program, const struct model_config *config, const struct encoder_head *names,
                         enum model_activation activation);
 
-/* Sets the number of positions, of which the first has this row. For a family's `complete`. */
-void encoder_begin_positions(struct model_config *config, uint32_t row);
+/* The same of a classifier. */
+struct encoder_classifier {
+    const char *dense, *bias;
+    bool drops_input; /* dropout precedes the dense layer too */
+};
+void encoder_write_classifier(struct program *program, const struct model_config *config,
+                              const struct encoder_classifier *names);
+
+/* Sets what follows from other numbers; the first position has this row. For a family's `complete`. */
+void encoder_complete(struct model_config *config, uint32_t row);
 
 /* Lines for a family's list of keys. */
 #define ENCODER_KEYS                                                                                                   \
@@ -36,6 +46,8 @@ void encoder_begin_positions(struct model_config *config, uint32_t row);
         {"hidden_dropout_prob", FAMILY_REAL, .offset = FAMILY_AT(encoder.dropout_hidden),                              \
          .range = FAMILY_PROBABILITY},                                                                                 \
         {"attention_probs_dropout_prob", FAMILY_REAL, .offset = FAMILY_AT(encoder.dropout_attention),                  \
+         .range = FAMILY_PROBABILITY},                                                                                 \
+        {"classifier_dropout", FAMILY_REAL_OR_DEFAULT, .offset = FAMILY_AT(encoder.dropout_classifier),                \
          .range = FAMILY_PROBABILITY},                                                                                 \
         {"position_embedding_type", FAMILY_WORD, .offset = FAMILY_AT(encoder.positions), .words = encoder_positions},  \
     {                                                                                                                  \
@@ -47,7 +59,12 @@ extern const char *const encoder_positions[];
 /* Defaults of transformers. */
 #define ENCODER_DEFAULTS                                                                                               \
     .activation = MODEL_GELU, .tied = true, .norm_epsilon = 1e-12f, .initializer_range = 0.02f,                        \
-    .encoder = {.n_segments = 2, .n_rows = 512, .pad = 1, .dropout_attention = 0.1f, .dropout_hidden = 0.1f}
+    .encoder = {.n_segments = 2,                                                                                       \
+                .n_rows = 512,                                                                                         \
+                .pad = 1,                                                                                              \
+                .dropout_attention = 0.1f,                                                                             \
+                .dropout_hidden = 0.1f,                                                                                \
+                .dropout_classifier = NAN}
 
 /* What a family of these has in common with the others, for its struct family. */
 #define ENCODER_PARTS                                                                                                  \

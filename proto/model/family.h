@@ -15,6 +15,7 @@ enum family_key_type {
     FAMILY_COUNT_OR_NULL,      /* the same; null: 0 */
     FAMILY_REAL,               /* float */
     FAMILY_REAL_OR_NULL,       /* the same; null: 0 */
+    FAMILY_REAL_OR_DEFAULT,    /* the same; null: as it is */
     FAMILY_SWITCH,             /* bool */
     FAMILY_ACTIVATION,         /* enum model_activation, by its name */
     FAMILY_ACTIVATION_OR_NULL, /* the same; null: as it is */
@@ -23,7 +24,7 @@ enum family_key_type {
     FAMILY_SAME,               /* no number of its own: must equal the uint32_t that key `other` has set */
 };
 
-/* Of a number of FAMILY_REAL. */
+/* Of a number of FAMILY_REAL or FAMILY_REAL_OR_DEFAULT. */
 enum family_range {
     FAMILY_ANY,         /* what the family's check allows */
     FAMILY_FRACTION,    /* from 0 to 1 */
@@ -79,12 +80,21 @@ struct family_layer {
     void (*write)(struct program *program, const struct model_config *config);
 };
 
+/* What is above the blocks of a model that predicts a label for each row, from its first token. */
+struct family_classifier {
+    const char *architecture;          /* "BertForSequenceClassification" */
+    const struct family_layer *layers; /* in place of the family's, and the same up to the blocks */
+    const char *logits;                /* the head's table, which is never tied; with the prefix if it has one */
+    const char *const *others;         /* other heads' tensors, as `unsupported` below, without the prefix */
+};
+
 enum { FAMILY_NO_TOKEN = INT32_MAX };
 
 struct family {
-    const char *model_type;           /* in config.json */
-    const char *const *architectures; /* accepted; NULL ends them; the first is the one trained */
-    const struct family_key *keys;    /* the last one has no name */
+    const char *model_type;                     /* in config.json */
+    const char *const *architectures;           /* accepted; NULL ends them; the first is the one trained */
+    const struct family_classifier *classifier; /* of configs with its architecture; NULL: there is none */
+    const struct family_key *keys;              /* the last one has no name */
     /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at the end of a name
      * stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
@@ -118,5 +128,8 @@ struct family {
 };
 
 extern const struct family *const model_families[]; /* NULL ends them */
+
+/* NULL: nothing is listed. */
+bool family_lists(const char *const *list, const char *name);
 
 #endif

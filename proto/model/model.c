@@ -95,9 +95,24 @@ const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model
     return out;
 }
 
+static const struct family_layer *layers_of(const struct model *m)
+{
+    const struct family *family = m->config.family;
+
+    return m->config.n_labels ? family->classifier->layers : family->layers;
+}
+
+/* The head's table. */
+static const char *logits_of(const struct model *m)
+{
+    const struct family *family = m->config.family;
+
+    return m->config.n_labels ? family->classifier->logits : family->logits;
+}
+
 static int write_programs(struct model *m)
 {
-    const struct family_layer *layers = m->config.family->layers;
+    const struct family_layer *layers = layers_of(m);
 
     while (layers[m->n_programs].name)
         m->n_programs++;
@@ -246,7 +261,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
     layer->program = &m->programs[program];
     m->programs[program].n_layers++;
-    layer->name = m->config.family->layers[program].name;
+    layer->name = layers_of(m)[program].name;
     open_unit(m, kind, index, 0);
     m->units[m->n_units].program = program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
@@ -269,7 +284,7 @@ static void add_block(struct model *m, uint32_t index)
     char block[24], in_front[40];
 
     assert(kind < m->n_kinds);
-    snprintf(block, sizeof block, family->layers[m->block].name, index);
+    snprintf(block, sizeof block, layers_of(m)[m->block].name, index);
     snprintf(in_front, sizeof in_front, "%s%s.", family->prefix, block);
     add_layer(m, MODEL_BLOCK, index, m->block + kind, in_front);
 }
@@ -301,7 +316,7 @@ static void add_layers(struct model *m)
 
     for (uint32_t p = 0; p < m->n_programs; p++) {
         if (!model_runs_in_blocks(m, p))
-            add_layer(m, MODEL_SINGLE, n_singles++, p, family->layers[p].bare ? "" : family->prefix);
+            add_layer(m, MODEL_SINGLE, n_singles++, p, layers_of(m)[p].bare ? "" : family->prefix);
         else if (p == m->block)
             m->first_block = m->n_layers;
         for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)
@@ -316,7 +331,7 @@ static void add_head(struct model *m)
     if (m->config.family->logit_cap)
         m->logit_cap = m->config.family->logit_cap(&m->config);
     if (!m->config.tied)
-        add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, model_outputs(&m->config), "", m->config.family->logits);
+        add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, model_outputs(&m->config), "", logits_of(m));
     for (uint32_t unit = 0;
          m->config.tied && m->pieces[m->units[unit].first_piece].tensor == m->embedding.tables[0].tensor; unit++)
         visit(m, unit);
@@ -510,7 +525,7 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
     const struct model_layer *layer = layer_of(model, u);
     const unsigned index = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
     const char *table =
-        layer->kind == MODEL_HEAD ? model->config.family->logits : model->embedding.tables[index % MODEL_TABLES].name;
+        layer->kind == MODEL_HEAD ? logits_of(model) : model->embedding.tables[index % MODEL_TABLES].name;
 
     if (layer->kind == MODEL_BLOCK)
         snprintf(out, MODEL_NAME_BYTES, layer->name, index);
@@ -532,11 +547,21 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
     return out;
 }
 
+uint32_t model_first_above_blocks(const struct model *model)
+{
+    const struct model_layer *layer = &model->layers[model->first_block + model->config.n_layers];
+    const uint32_t unit = model->visits[layer->first_visit];
+
+    return model->pieces[model->units[unit].first_piece].tensor;
+}
+
 bool model_is_mask(const struct model *model, const char *name)
 {
     const struct family *family = model->config.family;
+    const char *bare = without_prefix(model, name);
 
-    return family->is_mask && family->is_mask(without_prefix(model, name));
+    return (family->is_mask && family->is_mask(bare)) ||
+           (model->config.n_labels && family_lists(family->classifier->others, bare));
 }
 
 bool model_is_tied_copy(const struct model *model, const char *name)

@@ -118,7 +118,7 @@ const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model
 enum model_lookup {
     MODEL_BY_TOKEN,    /* the row of its id */
     MODEL_BY_POSITION, /* the row of its position in the sequence */
-    MODEL_BY_SEGMENT,  /* row 0: data has no segments */
+    MODEL_BY_SEGMENT,  /* row 0; in a classifier, row 1 of the row's second segment */
 };
 
 struct model_table {
@@ -232,8 +232,11 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
 /* The same of a visit's unit; "head wte.2" where the head visits it. */
 const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
 
+/* The first tensor of the layers above the blocks. Those after it are theirs too, unless a head is tied. */
+uint32_t model_first_above_blocks(const struct model *model);
+
 /* True if a tensor of this name may be in the model's files but is no weight here: a mask, frequencies of positions, a
- * layer that other heads read. It is left out of what is saved. */
+ * tensor of another head. It is left out of what is saved. */
 bool model_is_mask(const struct model *model, const char *name);
 
 /* True if the model is tied and this is the name of the head's table; files may hold a copy of it: "lm_head.weight". */

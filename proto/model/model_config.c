@@ -81,8 +81,7 @@ static const char *const unsupported[] = {
     "auto_map", "is_encoder_decoder", "pruned_heads", "quantization_config", "tie_encoder_decoder", "use_bfloat16",
     NULL};
 
-/* NULL: nothing is listed. An asterisk at the end of a listed name stands for any ending. */
-static bool is_listed(const char *const *list, const char *name)
+bool family_lists(const char *const *list, const char *name)
 {
     for (; list && *list; list++) {
         const size_t n = strlen(*list);
@@ -212,6 +211,8 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
             return 0;
         }
         return read_real(field, key->name, value, err);
+    case FAMILY_REAL_OR_DEFAULT:
+        return json_is_null(value) ? 0 : read_real(field, key->name, value, err);
     case FAMILY_SWITCH:
         if (!json_is_boolean(value))
             return refuse(err, key->name, value, "it must be true or false");
@@ -233,14 +234,19 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
     return -EINVAL;
 }
 
-/* Another head means other tensors and another loss. */
-static int check_architectures(const struct family *family, const json_t *value, struct error *err)
+enum { DEFAULT_LABELS = 2, MOST_LABELS = 1 << 16 };
+
+/* Another head means other tensors and another loss. The number of a classifier's labels is read later. */
+static int read_architectures(struct model_config *out, const json_t *value, struct error *err)
 {
+    const struct family *family = out->family;
+    const struct family_classifier *classifier = family->classifier;
     size_t i;
     json_t *item;
-    char accepted[80];
+    char accepted[120];
 
-    snprintf(accepted, sizeof accepted, "only %s can be trained", family->architectures[0]);
+    snprintf(accepted, sizeof accepted, "only %s%s%s can be trained", family->architectures[0],
+             classifier ? " or " : "", classifier ? classifier->architecture : "");
     if (json_is_null(value))
         return 0;
     if (!json_is_array(value))
@@ -248,8 +254,12 @@ static int check_architectures(const struct family *family, const json_t *value,
     json_array_foreach(value, i, item)
     {
         const char *name = json_string_value(item);
-        if (!name || !is_listed(family->architectures, name))
+        const bool classifies = name && classifier && strcmp(name, classifier->architecture) == 0;
+        if (!classifies && (!name || !family_lists(family->architectures, name)))
             return refuse(err, "architectures", value, accepted);
+        if (i > 0 && classifies != (out->n_labels > 0))
+            return refuse(err, "architectures", value, "it must name one head");
+        out->n_labels = classifies ? DEFAULT_LABELS : 0;
     }
     return 0;
 }
@@ -294,15 +304,15 @@ static int read_pair(struct model_config *out, const struct family *family, cons
     if (strcmp(name, "model_type") == 0)
         return 0; /* read first */
     if (strcmp(name, "architectures") == 0)
-        return check_architectures(family, value, err);
+        return read_architectures(out, value, err);
     for (const struct family_key *key = family->keys; key->name; key++)
         if (strcmp(key->name, name) == 0)
             return read_key(out, key, value, err);
     if (is_object(family, name))
         return read_inner(out, family, name, value, err);
-    if (is_listed(harmless, name) || is_listed(family->harmless, name))
+    if (family_lists(harmless, name) || family_lists(family->harmless, name))
         return 0;
-    if (is_listed(unsupported, name) || is_listed(family->unsupported, name))
+    if (family_lists(unsupported, name) || family_lists(family->unsupported, name))
         return is_off(value) ? 0 : refuse(err, name, value, "this is not supported, it must be off (null or false)");
     return refuse(err, name, value, "this key is unknown, and it may change the mathematics");
 }
@@ -345,6 +355,50 @@ static int refuse_type(const json_t *type, struct error *err)
     return refuse(err, "model_type", type, accepted);
 }
 
+static int read_label_count(size_t *out, const json_t *config, struct error *err)
+{
+    const json_t *names = json_object_get(config, "id2label"), *number = json_object_get(config, "num_labels");
+    uint32_t n = DEFAULT_LABELS;
+    int rc = 0;
+
+    if (names && !json_is_null(names)) {
+        if (!json_is_object(names))
+            return refuse(err, "id2label", names, "it must be an object with a name for each label");
+        *out = json_object_size(names);
+        return 0;
+    }
+    if (number && !json_is_null(number))
+        rc = read_count(&n, "num_labels", number, err);
+    *out = n;
+    return rc;
+}
+
+/* A classifier's labels, as transformers reads them. */
+static int read_labels(struct model_config *out, const json_t *config, struct error *err)
+{
+    const json_t *type = json_object_get(config, "problem_type");
+    const char *name = json_string_value(type);
+    size_t n;
+
+    if (out->n_labels == 0)
+        return 0;
+    int rc = read_label_count(&n, config, err);
+    if (rc)
+        return rc;
+    if (n < 1 || n > MOST_LABELS)
+        return error_set(err, -EINVAL, "the model has %zu labels (id2label or num_labels): it must have 1 to %d", n,
+                         MOST_LABELS);
+    out->n_labels = (uint32_t)n;
+    out->regression = n == 1;
+    out->tied = false;
+    if (!type || json_is_null(type) ||
+        (name && strcmp(name, n == 1 ? "regression" : "single_label_classification") == 0))
+        return 0;
+    return refuse(err, "problem_type", type,
+                  n == 1 ? "a model of one label must have regression"
+                         : "a model of several labels must have single_label_classification");
+}
+
 /* Reads the family first, since it defines the keys. */
 static int read_object(struct model_config *out, json_t *object, struct error *err)
 {
@@ -363,6 +417,8 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
     for (const struct family_key *key = family->keys; key->name; key++)
         if (key->type == FAMILY_SAME && (rc = check_same(out, key, json_object_get(object, key->name), err)) != 0)
             return rc;
+    if ((rc = read_labels(out, object, err)) != 0)
+        return rc;
     family->complete(out);
     return model_config_check(out, err);
 }
@@ -476,16 +532,21 @@ static int check_real(const struct family_key *key, float value, struct error *e
     return -EINVAL;
 }
 
+static bool is_real(enum family_key_type type)
+{
+    return type == FAMILY_REAL || type == FAMILY_REAL_OR_DEFAULT;
+}
+
 int model_config_check(const struct model_config *config, struct error *err)
 {
     const struct family *family = config->family;
 
-    assert(family);
+    assert(family && (config->n_labels == 0 || (family->classifier && config->n_labels <= MOST_LABELS)));
     for (const struct family_key *key = family->keys; key && key->name; key++) {
         const void *number = (const char *)config + key->offset;
-        const int rc = key->most                  ? check_count(key, *(const uint32_t *)number, err)
-                       : key->type == FAMILY_REAL ? check_real(key, *(const float *)number, err)
-                                                  : 0;
+        const int rc = key->most            ? check_count(key, *(const uint32_t *)number, err)
+                       : is_real(key->type) ? check_real(key, *(const float *)number, err)
+                                            : 0;
         if (rc)
             return rc;
     }

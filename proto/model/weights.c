@@ -128,7 +128,9 @@ static void take_head(struct weights *out, const struct model *model, struct sea
         check_entry(tally, out->head, &model->tensors[table]);
 }
 
-static void match(struct weights *out, const struct model *model, bool **taken, struct tally *tally)
+/* first_drawn: tensors from this one on may be missing. */
+static void match(struct weights *out, const struct model *model, uint32_t first_drawn, bool **taken,
+                  struct tally *tally)
 {
     struct search search = {.weights = out, .taken = taken};
 
@@ -138,7 +140,7 @@ static void match(struct weights *out, const struct model *model, bool **taken, 
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (out->entries[t])
             check_entry(tally, out->entries[t], &model->tensors[t]);
-        else
+        else if (t < first_drawn)
             note(tally, MISSING, "%.64s is missing", model->tensors[t].name);
     }
     for (unsigned i = 0; i < out->n_files; i++)
@@ -171,7 +173,7 @@ static int report(const struct tally *tally, struct error *err)
     return remedy ? error_set(err, -EINVAL, "%s: %s", text, remedy) : 0;
 }
 
-static int account(struct weights *out, const struct model *model, struct error *err)
+static int account(struct weights *out, const struct model *model, uint32_t first_drawn, struct error *err)
 {
     struct tally tally = {0};
     bool **taken = calloc(out->n_files + 1, sizeof *taken);
@@ -184,7 +186,7 @@ static int account(struct weights *out, const struct model *model, struct error 
         if (!(taken[i] = calloc(out->files[i].n_entries + 1, sizeof *taken[i])))
             rc = -ENOMEM;
     if (rc == 0) {
-        match(out, model, taken, &tally);
+        match(out, model, first_drawn, taken, &tally);
         rc = report(&tally, err);
     } else {
         error_set(err, rc, "no memory for a list of %u tensors", model->n_tensors);
@@ -195,7 +197,8 @@ static int account(struct weights *out, const struct model *model, struct error 
     return rc;
 }
 
-int weights_open(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err)
+static int open_files(struct weights *out, const struct model *model, const int *fds, unsigned n_fds,
+                      uint32_t first_drawn, struct error *err)
 {
     int rc = 0;
 
@@ -205,10 +208,38 @@ int weights_open(struct weights *out, const struct model *model, const int *fds,
     for (; rc == 0 && out->n_files < n_fds; out->n_files += rc == 0)
         rc = safetensors_open(&out->files[out->n_files], fds[out->n_files], err);
     if (rc == 0)
-        rc = account(out, model, err);
+        rc = account(out, model, first_drawn, err);
     if (rc != 0)
         weights_close(out);
     return rc;
+}
+
+int weights_open(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err)
+{
+    return open_files(out, model, fds, n_fds, model->n_tensors, err);
+}
+
+int weights_open_base(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err)
+{
+    return open_files(out, model, fds, n_fds,
+                      model->config.n_labels ? model_first_above_blocks(model) : model->n_tensors, err);
+}
+
+uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model)
+{
+    uint32_t n_missing = 0;
+    size_t n = 0;
+
+    out[0] = 0;
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        if (weights->entries[t])
+            continue;
+        if (n < WEIGHTS_MISSING_BYTES)
+            n += (size_t)snprintf(out + n, WEIGHTS_MISSING_BYTES - n, "%s%s", n_missing ? ", " : "",
+                                  model->tensors[t].name);
+        n_missing++;
+    }
+    return n_missing;
 }
 
 void weights_close(struct weights *weights)
@@ -225,7 +256,7 @@ enum safetensors_type weights_type(const struct weights *weights, const struct m
     const enum safetensors_type type = weights->entries[0]->type;
 
     for (uint32_t t = 1; t < model->n_tensors; t++)
-        if (weights->entries[t]->type != type)
+        if (weights->entries[t] && weights->entries[t]->type != type)
             return SAFETENSORS_F32;
     return type;
 }

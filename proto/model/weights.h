@@ -25,6 +25,16 @@ struct weights {
 int weights_open(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err);
 void weights_close(struct weights *weights); /* safe on a zeroed one */
 
+/* The same for a model whose training begins. A classifier's tensors above the blocks may be missing, as they are in the
+ * files of an encoder without a head: their entries are NULL, and store_load draws them. */
+int weights_open_base(struct weights *out, const struct model *model, const int *fds, unsigned n_fds,
+                      struct error *err);
+
+/* The names of missing tensors, "bert.pooler.dense.weight, classifier.weight", cut to fit; "" if there are none. Returns
+ * how many there are. */
+enum { WEIGHTS_MISSING_BYTES = 512 };
+uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model);
+
 /* The type of all tensors; if they differ, F32, which holds any of them exactly. */
 enum safetensors_type weights_type(const struct weights *weights, const struct model *model);
 

@@ -196,6 +196,11 @@ static void lay_out(struct plan *plan, const struct model *model)
     plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    if (model->config.n_labels) {
+        plan->lengths = take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
+        plan->segments = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+        plan->logits = take(&l, LEDGER_DATA, (uint64_t)s->share_rows * model->config.n_labels * sizeof(float));
+    }
     take_workspace(plan, model, &l, MODEL_HEAD);
 }
 

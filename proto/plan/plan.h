@@ -18,7 +18,9 @@
  *
  * In generation, one row's keys and values are kept in a cache, and its tokens run through all layers in tiles. Each
  * token reads all weights, so as many units as fit are resident; the others pass through the weight buffers for each
- * token. */
+ * token.
+ *
+ * A step may have shorter rows than `seq`; it uses the beginning of each place. */
 #ifndef PROTO_PLAN_PLAN_H
 #define PROTO_PLAN_PLAN_H
 
@@ -133,9 +135,10 @@ struct plan {
     uint64_t logit_bias_sums;    /* and if it is trained, its gradient's sum for each part: plan_logit_bias_sum() */
     uint64_t losses;             /* (share tokens) double */
     uint64_t ids, labels;        /* (share tokens) u32 each; in generation, ids of one tile */
+    uint64_t lengths, segments;  /* of a classifier: (share rows) and (share tokens) u32 */
     struct plan_kept kept[2];    /* of the lower blocks, and of the n_kept topmost */
     uint64_t cache, cache_bytes; /* generation: keys and values, of block i at cache + i * cache_bytes */
-    uint64_t logits;             /* generation: (vocabulary) of the last token */
+    uint64_t logits;             /* generation: (vocabulary) of the last token; of a classifier: (share rows, labels) */
     uint64_t workspace, workspace_bytes; /* the most that a layer needs for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
     uint64_t host_stash_bytes;           /* of the segment with boundaries and gradient; 0 without host_stash */

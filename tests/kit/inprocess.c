@@ -437,8 +437,8 @@ static void run_workers(struct inprocess *ip)
     }
 }
 
-int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint64_t n_valid,
-                   const struct hyper *hyper, double *loss, struct error *err)
+int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, uint64_t n_valid,
+                        const struct hyper *hyper, double *loss, struct error *err)
 {
     const uint32_t n_parts = ip->options.n_parts, n = ip->options.n_workers;
     uint32_t owners[64];
@@ -457,8 +457,10 @@ int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *la
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = (uint32_t)((uint64_t)p * n / n_parts);
     for (uint32_t i = 0; i < n; i++)
-        ip->workers[i].share = (struct device_share){
-            .step = ip->n_opened, .n_valid = n_valid, .parts = ip->workers[i].parts, .ids = ids, .labels = labels};
+        ip->workers[i].share = (struct device_share){.step = ip->n_opened,
+                                                     .n_valid = n_valid,
+                                                     .parts = ip->workers[i].parts,
+                                                     .rows = *rows};
     ip->hyper = *hyper;
     ip->hyper.grad_scale = 1;
     ip->norm = NAN;
@@ -479,14 +481,32 @@ int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *la
     return 0;
 }
 
+int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint64_t n_valid,
+                   const struct hyper *hyper, double *loss, struct error *err)
+{
+    const struct device_rows rows = {.n_tokens = ip->options.seq, .ids = ids, .labels = labels};
+
+    return inprocess_step_rows(ip, &rows, n_valid, hyper, loss, err);
+}
+
+int inprocess_evaluate_rows(struct inprocess *ip, const struct device_evaluation *evaluation, double *sum,
+                            struct error *err)
+{
+    struct inprocess_worker *w = &ip->workers[0];
+    struct device_evaluation now = *evaluation;
+
+    now.version = ip->n_done;
+    return device_worker_evaluate(&w->worker, &now, &link_inprocess, w, sum, err);
+}
+
 int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint32_t first_row,
                        uint32_t n_rows, double *sum, struct error *err)
 {
-    struct inprocess_worker *w = &ip->workers[0];
-    const struct device_evaluation evaluation = {
-        .version = ip->n_done, .ids = ids, .labels = labels, .first_row = first_row, .n_rows = n_rows};
+    const struct device_evaluation evaluation = {.rows = {.n_tokens = ip->options.seq, .ids = ids, .labels = labels},
+                                                 .first_row = first_row,
+                                                 .n_rows = n_rows};
 
-    return device_worker_evaluate(&w->worker, &evaluation, &link_inprocess, w, sum, err);
+    return inprocess_evaluate_rows(ip, &evaluation, sum, err);
 }
 
 static void copy_tensor(const struct inprocess *ip, uint32_t tensor, const float *segment, float *out, float *into,

@@ -79,6 +79,9 @@ void inprocess_close(struct inprocess *ip);
 /* One step over ids and labels (batch * seq each). *loss: nats per token before the update. */
 int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint64_t n_valid,
                    const struct hyper *hyper, double *loss, struct error *err);
+/* The same over rows of any length up to seq. */
+int inprocess_step_rows(struct inprocess *ip, const struct device_rows *rows, uint64_t n_valid,
+                        const struct hyper *hyper, double *loss, struct error *err);
 /* Announces a reader, or releases a unit; from any thread. */
 void inprocess_read(struct inprocess *ip, uint32_t reader);
 void inprocess_release(struct inprocess *ip, uint32_t reader, uint32_t unit);
@@ -86,6 +89,10 @@ void inprocess_release(struct inprocess *ip, uint32_t reader, uint32_t unit);
 /* Sum of -log p over rows first_row .. first_row + n_rows - 1, on the first worker. */
 int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint32_t first_row,
                        uint32_t n_rows, double *sum, struct error *err);
+
+/* The same; the version is filled in here. */
+int inprocess_evaluate_rows(struct inprocess *ip, const struct device_evaluation *evaluation, double *sum,
+                            struct error *err);
 
 /* Of all units the weights as the optimizer has them, joined if they are split, into `segment` (model.segment_n). */
 void inprocess_masters(const struct inprocess *ip, float *segment);

@@ -106,7 +106,7 @@ TEST_EACH(a_step_gives_the_cpus_bits_in_every_order, CASES)
 static double evaluate(const struct sample *t, struct late *late)
 {
     struct device_worker_options options = t->options;
-    const struct device_evaluation e = {.version = 3, .ids = t->s.ids, .labels = t->s.labels, .n_rows = t->s.batch};
+    const struct device_evaluation e = {.version = 3, .rows = setting_rows(&t->s), .n_rows = t->s.batch};
     struct device_worker worker;
     struct ledger ledger = {0};
     struct array_link link;
@@ -301,12 +301,8 @@ TEST_EACH(a_step_that_is_cancelled_leaves_nothing_in_flight, 2)
     t.options.ops = &device_late;
     t.options.setting.backend = &beside;
     t.options.choice.host_stash = _i;
-    const struct device_share share = {.step = SETTING_STEP,
-                                       .n_valid = t.s.n_valid,
-                                       .n_parts = 2,
-                                       .parts = setting_parts,
-                                       .ids = t.s.ids,
-                                       .labels = t.s.labels};
+    const struct device_share share = {
+        .step = SETTING_STEP, .n_valid = t.s.n_valid, .n_parts = 2, .parts = setting_parts, .rows = setting_rows(&t.s)};
     do {
         struct device_worker worker;
         struct ledger ledger = {0};

@@ -162,8 +162,11 @@ static double step(struct resident *r, uint64_t number)
 {
     const uint32_t part = 0;
     const uint64_t n = (uint64_t)r->setting.share_rows * r->setting.goal.seq;
-    const struct device_share share = {
-        .step = number, .n_valid = n, .n_parts = 1, .parts = &part, .ids = r->ids, .labels = r->labels};
+    const struct device_share share = {.step = number,
+                                       .n_valid = n,
+                                       .n_parts = 1,
+                                       .parts = &part,
+                                       .rows = {.n_tokens = r->setting.goal.seq, .ids = r->ids, .labels = r->labels}};
     struct error err = {{0}};
     const double began = samples_now_ms();
 

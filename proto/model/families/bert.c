@@ -1,4 +1,5 @@
-/* BERT (Devlin et al., arXiv:1810.04805), tensors named and laid out as in Hugging Face's BertForMaskedLM. */
+/* BERT (Devlin et al., arXiv:1810.04805), tensors named and laid out as in Hugging Face's BertForMaskedLM and
+ * BertForSequenceClassification. */
 #include "proto/model/encoder_family.h"
 
 static const char *const architectures[] = {"BertForMaskedLM", NULL};
@@ -7,7 +8,7 @@ static const struct family_key keys[] = {ENCODER_KEYS, {0}};
 
 static void complete(struct model_config *c)
 {
-    encoder_begin_positions(c, 0);
+    encoder_complete(c, 0);
 }
 
 static void write_head(struct program *p, const struct model_config *c)
@@ -25,9 +26,27 @@ static const struct family_layer layers[] = {
     {0},
 };
 
+static void write_pooler(struct program *p, const struct model_config *c)
+{
+    static const struct encoder_classifier names = {"bert.pooler.dense", "classifier.bias", false};
+
+    encoder_write_classifier(p, c, &names);
+}
+
+static const struct family_layer classifier_layers[] = {
+    {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
+    {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
+    {MODEL_SINGLE, "pooler", .bare = true, .write = write_pooler},
+    {0},
+};
+static const char *const other_heads[] = {"cls.*", NULL};
+static const struct family_classifier classifier = {"BertForSequenceClassification", classifier_layers, "classifier",
+                                                    other_heads};
+
 const struct family family_bert = {
     .model_type = "bert",
     .architectures = architectures,
+    .classifier = &classifier,
     .keys = keys,
     .defaults = {.family = &family_bert, ENCODER_DEFAULTS},
     .end_token = FAMILY_NO_TOKEN,

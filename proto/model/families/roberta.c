@@ -1,5 +1,5 @@
-/* RoBERTa (Liu et al., arXiv:1907.11692), tensors named and laid out as in Hugging Face's RobertaForMaskedLM: BERT's
- * layers, with positions that begin after that of padding. */
+/* RoBERTa (Liu et al., arXiv:1907.11692), tensors named and laid out as in Hugging Face's RobertaForMaskedLM and
+ * RobertaForSequenceClassification: BERT's layers, with positions that begin after that of padding. */
 #include "proto/model/encoder_family.h"
 
 static const char *const architectures[] = {"RobertaForMaskedLM", NULL};
@@ -12,7 +12,7 @@ static const struct family_key keys[] = {
 
 static void complete(struct model_config *c)
 {
-    encoder_begin_positions(c, c->encoder.pad < UINT32_MAX ? c->encoder.pad + 1 : UINT32_MAX);
+    encoder_complete(c, c->encoder.pad < UINT32_MAX ? c->encoder.pad + 1 : UINT32_MAX);
 }
 
 /* The activation is not the config's. */
@@ -30,9 +30,27 @@ static const struct family_layer layers[] = {
     {0},
 };
 
+static void write_classifier(struct program *p, const struct model_config *c)
+{
+    static const struct encoder_classifier names = {"classifier.dense", "classifier.out_proj.bias", true};
+
+    encoder_write_classifier(p, c, &names);
+}
+
+static const struct family_layer classifier_layers[] = {
+    {MODEL_SINGLE, "embeddings.LayerNorm", .write = encoder_write_embedding},
+    {MODEL_BLOCK, "encoder.layer.%u", .write = encoder_write_block},
+    {MODEL_SINGLE, "classifier", .bare = true, .write = write_classifier},
+    {0},
+};
+static const char *const other_heads[] = {"lm_head.*", NULL};
+static const struct family_classifier classifier = {"RobertaForSequenceClassification", classifier_layers,
+                                                    "classifier.out_proj", other_heads};
+
 const struct family family_roberta = {
     .model_type = "roberta",
     .architectures = architectures,
+    .classifier = &classifier,
     .keys = keys,
     .defaults = {.family = &family_roberta, ENCODER_DEFAULTS},
     .end_token = 2,

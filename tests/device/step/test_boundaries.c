@@ -271,7 +271,7 @@ TEST_RANGE(an_evaluation_is_the_same_wherever_boundaries_are, first_setting(), S
     setting_open(&s, &setting_configs[_i], 5, 7);
     for (int i = 0; i < 3; i++) {
         struct device_worker_options options = setting_options(&s, 5, 2);
-        const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
+        const struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 5};
         options.setting.goal.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
         options.choice.n_kept = i == 1 ? s.model.config.n_layers : 0;
         options.choice.kept = i == 1 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING;
@@ -313,7 +313,7 @@ TEST(tiles_are_traced)
 
     setting_open(&s, &setting_configs[0], 5, 7);
     struct device_worker_options options = setting_options(&s, 5, 2);
-    const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
+    const struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 5};
     options.setting.goal.purpose = PLAN_EVALUATE;
     options.choice.host_stash = true;
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);

@@ -223,7 +223,7 @@ TEST_EACH(evaluation_of_the_same_row_says_the_same, simulated() ? 0 : 2)
     t.options.setting.goal.purpose = PLAN_EVALUATE;
     t.options.choice.n_resident = 0;
     for (uint32_t k = 0; k < config.vocabulary; k++) {
-        const struct device_evaluation e = {.ids = t.s.ids, .labels = t.s.labels, .n_rows = 1};
+        const struct device_evaluation e = {.rows = setting_rows(&t.s), .n_rows = 1};
         t.s.labels[149] = k;
         open_worker(&t);
         ck_assert_int_eq(device_worker_evaluate(&t.worker, &e, &array_link, &t.link, &sum, &t.err), 0);
@@ -373,7 +373,7 @@ TEST_IF(a_row_begins_anew_from_its_first_token, !simulated())
 TEST_IF(a_worker_does_what_it_was_planned_for, !simulated())
 {
     struct speech t;
-    const struct device_evaluation e = {.n_rows = 1};
+    const struct device_evaluation e = {.rows.n_tokens = 1, .n_rows = 1};
     double sum;
 
     set_up(&t, &setting_configs[0], 9);

@@ -165,10 +165,7 @@ TEST_RANGE(a_step_again_in_the_same_arena_gives_the_same_bits, first_setting(), 
     setting_open(&s, &setting_configs[_i], 3, 7);
     const struct device_worker_options options = setting_options(&s, 3, 2);
     const struct device_share share = setting_share(&s, 1);
-    const struct device_evaluation evaluation = {.version = SETTING_STEP,
-                                                 .ids = s.ids,
-                                                 .labels = s.labels,
-                                                 .n_rows = 2};
+    const struct device_evaluation evaluation = {.version = SETTING_STEP, .rows = setting_rows(&s), .n_rows = 2};
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
     for (int i = 0; i < 2; i++) {
         array_link_init(&link[i], &s.model, s.weights);
@@ -201,8 +198,7 @@ TEST_RANGE(evaluation_sums_the_loss_without_dropout, first_setting(), SETTING_CO
         struct device_worker_options options = setting_options(&s, 1 + i % 3, 1);
         options.setting.share_rows = 2 * (1 + i % 3);
         options.setting.goal.purpose = i < 3 ? PLAN_TRAIN : PLAN_EVALUATE;
-        const struct device_evaluation e = {
-            .version = 9, .ids = s.ids, .labels = s.labels, .first_row = 1, .n_rows = 5};
+        const struct device_evaluation e = {.version = 9, .rows = setting_rows(&s), .first_row = 1, .n_rows = 5};
         sums[i] = setting_evaluate(&s, &options, &e, &n_pulls);
         ck_assert_uint_eq(n_pulls,
                           s.model.n_visits * ((5 + options.setting.share_rows - 1) / options.setting.share_rows));
@@ -213,6 +209,28 @@ TEST_RANGE(evaluation_sums_the_loss_without_dropout, first_setting(), SETTING_CO
     setting_close(&s);
 }
 
+/* Whatever is kept and wherever the stash lies, in an arena for longer rows. */
+TEST_EACH(a_step_of_shorter_rows_has_the_bits_of_a_plan_of_their_length, SETTING_CONFIGS)
+{
+    struct array_link link;
+    struct setting s;
+
+    setting_open(&s, &setting_configs[_i], 6, 5);
+    struct device_worker_options options = setting_options(&s, 3, 2);
+    const struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 6};
+    setting_step_whole(&link, &s, &options);
+    const double sum = setting_evaluate(&s, &options, &e, NULL);
+    options.setting.goal.seq = 9;
+    setting_check_bits(&link, &s, &options);
+    ck_assert(setting_evaluate(&s, &options, &e, NULL) == sum);
+    options.choice.n_kept = 1, options.choice.kept = MODEL_KEEPS_ALL;
+    setting_check_bits(&link, &s, &options);
+    options.choice.n_kept = options.choice.kept = 0, options.choice.host_stash = true;
+    setting_check_bits(&link, &s, &options);
+    array_link_free(&link);
+    setting_close(&s);
+}
+
 /* 4,500 tokens pass between host and device in several pieces; in groups of 50 rows in one. */
 TEST_IF(many_rows_at_once_are_as_a_few_at_a_time, !simulated())
 {
@@ -220,7 +238,7 @@ TEST_IF(many_rows_at_once_are_as_a_few_at_a_time, !simulated())
     double sums[2];
 
     setting_open(&s, &setting_configs[1], 500, 9);
-    const struct device_evaluation e = {.version = SETTING_STEP, .ids = s.ids, .labels = s.labels, .n_rows = 500};
+    const struct device_evaluation e = {.version = SETTING_STEP, .rows = setting_rows(&s), .n_rows = 500};
     for (int i = 0; i < 2; i++) {
         struct device_worker_options options = setting_options(&s, 50, 50);
         options.setting.share_rows = i ? 50 : 500;
@@ -315,9 +333,86 @@ TEST_IF(shares_that_were_not_planned_for_are_refused, !simulated())
         ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), -EINVAL);
         ck_assert(err.text[0] != 0);
     }
-    const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .first_row = 3, .n_rows = 4};
+    const struct device_evaluation e = {.rows = setting_rows(&s), .first_row = 3, .n_rows = 4};
     double sum;
     ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sum, &err), -EINVAL);
+    ck_assert_uint_eq(link.n_calls, 0);
+    device_worker_free(&worker);
+    array_link_free(&link);
+    setting_close(&s);
+}
+
+/* Of a regression and of a model of three labels, on top of what a minibatch of theirs is. */
+static const struct {
+    uint32_t n_labels, n_segments;
+    struct plan_row row;
+    uint32_t label;
+    const char *sentence;
+} strange[] = {
+    {3, 2, {0, 0}, 0, "row 1 has 0 tokens, and its second segment begins at 0: rows here have 1 to 5 tokens"},
+    {3, 2, {6, 2}, 0, "row 1 has 6 tokens, and its second segment begins at 2: rows here have 1 to 5 tokens"},
+    {3,
+     2,
+     {UINT32_MAX, 2},
+     0,
+     "row 1 has 4294967295 tokens, and its second segment begins at 2: rows here have 1 to 5 tokens"},
+    {3, 2, {4, 5}, 0, "row 1 has 4 tokens, and its second segment begins at 5: rows here have 1 to 5 tokens"},
+    {3, 1, {4, 2}, 0, "row 1 has a second segment: the model has embeddings for one"},
+    {3, 2, {4, 4}, 3, "label 3 in row 1, position 0: the model has 3 labels"},
+    {1, 2, {4, 4}, 0x7F800000, "the label in row 1, position 0 is no finite number"},
+    {1, 2, {4, 4}, 0x7FC00000, "the label in row 1, position 0 is no finite number"},
+    {3, 2, {5, 0}, 2, NULL},
+    {1, 2, {1, 1}, 0xFF7FFFFF, NULL},
+    {3, 1, {4, 4}, MESSAGE_NO_LABEL, NULL},
+};
+
+TEST_EACH(a_row_that_cannot_be_is_refused_by_its_number, COUNT(strange))
+{
+    const struct model_config config = setting_classifier(strange[_i].n_labels, strange[_i].n_segments);
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    struct setting s;
+    struct error err = {""};
+
+    setting_open(&s, &config, 3, 5);
+    const struct device_worker_options options = setting_options(&s, 3, 2);
+    const struct device_share share = setting_share(&s, 1);
+    s.rows[1] = strange[_i].row;
+    s.labels[1 * 5] = strange[_i].label;
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    array_link_init(&link, &s.model, s.weights);
+    link.version = SETTING_STEP;
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), strange[_i].sentence ? -EINVAL : 0);
+    ck_assert_str_eq(err.text, strange[_i].sentence ? strange[_i].sentence : "");
+    device_worker_free(&worker);
+    array_link_free(&link);
+    setting_close(&s);
+}
+
+TEST(rows_longer_than_the_plan_s_or_of_no_tokens_are_refused)
+{
+    const struct model_config config = setting_classifier(2, 2);
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    struct setting s;
+    struct error err = {""};
+    double sum;
+
+    setting_open(&s, &config, 3, 5);
+    const struct device_worker_options options = setting_options(&s, 3, 2);
+    struct device_share share = setting_share(&s, 1);
+    struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 3};
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    array_link_init(&link, &s.model, s.weights);
+    share.rows.n_tokens = 6;
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "rows of 6 tokens: the plan has rows of 1 to 5");
+    share.rows.n_tokens = e.rows.n_tokens = 0;
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), -EINVAL);
+    ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sum, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "rows of 0 tokens: the plan has rows of 1 to 5");
     ck_assert_uint_eq(link.n_calls, 0);
     device_worker_free(&worker);
     array_link_free(&link);

@@ -80,7 +80,7 @@ static struct message assign(int config, uint32_t config_bytes)
                                          .takes_turns = true}};
     const int fds[] = {segment_of(model.segment_n * sizeof(float), NULL, 0),
                        segment_of((1 + N_SLOTS) * model_slot_bytes(&model, NUMBER_FP32), NULL, 0),
-                       segment_of(plan_data_of(BATCH, SEQ, 0).bytes, NULL, 0), config};
+                       segment_of(plan_data_of(BATCH, SEQ, model.config.n_labels).bytes, NULL, 0), config};
 
     ck_assert(mailbox_deliver(&box, &m, fds, COUNT(fds)));
     const struct message said = answer();
@@ -156,4 +156,39 @@ TEST(a_config_that_is_no_file_is_refused)
     ck_assert_str_eq(m.refused.error.text, "config.json came without its 10 bytes");
     close(ends[1]);
     expect_assigned();
+}
+
+static const char classifier[] = "{\"model_type\": \"bert\", \"architectures\": [\"BertForSequenceClassification\"], "
+                                 "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"hidden_size\": 16, "
+                                 "\"intermediate_size\": 20, \"vocab_size\": 64}";
+
+/* The data segment is zeros. */
+TEST(a_job_whose_rows_cannot_be_fails_and_the_next_one_is_taken)
+{
+    static const struct {
+        struct message m;
+        const char *sentence;
+    } wrongs[] = {
+        {{.kind = MESSAGE_SHARE, .share = {.n_valid = 2, .n_tokens = SEQ, .n = 1}},
+         "row 0 has 0 tokens, and its second segment begins at 0: rows here have 1 to 8 tokens"},
+        {{.kind = MESSAGE_SHARE, .share = {.n_valid = 2, .n_tokens = SEQ + 1, .n = 1}},
+         "rows of 9 tokens: the plan has rows of 1 to 8"},
+        {{.kind = MESSAGE_EVALUATE, .evaluate = {.n_rows = 2, .n_tokens = 3}},
+         "row 0 has 0 tokens, and its second segment begins at 0: rows here have 1 to 3 tokens"},
+        {{.kind = MESSAGE_EVALUATE, .evaluate = {.n_rows = 2, .n_tokens = UINT32_MAX}},
+         "rows of 4294967295 tokens: the plan has rows of 1 to 8"},
+    };
+    const uint32_t n = (uint32_t)strlen(classifier);
+    struct model_config config;
+
+    model_free(&model);
+    ck_assert_int_eq(model_config_parse(&config, classifier, n, NULL), 0);
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    for (int i = 0; i < COUNT(wrongs); i++) {
+        ck_assert_int_eq(assign(segment_of(n, classifier, n), n).kind, MESSAGE_ASSIGNED);
+        ck_assert(mailbox_deliver(&box, &wrongs[i].m, NULL, 0));
+        const struct message m = answer();
+        ck_assert_int_eq(m.kind, MESSAGE_FAILED);
+        ck_assert_str_eq(m.failed.error.text, wrongs[i].sentence);
+    }
 }

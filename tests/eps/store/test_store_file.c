@@ -133,6 +133,45 @@ TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 7)
     store_fixture_close(&f);
 }
 
+static struct model_config classifier(void)
+{
+    static const char text[] = "{\"model_type\": \"bert\", \"architectures\": [\"BertForSequenceClassification\"], "
+                               "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"hidden_size\": 8, "
+                               "\"intermediate_size\": 12, \"vocab_size\": 17}";
+    struct model_config config;
+
+    ck_assert_int_eq(model_config_parse(&config, text, strlen(text), NULL), 0);
+    return config;
+}
+
+/* As a fresh model's would be, by the seed. */
+TEST(a_head_that_is_missing_is_drawn)
+{
+    static const struct store_options with = {.train = true, .seed = 77, .draws_head = true};
+    struct file file = {0};
+    struct store_fixture f, fresh;
+    struct error err = {0};
+
+    store_fixture_open_as(&f, classifier(), false, &with);
+    store_fixture_open_as(&fresh, classifier(), false, &with);
+    store_draw(&fresh.store, 77);
+    add_all_but(&file, &f.model, "classifier.weight");
+    const int fd = finish(&file);
+    ck_assert_msg(store_load(&f.store, &fd, 1, &err) == 0, "%s", err.text);
+    const uint32_t last = f.model.n_units - 1; /* classifier.weight */
+    ck_assert_str_eq(f.model.tensors[f.model.pieces[f.model.units[last].first_piece].tensor].name, "classifier.weight");
+    store_fixture_same(store_weights(&f.store, last), store_weights(&fresh.store, last), f.model.units[last].n,
+                       "drawn");
+    ck_assert_float_ne(store_weights(&f.store, last)[0], 0);
+    ck_assert_float_eq(store_weights(&f.store, 0)[3], exact(3)); /* the others are the file's */
+    f.store.options.draws_head = false;
+    ck_assert_int_eq(store_load(&f.store, &fd, 1, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "classifier.weight is missing"));
+    close(fd);
+    store_fixture_close(&f);
+    store_fixture_close(&fresh);
+}
+
 TEST(a_tensor_in_two_files_is_refused)
 {
     struct file file = {0};

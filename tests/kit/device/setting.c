@@ -26,6 +26,30 @@ double setting_random(uint64_t *state)
     return (double)(*state >> 11) / (double)(UINT64_C(1) << 52) - 1;
 }
 
+/* Rows of different length and their labels; every fourth has none. */
+static void draw_rows(struct setting *s, uint64_t *state)
+{
+    const struct model_config *c = &s->model.config;
+
+    s->rows = calloc(s->batch, sizeof *s->rows);
+    ck_assert_ptr_nonnull(s->rows);
+    for (uint32_t row = 0; row < s->batch; row++) {
+        const uint32_t n = 1 + setting_below(state, s->seq), at = row * s->seq;
+        const float number = (float)setting_random(state);
+        s->rows[row] = (struct plan_row){n, c->encoder.n_segments > 1 ? setting_below(state, n + 1) : n};
+        for (uint32_t t = 0; t < s->seq; t++) {
+            s->ids[at + t] = setting_below(state, c->vocabulary);
+            s->labels[at + t] = MESSAGE_NO_LABEL;
+        }
+        if (row % 4 == 2)
+            continue;
+        s->labels[at] = setting_below(state, c->n_labels);
+        if (c->regression)
+            memcpy(&s->labels[at], &number, sizeof number);
+        s->n_valid++;
+    }
+}
+
 void setting_open(struct setting *s, const struct model_config *config, uint32_t batch, uint32_t seq)
 {
     uint64_t state = 88172645463325252u;
@@ -47,7 +71,9 @@ void setting_open(struct setting *s, const struct model_config *config, uint32_t
                 (float)((t->init == MODEL_INIT_ONE) +
                         setting_random(&state) * (t->n_dims == 2 ? 0.8 / sqrt(config->width / 12.0) : 0.2));
     }
-    for (size_t i = 0; i < (size_t)batch * seq; i++) {
+    if (config->n_labels)
+        draw_rows(s, &state);
+    for (size_t i = 0; i < (size_t)batch * seq && !s->rows; i++) {
         s->ids[i] = setting_below(&state, config->vocabulary);
         s->labels[i] = i % 6 == 4 ? MESSAGE_NO_LABEL : setting_below(&state, config->vocabulary);
         s->n_valid += s->labels[i] != MESSAGE_NO_LABEL;
@@ -60,6 +86,7 @@ void setting_close(struct setting *s)
     free(s->weights);
     free(s->ids);
     free(s->labels);
+    free(s->rows);
 }
 
 uint32_t setting_below(uint64_t *state, uint32_t n)
@@ -67,23 +94,44 @@ uint32_t setting_below(uint64_t *state, uint32_t n)
     return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
 }
 
-/* The same sizes, of BERT or RoBERTa. */
+static const struct family *find_family(const char *name)
+{
+    const struct family *const *family = model_families;
+
+    while (strcmp((*family)->model_type, name) != 0)
+        family++;
+    return *family;
+}
+
+/* The same sizes, of BERT or RoBERTa; with a label to predict or without. */
 static struct model_config encoder_of(struct model_config c, uint64_t *state)
 {
     const uint32_t first = setting_below(state, 2) ? 2 : 0;
     const struct gpt2_config gpt2 = c.gpt2;
-    const struct family *const *family = model_families;
 
-    while (strcmp((*family)->model_type, first ? "roberta" : "bert") != 0)
-        family++;
-    c.family = *family;
-    c.tied = true;
+    c.family = find_family(first ? "roberta" : "bert");
+    c.n_labels = setting_below(state, 4);
+    c.regression = c.n_labels == 1;
+    c.tied = c.n_labels == 0;
     c.encoder = (struct encoder_config){.n_segments = 1 + setting_below(state, 2),
                                         .n_rows = first + c.n_positions,
                                         .first_row = first,
                                         .dropout_attention = gpt2.dropout_attention,
-                                        .dropout_hidden = gpt2.dropout_residual};
+                                        .dropout_hidden = gpt2.dropout_residual,
+                                        .dropout_classifier = gpt2.dropout_embedding};
     return c;
+}
+
+struct model_config setting_classifier(uint32_t n_labels, uint32_t n_segments)
+{
+    struct model_config config = setting_configs[0];
+
+    config.family = find_family("bert");
+    config.n_labels = n_labels;
+    config.regression = n_labels == 1;
+    config.tied = false;
+    config.encoder = (struct encoder_config){.n_segments = n_segments, .n_rows = config.n_positions};
+    return config;
 }
 
 struct model_config setting_random_config(uint64_t *state)
@@ -198,14 +246,18 @@ double setting_evaluate(const struct setting *s, const struct device_worker_opti
     return sum;
 }
 
+struct device_rows setting_rows(const struct setting *s)
+{
+    return (struct device_rows){.n_tokens = s->seq, .ids = s->ids, .labels = s->labels, .rows = s->rows};
+}
+
 struct device_share setting_share(const struct setting *s, uint32_t n_parts)
 {
     return (struct device_share){.step = SETTING_STEP,
                                  .n_valid = s->n_valid,
                                  .n_parts = n_parts,
                                  .parts = setting_parts,
-                                 .ids = s->ids,
-                                 .labels = s->labels};
+                                 .rows = setting_rows(s)};
 }
 
 struct reference_batch setting_batch(const struct setting *s)

@@ -23,6 +23,7 @@ struct setting {
     float *weights; /* (segment_n): random, norms around 1 */
     uint32_t batch, seq;
     uint32_t *ids, *labels; /* (batch * seq): random, every sixth label padding */
+    struct plan_row *rows;  /* (batch) of a classifier: random; else NULL */
     uint64_t n_valid;
     enum number_type precision; /* of the device; fp32 unless it is set */
 };
@@ -38,8 +39,11 @@ double setting_random(uint64_t *state);
 uint32_t setting_below(uint64_t *state, uint32_t n);
 
 /* Small, every second one with a vocabulary that is cut into two or three units; of 12 positions; of GPT-2, or every third
- * one of BERT or RoBERTa. */
+ * one of BERT or RoBERTa, of which most are classifiers. */
 struct model_config setting_random_config(uint64_t *state);
+
+/* A small BERT with labels to predict: a number if it is one. */
+struct model_config setting_classifier(uint32_t n_labels, uint32_t n_segments);
 
 /* All but the microbatch, at random. */
 void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state);
@@ -61,6 +65,9 @@ void setting_check_bits(const struct array_link *same, const struct setting *s,
 /* What a fresh worker says of an evaluation; *n_pulls, unless NULL: of the link, each of which was waited for. */
 double setting_evaluate(const struct setting *s, const struct device_worker_options *options,
                         const struct device_evaluation *evaluation, unsigned *n_pulls);
+
+/* The minibatch. */
+struct device_rows setting_rows(const struct setting *s);
 
 /* A step's share of the first n parts. */
 struct device_share setting_share(const struct setting *s, uint32_t n_parts);

@@ -120,11 +120,12 @@ TEST(every_key_arrives_and_missing_ones_take_the_defaults_of_GPT2Config)
 #define DECODER(type)                                                                                                  \
     "{'model_type': '" type "', 'hidden_size': 96, 'num_attention_heads': 4, 'num_hidden_layers': 3, "                 \
     "'intermediate_size': 150, 'vocab_size': 211"
-#define BERT    DECODER("bert")
-#define ROBERTA DECODER("roberta")
-#define LLAMA   DECODER("llama")
-#define QWEN2   DECODER("qwen2")
-#define QWEN3   DECODER("qwen3")
+#define BERT       DECODER("bert")
+#define ROBERTA    DECODER("roberta")
+#define CLASSIFIER BERT ", 'architectures': ['BertForSequenceClassification']"
+#define LLAMA      DECODER("llama")
+#define QWEN2      DECODER("qwen2")
+#define QWEN3      DECODER("qwen3")
 #define GEMMA3                                                                                                         \
     "{'model_type': 'gemma3_text', 'hidden_size': 96, 'num_attention_heads': 8, 'num_hidden_layers': 6, "              \
     "'intermediate_size': 150, 'vocab_size': 211"
@@ -245,7 +246,24 @@ static const struct {
      "attention_probs_dropout_prob is -1: it must be at least 0 and less than 1"},
     {BERT ", 'layer_norm_eps': 0}", "layer_norm_eps is 0: it must be greater than 0 and at most 1"},
     {BERT ", 'type_vocab_size': 0}", "type_vocab_size is 0: it must be from 1 to 16"},
-    {BERT ", 'architectures': ['BertModel']}", "architectures is ['BertModel']: only BertForMaskedLM can be trained"},
+    {BERT ", 'architectures': ['BertModel']}",
+     "architectures is ['BertModel']: only BertForMaskedLM or BertForSequenceClassification can be trained"},
+    {BERT ", 'architectures': ['BertForMaskedLM', 'BertForSequenceClassification']}",
+     "architectures is ['BertForMaskedLM','BertForSequenceClassification']: it must name one head"},
+    {CLASSIFIER ", 'problem_type': 'multi_label_classification'}",
+     "problem_type is 'multi_label_classification': a model of several labels must have single_label_classification"},
+    {CLASSIFIER ", 'problem_type': 'regression'}",
+     "problem_type is 'regression': a model of several labels must have single_label_classification"},
+    {CLASSIFIER ", 'num_labels': 1, 'problem_type': 'single_label_classification'}",
+     "problem_type is 'single_label_classification': a model of one label must have regression"},
+    {CLASSIFIER ", 'problem_type': 7}",
+     "problem_type is 7: a model of several labels must have single_label_classification"},
+    {CLASSIFIER ", 'id2label': {}}", "the model has 0 labels (id2label or num_labels): it must have 1 to 65536"},
+    {CLASSIFIER ", 'num_labels': 65537}",
+     "the model has 65537 labels (id2label or num_labels): it must have 1 to 65536"},
+    {CLASSIFIER ", 'num_labels': -1}", "num_labels is -1: it must be a positive whole number"},
+    {CLASSIFIER ", 'id2label': ['a', 'b']}", "id2label is ['a','b']: it must be an object with a name for each label"},
+    {CLASSIFIER ", 'classifier_dropout': 1.0}", "classifier_dropout is 1: it must be at least 0 and less than 1"},
     {ROBERTA ", 'max_position_embeddings': 2}",
      "max_position_embeddings is 2: positions begin at pad_token_id + 1, so it must be at least 3"},
     {ROBERTA ", 'max_position_embeddings': 16, 'pad_token_id': 4294967295}",
@@ -459,6 +477,37 @@ TEST_EACH(an_encoder_s_numbers_are_those_of_transformers, COUNT(encoders))
     ck_assert_float_eq(c.encoder.dropout_hidden, want->dropout_hidden);
     ck_assert_float_eq(c.norm_epsilon, 1e-12f);
     ck_assert_float_eq(c.initializer_range, 0.02f);
+}
+
+/* id2label counts rather than num_labels; without both, transformers assumes two. */
+static const struct {
+    const char *text;
+    uint32_t n_labels;
+    float dropout; /* of the classifier */
+} classifiers[] = {
+    {BERT "}", 0, 0.1f},
+    {BERT ", 'architectures': ['BertForMaskedLM'], 'id2label': {'0': 'a'}, 'problem_type': 'regression'}", 0, 0.1f},
+    {CLASSIFIER "}", 2, 0.1f},
+    {CLASSIFIER ", 'num_labels': 5, 'id2label': null, 'problem_type': null}", 5, 0.1f},
+    {CLASSIFIER
+     ", 'num_labels': 5, 'id2label': {'0': 'a', '1': 'b', '2': 'c'}, 'label2id': {'a': 0}, "
+     "'problem_type': 'single_label_classification', 'hidden_dropout_prob': 0.3, 'tie_word_embeddings': false}",
+     3, 0.3f},
+    {CLASSIFIER ", 'id2label': {'0': 'score'}, 'problem_type': 'regression', 'classifier_dropout': 0}", 1, 0},
+    {ROBERTA ", 'architectures': ['RobertaForSequenceClassification'], 'num_labels': 1, 'classifier_dropout': null}", 1,
+     0.1f},
+};
+
+TEST_EACH(a_classifier_s_labels_are_those_of_transformers, COUNT(classifiers))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, classifiers[_i].text, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(c.n_labels, classifiers[_i].n_labels);
+    ck_assert(c.regression == (c.n_labels == 1) && c.tied == (c.n_labels == 0));
+    ck_assert_uint_eq(model_outputs(&c), c.n_labels ? c.n_labels : c.vocabulary);
+    ck_assert_float_eq(c.encoder.dropout_classifier, classifiers[_i].dropout);
 }
 
 TEST(every_truncation_of_a_file_is_refused_and_so_is_one_past_16_MiB_unread)

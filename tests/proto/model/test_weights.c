@@ -187,6 +187,62 @@ TEST(a_tied_table_may_have_the_head_s_name_alone)
     model_free(&model);
 }
 
+/* What is missing is named, in the model's order. Nothing below the head may be, nor anything where training goes on. */
+TEST(a_classifier_may_begin_without_its_head)
+{
+    static const struct {
+        const char *config, *left_out[5], *missing;
+    } rows[] = {
+        {"bert', 'architectures': ['BertForSequenceClassification']", {NULL}, ""},
+        {"bert', 'architectures': ['BertForSequenceClassification']",
+         {"classifier.weight", "classifier.bias"},
+         "classifier.bias, classifier.weight"},
+        {"bert', 'architectures': ['BertForSequenceClassification']",
+         {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias"},
+         "bert.pooler.dense.weight, bert.pooler.dense.bias, classifier.bias, classifier.weight"},
+        {"roberta', 'architectures': ['RobertaForSequenceClassification']",
+         {"classifier.dense.weight", "classifier.dense.bias", "classifier.out_proj.weight", "classifier.out_proj.bias"},
+         "classifier.dense.weight, classifier.dense.bias, classifier.out_proj.bias, classifier.out_proj.weight"},
+        {"bert', 'architectures': ['BertForSequenceClassification']", {"encoder.layer.0.output.dense.bias"}, NULL},
+        {"bert'", {"cls.predictions.bias"}, NULL},
+    };
+
+    for (int i = 0; i < COUNT(rows); i++) {
+        const bool roberta = rows[i].config[0] == 'r';
+        const struct safetensors_plan others[] = {
+            {roberta ? "lm_head.layer_norm.weight" : "cls.predictions.transform.LayerNorm.gamma", 1, {8, 1}, F32},
+            {roberta ? "roberta.pooler.dense.bias" : "cls.seq_relationship.bias", 1, {8, 1}, F32},
+            {0}};
+        static const struct safetensors_plan nothing[] = {{0}};
+        char text[400], missing[WEIGHTS_MISSING_BYTES];
+        struct weights weights;
+        struct model model;
+        struct error err = {""};
+        snprintf(text, sizeof text,
+                 "{'model_type': '%s, 'num_hidden_layers': 1, 'num_attention_heads': 2, 'hidden_size': 8, "
+                 "'intermediate_size': 12, 'vocab_size': 17}",
+                 rows[i].config);
+        for (char *c = text; *c; c++)
+            *c = *c == '\'' ? '"' : *c;
+        make_model(&model, text);
+        const int fd = make_file_of(&model, rows[i].left_out, model.config.n_labels ? others : nothing);
+        const int rc = weights_open_base(&weights, &model, &fd, 1, &err);
+        ck_assert_msg(rc == (rows[i].missing ? 0 : -EINVAL), "%s", err.text);
+        if (rows[i].missing) {
+            const uint32_t n = weights_missing(missing, &weights, &model);
+            ck_assert_str_eq(missing, rows[i].missing);
+            for (uint32_t k = 0; k < n; k++)
+                ck_assert_ptr_nonnull(rows[i].left_out[k]);
+            ck_assert_int_eq(weights_type(&weights, &model), F32);
+            weights_close(&weights);
+        }
+        ck_assert_int_eq(weights_open(&weights, &model, &fd, 1, &err), *rows[i].left_out ? -EINVAL : 0);
+        weights_close(&weights);
+        close(fd);
+        model_free(&model);
+    }
+}
+
 /* A buffer of another type, such as old checkpoints in fp16 have, is not counted. */
 TEST(weights_have_the_type_that_all_of_them_have)
 {

@@ -1,0 +1,177 @@
+"""Gradients and three training steps of small classifiers and a regression by transformers: tests/fixtures/labels_*.
+
+    python make_labels.py
+
+Rows differ in length, and BERT's are pairs of texts. They are padded to the longest of their minibatch, and masked. What is
+committed is as training.py has it, and the rows themselves.
+
+Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
+"""
+import json
+import os
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import (BertConfig, BertForSequenceClassification, RobertaConfig,
+                          RobertaForSequenceClassification)
+
+import drawn
+import training
+
+BATCH, SEQ, ROOM, N_STEPS, N_MINIBATCHES, WHOLE = 7, 19, 24, 3, 2, 1 << 62  # rows have up to SEQ tokens
+LR, EPSILON = 1e-3, 1e-4
+SIZES = dict(num_hidden_layers=2, vocab_size=61, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+MODELS = {  # classes, sizes, labels, and the row of position 0
+    "labels_bert": (BertConfig, BertForSequenceClassification, 3, 0,
+                    dict(hidden_size=21, num_attention_heads=3, intermediate_size=37, max_position_embeddings=ROOM + 1)),
+    "labels_roberta": (RobertaConfig, RobertaForSequenceClassification, 2, 2,
+                       dict(hidden_size=20, num_attention_heads=5, intermediate_size=33, hidden_act="gelu_new",
+                            max_position_embeddings=ROOM + 2, type_vocab_size=1, pad_token_id=1, classifier_dropout=0.0)),
+    "labels_regression": (BertConfig, BertForSequenceClassification, 1, 0,
+                          dict(hidden_size=18, num_attention_heads=2, intermediate_size=25, hidden_act="relu",
+                               max_position_embeddings=ROOM)),
+}
+WAYS = (("eager", 1), ("sdpa", 1), ("eager", BATCH))
+
+
+def how_drawn(tensor):
+    """base and scale of a tensor's weights."""
+    if "LayerNorm" in tensor and tensor.endswith("weight"):
+        return 1.0, 0.4
+    return 0.0, 0.4 if tensor.endswith("bias") else 1.6 if "embeddings" in tensor else 1.0
+
+
+def model_of(name, dtype, attention="eager"):
+    make_config, make_model, n_labels, _, sizes = MODELS[name]
+    config = make_config(**SIZES, **sizes, num_labels=n_labels)
+    model = make_model._from_config(config, attn_implementation=attention, dtype=torch.float32)
+    with torch.no_grad():
+        for tensor, p in model.named_parameters():
+            w = drawn.weights(f"{name}:{tensor}", p.numel(), *how_drawn(tensor))
+            p.copy_(torch.from_numpy(w).view_as(p))
+    return model.to(dtype).train()
+
+
+def rows_of(name, number):
+    """ids (2 or more, none of them padding's), where the second segment begins, and the label."""
+    make_config, _, n_labels, first, sizes = MODELS[name]
+    rng = np.random.default_rng([len(name), number])
+    rows = []
+    for i in range(BATCH):
+        n = SEQ if i == number else int(rng.integers(2, SEQ - 2))
+        pairs = sizes.get("type_vocab_size", 2) > 1 and i % 3 != 2
+        label = round(float(rng.normal()), 3) if n_labels == 1 else int(rng.integers(n_labels))
+        rows.append({"ids": [int(x) for x in rng.integers(2, SIZES["vocab_size"], n)],
+                     "second": int(rng.integers(1, n)) if pairs else n, "label": label})
+    return rows
+
+
+def tensors_of(name, rows):
+    n, pad = max(len(row["ids"]) for row in rows), MODELS[name][4].get("pad_token_id", 0)
+    def padded(of, value):
+        return torch.tensor([of(row) + [value] * (n - len(row["ids"])) for row in rows])
+    kind = torch.float64 if MODELS[name][2] == 1 else torch.long
+    return dict(input_ids=padded(lambda row: row["ids"], pad),
+                token_type_ids=padded(lambda row: [int(t >= row["second"]) for t in range(len(row["ids"]))], 0),
+                attention_mask=padded(lambda row: [1] * len(row["ids"]), 0)), torch.tensor(
+                    [row["label"] for row in rows], dtype=kind)
+
+
+def loss_of(model, inputs, labels, total):
+    """As transformers computes it, but as a sum over these rows divided by all of the minibatch's."""
+    logits = model(**inputs).logits
+    mean = model(**inputs, labels=labels.to(logits.dtype) if labels.is_floating_point() else labels).loss
+    if labels.is_floating_point():
+        loss = ((logits.squeeze(-1) - labels.to(logits.dtype))**2).sum() / total
+    else:
+        loss = F.cross_entropy(logits, labels, reduction="sum") / total
+    torch.testing.assert_close(mean * len(labels) / total, loss)
+    return loss
+
+
+def backward(model, name, number, n_runs=1):
+    inputs, labels = tensors_of(name, rows_of(name, number))
+    total = 0.0
+    for part in range(n_runs):
+        of = {k: v.chunk(n_runs)[part] for k, v in inputs.items()}
+        loss = loss_of(model, of, labels.chunk(n_runs)[part], len(labels))
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def train(name, dtype, attention, n_runs):
+    model, losses = model_of(name, dtype, attention), []
+    optimizer = training.adamw(model, LR, EPSILON)
+    for step in range(N_STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(backward(model, name, step % N_MINIBATCHES, n_runs))
+        optimizer.step()
+    return training.arrays(model, "weights"), losses
+
+
+def gradient(name, dtype, attention, n_runs):
+    model = model_of(name, dtype, attention)
+    loss = backward(model, name, 0, n_runs)
+    return training.arrays(model, "grad"), loss
+
+
+def digest(writer, label, exact, singles, start=None):
+    """The gradient of a key's bias is zero analytically, since softmax does not see what all keys have in common."""
+    pieces = training.digest(writer, label, exact, singles, WHOLE, start)
+    for piece in pieces:
+        if piece["tensor"].endswith("key.bias"):
+            piece["piece"] = "k"
+    return pieces
+
+
+def config_json(name):
+    make_config, make_model, n_labels, _, sizes = MODELS[name]
+    config = {"architectures": [make_model.__name__], "model_type": make_config.model_type, **SIZES, **sizes}
+    if n_labels != 2:  # as transformers writes it
+        config["id2label"] = {str(i): f"LABEL_{i}" for i in range(n_labels)}
+    return config
+
+
+def logits_of(name):
+    """Of each row of the first minibatch."""
+    with torch.no_grad():
+        return model_of(name, torch.float64)(**tensors_of(name, rows_of(name, 0))[0]).logits
+
+
+def make(name):
+    folder, writer = os.path.join(training.FIXTURES, name), training.Writer()
+    os.makedirs(folder, exist_ok=True)
+    start = training.arrays(model_of(name, torch.float64), "weights")
+    exact, loss = gradient(name, torch.float64, "eager", 1)
+    singles, single_losses = zip(*(gradient(name, torch.float32, *way) for way in WAYS))
+    of_gradient = {"loss": loss, "fp32_losses": single_losses,
+                   "pieces": digest(writer, f"{name}:gradient", exact, singles)}
+    exact, losses = train(name, torch.float64, "eager", 1)
+    singles, single_losses = zip(*(train(name, torch.float32, *way) for way in WAYS))
+    of_training = {"optimizer": "adamw", "parts": 1, "losses": losses, "fp32_losses": single_losses,
+                   "pieces": digest(writer, f"{name}:adamw1", exact, singles, start)}
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump(config_json(name), f, indent=2)
+        f.write("\n")
+    with open(os.path.join(folder, "reference.json"), "w") as f:
+        json.dump({"name": name, "draw": name, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": ROOM,
+                   "label_gap": 0, "n_minibatches": N_MINIBATCHES, "n_steps": N_STEPS, "lr": LR,
+                   "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": EPSILON,
+                   "weight_decay": training.DECAY, "n_buckets": training.N_BUCKETS,
+                   "minibatches": [rows_of(name, number) for number in range(N_MINIBATCHES)],
+                   "logits": logits_of(name).tolist(),
+                   "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t)[0],
+                                "scale": how_drawn(t)[1]}
+                               for t, p in model_of(name, torch.float64).named_parameters()],
+                   "gradient": of_gradient, "training": [of_training]}, f)
+        f.write("\n")
+    np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
+    print(name, losses, flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for which in MODELS:
+        make(which)
