@@ -319,9 +319,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
         return error_set(err, -EINVAL, "generation takes one row at a time, not %u", s->share_rows);
     if (s->goal.purpose == PLAN_GENERATE && model->config.family->masked)
         return error_set(err, -EINVAL,
-                         "a %s model restores masked tokens and cannot continue a text: choose a model that "
-                         "predicts the next token",
-                         model->config.family->model_type);
+                         "a %s model %s and cannot continue a text: choose a model that predicts the next token",
+                         model->config.family->model_type,
+                         model->config.n_labels ? "predicts labels" : "restores masked tokens");
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);
