@@ -11,15 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE_BYTES = 1 << 20, MAX_LINE = 64 << 20 };
-
 struct lines {
-    struct client_data_pass *pass;
     const struct client_data_file *file;
     int fd; /* receives the texts */
     uint64_t line, n_written;
-    char *buffer; /* (cap) bytes read, from the beginning of a line */
-    size_t n, cap;
     struct client_text text; /* of the current line */
 };
 
@@ -102,16 +97,14 @@ static int write_text(struct lines *l, struct error *err)
     return rc;
 }
 
-static int take_line(struct lines *l, const char *line, size_t n, struct error *err)
+static int take_line(void *user, const char *line, size_t n, uint64_t number, struct error *err)
 {
+    struct lines *l = user;
     json_error_t why;
-    size_t blanks = 0;
 
-    l->line++;
+    l->line = number;
     l->text.n = 0;
-    while (blanks < n && memchr(" \t\r", line[blanks], 3))
-        blanks++;
-    if (blanks == n)
+    if (client_data_is_blank(line, n))
         return 0;
     json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
     int rc = object ? add_object(l, object, err) : 0;
@@ -122,47 +115,6 @@ static int take_line(struct lines *l, const char *line, size_t n, struct error *
     return rc ? rc : write_text(l, err);
 }
 
-static int make_room(struct lines *l, struct error *err)
-{
-    const size_t cap = l->cap ? 2 * l->cap : PIECE_BYTES;
-    char *larger = NULL;
-
-    if (l->n < l->cap)
-        return 0;
-    if (cap > MAX_LINE) {
-        l->line++;
-        return refuse(l, "longer than 64 MiB", err);
-    }
-    larger = realloc(l->buffer, cap);
-    if (!larger)
-        return error_set(err, -ENOMEM, "%s: out of memory", l->file->path);
-    l->buffer = larger, l->cap = cap;
-    return 0;
-}
-
-static int take_lines(struct lines *l, struct error *err)
-{
-    int rc = 0;
-
-    for (uint64_t at = 0; !rc && at < l->file->bytes;) {
-        rc = make_room(l, err);
-        if (rc)
-            return rc;
-        const uint64_t left = l->file->bytes - at;
-        const size_t now = left < l->cap - l->n ? (size_t)left : l->cap - l->n;
-        size_t begin = 0;
-        rc = client_data_next(l->pass, l->file, (uint8_t *)l->buffer + l->n, now, at, err);
-        l->n += now, at += now;
-        for (char *end; !rc && (end = memchr(l->buffer + begin, '\n', l->n - begin));) {
-            rc = take_line(l, l->buffer + begin, (size_t)(end - (l->buffer + begin)), err);
-            begin = (size_t)(end - l->buffer) + 1;
-        }
-        l->n -= begin;
-        memmove(l->buffer, l->buffer + begin, l->n);
-    }
-    return rc || l->n == 0 ? rc : take_line(l, l->buffer, l->n, err);
-}
-
 int client_data_extract(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
 {
     int rc = client_data_unpack(pass, file, err);
@@ -170,10 +122,9 @@ int client_data_extract(struct client_data_pass *pass, struct client_data_file *
     if (rc || file->kind != CLIENT_DATA_LINES)
         return rc;
     file->marked = pass->end != CLIENT_NO_TOKEN;
-    struct lines l = {.pass = pass, .file = file, .fd = client_data_nameless("texts", err)};
-    rc = l.fd < 0 ? l.fd : take_lines(&l, err);
+    struct lines l = {.file = file, .fd = client_data_nameless("texts", err)};
+    rc = l.fd < 0 ? l.fd : client_data_each_line(pass, file, take_line, &l, err);
 
-    free(l.buffer);
     free(l.text.bytes);
     if (rc) {
         if (l.fd >= 0)

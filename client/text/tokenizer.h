@@ -93,6 +93,18 @@ void client_tokenizer_restart(struct client_tokenizer *t);
 const uint32_t *client_tokenizer_begins(const struct client_tokenizer *tokenizer, size_t *n);
 const uint32_t *client_tokenizer_ends(const struct client_tokenizer *tokenizer, size_t *n);
 
+/* Two texts in one row, as the tokenizer's post-processor joins them: [CLS] A [SEP] B [SEP] of BERT,
+ * <s> A </s></s> B </s> of RoBERTa. */
+enum { CLIENT_PAIR_MOST = 4 }; /* tokens in one place */
+struct client_pair {
+    uint32_t ids[3][CLIENT_PAIR_MOST], n[3]; /* before the first text, between the two, after the second */
+    bool has_second;                         /* the second text is of segment 1, as BERT's; else all is of segment 0 */
+    uint32_t n_first;                        /* of the tokens between: those before segment 1 begins */
+};
+
+/* Borrowed. NULL: the tokenizer does not join two texts, or not in this form. */
+const struct client_pair *client_tokenizer_pair(const struct client_tokenizer *tokenizer);
+
 /* Bytes of a token (*n, not terminated), borrowed from the tokenizer: those of the text for byte-level tokens, else as in
  * the vocabulary. A character may span several tokens. NULL if the id has no token. */
 const char *client_tokenizer_decode(const struct client_tokenizer *tokenizer, uint32_t id, size_t *n);

@@ -246,10 +246,12 @@ static int read_end(struct client_tokenizer *t, const json_t *step, struct error
         return 0;
     if (t->n_ends[0] + t->n_ends[1] > 0)
         return error_set(err, -EINVAL, "its post-processor has %.40s behind another, which is not supported", type);
-    if (strcmp(type, "TemplateProcessing") == 0)
-        return read_template(t, step, err);
-    if (strcmp(type, "BertProcessing") != 0 && strcmp(type, "RobertaProcessing") != 0)
+    const bool is_template = strcmp(type, "TemplateProcessing") == 0;
+    if (!is_template && strcmp(type, "BertProcessing") != 0 && strcmp(type, "RobertaProcessing") != 0)
         return tokenizer_refuse(err, "post-processor", type);
+    tokenizer_read_pair(t, step);
+    if (is_template)
+        return read_template(t, step, err);
     int rc = add_end(t, 0, json_array_get(json_object_get(step, "cls"), 1), err);
     return rc ? rc : add_end(t, 1, json_array_get(json_object_get(step, "sep"), 1), err);
 }

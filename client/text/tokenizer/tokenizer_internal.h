@@ -178,6 +178,8 @@ struct client_tokenizer {
     size_t most_characters;
 
     uint32_t end, mask, *ends[2], n_ends[2];
+    bool has_pair;
+    struct client_pair pair;
     struct tokenizer_decode *decoding; /* (n_decoding); without any a token's bytes are its text */
     size_t n_decoding;
     struct tokenizer_work work;
@@ -207,6 +209,7 @@ int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pa
 int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err);
 int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err);
 int tokenizer_read_ends(struct client_tokenizer *t, const json_t *post_processor, struct error *err);
+void tokenizer_read_pair(struct client_tokenizer *t, const json_t *step); /* one that read_ends has accepted */
 int tokenizer_read_decoder(struct client_tokenizer *t, const json_t *decoder, struct error *err);
 
 /* The steps of GPT-2: its pattern, then bytes. */
