@@ -29,6 +29,7 @@ enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
 enum eps_dtype { EPS_DTYPE_DEFAULT, EPS_DTYPE_FP32, EPS_DTYPE_FP16, EPS_DTYPE_BF16 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
+enum eps_task { EPS_TASK_DEFAULT, EPS_CLASSIFY, EPS_REGRESS };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
 /* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. */
@@ -42,8 +43,16 @@ struct eps_train_options {
      * patterns, and "-" for standard input. See client/data/data.h. */
     const char *const *data;
     size_t n_data;
-    const char *eval_data; /* NULL: the last 1 % of the data is held out */
-    const char *out;       /* run directory; NULL: runs/MODEL-TIME, or the directory of `resume` */
+    const char *eval_data; /* NULL: the last 1 % of the data is held out; of a task's rows a tenth, drawn by the seed */
+
+    /* What the model predicts of each row of data: a class or a number. It is then a BERT or RoBERTa, whose head and pooler
+     * are drawn by the seed if it lacks them. Default: its own task, if it is a classifier; else it predicts tokens. */
+    enum eps_task task;
+    /* Of a task: the columns of data and eval_data, "text,label" or "first,second,label", by name, or by numbers from 1
+     * for a TSV file without a line of names. NULL: known names (client/data/rows.h). */
+    const char *columns;
+    char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
+    const char *out;     /* run directory; NULL: runs/MODEL-TIME, or the directory of `resume` */
 
     /* A run directory (its newest checkpoint), or a step-N in one. Options left unset take the stored values. An option
      * set to another value is refused, except steps, epochs, device, device_mem, host_mem, require_pinned, workers,
@@ -62,9 +71,9 @@ struct eps_train_options {
 
     /* Directory of epsd and eps-worker. NULL: the calling program's, then the one installed with libeps, then PATH. */
     const char *programs;
-    uint64_t steps;                                  /* 0: `epochs` of the data, rounded up */
-    double epochs;                                   /* NAN: 1; if no model is named, enough for 1500 steps, up to 10 */
-    uint32_t batch, seq, microbatch, parts, workers; /* 0: chosen */
+    uint64_t steps; /* 0: `epochs` of the data, rounded up */
+    double epochs;  /* NAN: 1; of a task 3; if no model is named, enough for 1500 steps, up to 10 */
+    uint32_t batch, seq, microbatch, parts, workers;        /* 0: chosen */
     double lr, min_lr, weight_decay, beta1, beta2, epsilon; /* NAN: chosen */
     enum eps_schedule schedule;
     uint64_t warmup; /* steps; UINT64_MAX: 3 % */
@@ -145,19 +154,28 @@ struct eps_memory {
     struct eps_pages pages;
 };
 
+/* A metric of a task: "accuracy"; with two classes "f1", "matthews", with more "macro_f1"; of a regression "pearson",
+ * "spearman". */
+struct eps_score {
+    const char *name; /* constant */
+    double value;     /* NAN: undefined for this data */
+};
+
 /* One step, as in metrics.jsonl. */
 struct eps_step {
     uint64_t step;    /* from 1 */
     uint64_t n_steps; /* of the run */
-    double loss;      /* nats per token, before this step's update */
+    double loss;      /* nats per token, of a task per row (a regression: squared error), before this step's update */
     double lr;
-    uint64_t tokens; /* so far */
+    uint64_t tokens; /* so far, without padding */
     double tokens_per_s, step_ms;
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
-    double eval_loss;    /* held-out loss; NAN if this step did not evaluate */
-    double eval_before;  /* first step: the held-out loss before it; NAN: not measured */
-    double grad_norm;    /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
-    bool skipped;        /* a contribution was not finite, so nothing was updated (fenced commit) */
+    double eval_loss;               /* held-out loss; NAN if this step did not evaluate */
+    double eval_before;             /* first step: the held-out loss before it; NAN: not measured */
+    double grad_norm;               /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
+    bool skipped;                   /* a contribution was not finite, so nothing was updated (fenced commit) */
+    const struct eps_score *scores; /* (n_scores) of a task, on steps that evaluate */
+    size_t n_scores;
     const char *changed; /* changes before this step: "after step 5: lr 0.01 to 0.005"; NULL: none */
     /* (n_memory) The host, and the device with the most memory. Sampled once a second: absent on most steps. */
     const struct eps_memory *memory;
@@ -238,8 +256,10 @@ struct eps_train_events {
     void (*on_step)(void *user, const struct eps_step *step);
     /* Progress of an evaluation: n_tokens of n_all. */
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
-    /* Held-out loss after `step` updates. */
+    /* Held-out loss after `step` updates; tokens: of a task its rows. */
     void (*on_evaluated)(void *user, uint64_t step, double loss, uint64_t tokens);
+    /* Of a task, after on_evaluated. */
+    void (*on_scored)(void *user, const struct eps_score *scores, size_t n);
     /* At the end: the host, then each worker. */
     void (*on_memory)(void *user, const struct eps_memory *side);
     void (*on_saved)(void *user, uint64_t step, const char *path);
@@ -353,7 +373,7 @@ struct eps_profile_options {
 int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error);
 
 /* Mean loss of a model over the windows of files. If it predicts masked tokens: over those, which are the same at each
- * call. */
+ * call. If it is a classifier: over the files' rows. */
 struct eps_eval_options {
     /* A directory; a run directory means its latest checkpoint. NULL: a snapshot of the model that a daemon trains; its
      * training goes on. */
@@ -372,18 +392,34 @@ struct eps_eval_options {
     uint64_t seed;                /* of the masks; a run's held-out masks have the run's */
     uint64_t eval_tokens;         /* maximum, spread evenly over the data; 0: all */
     enum eps_separator separator; /* as in eps_train_options */
+    const char *columns;          /* of a classifier's data, as in eps_train_options */
+    enum eps_task task;           /* resolved: the model's */
     const char *device;           /* as in eps_train_options; not together with both model and connect */
     uint64_t device_mem;          /* the same */
+};
+
+/* What a classifier predicts of a row. */
+struct eps_prediction {
+    uint64_t row;              /* from 0, over all files */
+    uint32_t likeliest;        /* class; of a regression 0 */
+    double number;             /* of a regression; else NAN */
+    uint32_t n_classes;        /* 0: regression */
+    const char *const *names;  /* (n_classes) */
+    const double *probability; /* (n_classes) */
 };
 
 struct eps_eval_events {
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* progress, after each minibatch */
     int (*should_stop)(void *user);                    /* asked several times a second; not 0: -EINTR */
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
-    /* Resolved options; mask_fraction is NAN if the next token is predicted. */
+    /* Resolved options; mask_fraction is NAN unless masked tokens are predicted. */
     void (*on_start)(void *user, const struct eps_eval_options *options);
+    /* Of a classifier, at the end: the metrics, and each row in its order. With on_prediction rows need no labels; if any
+     * lacks one there is no loss (NAN, tokens 0) and no metric. Not 0 ends the call with this error. */
+    void (*on_scored)(void *user, const struct eps_score *scores, size_t n);
+    int (*on_prediction)(void *user, const struct eps_prediction *prediction);
 };
-/* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of. */
+/* events may be NULL, and so may each callback. *tokens: those that the loss is the mean of; of a classifier the rows. */
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
              const struct eps_eval_events *events, void *user, struct eps_error *error);
 

@@ -92,9 +92,14 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
             o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
     if (!isnan(o->mask_fraction))
         fprintf(out, "masks        %g %% of the tokens, anew in each epoch\n", 100 * o->mask_fraction);
-    fprintf(out, "held out     %s\n", o->eval_data ? o->eval_data : "the last 1 % of the data, at least one sequence");
-    fprintf(out, "steps        %" PRIu64 " of %u sequences of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq,
-            o->parts, o->parts == 1 ? "" : "s");
+    if (o->task)
+        fprintf(out, "task         %s: %s\n", o->task == EPS_REGRESS ? "regress" : "classify", o->task_note);
+    fprintf(out, "held out     %s\n",
+            o->eval_data ? o->eval_data
+            : o->task    ? "a tenth of the rows, drawn by the seed"
+                         : "the last 1 % of the data, at least one sequence");
+    fprintf(out, "steps        %" PRIu64 " of %u %s of %s%u tokens, in %u part%s\n", o->steps, o->batch,
+            o->task ? "rows" : "sequences", o->task ? "at most " : "", o->seq, o->parts, o->parts == 1 ? "" : "s");
     print_optimizer(out, o);
     fprintf(out, "rate         %g to %g, %s, %" PRIu64 " step%s of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
             o->warmup, o->warmup == 1 ? "" : "s");
@@ -204,8 +209,8 @@ static void print_files(const struct account *a)
     else
         printf("next         %s %s --model %s/%s%s\n"
                "             %s train --resume %s --steps %" PRIu64 "\n",
-               eps, a->masked ? "eval" : "generate", out, exists(a, "latest/config.json") ? "latest" : step,
-               a->masked ? " --data FILE" : "", eps, out, 2 * saved);
+               eps, a->silent ? "eval" : "generate", out, exists(a, "latest/config.json") ? "latest" : step,
+               a->silent ? " --data FILE" : "", eps, out, 2 * saved);
 }
 
 static void print_against(FILE *out, uint64_t peak, uint64_t planned)
@@ -234,6 +239,8 @@ void account_end(const struct account *a)
         fprintf(out, "; held out %.4f%s", a->after, isnan(a->before) ? "" : ", ");
     if (!isnan(a->before))
         fprintf(out, "%.4f before the first step", a->before);
+    for (size_t i = 0; i < a->n_scores; i++)
+        fprintf(out, "%s%s %.4f", i ? ", " : "\nscores       ", a->scores[i].name, a->scores[i].value);
     fprintf(out, "\nspeed        %.0f tokens/s over %" PRIu64 " step%s\n", a->ms > 0 ? a->tokens * 1000 / a->ms : 0,
             a->last - a->first, a->last - a->first == 1 ? "" : "s");
     if (a->n_skipped > 0)

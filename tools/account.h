@@ -9,16 +9,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { ACCOUNT_SCORES = 4 };
+
 /* State of a run, for the report at its end. */
 struct account {
     char out[4096];
     uint64_t first, last, n_steps; /* updates: before this call, so far, and of the whole run */
     bool complete;                 /* ended regularly */
-    bool masked;                   /* it predicts masked tokens, so it generates no text */
-    uint64_t saved;                /* newest checkpoint's step; UINT64_MAX: none */
-    uint64_t n_skipped;            /* skipped steps of this call */
-    double loss, before, after;    /* of the last step; held-out losses, NAN if not measured */
-    double tokens, ms;             /* of this call's steps */
+    bool silent;                   /* it generates no text: it predicts masked tokens, or labels */
+    struct eps_score scores[ACCOUNT_SCORES];
+    size_t n_scores;            /* of a task's last evaluation */
+    uint64_t saved;             /* newest checkpoint's step; UINT64_MAX: none */
+    uint64_t n_skipped;         /* skipped steps of this call */
+    double loss, before, after; /* of the last step; held-out losses, NAN if not measured */
+    double tokens, ms;          /* of this call's steps */
     uint64_t device_peak, device_planned, device_budget, host_peak, host_planned;
 };
 

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* masked: the tokens are those that were masked, and the perplexity is called what it is then. */
 static void print_result(double loss, uint64_t tokens, bool masked, bool json)
@@ -33,6 +34,12 @@ struct eval {
     struct progress progress;
     struct stopping stopping;
     bool masked;
+    enum eps_task task;
+    struct eps_score scores[8];
+    size_t n_scores;
+    const char *path; /* of the predictions; NULL: none */
+    FILE *predictions;
+    uint64_t n_predictions;
 };
 
 static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
@@ -59,24 +66,108 @@ static void on_start(void *user, const struct eps_eval_options *options)
 {
     struct eval *e = user;
     e->masked = !isnan(options->mask_fraction);
+    e->task = options->task;
 }
 
-static int run(const struct command *command, const struct eps_eval_options *options, bool json)
+static void on_scored(void *user, const struct eps_score *scores, size_t n)
 {
-    static const struct eps_eval_events events = {on_evaluating, should_stop, on_note, on_start};
+    struct eval *e = user;
+
+    for (size_t i = 0; i < n && i < sizeof e->scores / sizeof *e->scores; i++)
+        e->scores[e->n_scores++] = scores[i];
+}
+
+/* TSV: what is predicted, then the probability of each class. */
+static int on_prediction(void *user, const struct eps_prediction *p)
+{
+    struct eval *e = user;
+    FILE *out = e->predictions;
+
+    if (p->row == 0) {
+        fprintf(out, "prediction");
+        for (uint32_t i = 0; i < p->n_classes; i++)
+            fprintf(out, "\t%s", p->names[i]);
+        fprintf(out, "\n");
+    }
+    if (p->n_classes == 0)
+        fprintf(out, "%.9g", p->number);
+    else
+        fprintf(out, "%s", p->names[p->likeliest]);
+    for (uint32_t i = 0; i < p->n_classes; i++)
+        fprintf(out, "\t%.6g", p->probability[i]);
+    fprintf(out, "\n");
+    e->n_predictions++;
+    return ferror(out) ? -EIO : 0;
+}
+
+/* Closes the file of predictions: 0 or -errno. */
+static int close_predictions(struct eval *e)
+{
+    const bool failed = e->predictions && ferror(e->predictions);
+    const int rc = e->predictions && fclose(e->predictions) ? -errno : 0;
+
+    e->predictions = NULL;
+    return rc ? rc : failed ? -EIO : 0;
+}
+
+static void print_task(const struct eval *e, double loss, uint64_t n_rows, bool json)
+{
+    json_t *object = json_object();
+
+    if (!json && n_rows > 0)
+        printf("loss %.6f per row over %" PRIu64 " rows\n", loss, n_rows);
+    json_object_set_new(object, "loss", n_rows ? json_real(loss) : json_null());
+    json_object_set_new(object, "rows", json_integer((json_int_t)n_rows));
+    for (size_t i = 0; i < e->n_scores; i++) {
+        json_t *value = json_real(e->scores[i].value); /* NULL if it is undefined */
+        if (!json)
+            printf("%s%s %.6f", i ? ", " : "", e->scores[i].name, e->scores[i].value);
+        json_object_set_new(object, e->scores[i].name, value ? value : json_null());
+    }
+    if (!json && e->n_scores > 0)
+        putchar('\n');
+    if (!json && e->path)
+        printf("%" PRIu64 " predictions in %s\n", e->n_predictions, e->path);
+    if (json)
+        answer_print(object);
+    else
+        json_decref(object);
+}
+
+static int run(const struct command *command, const struct eps_eval_options *options, const char *predictions,
+               bool json)
+{
+    const struct eps_eval_events events = {.on_evaluating = on_evaluating,
+                                           .should_stop = should_stop,
+                                           .on_note = on_note,
+                                           .on_start = on_start,
+                                           .on_scored = on_scored,
+                                           .on_prediction = predictions ? on_prediction : NULL};
     struct eps_error error;
-    struct eval e;
+    struct eval e = {.path = predictions};
     uint64_t tokens;
     double loss;
 
+    e.predictions = predictions ? fopen(predictions, "we") : NULL;
+    if (predictions && !e.predictions) {
+        snprintf(error.text, sizeof error.text, "--predictions %.200s: %s", predictions, strerror(errno));
+        return arguments_fail(command, -errno, error.text);
+    }
     stopping_init(&e.stopping);
     progress_init(&e.progress, stderr);
     int rc = eps_eval(&loss, &tokens, options, &events, &e, &error);
     progress_clear(&e.progress);
-    if (!rc) {
-        print_result(loss, tokens, e.masked, json);
-        return 0;
+    const int written = close_predictions(&e);
+    if (!rc && written) {
+        rc = written;
+        snprintf(error.text, sizeof error.text, "--predictions %.200s: %s", predictions, strerror(-written));
     }
+    if (!rc && e.task)
+        print_task(&e, loss, tokens, json);
+    else if (!rc)
+        print_result(loss, tokens, e.masked, json);
+    if (!rc)
+        return 0;
     int status = arguments_fail(command, rc, error.text);
     return rc == -EINTR ? stopping_status(&e.stopping, status) : status;
 }
@@ -85,6 +176,7 @@ int command_eval(int argc, char **argv)
 {
     struct eps_eval_options options = {.mask_fraction = NAN};
     struct argument_texts data = {0};
+    const char *predictions = NULL;
     unsigned separator = 0;
     bool json = false;
     const struct argument arguments[] = {
@@ -93,12 +185,16 @@ int command_eval(int argc, char **argv)
          "a directory with config.json and *.safetensors, a run's directory (its latest checkpoint) or a step-N; "
          "default: the current model of your only live run"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
-         "text, .jsonl, or token ids as .bin or .npy, as in eps train --help"},
+         "text, .jsonl, or token ids as .bin or .npy; for a classifier labelled rows, as .tsv or .jsonl: as in eps "
+         "train --help"},
+        {"--columns", "TEXT,LABEL", ARGUMENT_TEXT, &options.columns,
+         "for a classifier: the columns of the data, as in eps train --help"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
          "what separates texts; default eos, if the tokenizer has an end-of-text token"},
-        {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per batch; default: about 16 Ki tokens"},
+        {"--batch", "N", ARGUMENT_COUNT, &options.batch,
+         "sequences per batch; default: about 16 Ki tokens; for a classifier 32 rows"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
-         "tokens per sequence; default: the model's positions, at most 1024"},
+         "tokens per sequence; default: the model's positions, at most 1024; for a classifier the longest row"},
         {"--stride", "N", ARGUMENT_COUNT, &options.stride,
          "tokens from one sequence's begin to the next one's; default: --seq. Fewer predict each token from more "
          "tokens "
@@ -110,20 +206,26 @@ int command_eval(int argc, char **argv)
         {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for the masks; default 0"},
         ARGUMENTS_MACHINE(&options),
         {"Output", .kind = ARGUMENT_HEADING},
+        {"--predictions", "FILE", ARGUMENT_TEXT, &predictions,
+         "for a classifier: write a line for each row, as TSV: what is predicted, and the probability of each class. "
+         "The data then needs no labels"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
-         "print an object with loss, tokens and perplexity (masked tokens: pseudo_perplexity)"},
+         "print an object with loss, tokens and perplexity (masked tokens: pseudo_perplexity); for a classifier with "
+         "loss, rows and the metrics"},
     };
     const struct command command = {
         "eps eval",
         "Prints the mean loss (nats per token) and the perplexity of a model over files. For a "
-        "model that predicts masked tokens, tokens are masked as in training.",
+        "model that predicts masked tokens, tokens are masked as in training. Of a classifier: the mean loss of a row, "
+        "accuracy, with two classes F1 and Matthews' correlation, with more the mean F1; of a regression the "
+        "correlations of Pearson and Spearman.",
         arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
         options.separator = (enum eps_separator)separator;
-        status = run(&command, &options, json);
+        status = run(&command, &options, predictions, json);
     }
     free(data.items);
     return status;

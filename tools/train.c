@@ -15,6 +15,7 @@ struct train {
     struct stopping stopping;
     struct account account;
     bool free_memory; /* --device-mem was left unset */
+    enum eps_task task;
 };
 
 static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
@@ -23,7 +24,8 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
 
     snprintf(t->account.out, sizeof t->account.out, "%s", o->out);
     t->account.n_steps = o->steps;
-    t->account.masked = !isnan(o->mask_fraction);
+    t->account.silent = o->task || !isnan(o->mask_fraction);
+    t->task = o->task;
     account_options(o, n_parameters, t->free_memory);
 }
 
@@ -68,13 +70,28 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
     struct train *t = user;
 
     progress_clear(&t->progress);
-    printf("held-out loss after %" PRIu64 " step%s: %.4f over %" PRIu64 " tokens\n", step, step == 1 ? "" : "s", loss,
-           tokens);
+    printf("held-out loss after %" PRIu64 " step%s: %.4f over %" PRIu64 " %s\n", step, step == 1 ? "" : "s", loss,
+           tokens, t->task ? "rows" : "tokens");
     fflush(stdout);
     if (step == 0)
         t->account.before = loss;
     else
         t->account.after = loss;
+}
+
+static void on_scored(void *user, const struct eps_score *scores, size_t n)
+{
+    struct train *t = user;
+
+    t->account.n_scores = n < ACCOUNT_SCORES ? n : ACCOUNT_SCORES;
+    printf("held-out");
+    for (size_t i = 0; i < n; i++) {
+        printf("%s %s %.4f", i ? "," : "", scores[i].name, scores[i].value);
+        if (i < ACCOUNT_SCORES)
+            t->account.scores[i] = scores[i];
+    }
+    putchar('\n');
+    fflush(stdout);
 }
 
 static void on_memory(void *user, const struct eps_memory *side)
@@ -118,6 +135,7 @@ static int run(const struct command *command, const struct eps_train_options *op
                                             .on_step = on_step,
                                             .on_evaluating = on_evaluating,
                                             .on_evaluated = on_evaluated,
+                                            .on_scored = on_scored,
                                             .on_memory = on_memory,
                                             .on_saved = on_saved,
                                             .on_save_failed = on_save_failed,
@@ -148,7 +166,7 @@ int command_train(int argc, char **argv)
     struct argument_texts data = {0}, freeze = {0};
     double betas[2] = {NAN, NAN};
     uint64_t keep = UINT64_MAX;
-    unsigned schedule = 0, optimizer = 0, order = 0, separator = 0;
+    unsigned schedule = 0, optimizer = 0, order = 0, separator = 0, task = 0;
     unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
@@ -164,7 +182,16 @@ int command_train(int argc, char **argv)
          "messages); .bin (16-bit ids; 32-bit for vocabularies over 65536); .npy (one dimension of integers); each "
          "also as .gz or .zst. - is standard input"},
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
-         "held-out data, in the same formats; default: the last 1 % of the data"},
+         "held-out data, in the same formats; default: the last 1 % of the data; with --task a tenth of the rows, "
+         "drawn "
+         "by the seed"},
+        {"--task", "classify|regress", ARGUMENT_CHOICE, &task,
+         "train a BERT or RoBERTa model to predict a class, or a number, of each row of --data, which is then TSV or "
+         ".jsonl with labels. Default: the model's own task, if it is a classifier"},
+        {"--columns", "TEXT,LABEL", ARGUMENT_TEXT, &options.columns,
+         "with --task: the columns of the data, or TEXT,TEXT,LABEL for pairs of texts: names in the first line of TSV, "
+         "keys of .jsonl, or numbers from 1 for TSV without a line of names. Default: known names, such as sentence, "
+         "sentence1,sentence2 or text,text_pair, and label or score"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
          "what separates files of text and texts in .jsonl: eos is the tokenizer's end-of-text token, the default if "
          "it has one"},
@@ -189,13 +216,17 @@ int command_train(int argc, char **argv)
         {"--steps", "N", ARGUMENT_LONG, &options.steps,
          "optimizer steps; default: as many as --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
-         "passes over the data; default 1; for a preset as many as 1500 steps take (750 for a text preset), at most "
+         "passes over the data; default 1; with --task 3; for a preset as many as 1500 steps take (750 for a text "
+         "preset), at most "
          "10"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
-         "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; for a preset 1/1500 of the "
+         "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; with --task 32; for a "
+         "preset 1/1500 of the "
          "data, from 1 Ki to 16 Ki tokens (text preset: 1/750, from 2 Ki)"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
-         "tokens per sequence; default: the model's positions, at most 1024"},
+         "tokens per sequence; default: the model's positions, at most 1024; with --task the longest row's. Longer "
+         "rows "
+         "are cut"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
          "sequences that a device computes at once (micro-batch); gradient accumulation covers the rest of the batch. "
          "Default auto: the fastest that fits"},
@@ -252,7 +283,7 @@ int command_train(int argc, char **argv)
          "measure the held-out loss every N steps and before the first; it is always measured after the last. The "
          "checkpoint with the lowest loss is kept as DIR/best"},
         {"--eval-tokens", "N", ARGUMENT_NUMBER, &options.eval_tokens,
-         "tokens per evaluation, spread over the held-out data; 0: all; default 65536"},
+         "tokens per evaluation, spread over the held-out data; 0: all; default 65536; with --task always all"},
         {"--patience", "N", ARGUMENT_COUNT, &options.patience,
          "early stopping: end after N evaluations in a row without a new best"},
         {"--trace", "FILE", ARGUMENT_TEXT, &options.trace,
@@ -290,6 +321,7 @@ int command_train(int argc, char **argv)
         options.beta1 = betas[0], options.beta2 = betas[1];
         options.optimizer = (enum eps_optimizer_kind)optimizer;
         options.order = (enum eps_order)order;
+        options.task = (enum eps_task)task;
         options.separator = (enum eps_separator)separator;
         options.schedule = (enum eps_schedule)schedule;
         options.precision = (enum eps_number)precision;

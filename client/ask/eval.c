@@ -3,6 +3,7 @@
 #include "client/daemon/look.h"
 #include "client/data/data.h"
 #include "client/eps.h"
+#include "client/ask/eval_rows.h"
 #include "client/ask/forward.h"
 #include "client/run/run.h"
 #include "client/run/options.h"
@@ -26,7 +27,7 @@ struct eval {
 
 static bool is_masked(const struct eval *e)
 {
-    return e->forward.model.config.family->masked;
+    return client_run_masks(&e->forward.model);
 }
 
 static int open_masks(struct eval *e, struct error *err)
@@ -111,6 +112,25 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
     return rc ? rc : client_job_close(&e->job, err);
 }
 
+/* A model that predicts tokens. */
+static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
+{
+    int rc = e->options.columns || e->events->on_prediction
+                 ? error_set(err, -EDOM, "%s is for classifiers, and this model predicts tokens: leave it out",
+                             e->options.columns ? "--columns" : "--predictions")
+                 : open_masks(e, err);
+
+    if (!rc)
+        rc = open_data(e, err);
+    if (!rc)
+        rc = resolve(e, err);
+    if (!rc && e->events->on_start)
+        e->events->on_start(e->user, &e->options);
+    if (!rc)
+        rc = client_forward_start(&e->forward, err);
+    return rc ? rc : evaluate(e, loss, tokens, err);
+}
+
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
              const struct eps_eval_events *events, void *user, struct eps_error *error)
 {
@@ -138,18 +158,10 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     e->events = events ? events : &silent;
     e->user = user;
     int rc = client_forward_open(&e->forward, &forward, &err);
-    if (!rc)
-        rc = open_masks(e, &err);
-    if (!rc)
-        rc = open_data(e, &err);
-    if (!rc)
-        rc = resolve(e, &err);
-    if (!rc && e->events->on_start)
-        e->events->on_start(user, &e->options);
-    if (!rc)
-        rc = client_forward_start(&e->forward, &err);
-    if (!rc)
-        rc = evaluate(e, loss, tokens, &err);
+    if (!rc && e->forward.model.config.n_labels > 0)
+        rc = client_eval_rows(loss, tokens, &e->forward, &e->options, e->events, user, &err);
+    else if (!rc)
+        rc = eval_tokens(e, loss, tokens, &err);
     client_job_free(&e->job);
     client_forward_close(&e->forward);
     client_masks_close(&e->masks);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 static struct plan_data data_of(const struct client_job *job)
 {
@@ -48,6 +49,8 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
                                .seq = request->job.goal.seq,
                                .n_labels = model->config.n_labels};
     job->data.fd = -1;
+    if (job->n_labels > 0 && !(job->work = calloc(2 * (size_t)job->seq, sizeof *job->work)))
+        return error_set(err, -ENOMEM, "out of memory");
     request->job.fresh = model->n_weights == 0;
     if (!files)
         files = &none;
@@ -105,6 +108,7 @@ void client_job_free(struct client_job *job)
 {
     if (job->link)
         segment_close(&job->data);
+    free(job->work);
     *job = (struct client_job){0};
 }
 

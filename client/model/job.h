@@ -27,6 +27,7 @@ struct client_job {
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
     void *user;
     struct segment data;
+    uint32_t *work; /* (2 * seq) of a classifier's job: texts of a row; owned */
 };
 
 /* Descriptors that go with a job besides the model's files; -1 if absent. */
@@ -45,7 +46,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
 /* Ends the job and waits until the daemon has freed its memory. */
 int client_job_close(struct client_job *job, struct error *err);
 
-void client_job_free(struct client_job *job); /* unmaps this side only; safe on a zeroed struct */
+void client_job_free(struct client_job *job); /* frees this side only; safe on a zeroed struct */
 
 /* Writes window k into row `row` of a buffer; run_row: its number in the run (client_windows_read). */
 int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,11 +28,40 @@ static int read_config(struct client_model *model, const char *path, struct erro
 
     if (rc)
         return rc;
-    rc = model_config_parse(&model->config, text, n, err);
+    char *other = NULL;
+    if (model->rewrite)
+        rc = model->rewrite->rewrite(&other, text, n, model->rewrite->data, err);
+    if (!rc && other)
+        rc = client_model_replace_config(model, other, err);
+    else if (!rc)
+        rc = model_config_parse(&model->config, text, n, err);
     if (rc)
         error_prefix(err, path);
+    model->rewritten = other != NULL;
+    free(other);
     free(text);
     return rc;
+}
+
+int client_model_replace_config(struct client_model *model, const char *text, struct error *err)
+{
+    const size_t n = strlen(text);
+    struct model_config config;
+    const int rc = model_config_parse(&config, text, n, err);
+
+    if (rc)
+        return rc;
+    const int fd = memfd_create("eps-config", MFD_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, -errno, "no memory for a model's config: %s", strerror(errno));
+    if (pwrite(fd, text, n, 0) != (ssize_t)n) {
+        close(fd);
+        return error_set(err, -ENOSPC, "no memory for a model's config");
+    }
+    close(model->config_fd);
+    model->config_fd = fd;
+    model->config = config;
+    return 0;
 }
 
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err)
@@ -149,12 +179,13 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
     return 0;
 }
 
-static int open_found(struct client_model *out, const char *path, bool weightless, struct error *err)
+static int open_found(struct client_model *out, const char *path, bool weightless,
+                      const struct client_model_rewrite *rewrite, struct error *err)
 {
     char found[PATH_MAX], config[PATH_MAX];
     bool is_directory = false;
 
-    *out = (struct client_model){.config_fd = -1};
+    *out = (struct client_model){.config_fd = -1, .rewrite = rewrite};
     int rc = find_model(found, &is_directory, path, err);
     if (rc)
         return rc;
@@ -163,6 +194,7 @@ static int open_found(struct client_model *out, const char *path, bool weightles
         rc = open_directory(out, found, err);
     else if (!is_directory || !(rc = client_file_join(config, found, CHECKPOINT_CONFIG, err)))
         rc = open_alone(out, is_directory ? config : found, err);
+    out->rewrite = NULL;
     if (rc)
         client_model_close(out);
     return rc;
@@ -170,12 +202,18 @@ static int open_found(struct client_model *out, const char *path, bool weightles
 
 int client_model_open(struct client_model *out, const char *path, struct error *err)
 {
-    return open_found(out, path, false, err);
+    return open_found(out, path, false, NULL, err);
+}
+
+int client_model_open_as(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
+                         struct error *err)
+{
+    return open_found(out, path, false, rewrite, err);
 }
 
 int client_model_open_fresh(struct client_model *out, const char *path, struct error *err)
 {
-    return open_found(out, path, true, err);
+    return open_found(out, path, true, NULL, err);
 }
 
 /* Verifies the files in use, without the moments. */
@@ -242,7 +280,8 @@ static bool find_dtype(enum safetensors_type *out, const struct client_model *mo
     return true;
 }
 
-int client_model_match(struct client_model *out, struct error *err)
+/* drawn NULL: no tensor may be missing. */
+static int match(struct client_model *out, char *drawn, struct error *err)
 {
     struct weights weights;
     struct model model;
@@ -250,12 +289,25 @@ int client_model_match(struct client_model *out, struct error *err)
 
     if (rc)
         return rc;
-    rc = weights_open(&weights, &model, out->weight_fds, out->n_weights, err);
+    rc = (drawn ? weights_open_base : weights_open)(&weights, &model, out->weight_fds, out->n_weights, err);
+    if (!rc && drawn)
+        weights_missing(drawn, &weights, &model);
     if (!rc && !find_dtype(&out->dtype, out))
         out->dtype = weights_type(&weights, &model);
     weights_close(&weights);
     model_free(&model);
     return rc;
+}
+
+int client_model_match(struct client_model *model, struct error *err)
+{
+    return match(model, NULL, err);
+}
+
+int client_model_match_base(struct client_model *model, char *drawn, struct error *err)
+{
+    *drawn = 0;
+    return match(model, drawn, err);
 }
 
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,

@@ -22,16 +22,30 @@ struct client_model {
     struct model_config config;
     int config_fd;
     int weight_fds[CLIENT_MODEL_MAX_FILES];
-    unsigned n_weights;          /* 0: fresh weights */
-    enum number_type precision;  /* precision of its training, if its checkpoint says; else fp32 */
-    enum safetensors_type dtype; /* of the weights as they came: client_model_match */
-    json_t *side;                /* the other files beside config.json (client/text/side.h); NULL: not read */
-    char directory[PATH_MAX];    /* directory of the files, links resolved; empty for a lone config or open files */
+    unsigned n_weights;                         /* 0: fresh weights */
+    enum number_type precision;                 /* precision of its training, if its checkpoint says; else fp32 */
+    enum safetensors_type dtype;                /* of the weights as they came: client_model_match */
+    const struct client_model_rewrite *rewrite; /* borrowed while it is opened, else NULL */
+    bool rewritten;                             /* the config is not the directory's own: client_model_open_as */
+    json_t *side;             /* the other files beside config.json (client/text/side.h); NULL: not read */
+    char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };
 
 /* Returns -errno or -EINVAL with a sentence that begins with the path; nothing is then open. Undo:
  * client_model_close. */
 int client_model_open(struct client_model *out, const char *path, struct error *err);
+
+/* The same, but first shows the text of config.json (n bytes) to rewrite. *out becomes the text instead, owned; NULL: it
+ * stays. Its error ends the call. */
+struct client_model_rewrite {
+    int (*rewrite)(char **out, const char *text, size_t n, void *data, struct error *err);
+    void *data;
+};
+int client_model_open_as(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
+                         struct error *err);
+
+/* Replaces an open model's config by this text, in memory. -EINVAL as model_config_parse; the model then has its own. */
+int client_model_replace_config(struct client_model *model, const char *text, struct error *err);
 
 /* The same, but ignores the weights. */
 int client_model_open_fresh(struct client_model *out, const char *path, struct error *err);
@@ -46,6 +60,10 @@ int client_model_check(struct client_model *model, int (*on_bytes)(void *data, u
  * have that type, else F32; for a checkpoint, the type of the weights that its run began from. -EINVAL with a sentence
  * that names the first tensor that does not fit and counts the others (proto/model/weights.h). */
 int client_model_match(struct client_model *model, struct error *err);
+
+/* The same for a model whose training begins. drawn (WEIGHTS_MISSING_BYTES) names the tensors of a classifier that the
+ * files lack and the seed draws; "" if there are none. */
+int client_model_match_base(struct client_model *model, char *drawn, struct error *err);
 
 /* Prints the model's config.json for weights of this type (model_config_print). Owned: free. NULL with a sentence. */
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err);

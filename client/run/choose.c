@@ -2,6 +2,7 @@
 
 #include "client/model/preset.h"
 #include "client/data/learn.h"
+#include "client/model/classifier.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
@@ -89,14 +90,28 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
                     "--data", err);
 }
 
-/* Weights that do not fit the config, and a missing mask token, are refused before anything is read or started. */
+static int match(struct client_run *run, const struct eps_train_options *in, struct error *err)
+{
+    if (run->model.n_weights == 0)
+        return 0;
+    return prefixed(in->resume ? client_model_match(&run->model, err)
+                               : client_model_match_base(&run->model, run->drawn, err),
+                    in->model, err);
+}
+
+/* Weights that do not fit the config, and a missing mask token, are refused before anything is read or started. A
+ * classifier's weights are matched when its labels are known. */
 static int open_model(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
-    int rc = client_model_open(&run->model, in->model, err);
+    int rc = client_classifier_open(&run->model, in->model, in->task, err);
 
-    if (!rc && run->model.n_weights > 0)
-        rc = prefixed(client_model_match(&run->model, err), in->model, err);
-    if (!rc && run->model.config.family->masked)
+    if (!rc && client_classifier_task(&run->model))
+        return 0;
+    if (!rc && in->columns)
+        rc = error_set(err, -EDOM, "--columns is for labelled rows: add --task classify or --task regress");
+    if (!rc)
+        rc = match(run, in, err);
+    if (!rc && client_run_masks(&run->model))
         rc = prefixed(client_masks_open(&run->masks, run->model.side, run->model.config.vocabulary, err), in->model,
                       err);
     return rc;
@@ -113,13 +128,19 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     run->model_name = in->model;
     if (!file && !preset)
         return client_preset_unknown(in->model, err);
+    if (preset && in->task)
+        return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
+                         in->model);
     if (!preset)
         rc = open_model(run, in, err);
     if (!rc)
         rc = open_data(run, in, err);
     if (!rc && preset)
         rc = open_preset(run, in, preset, watch, err);
-    return rc ? rc : check_both(run, in, watch, err);
+    if (rc || preset || !client_classifier_task(&run->model))
+        return rc ? rc : check_both(run, in, watch, err);
+    rc = client_task_open(run, in, watch, err);
+    return rc ? rc : match(run, in, err);
 }
 
 static void print_count(char *out, size_t cap, uint64_t n)

@@ -76,6 +76,11 @@ static json_t *line_of(const struct eps_step *step)
     rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
     if (!isnan(step->eval_loss))
         rc |= set(line, "eval_loss", json_real(step->eval_loss));
+    for (size_t i = 0; i < step->n_scores; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "eval_%s", step->scores[i].name);
+        rc |= set(line, key, json_real(step->scores[i].value));
+    }
     if (isfinite(step->eval_before))
         rc |= set(line, "eval_loss_before", json_real(step->eval_before));
     if (isfinite(step->grad_norm))

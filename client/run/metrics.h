@@ -1,6 +1,7 @@
 /* client/run/metrics.h - metrics.jsonl: one JSON object per step, written when the step completes, exactly once.
  *
- * Keys: step, loss, lr, tokens, tokens_per_s, step_ms, device_peak_bytes, host_bytes; eval_loss on steps that evaluate;
+ * Keys: step, loss, lr, tokens, tokens_per_s, step_ms, device_peak_bytes, host_bytes; on steps that evaluate eval_loss,
+ * and the metrics of a task: eval_accuracy, eval_f1, eval_matthews, eval_macro_f1, eval_pearson, eval_spearman;
  * eval_loss_before on the first step, if the loss before it was measured. A number that is unknown or not finite is
  * null. Optional keys: grad_norm (not with eager commit); skipped (true); and about once a second memory, in bytes
  * during the step: {"host": {CATEGORY: bytes, ...}, "device": {...}}, for the device with the most.

@@ -15,7 +15,9 @@
 enum {
     EPOCHS = 10,
     EVAL_TOKENS = 65536, /* their mean is good to a hundredth of a nat; more would only take longer */
-    WARMUP = 45,         /* preset's steps of warm-up; 30 % of a run under 150 steps */
+    TASK_BATCH = 32,
+    TASK_EPOCHS = 3,
+    WARMUP = 45, /* preset's steps of warm-up; 30 % of a run under 150 steps */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* per minibatch: two of them take 2 GiB */
 };
@@ -250,6 +252,14 @@ int client_options_check_connect(const struct eps_train_options *o, struct error
     return client_options_device(&device, o->device, o->workers, o->connect, err);
 }
 
+/* A task's: the longest row, rounded up as minibatches are. */
+static uint32_t task_seq(const struct client_facts *facts)
+{
+    const uint32_t rounded = facts->longest > UINT32_MAX - 8 ? facts->longest : (facts->longest + 7) / 8 * 8;
+
+    return rounded < facts->n_positions ? rounded : facts->n_positions;
+}
+
 /* Resolves parts, seq and microbatch. batch follows later, as it needs the data. */
 static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
@@ -269,7 +279,7 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
         return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
     if (o->seq == 0) {
         o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
-        o->seq = facts->preset ? preset_seq(o, facts) : o->seq;
+        o->seq = facts->preset ? preset_seq(o, facts) : facts->task ? task_seq(facts) : o->seq;
     }
     if (o->seq > facts->n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
@@ -337,7 +347,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     if (o->steps == 0 && isnan(o->epochs) && facts->preset)
         o->steps = preset_steps(facts->preset, n_windows, o->batch);
     if (o->steps == 0) {
-        o->epochs = chosen(o->epochs, 1);
+        o->epochs = chosen(o->epochs, facts->task ? TASK_EPOCHS : 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
             return error_set(err, -EDOM, "--epochs %g is not above 0 and at most 1e9", o->epochs);
         const double rows = o->epochs * (double)n_windows - (double)facts->batch_row;
@@ -370,6 +380,26 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     return 0;
 }
 
+/* Resolves a task's batch, and what counts steps. An epoch has a step for the rows that are left at its end. */
+static int resolve_task(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
+    o->task = facts->task;
+    o->eval_tokens = 0;
+    if (o->seq < facts->least)
+        return error_set(err, -EDOM,
+                         "--seq %u: the special tokens of a row leave no room for its text: choose %u or more", o->seq,
+                         facts->least);
+    if (facts->n_rows == 0)
+        return error_set(err, -EINVAL, "--data %s: one row is too few to train on and to hold out another: give more",
+                         o->data[0]);
+    if (o->batch == 0)
+        o->batch = rows_of(TASK_BATCH, 1, o->parts, facts->n_rows);
+    int rc = client_options_check_batch(o->batch, o->seq, err);
+    if (!rc)
+        rc = check_parts(o, err);
+    return rc ? rc : resolve_length(o, facts, (facts->n_rows + (uint64_t)o->batch - 1) / o->batch * o->batch, err);
+}
+
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err)
 {
@@ -386,6 +416,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
         rc = client_options_mask(&out->mask_fraction, facts->masked, err);
     if (rc)
         return rc;
+    if (facts->task)
+        return resolve_task(out, facts, err);
     n_train = client_options_n_train(out, facts->n_tokens);
     window = (uint64_t)out->seq + !facts->masked;
     if (out->eval_data && facts->n_eval_tokens < window)

@@ -2,7 +2,8 @@
  *
  * Defaults depend only on the model, the data, the machine and the other options. So a run can be repeated from its
  * printed options. A user's own model gets the usual ones: batches of about 16 Ki tokens, one epoch, a learning rate of
- * 3e-4 (2e-5 from weights), 3 % of warm-up, betas 0.9,0.999.
+ * 3e-4 (2e-5 from weights), 3 % of warm-up, betas 0.9,0.999. A task gets minibatches of 32 rows, three epochs, and the
+ * length of the longest row, as Devlin et al. fine-tuned BERT (arXiv:1810.04805, appendix A.3).
  *
  * A preset with fresh weights has one recipe, whether it was named or chosen. If there are two figures, the first is
  * for byte and gpt2 presets, the second for presets that learn a tokenizer:
@@ -42,6 +43,10 @@
 struct client_facts {
     uint32_t n_positions;
     bool masked;            /* the model predicts masked tokens */
+    enum eps_task task;     /* the model is a classifier; */
+    uint32_t n_rows;        /* then: rows to train on; */
+    uint32_t longest;       /* tokens of the longest row; */
+    uint32_t least;         /* the least seq that all rows have room in */
     bool fresh;             /* the model has no weights */
     bool resumed;           /* the run is resumed: options are the stored ones, apart from those that may differ */
     uint64_t batch_step;    /* first step with the current batch: 0, unless --change altered it */

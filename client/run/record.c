@@ -174,6 +174,8 @@ json_t *client_record_write(const struct eps_train_options *options, const struc
              add_content(json, "eval_data_tokens", "eval_data_hash", eval_data);
     if (options->device)
         rc = rc || json_object_set_new(json, "device", json_string(options->device));
+    if (options->columns)
+        rc = rc || json_object_set_new(json, "columns", json_string(options->columns));
     if (options->freeze)
         rc = rc || json_object_set_new(json, "freeze", json_string(options->freeze));
     for (size_t i = 0; i < N_FIELDS; i++)
@@ -300,13 +302,13 @@ static bool get_device(struct client_record *r)
     return !device || (r->options.device && device_name_parse(&name, "", r->options.device, NULL) == 0);
 }
 
-/* The key is absent if all tensors are trained. */
-static bool get_freeze(struct client_record *r)
+/* A text whose key may be absent. */
+static bool get_text(const char **out, const struct client_record *r, const char *key)
 {
-    const json_t *freeze = json_object_get(r->json, "freeze");
+    const json_t *text = json_object_get(r->json, key);
 
-    r->options.freeze = json_string_value(freeze);
-    return !freeze || r->options.freeze;
+    *out = json_string_value(text);
+    return !text || *out;
 }
 
 int client_record_read(struct client_record *out, json_t *json, struct error *err)
@@ -316,8 +318,10 @@ int client_record_read(struct client_record *out, json_t *json, struct error *er
 
     if (!wrong && !get_device(out))
         wrong = "device";
-    if (!wrong && !get_freeze(out))
+    if (!wrong && !get_text(&out->options.freeze, out, "freeze"))
         wrong = "freeze";
+    if (!wrong && !get_text(&out->options.columns, out, "columns"))
+        wrong = "columns";
     for (size_t i = 0; !wrong && i < N_FIELDS; i++) {
         if (!get_field(&out->options, &fields[i], json))
             wrong = fields[i].key;
@@ -522,6 +526,8 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
     }
     out->model = stored->model;
     out->freeze = stored->freeze;
+    if (!given->columns)
+        out->columns = stored->columns;
     if (given->n_data == 0) {
         out->data = stored->data;
         out->n_data = stored->n_data;

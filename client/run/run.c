@@ -25,6 +25,8 @@ static int check_names(const struct eps_train_options *in, struct error *err)
                          in->change);
     if (in->n_data == 0)
         return error_set(err, -EDOM, "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input");
+    if (in->task && !in->model)
+        return error_set(err, -EDOM, "--task needs --model: a directory of a BERT or RoBERTa model");
     for (size_t i = 0; in->eval_data && i < in->n_data; i++) {
         if (strcmp(in->eval_data, CLIENT_DATA_INPUT) == 0 && strcmp(in->data[i], CLIENT_DATA_INPUT) == 0)
             return error_set(err, -EDOM, "--data - and --eval-data -: standard input can be read once");
@@ -38,7 +40,7 @@ static void cut_windows(struct client_run *run)
     const uint64_t n_train = client_options_n_train(o, run->data.n);
     const struct client_data *held_out = o->eval_data ? &run->eval_data : &run->data;
     const uint64_t first = o->eval_data ? 0 : n_train, n = held_out->n - first;
-    const struct client_masks *masks = run->model.config.family->masked ? &run->masks : NULL;
+    const struct client_masks *masks = client_run_masks(&run->model) ? &run->masks : NULL;
 
     if (masks)
         client_masks_set(&run->masks, o->mask_fraction, o->seed);
@@ -50,6 +52,7 @@ void client_run_init(struct client_run *run)
 {
     *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
     run->resume.directory_fd = run->resume.moments_fd = -1;
+    client_task_init(&run->task);
 }
 
 static int open_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
@@ -170,7 +173,11 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .batch_step = batch_step,
         .batch_row = client_change_rows(changes, batch, batch_step),
         .n_positions = run->model.config.n_positions,
-        .masked = run->model.config.family->masked,
+        .masked = client_run_masks(&run->model),
+        .task = run->task.kind,
+        .n_rows = run->task.kind ? client_task_n_train(&run->task) : 0,
+        .longest = run->task.kind ? client_task_longest(&run->task) : 0,
+        .least = run->task.kind ? client_task_least(&run->task) : 0,
         .fresh = run->model.n_weights == 0,
         .preset = run->preset,
         .resumed = run->asked.resume != NULL,
@@ -179,8 +186,14 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .n_eval_tokens = run->eval_data.n,
         .n_workers = n_workers,
     };
-    int rc = client_options_resolve(&run->options, &run->asked, &facts, err);
+    int rc = 0;
 
+    if (run->task.kind && facts.resumed && rebatched)
+        return error_set(err, -EDOM,
+                         "--change batch: the rows of each step are drawn for --batch %u: leave it out, or start a new "
+                         "run from its weights with --model instead of --resume",
+                         batch);
+    rc = client_options_resolve(&run->options, &run->asked, &facts, err);
     const bool complete = !rc && facts.resumed && run->options.steps <= run->first_step;
     if (complete && run->resume.in_place)
         settle_directory(run);
@@ -196,6 +209,8 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         return rc;
     run->options.model = facts.resumed ? run->asked.model : run->model_name;
     snprintf(run->options.model_note, sizeof run->options.model_note, "%s", run->model_note);
+    if (run->task.kind)
+        return client_task_cut(run, err);
     cut_windows(run);
     return 0;
 }
@@ -204,6 +219,7 @@ void client_run_close(struct client_run *run)
 {
     client_model_close(&run->model);
     client_masks_close(&run->masks);
+    client_task_free(&run->task);
     client_data_free(&run->data);
     client_data_free(&run->eval_data);
     if (run->directory_fd >= 0 && run->directory_fd != run->resume.directory_fd)
@@ -217,6 +233,17 @@ void client_run_close(struct client_run *run)
 uint64_t client_run_rows(const struct client_run *run, uint64_t step)
 {
     return client_change_rows(run->changes, run->options.batch, step);
+}
+
+uint64_t client_run_tokens(struct client_run *run, uint64_t step)
+{
+    return run->task.kind ? client_batches_tokens(&run->task.batches, step)
+                          : client_run_rows(run, step) * run->options.seq;
+}
+
+bool client_run_masks(const struct client_model *model)
+{
+    return model->config.family->masked && model->config.n_labels == 0;
 }
 
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch)

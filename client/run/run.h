@@ -6,7 +6,9 @@
 #include "client/eps.h"
 #include "client/model/model.h"
 #include "client/run/resume.h"
+#include "client/run/task.h"
 #include "proto/base/error.h"
+#include "proto/model/weights.h"
 
 #include <jansson.h>
 #include <limits.h>
@@ -18,12 +20,14 @@ struct client_run {
     uint64_t first_step;              /* updates done before this run */
     json_t *changes;                  /* owned; changes of a resumed run (client/run/change.h), else NULL */
     struct client_model model;
-    const struct eps_preset *preset;    /* preset with fresh weights, else NULL */
-    const char *model_name;             /* options.model or the chosen preset's name; borrowed or static */
-    char model_note[96];                /* becomes options.model_note */
-    struct client_masks masks;          /* of a model that predicts masked tokens, else zeroed */
-    struct client_data data, eval_data; /* eval_data has no files if the end of data is held out */
-    struct client_windows train, held_out;
+    const struct eps_preset *preset;       /* preset with fresh weights, else NULL */
+    const char *model_name;                /* options.model or the chosen preset's name; borrowed or static */
+    char model_note[96];                   /* becomes options.model_note */
+    char drawn[WEIGHTS_MISSING_BYTES];     /* tensors that the model lacked: client_model_match_base */
+    struct client_masks masks;             /* of a model that predicts masked tokens, else zeroed */
+    struct client_data data, eval_data;    /* eval_data has no files if the end of data is held out */
+    struct client_windows train, held_out; /* unused with a task */
+    struct client_task task;
     char directory[PATH_MAX]; /* options.out, once created */
     int directory_fd;         /* locked; -1 until then */
     bool latest_mended;       /* `latest` pointed elsewhere and was corrected to the resumed checkpoint */
@@ -50,8 +54,14 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
 /* Removes created directories that are still empty, for a run that never began. */
 void client_run_forget_directory(struct client_run *run);
 
-/* Rows of the run before this step (from 0). */
+/* Rows of the run before this step (from 0); with a task only if every minibatch is full. */
 uint64_t client_run_rows(const struct client_run *run, uint64_t step);
+
+/* Tokens of the run before this step (from 0), without padding. */
+uint64_t client_run_tokens(struct client_run *run, uint64_t step);
+
+/* True if the model predicts masked tokens. */
+bool client_run_masks(const struct client_model *model);
 
 /* The run's options for its checkpoints, with the microbatch that the workers chose. Owned; NULL: no memory. */
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch);

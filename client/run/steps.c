@@ -139,17 +139,31 @@ int client_steps_ask(void *steps, struct error *err)
     return error_set(err, -EINTR, "interrupted");
 }
 
+static int prepare_rows(struct client_steps *s, struct error *err)
+{
+    struct client_task *task = &s->run->task;
+    const unsigned buffer = s->opened % 2;
+    const uint32_t *rows;
+    uint32_t n;
+
+    client_batches_get(&rows, &n, &task->batches, s->opened);
+    return client_job_put_rows(&s->prepared[buffer], s->job, buffer, &task->data, rows, n, err);
+}
+
 /* Writes the data of step `opened` into the buffer that no open step reads; the two alternate. */
 static int prepare_data(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
     const uint64_t since = trace_begin(s->trace), first = client_run_rows(s->run, s->opened);
-    int rc = 0;
+    const unsigned buffer = s->opened % 2;
+    int rc = s->run->task.kind ? prepare_rows(s, err) : 0;
 
-    for (uint32_t i = 0; !rc && i < o->batch; i++) {
+    for (uint32_t i = 0; !rc && !s->run->task.kind && i < o->batch; i++) {
         const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, first + i);
-        rc = client_job_put(s->job, s->opened % 2, i, &s->run->train, k, first + i, err);
+        rc = client_job_put(s->job, buffer, i, &s->run->train, k, first + i, err);
     }
+    if (!rc && !s->run->task.kind)
+        s->prepared[buffer] = (struct client_minibatch){o->seq, client_job_labels(s->job, buffer, o->batch)};
     if (s->trace)
         trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
     return rc;
@@ -200,8 +214,11 @@ static void judge(struct client_steps *s, double loss)
 static int evaluate(struct client_steps *s, double *loss, struct error *err)
 {
     const uint64_t since = trace_begin(s->trace);
+    struct client_task *task = &s->run->task;
+    const unsigned buffer = (s->opened + 1) % 2;
     uint64_t n_tokens;
-    int rc = client_job_evaluate(loss, &n_tokens, s->job, &s->run->held_out, (s->opened + 1) % 2, err);
+    int rc = task->kind ? client_task_evaluate(loss, &n_tokens, task, s->job, buffer, err)
+                        : client_job_evaluate(loss, &n_tokens, s->job, &s->run->held_out, buffer, err);
 
     if (s->trace)
         trace_end(s->trace, since, "evaluate", NULL, (struct trace_arg[]){{"step", s->done}, {NULL, 0}});
@@ -211,6 +228,8 @@ static int evaluate(struct client_steps *s, double *loss, struct error *err)
     }
     if (!rc && s->events->on_evaluated)
         s->events->on_evaluated(s->user, s->done, *loss, n_tokens);
+    if (!rc && task->kind && s->events->on_scored)
+        s->events->on_scored(s->user, task->scores.list, task->scores.n);
     if (!rc)
         judge(s, *loss);
     return rc;
@@ -268,16 +287,17 @@ static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
 static int on_done(struct client_steps *s, const struct message *m, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
-    const uint64_t now = uv_hrtime(), tokens = (uint64_t)o->batch * o->seq;
+    const uint64_t now = uv_hrtime(), before = client_run_tokens(s->run, s->done),
+                   tokens = client_run_tokens(s->run, s->done + 1);
     struct error why = {""};
     struct eps_step step = {
         .step = ++s->done,
         .n_steps = o->steps,
         .loss = m->done.loss,
         .lr = client_options_lr(o, s->done - 1),
-        .tokens = client_run_rows(s->run, s->done) * o->seq,
+        .tokens = tokens,
         .step_ms = (double)(now - s->since_ns) / 1e6,
-        .tokens_per_s = (double)tokens * 1e9 / (double)(now - s->since_ns),
+        .tokens_per_s = (double)(tokens - before) * 1e9 / (double)(now - s->since_ns),
         .device_peak_bytes = m->done.device_peak,
         .device_budget_bytes = s->budget,
         .host_bytes = m->done.host_bytes,
@@ -298,6 +318,8 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
     if (evaluates_after(s, s->done))
         rc = evaluate(s, &step.eval_loss, err);
+    if (!isnan(step.eval_loss))
+        step.scores = s->run->task.scores.list, step.n_scores = s->run->task.scores.n;
     if (!isnan(step.eval_loss))
         note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
     s->since_ns = uv_hrtime();
@@ -346,17 +368,17 @@ static bool may_open(const struct client_steps *s)
 static int open_step(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
-    const uint64_t n_labels = client_job_labels(s->job, s->opened % 2, o->batch);
+    const struct client_minibatch *minibatch = &s->prepared[s->opened % 2];
     const struct message m = {
         .kind = MESSAGE_OPEN_STEP,
         .open_step = {.step = s->opened,
                       .buffer = s->opened % 2,
-                      .n_valid = n_labels,
-                      .n_tokens = o->seq,
+                      .n_valid = minibatch->n_labels,
+                      .n_tokens = minibatch->n_tokens,
                       .lr = client_options_lr(o, s->opened)},
     };
 
-    if (n_labels == 0)
+    if (minibatch->n_labels == 0)
         return error_set(err, -EINVAL,
                          "step %" PRIu64 ": all tokens of its %u rows are special, so none can be masked: leave such "
                          "rows out of the data, or give a larger --batch",
@@ -471,10 +493,10 @@ static void finish_cleanup(struct client_steps *s)
 /* Restores the line of a step that was lost. The learning rate is unknown if the schedule or any option has changed. */
 static void fill_line(void *data, struct eps_step *lost)
 {
-    const struct client_steps *s = data;
+    struct client_steps *s = data;
     const struct eps_train_options *o = &s->run->options;
 
-    lost->tokens = client_run_rows(s->run, lost->step) * o->seq;
+    lost->tokens = client_run_tokens(s->run, lost->step);
     if (o->steps == s->run->resume.record.options.steps && json_array_size(s->run->changes) == 0)
         lost->lr = client_options_lr(o, lost->step - 1);
 }

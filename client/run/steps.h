@@ -10,7 +10,7 @@
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 
-#include "client/model/job.h"
+#include "client/model/job_rows.h"
 #include "client/daemon/memory.h"
 #include "client/run/checkpoints.h"
 #include "client/run/metrics.h"
@@ -33,6 +33,7 @@ struct client_steps {
     struct client_checkpoints checkpoints; /* complete checkpoints in the run directory */
     struct client_tidy tidy;
     struct client_best best;                 /* of the evaluations */
+    struct client_minibatch prepared[2];     /* in the buffers */
     double before;                           /* the held-out loss before the first step; NAN: not measured */
     uint64_t end;                            /* last step of the run: options.steps, or where patience ended it */
     struct client_output output;             /* for a daemon of another user */

@@ -240,6 +240,10 @@ static void report_start(struct train *t)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
     if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
         note(t, sentence.text);
+    if (*run->drawn) {
+        error_set(&sentence, 0, "drawn by the seed, as the model lacks them: %s", run->drawn);
+        note(t, sentence.text);
+    }
     note_memory(t);
     note_idle(t);
     if (run->data.n_passed > 0) {

@@ -9,15 +9,15 @@ _eps_presets="text-small text-medium text-large byte-small byte-medium byte-larg
 _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
-    train) echo "--model --data --eval-data --separator --out --resume --change --save-every --keep --steps --epochs --batch --seq" \
+    train) echo "--model --data --eval-data --task --columns --separator --out --resume --change --save-every --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --mask-fraction --seed --deterministic" \
         "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
     plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --freeze --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
     bench) echo "--profile --device --help" ;;
-    eval) echo "--model --data --separator --batch --seq --stride --eval-tokens --mask-fraction --seed --device --device-mem" \
-        "--connect --json --help" ;;
+    eval) echo "--model --data --columns --separator --batch --seq --stride --eval-tokens --mask-fraction --seed --device --device-mem" \
+        "--connect --predictions --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --stop --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
     chat) echo "--model --system --context --tokens --stop --temperature --top-k --top-p --seed --device --device-mem" \
@@ -57,7 +57,7 @@ _eps_values() {
         _eps_files -f "$3"
         [[ $1 != train && $1 != plan ]] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
-    --data | --eval-data | --prompt-file | --trace | --prometheus | --profile) _eps_files -f "$3" ;;
+    --data | --eval-data | --prompt-file | --predictions | --trace | --prometheus | --profile) _eps_files -f "$3" ;;
     --out | --resume)
         if [ "$1" = report ]; then _eps_files -f "$3"; else _eps_files -d "$3"; fi
         ;;
@@ -68,6 +68,7 @@ _eps_values() {
     --dtype) _eps_words "fp32 fp16 bf16" "$3" ;;
     --precision | --moments | --grad-dtype) _eps_words "fp32 bf16" "$3" ;;
     --separator) _eps_words "none eos" "$3" ;;
+    --task) _eps_words "classify regress" "$3" ;;
     --order) _eps_words "shuffled sequential" "$3" ;;
     --microbatch) _eps_words auto "$3" ;;
     --device) _eps_words "auto cpu cuda" "$3" ;;

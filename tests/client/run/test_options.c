@@ -77,6 +77,32 @@ TEST(masked_tokens_are_a_fraction_and_have_no_successor)
     ck_assert(isnan(out.mask_fraction));
 }
 
+/* 1,000 rows are ceil(1000 / 32) = 32 steps an epoch, whose last one has 8 rows; 61 tokens are 64 in eights. */
+TEST(a_task_has_minibatches_of_rows)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts task = {
+        .n_positions = 256, .task = EPS_CLASSIFY, .n_rows = 1000, .longest = 61, .least = 3, .n_tokens = 20000};
+    struct error err;
+
+    resolve(&out, &in, &task);
+    ck_assert_str_eq(print("lr %g, batch %u, seq %u, steps %ju, eval %ju, task %d", out.lr, out.batch, out.seq,
+                           (uintmax_t)out.steps, (uintmax_t)out.eval_tokens, (int)out.task),
+                     "lr 2e-05, batch 32, seq 64, steps 96, eval 0, task 1");
+    in.epochs = 0.5, in.batch = 100, task.longest = 255;
+    resolve(&out, &in, &task);
+    ck_assert(out.steps == 5 && out.seq == 256);
+    in = given(), in.parts = 3, task.n_rows = 10, task.longest = 9999;
+    resolve(&out, &in, &task);
+    ck_assert(out.batch == 9 && out.seq == 256);
+    in.seq = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &task, &err), -EDOM);
+    ck_assert_holds(err.text, "--seq 2", "choose 3 or more");
+    in = given(), task.n_rows = 0;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &task, &err), -EINVAL);
+    ck_assert_holds(err.text, "some.txt", "one row is too few");
+}
+
 TEST(resolved_options_resolve_to_themselves)
 {
     struct eps_train_options in = given(), once, twice;

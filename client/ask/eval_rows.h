@@ -1,0 +1,12 @@
+/* client/ask/eval_rows.h - evaluates a classifier on labelled rows, and predicts rows. */
+#ifndef CLIENT_ASK_EVAL_ROWS_H
+#define CLIENT_ASK_EVAL_ROWS_H
+
+#include "client/ask/forward.h"
+#include "client/eps.h"
+
+/* eps_eval for an open model that is a classifier; options are resolved in place. */
+int client_eval_rows(double *loss, uint64_t *n_rows, struct client_forward *forward, struct eps_eval_options *options,
+                     const struct eps_eval_events *events, void *user, struct error *err);
+
+#endif

@@ -1,0 +1,159 @@
+#include "client/model/classifier.h"
+
+#include "client/model/file.h"
+#include "proto/model/checkpoint.h"
+#include "proto/model/family.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The family's classifier: "BertForSequenceClassification"; NULL: it has none. */
+static const char *architecture_of(const char *model_type)
+{
+    for (const struct family *const *family = model_families; model_type && *family; family++)
+        if (strcmp((*family)->model_type, model_type) == 0 && (*family)->classifier)
+            return (*family)->classifier->architecture;
+    return NULL;
+}
+
+/* {"0": "no", "1": "yes"}, or the other way around. Without names transformers' own: LABEL_0. */
+static json_t *names_json(const struct client_labels *labels, enum eps_task task, bool by_name)
+{
+    const uint32_t n = labels && labels->n ? labels->n : task == EPS_REGRESS ? 1 : 2;
+    json_t *out = json_object();
+    char made[32], number[16];
+
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(made, sizeof made, "LABEL_%u", i);
+        snprintf(number, sizeof number, "%u", i);
+        const char *name = labels && labels->n ? labels->names[i] : made;
+        if (json_object_set_new(out, by_name ? name : number, by_name ? json_integer(i) : json_string(name))) {
+            json_decref(out);
+            return NULL;
+        }
+    }
+    return out;
+}
+
+/* With 15 digits if that gives the same numbers: 0.1 stays 0.1. */
+static char *print(const json_t *config)
+{
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_t *back = text ? json_loads(text, 0, NULL) : NULL;
+    const bool same = json_equal(back, config);
+
+    json_decref(back);
+    if (same)
+        return text;
+    free(text);
+    return json_dumps(config, JSON_INDENT(2));
+}
+
+char *client_classifier_config(const char *text, size_t n, const char *architecture, enum eps_task task,
+                               const struct client_labels *labels, struct error *err)
+{
+    json_t *config = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    const char *problem = task == EPS_REGRESS ? "regression" : "single_label_classification";
+    char *out = NULL;
+
+    json_object_del(config, "num_labels");
+    json_object_del(config, "_num_labels");
+    if (json_object_set_new(config, "architectures", json_pack("[s]", architecture)) == 0 &&
+        json_object_set_new(config, "id2label", names_json(labels, task, false)) == 0 &&
+        json_object_set_new(config, "label2id", names_json(labels, task, true)) == 0 &&
+        json_object_set_new(config, "problem_type", json_string(problem)) == 0)
+        out = print(config);
+    if (!out)
+        error_set(err, -ENOMEM, "out of memory");
+    json_decref(config);
+    return out;
+}
+
+enum eps_task client_classifier_task(const struct client_model *model)
+{
+    return model->config.n_labels == 0 ? EPS_TASK_DEFAULT : model->config.regression ? EPS_REGRESS : EPS_CLASSIFY;
+}
+
+static int rewrite(struct client_model *model, enum eps_task task, const struct client_labels *labels,
+                   struct error *err)
+{
+    char *text, *classifier = NULL;
+    size_t n;
+    int rc = client_file_read(&text, &n, model->config_fd, CHECKPOINT_CONFIG, err);
+
+    if (rc)
+        return rc;
+    json_t *config = json_loadb(text, n, 0, NULL);
+    const char *architecture = architecture_of(json_string_value(json_object_get(config, "model_type")));
+    if (architecture)
+        classifier = client_classifier_config(text, n, architecture, task, labels, err);
+    rc = classifier ? client_model_replace_config(model, classifier, err) : -ENOMEM;
+    json_decref(config);
+    free(classifier);
+    free(text);
+    return rc;
+}
+
+int client_classifier_labels(struct client_labels *out, const struct client_model *model, struct error *err)
+{
+    char *text;
+    size_t n;
+    int rc = client_labels_init(out, model->config.regression, err);
+
+    if (rc || model->rewritten || model->config.regression)
+        return rc;
+    rc = client_file_read(&text, &n, model->config_fd, CHECKPOINT_CONFIG, err);
+    if (rc)
+        return rc;
+    rc = client_labels_take(out, text, n, model->config.n_labels, err);
+    if (rc)
+        error_prefix(err, CHECKPOINT_CONFIG);
+    free(text);
+    return rc;
+}
+
+int client_classifier_label(struct client_model *model, const struct client_labels *labels, struct error *err)
+{
+    return model->rewritten ? rewrite(model, client_classifier_task(model), labels, err) : 0;
+}
+
+/* ---- Opening ---- */
+
+/* Before the config is parsed, since a bare encoder's own would be refused. */
+static int prepare(char **out, const char *text, size_t n, void *data, struct error *err)
+{
+    const enum eps_task task = *(const enum eps_task *)data;
+    json_t *config = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL);
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const char *own = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    const char *architecture = architecture_of(type);
+    int rc = 0;
+
+    *out = NULL;
+    if (config && type && !architecture) {
+        rc = error_set(err, -EDOM, "--task %s is for BERT and RoBERTa, and this model is a %.60s",
+                       task == EPS_REGRESS ? "regress" : "classify", type);
+    } else if (architecture && !(own && strcmp(own, architecture) == 0)) {
+        *out = client_classifier_config(text, n, architecture, task, NULL, err);
+        rc = *out ? 0 : -ENOMEM;
+    }
+    json_decref(config);
+    return rc;
+}
+
+int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err)
+{
+    const struct client_model_rewrite rewrite = {prepare, &task};
+    int rc = task ? client_model_open_as(out, path, &rewrite, err) : client_model_open(out, path, err);
+
+    if (rc || !task || client_classifier_task(out) == task)
+        return rc;
+    rc = error_set(err, -EINVAL,
+                   "%s: the model is a classifier already, and predicts %s: leave --task out, or begin from a model "
+                   "without that head",
+                   path, out->config.regression ? "numbers" : "classes");
+    client_model_close(out);
+    return rc;
+}

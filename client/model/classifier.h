@@ -1,0 +1,31 @@
+/* client/model/classifier.h - makes a classifier of a model that predicts masked tokens, or of one without a head.
+ *
+ * config.json says what a model is, and the daemon, workers, checkpoints and exports all read it. So the client rewrites
+ * it, in memory: architectures, id2label, label2id, problem_type. A model that is a classifier already keeps its own. */
+#ifndef CLIENT_MODEL_CLASSIFIER_H
+#define CLIENT_MODEL_CLASSIFIER_H
+
+#include "client/data/labels.h"
+#include "client/eps.h"
+#include "client/model/model.h"
+
+/* As client_model_open, for a task. The config is then that of a classifier with two classes, or one number, until
+ * client_classifier_label; unless the model is a classifier. EPS_TASK_DEFAULT: the model as it is. -EDOM if the model's
+ * family cannot do the task; -EINVAL if it is a classifier for the other one. */
+int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err);
+
+/* The model's own task: EPS_TASK_DEFAULT if it predicts tokens. */
+enum eps_task client_classifier_task(const struct client_model *model);
+
+/* Labels for the model's data: its own, if it was a classifier when it was opened; else an empty list. Undo:
+ * client_labels_free. */
+int client_classifier_labels(struct client_labels *out, const struct client_model *model, struct error *err);
+
+/* Completes the config of a new classifier with the data's labels. Does nothing for one that has its own. */
+int client_classifier_label(struct client_model *model, const struct client_labels *labels, struct error *err);
+
+/* The config.json (text, n bytes) of such a classifier; labels NULL: not known yet. Owned: free. NULL with a sentence. */
+char *client_classifier_config(const char *text, size_t n, const char *architecture, enum eps_task task,
+                               const struct client_labels *labels, struct error *err);
+
+#endif

@@ -1,0 +1,34 @@
+/* client/run/score.h - GLUE's metrics of predictions, by the definitions of scikit-learn and SciPy.
+ *
+ * Of classes: accuracy; with two of them F1 of the second class and Matthews' correlation, with more the mean F1 of the
+ * classes (macro) that occur among labels or predictions. Of numbers: the correlations of Pearson and of Spearman. A
+ * prediction is the class with the largest logit, the first of equal ones; or the only logit. */
+#ifndef CLIENT_RUN_SCORE_H
+#define CLIENT_RUN_SCORE_H
+
+#include "client/eps.h"
+#include "proto/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CLIENT_SCORES_MOST = 3 };
+
+struct client_scores {
+    struct eps_score list[CLIENT_SCORES_MOST];
+    size_t n;
+};
+
+/* The class of a row's logits (n_labels). */
+uint32_t client_score_class(const float *logits, uint32_t n_labels);
+
+/* logits (n, n_labels), labels (n): classes below n_labels. -ENOMEM. */
+int client_score_classes(struct client_scores *out, const float *logits, const uint32_t *labels, size_t n,
+                         uint32_t n_labels, struct error *err);
+
+/* logits (n), labels (n): bits of numbers. A correlation is NAN if all predictions, or all labels, are equal. -ENOMEM. */
+int client_score_numbers(struct client_scores *out, const float *logits, const uint32_t *labels, size_t n,
+                         struct error *err);
+
+#endif
