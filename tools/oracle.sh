@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Compares random models of every family with PyTorch and transformers: logits, losses of masked tokens, gradients after
 # one step, weights after twenty, in fp32 and bf16; and loads what eps exports of every family in transformers, which may
-# not warn. Installs both in a virtual environment, build/oracle (some GB). Build all first: cmake --preset release &&
-# cmake --build build.
+# not warn; and fine-tunes a classifier with eps and with transformers' own Trainer. Installs all of it in a virtual
+# environment, build/oracle (some GB). Build all first: cmake --preset release && cmake --build build.
 set -euo pipefail
 
 case "${1-}" in
@@ -26,4 +26,5 @@ $python tests/oracle/float64.py
 $python tests/oracle/check_types.py build/bin
 $python tests/oracle/check_saved.py --bin build/bin
 $python tests/oracle/masked.py
+$python tests/oracle/classify.py
 exec $python tests/oracle/distribution.py --family all --steps 0 1 20 --models "${1:-12}"

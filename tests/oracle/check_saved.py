@@ -7,7 +7,8 @@ transformers must not warn. Nothing may be missing or left over; every tensor th
 the file's (16 bits widened), and the type that config.json names is the file's. With ORIGIN (made by transformers, loaded
 by us and saved again) all tensors are equal, after rounding to the type of SAVED, and so are the logits. With --bin, the
 folder of eps, this is done with every model that logits.py made, and with what a step of training makes of it: exported
-in fp32, bf16, fp16, and in the type in which it came. Exit status 0 or 1.
+in fp32, bf16, fp16, and in the type in which it came. Then with classifiers and regressions that eps makes of a BERT and of
+a RoBERTa for masked tokens; there, what eps eval predicts of pairs of texts is what transformers predicts. Exit status 0 or 1.
 """
 import glob
 import logging
@@ -20,7 +21,9 @@ import warnings
 import numpy as np
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from tokenizers import Tokenizer
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification,
+                          BertConfig, BertForMaskedLM, RobertaConfig, RobertaForMaskedLM)
 from transformers.utils import logging as transformers_logging
 
 said = []
@@ -36,7 +39,8 @@ FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtu
 
 def kind_of(folder):
     names = AutoConfig.from_pretrained(folder).architectures
-    return AutoModelForMaskedLM if names and names[0].endswith("ForMaskedLM") else AutoModelForCausalLM
+    kinds = {"ForMaskedLM": AutoModelForMaskedLM, "ForSequenceClassification": AutoModelForSequenceClassification}
+    return next((kind for end, kind in kinds.items() if names and names[0].endswith(end)), AutoModelForCausalLM)
 
 
 def load(folder):
@@ -88,12 +92,64 @@ def check(saved, origin=None):
     print(f"{saved}: {len(files)} tensors equal" + (", logits equal" if origin else ""))
 
 
+PAIRS = [("the quick fox", "lazy dog"), ("a", "the quick brown fox jumps over the lazy dog"), ("it's 1984", "x"),
+         ("naïve café", "they'll return"), ("fox fox fox fox fox", "dog dog"), ("the", "the")] * 3
+
+
+def rows_of(path, classes):
+    with open(path, "w") as out:
+        print("text", "text_pair", "label", sep="\t", file=out)
+        for i, (first, second) in enumerate(PAIRS):
+            print(first, second, f"class {i % classes}" if classes else i / 7, sep="\t", file=out)
+
+
+def check_predictions(saved, predicted, classes):
+    """eps's probabilities, or numbers, against those of transformers, which has each row by itself, without padding; fp32
+    on either side, six digits in the file."""
+    tokenizer, model = Tokenizer.from_file(os.path.join(saved, "tokenizer.json")), load(saved)
+    with torch.no_grad():
+        made = [tokenizer.encode(*pair) for pair in PAIRS]
+        logits = torch.cat([model(input_ids=torch.tensor([row.ids]), token_type_ids=torch.tensor([row.type_ids])).logits
+                            for row in made])
+    theirs = logits.softmax(1).numpy() if classes else logits.numpy()
+    lines = [line.rstrip("\n").split("\t") for line in open(predicted)]
+    ours = np.array([line[1:] if classes else line for line in lines[1:]], dtype=float)
+    if np.abs(ours - theirs).max() > 2e-5:
+        sys.exit(f"{saved}: predictions are {np.abs(ours - theirs).max():.2e} apart")
+    print(f"{saved}: {len(ours)} predictions equal")
+
+
+def check_classifiers(eps):
+    size = dict(vocab_size=450, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
+                max_position_embeddings=70, initializer_range=0.3)
+    families = {"bert": BertForMaskedLM(BertConfig(**size)), "roberta": RobertaForMaskedLM(RobertaConfig(**size, type_vocab_size=1))}
+    for (name, model), classes in ((family, classes) for family in families.items() for classes in (0, 2, 3)):
+        with tempfile.TemporaryDirectory(prefix=f"{name}-{classes}-") as home:
+            origin, data, run = (os.path.join(home, part) for part in ("origin", "data.tsv", "run"))
+            model.save_pretrained(origin)
+            os.symlink(os.path.join(FIXTURES, "tokenizers", f"{name}.json"), os.path.join(origin, "tokenizer.json"))
+            rows_of(data, classes)
+            machine = ["--device", "cpu", "--device-mem", "64MiB"]
+            eps("train", "--model", origin, "--task", "classify" if classes else "regress", "--data", data, "--eval-data", data,
+                "--steps", "4", "--batch", "4", "--lr", "0.01", "--out", run, *machine)
+            trained = os.path.join(run, "step-4")
+            check(trained)
+            predicted = os.path.join(home, "predicted.tsv")
+            eps("eval", "--model", trained, "--data", data, "--predictions", predicted, *machine)
+            check_predictions(trained, predicted, classes)
+            for dtype in ("fp32", "bf16", "fp16"):
+                out = os.path.join(home, dtype)
+                eps("export", "--model", trained, "--out", out, "--dtype", dtype)
+                check(out, trained)
+
+
 def check_all(programs):
     def eps(*words):
         done = subprocess.run([os.path.join(programs, "eps"), *words], capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"eps {' '.join(words)}: {done.stderr}")
 
+    check_classifiers(eps)
     for path in sorted(glob.glob(os.path.join(FIXTURES, "*", "tokens.json"))):
         with tempfile.TemporaryDirectory(prefix="saved-") as home:
             data, run = os.path.join(home, "data.npy"), os.path.join(home, "run")
