@@ -54,23 +54,11 @@ float decoder_embedding_scale(const struct model_config *c)
     return sqrtf((float)c->width);
 }
 
-/* Columns of a head that are rotated, where `partial` is at most 1. */
-static uint32_t rotated(const struct decoder_config *d, const struct decoder_rope *rope)
-{
-    return (uint32_t)((float)d->head_width * rope->partial);
-}
-
-static int check_rope(const struct decoder_config *d, const struct decoder_rope *rope, struct error *err)
+static int check_rope(const struct decoder_rope *rope, struct error *err)
 {
     if (!(rope->base > 1 && rope->base <= 1e12f))
         return error_set(err, -EINVAL, "rope_theta is %g: it must be greater than 1 and at most 1e12",
                          (double)rope->base);
-    if (!(rope->partial > 0 && rope->partial <= 1))
-        return error_set(err, -EINVAL, "partial_rotary_factor is %g: it must be greater than 0 and at most 1",
-                         (double)rope->partial);
-    if (rotated(d, rope) < 2 || rotated(d, rope) % 2 || rotated(d, rope) > PROGRAM_MAX_ROTATED)
-        return error_set(err, -EINVAL, "%u columns of a head are rotated: it must be an even number from 2 to %d",
-                         rotated(d, rope), PROGRAM_MAX_ROTATED);
     if (rope->scaling != DECODER_NOT_SCALED && !(rope->factor >= 1 && rope->factor <= 1e6f))
         return error_set(err, -EINVAL, "the factor of rotary positions is %g: it must be from 1 to 1e6",
                          (double)rope->factor);
@@ -93,11 +81,17 @@ int decoder_check(const struct model_config *c, struct error *err)
                          c->n_heads, d->n_kv_heads);
     if ((uint64_t)c->n_heads * d->head_width > 65536)
         return error_set(err, -EINVAL, "%u heads of head_dim %u are wider than 65536", c->n_heads, d->head_width);
+    if (d->head_width < 2 || d->head_width % 2 || d->head_width > PROGRAM_MAX_ROTATED)
+        return error_set(err, -EINVAL, "a head has %u columns: it must be an even number from 2 to %d", d->head_width,
+                         PROGRAM_MAX_ROTATED);
     if (d->sliding.n > 0 && d->sliding.n != c->n_layers)
         return error_set(err, -EINVAL, "layer_types has %u entries: num_hidden_layers is %u", d->sliding.n,
                          c->n_layers);
-    const int rc = check_rope(d, &d->rope, err);
-    return rc ? rc : check_rope(d, &d->sliding_rope, err);
+    for (uint32_t i = 0; d->window == 0 && i < c->n_layers && i < DECODER_MOST_LAYERS; i++)
+        if (decoder_kind_of_block(c, i))
+            return error_set(err, -EINVAL, "layer_types has sliding_attention, but sliding_window is null or not used");
+    const int rc = check_rope(&d->rope, err);
+    return rc ? rc : check_rope(&d->sliding_rope, err);
 }
 
 /* Su et al., arXiv:2104.09864; scaled as in section 3.1.3 of arXiv:2407.21783, with the code that came with it. */
@@ -146,7 +140,7 @@ static void write_block(struct program *p, const struct model_config *c, uint32_
     double frequencies[PROGRAM_MAX_ROTATED / 2];
     const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
                                               .head_width = d->head_width,
-                                              .n_rotated = rotated(d, of_rope),
+                                              .n_rotated = d->head_width,
                                               .frequencies = frequencies};
 
     decoder_frequencies(frequencies, of_rope, rope.n_rotated);

@@ -42,7 +42,6 @@ struct decoder_config {
         float low, high;    /* of DECODER_LLAMA3: frequencies are low below low / n_trained waves a position, high above
                              * high / n_trained */
         uint32_t n_trained; /* positions before scaling; 0 in the file: n_positions */
-        float partial;      /* of each head's columns, those that are rotated: the first */
     } rope;
     /* Blocks of two kinds: queries of sliding ones see the window, those of the others all keys before them. */
     struct decoder_layers sliding;

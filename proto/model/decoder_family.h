@@ -49,21 +49,25 @@ extern const struct family_layer decoder_layers[];
         {"rms_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},                     \
         {"attention_dropout", FAMILY_REAL, .offset = FAMILY_AT(decoder.dropout_attention),                             \
          .range = FAMILY_PROBABILITY},                                                                                 \
-        {"rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.rope.base)}, DECODER_ROPE_KEYS("rope_parameters."),    \
-        DECODER_ROPE_KEYS("rope_scaling.")
+    {                                                                                                                  \
+        "rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.rope.base)                                              \
+    }
 
-#define DECODER_ROPE_KEYS(object) DECODER_ROPE_KEYS_OF(object, rope)
+#define DECODER_ROPE_KEYS                                                                                              \
+    DECODER_ROPE_KEYS_OF("rope_parameters.", rope), DECODER_ROPE_KEYS_OF("rope_scaling.", rope),                       \
+    {                                                                                                                  \
+        "rope_scaling", FAMILY_SAME, .other = "rope_parameters"                                                        \
+    }
 
 #define DECODER_ROPE_KEYS_OF(object, member)                                                                           \
     {object "rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.base)},                                      \
-        {object "rope_type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},     \
         {object "type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},          \
+        {object "rope_type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},     \
         {object "factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.factor)},                                    \
         {object "low_freq_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.low)},                              \
         {object "high_freq_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.high)},                            \
-        {object "original_max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(decoder.member.n_trained)},      \
     {                                                                                                                  \
-        object "partial_rotary_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.partial)                       \
+        object "original_max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(decoder.member.n_trained)         \
     }
 
 extern const char *const decoder_scalings[]; /* by enum decoder_scaling */

@@ -11,17 +11,16 @@
 #include <stddef.h>
 
 enum family_key_type {
-    FAMILY_COUNT,              /* a positive whole number: uint32_t */
-    FAMILY_COUNT_OR_NULL,      /* the same; null: 0 */
-    FAMILY_REAL,               /* float */
-    FAMILY_REAL_OR_NULL,       /* the same; null: 0 */
-    FAMILY_REAL_OR_DEFAULT,    /* the same; null: as it is */
-    FAMILY_SWITCH,             /* bool */
-    FAMILY_ACTIVATION,         /* enum model_activation, by its name */
-    FAMILY_ACTIVATION_OR_NULL, /* the same; null: as it is */
-    FAMILY_WORD,               /* an enumeration: the value's index in `words` */
-    FAMILY_LAYERS,             /* struct decoder_layers: a list with one of the two `words` for each block */
-    FAMILY_SAME,               /* no number of its own: must equal the uint32_t that key `other` has set */
+    FAMILY_COUNT,           /* a positive whole number: uint32_t */
+    FAMILY_COUNT_OR_NULL,   /* the same; null: 0 */
+    FAMILY_REAL,            /* float */
+    FAMILY_REAL_OR_NULL,    /* the same, and greater than 0; null: 0 */
+    FAMILY_REAL_OR_DEFAULT, /* float; null: as it is */
+    FAMILY_SWITCH,          /* bool */
+    FAMILY_ACTIVATION,      /* enum model_activation, by its name */
+    FAMILY_WORD,            /* an enumeration: the value's index in `words` */
+    FAMILY_LAYERS,          /* struct decoder_layers: a list with one of the two `words` for each block */
+    FAMILY_SAME,            /* no number of its own: if it and key `other` are both on, they must be equal */
 };
 
 /* Of a number of FAMILY_REAL or FAMILY_REAL_OR_DEFAULT. */
@@ -94,7 +93,7 @@ struct family {
     const char *model_type;                     /* in config.json */
     const char *const *architectures;           /* accepted; NULL ends them; the first is the one trained */
     const struct family_classifier *classifier; /* of configs with its architecture; NULL: there is none */
-    const struct family_key *keys;              /* the last one has no name */
+    const struct family_key *keys; /* where two set the same number, the later one wins; the last one has no name */
     /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at the end of a name
      * stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;

@@ -73,6 +73,10 @@ static const char *const harmless[] = {
     "typical_p",
     "use_cache",
     "xla_device",
+    /* Written by others: */
+    "_flash_attn_2_enabled",
+    "transformers.js_config",
+    "unsloth_*",
     NULL,
 };
 
@@ -210,6 +214,8 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
             *(float *)field = 0;
             return 0;
         }
+        if (json_is_number(value) && !(json_number_value(value) > 0))
+            return refuse(err, key->name, value, "it must be null or greater than 0");
         return read_real(field, key->name, value, err);
     case FAMILY_REAL_OR_DEFAULT:
         return json_is_null(value) ? 0 : read_real(field, key->name, value, err);
@@ -218,10 +224,6 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
             return refuse(err, key->name, value, "it must be true or false");
         *(bool *)field = json_is_true(value);
         return 0;
-    case FAMILY_ACTIVATION_OR_NULL:
-        if (json_is_null(value))
-            return 0;
-        return read_activation(field, key->name, value, err);
     case FAMILY_ACTIVATION:
         return read_activation(field, key->name, value, err);
     case FAMILY_WORD:
@@ -229,7 +231,7 @@ static int read_key(struct model_config *out, const struct family_key *key, cons
     case FAMILY_LAYERS:
         return read_layers(field, key, value, err);
     case FAMILY_SAME:
-        return 0; /* checked after all others */
+        return 0;
     }
     return -EINVAL;
 }
@@ -247,7 +249,7 @@ static int read_architectures(struct model_config *out, const json_t *value, str
 
     snprintf(accepted, sizeof accepted, "only %s%s%s can be trained", family->architectures[0],
              classifier ? " or " : "", classifier ? classifier->architecture : "");
-    if (json_is_null(value))
+    if (!value || json_is_null(value))
         return 0;
     if (!json_is_array(value))
         return refuse(err, "architectures", value, "it must be a list of names");
@@ -274,11 +276,9 @@ static bool is_object(const struct family *family, const char *name)
     return false;
 }
 
-static int read_pair(struct model_config *out, const struct family *family, const char *name, const json_t *value,
-                     struct error *err);
+static int check_pair(const struct family *family, const char *name, const json_t *value, struct error *err);
 
-static int read_inner(struct model_config *out, const struct family *family, const char *name, const json_t *value,
-                      struct error *err)
+static int check_inner(const struct family *family, const char *name, const json_t *value, struct error *err)
 {
     const char *inner;
     json_t *item;
@@ -292,24 +292,22 @@ static int read_inner(struct model_config *out, const struct family *family, con
     {
         char full[120];
         snprintf(full, sizeof full, "%s.%s", name, inner);
-        if ((rc = read_pair(out, family, full, item, err)) != 0)
+        if ((rc = check_pair(family, full, item, err)) != 0)
             return rc;
     }
     return 0;
 }
 
-static int read_pair(struct model_config *out, const struct family *family, const char *name, const json_t *value,
-                     struct error *err)
+/* Accepts the keys that the family has, and those that change nothing. */
+static int check_pair(const struct family *family, const char *name, const json_t *value, struct error *err)
 {
-    if (strcmp(name, "model_type") == 0)
-        return 0; /* read first */
-    if (strcmp(name, "architectures") == 0)
-        return read_architectures(out, value, err);
+    if (strcmp(name, "model_type") == 0 || strcmp(name, "architectures") == 0)
+        return 0; /* read apart */
+    if (is_object(family, name))
+        return check_inner(family, name, value, err);
     for (const struct family_key *key = family->keys; key->name; key++)
         if (strcmp(key->name, name) == 0)
-            return read_key(out, key, value, err);
-    if (is_object(family, name))
-        return read_inner(out, family, name, value, err);
+            return 0; /* read in the order of the list */
     if (family_lists(harmless, name) || family_lists(family->harmless, name))
         return 0;
     if (family_lists(unsupported, name) || family_lists(family->unsupported, name))
@@ -317,14 +315,25 @@ static int read_pair(struct model_config *out, const struct family *family, cons
     return refuse(err, name, value, "this key is unknown, and it may change the mathematics");
 }
 
-/* Checks a key that must equal another one, which has been read. */
-static int check_same(const struct model_config *out, const struct family_key *key, const json_t *value,
-                      struct error *err)
+/* The value of "a" or "a.b". NULL: the file has none. */
+static const json_t *find_value(const json_t *object, const char *name)
 {
-    const uint32_t *same = (const uint32_t *)((const char *)out + key->offset);
+    const char *dot = strchr(name, '.');
+    char part[80];
+
+    for (; dot; name = dot + 1, dot = strchr(name, '.')) {
+        snprintf(part, sizeof part, "%.*s", (int)(dot - name), name);
+        object = json_object_get(object, part);
+    }
+    return json_object_get(object, name);
+}
+
+static int check_same(const struct family_key *key, const json_t *object, struct error *err)
+{
+    const json_t *value = json_object_get(object, key->name), *other = json_object_get(object, key->other);
     char accepted[80];
 
-    if (!value || (json_is_integer(value) && json_integer_value(value) == *same))
+    if (!value || !other || is_off(value) || is_off(other) || json_equal(value, other))
         return 0;
     snprintf(accepted, sizeof accepted, "it must be the same as %s", key->other);
     return refuse(err, key->name, value, accepted);
@@ -410,13 +419,18 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
     if (!family)
         return refuse_type(json_object_get(object, "model_type"), err);
     *out = family->defaults;
-    json_object_foreach(object, name, value) if ((rc = read_pair(out, family, name, value, err)) != 0) return rc;
-    for (const struct family_key *key = family->keys; key->name; key++)
-        if (key->required && !json_object_get(object, key->name))
-            return error_set(err, -EINVAL, "%s is missing", key->name);
-    for (const struct family_key *key = family->keys; key->name; key++)
-        if (key->type == FAMILY_SAME && (rc = check_same(out, key, json_object_get(object, key->name), err)) != 0)
+    json_object_foreach(object, name, value) if ((rc = check_pair(family, name, value, err)) != 0) return rc;
+    if ((rc = read_architectures(out, json_object_get(object, "architectures"), err)) != 0)
+        return rc;
+    for (const struct family_key *key = family->keys; key->name; key++) {
+        const json_t *found = find_value(object, key->name);
+        if (found && (rc = read_key(out, key, found, err)) != 0)
             return rc;
+        if (key->required && !found)
+            return error_set(err, -EINVAL, "%s is missing", key->name);
+        if (key->type == FAMILY_SAME && (rc = check_same(key, object, err)) != 0)
+            return rc;
+    }
     if ((rc = read_labels(out, object, err)) != 0)
         return rc;
     family->complete(out);

@@ -21,7 +21,7 @@ import torch
 
 def frequencies_of(rope, head_width):
     """Of each pair of columns, the angle between neighbouring positions."""
-    n = int(head_width * rope.get("partial_rotary_factor", 1.0))
+    n = head_width
     f = float(rope["rope_theta"]) ** (-np.arange(0, n, 2, dtype=np.float64) / n)
     if rope["rope_type"] == "linear":
         return f / rope["factor"]

@@ -4,14 +4,15 @@
 
 static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", NULL};
 
-/* hidden_activation is of files from 2024, beside a hidden_act that was not meant. */
 static const struct family_key keys[] = {
     DECODER_KEYS,
+    DECODER_ROPE_KEYS,
     {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
-    {"hidden_activation", FAMILY_ACTIVATION_OR_NULL, .offset = FAMILY_AT(activation)},
     {0},
 };
 
+/* Of files from 2024; transformers no longer reads it. */
+static const char *const harmless[] = {"hidden_activation", NULL};
 static const char *const unsupported[] = {"use_bidirectional_attention", NULL};
 
 /* The first files said gelu of models that were trained with its tanh form: transformers takes it for that. */
@@ -27,15 +28,15 @@ const struct family family_gemma = {
     .model_type = "gemma",
     .architectures = architectures,
     .keys = keys,
+    .harmless = harmless,
     .unsupported = unsupported,
-    .defaults =
-        {.family = &family_gemma,
-         .n_positions = 8192,
-         .activation = MODEL_GELU_NEW,
-         .tied = true,
-         .norm_epsilon = 1e-6f,
-         .initializer_range = 0.02f,
-         .decoder = {.n_kv_heads = 16, .head_width = 256, .norm_offset = true, .rope = {.base = 10000, .partial = 1}}},
+    .defaults = {.family = &family_gemma,
+                 .n_positions = 8192,
+                 .activation = MODEL_GELU_NEW,
+                 .tied = true,
+                 .norm_epsilon = 1e-6f,
+                 .initializer_range = 0.02f,
+                 .decoder = {.n_kv_heads = 16, .head_width = 256, .norm_offset = true, .rope = {.base = 10000}}},
     .end_token = 1,
     .complete = complete,
     .check = decoder_check,

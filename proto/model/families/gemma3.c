@@ -19,6 +19,7 @@ static const struct family_key keys[] = {
     {"layer_types", FAMILY_LAYERS, .offset = FAMILY_AT(decoder.sliding), .words = decoder_kinds},
     {"rope_local_base_freq", FAMILY_REAL, .offset = FAMILY_AT(decoder.sliding_rope.base)},
     DECODER_ROPE_KEYS_OF("rope_parameters.full_attention.", rope),
+    DECODER_ROPE_KEYS_OF("rope_scaling.", rope),
     DECODER_ROPE_KEYS_OF("rope_parameters.sliding_attention.", sliding_rope),
     {0},
 };
@@ -67,8 +68,8 @@ const struct family family_gemma3 = {
                              .head_norm = true,
                              .norm_offset = true,
                              .norms_after = true,
-                             .rope = {.base = 1000000, .partial = 1},
-                             .sliding_rope = {.base = 10000, .partial = 1}}},
+                             .rope = {.base = 1000000},
+                             .sliding_rope = {.base = 10000}}},
     .end_token = 1,
     .complete = complete,
     .check = check,

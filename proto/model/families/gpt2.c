@@ -15,7 +15,7 @@ static const struct family_key keys[] = {
     {"n_positions", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .required = true, .most = 1 << 24},
     {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},
     {"n_inner", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(inner_width), .most = 1 << 20},
-    {"n_ctx", FAMILY_SAME, .offset = FAMILY_AT(n_positions), .other = "n_positions"},
+    {"n_ctx", FAMILY_SAME, .other = "n_positions"},
     {"activation_function", FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},
     {"tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)},
     {"scale_attn_weights", FAMILY_SWITCH, .offset = FAMILY_AT(gpt2.scale_attention)},

@@ -6,14 +6,15 @@ static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", NU
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
+    DECODER_ROPE_KEYS,
     {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
     {"mlp_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.mlp_bias)},
     {0},
 };
 
-/* Products cut for several devices: the same mathematics. */
-static const char *const harmless[] = {"pretraining_tp", NULL};
-static const char *const unsupported[] = {"sliding_window", NULL};
+/* Products cut for several devices, which is the same mathematics; and what SmolLM2 says of itself. */
+static const char *const harmless[] = {"is_llama_config", "pretraining_tp", NULL};
+static const char *const unsupported[] = {"rope_interleaved", "sliding_window", NULL};
 
 static void complete(struct model_config *c)
 {
@@ -32,7 +33,7 @@ const struct family family_llama = {
                  .activation = MODEL_SILU,
                  .norm_epsilon = 1e-6f,
                  .initializer_range = 0.02f,
-                 .decoder = {.rope = {.base = 10000, .partial = 1}}},
+                 .decoder = {.rope = {.base = 10000}}},
     .end_token = 2,
     .complete = complete,
     .check = decoder_check,

@@ -6,6 +6,7 @@ static const char *const architectures[] = {"MistralForCausalLM", "MistralModel"
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
+    DECODER_ROPE_KEYS,
     {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},
     {0},
 };
@@ -26,7 +27,7 @@ const struct family family_mistral = {
                  .activation = MODEL_SILU,
                  .norm_epsilon = 1e-6f,
                  .initializer_range = 0.02f,
-                 .decoder = {.n_kv_heads = 8, .window = 4096, .rope = {.base = 10000, .partial = 1}}},
+                 .decoder = {.n_kv_heads = 8, .window = 4096, .rope = {.base = 10000}}},
     .end_token = 2,
     .complete = complete,
     .check = decoder_check,

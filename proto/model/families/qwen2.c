@@ -6,20 +6,25 @@ static const char *const architectures[] = {"Qwen2ForCausalLM", "Qwen2Model", NU
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
+    DECODER_ROPE_KEYS,
     DECODER_QWEN_KEYS,
     {0},
 };
+
+/* Rotary positions in three dimensions, of models that see images. */
+static const char *const unsupported[] = {"use_mrope", NULL};
 
 const struct family family_qwen2 = {
     .model_type = "qwen2",
     .architectures = architectures,
     .keys = keys,
+    .unsupported = unsupported,
     .defaults = {.family = &family_qwen2,
                  .n_positions = 32768,
                  .activation = MODEL_SILU,
                  .norm_epsilon = 1e-6f,
                  .initializer_range = 0.02f,
-                 .decoder = {.window = 4096, .n_full = 28, .qkv_bias = true, .rope = {.base = 10000, .partial = 1}}},
+                 .decoder = {.window = 4096, .n_full = 28, .qkv_bias = true, .rope = {.base = 10000}}},
     .end_token = FAMILY_NO_TOKEN,
     .complete = decoder_complete_qwen,
     .check = decoder_check,

@@ -6,6 +6,7 @@ static const char *const architectures[] = {"Qwen3ForCausalLM", "Qwen3Model", NU
 
 static const struct family_key keys[] = {
     DECODER_KEYS,
+    DECODER_ROPE_KEYS,
     {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
     DECODER_QWEN_KEYS,
     {0},
@@ -31,7 +32,7 @@ const struct family family_qwen3 = {
                              .n_kv_heads = 32,
                              .head_width = 128,
                              .head_norm = true,
-                             .rope = {.base = 10000, .partial = 1}}},
+                             .rope = {.base = 10000}}},
     .end_token = FAMILY_NO_TOKEN,
     .complete = complete,
     .check = decoder_check,

@@ -22,7 +22,6 @@ enum {
     HEAD = WIDTH / HEADS,
     KV_HEADS = 2,
     KV_WIDTH = KV_HEADS * HEAD,
-    ROTATED = 4, /* columns of a head, of the second decoder's */
     INNER = 20,
     POSITIONS = 9,
     VOCABULARY = 19,
@@ -131,10 +130,8 @@ static const struct family mixed = {.model_type = "mixed",
 
 /* The rest of config.json: what is not said of the sizes. */
 static const char *const decoders[] = {
-    "'model_type': 'llama'",
-    "'model_type': 'qwen2', 'rope_parameters': {'rope_theta': 100, 'partial_rotary_factor': 0.7}",
-    "'model_type': 'qwen3'",
-    "'model_type': 'mistral', 'sliding_window': 3",
+    "'model_type': 'llama'", "'model_type': 'qwen2', 'rope_parameters': {'rope_theta': 100}",
+    "'model_type': 'qwen3'", "'model_type': 'mistral', 'sliding_window': 3",
     "'model_type': 'llama'",
 };
 enum { MIXED = COUNT(decoders) - 1, GEMMA, BERT, ROBERTA, MODELS };
@@ -297,17 +294,17 @@ static void attend(struct row *r, size_t n_kv_heads, bool full, size_t window, f
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
 }
 
-static void turn(struct row *r, double base, int n_rotated)
+static void turn(struct row *r, double base)
 {
     double by[HEAD / 2];
 
-    for (int j = 0; j < n_rotated / 2; j++)
-        by[j] = pow(base, -2.0 * j / n_rotated);
+    for (int j = 0; j < HEAD / 2; j++)
+        by[j] = pow(base, -2.0 * j / HEAD);
     const struct device_rope op = {.n_rows = 1,
                                    .n_tokens = SEQ,
                                    .n_heads = HEADS + KV_HEADS,
                                    .head_width = HEAD,
-                                   .n_rotated = (size_t)n_rotated,
+                                   .n_rotated = HEAD,
                                    .frequencies = by,
                                    .x = r->qkv,
                                    .stride = QKV};
@@ -342,10 +339,7 @@ static void decoder_row(struct row *r, const uint32_t *ids)
         linear(r, r->qkv + WIDTH + KV_WIDTH, QKV, r->y, "self_attn.v_proj", WIDTH, KV_WIDTH);
         if (tensor(r, "self_attn.q_norm", ".weight"))
             norm_heads(r);
-        if (tensor(r, "self_attn.q_proj", ".bias"))
-            turn(r, 100, ROTATED);
-        else
-            turn(r, is_other ? 100 : 10000, HEAD);
+        turn(r, is_other || tensor(r, "self_attn.q_proj", ".bias") ? 100 : 10000);
         attend(r, KV_HEADS, false, is_other || strcmp(family->model_type, "mistral") == 0 ? WINDOW : 0,
                1 / sqrtf(HEAD));
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
@@ -375,7 +369,7 @@ static void gemma_row(struct row *r, const uint32_t *ids)
         linear(r, r->qkv + WIDTH, QKV, r->y, "self_attn.k_proj", WIDTH, KV_WIDTH);
         linear(r, r->qkv + WIDTH + KV_WIDTH, QKV, r->y, "self_attn.v_proj", WIDTH, KV_WIDTH);
         norm_heads(r);
-        turn(r, 10000, HEAD);
+        turn(r, 10000);
         attend(r, KV_HEADS, false, 0, 0.4f);
         linear(r, r->qkv, WIDTH, r->y, "self_attn.o_proj", WIDTH, WIDTH);
         norm(r, r->y, r->qkv, "post_attention_layernorm");

@@ -195,7 +195,7 @@ static const struct {
     /* A decoder's. */
     {LLAMA ", 'num_key_value_heads': 3}",
      "num_attention_heads is 4: it must be a multiple of num_key_value_heads, which is 3"},
-    {LLAMA ", 'head_dim': 23}", "23 columns of a head are rotated: it must be an even number from 2 to 256"},
+    {LLAMA ", 'head_dim': 23}", "a head has 23 columns: it must be an even number from 2 to 256"},
     {LLAMA ", 'rope_theta': 1}", "rope_theta is 1: it must be greater than 1 and at most 1e12"},
     {LLAMA ", 'rope_scaling': {'rope_type': 'yarn', 'factor': 2.0}}",
      "rope_scaling.rope_type is 'yarn': it must be default, linear or llama3"},
@@ -217,8 +217,20 @@ static const struct {
     {QWEN2 ", 'layer_types': ['full_attention', 'full_attention', 'chunked_attention']}",
      "layer_types is 'chunked_attention': it must be full_attention or sliding_attention"},
     {QWEN2 ", 'layer_types': 3}", "layer_types is 3: it must be a list with an entry for each block"},
-    {GEMMA3 ", 'final_logit_softcapping': -1}",
-     "final_logit_softcapping is -1: it must be null, or greater than 0 and at most 1e6"},
+    {GEMMA3 ", 'final_logit_softcapping': -1}", "final_logit_softcapping is -1: it must be null or greater than 0"},
+    {GEMMA3 ", 'final_logit_softcapping': 0.0}", "final_logit_softcapping is 0.0: it must be null or greater than 0"},
+    {GEMMA3 ", 'final_logit_softcapping': 1e300}",
+     "final_logit_softcapping is inf: it must be null, or greater than 0 and at most 1e6"},
+    {GEMMA3 ", 'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e6}}",
+     "rope_parameters.rope_type is 'default': this key is unknown, and it may change the mathematics"},
+    {GEMMA3 ", 'sliding_window': null}", "layer_types has sliding_attention, but sliding_window is null or not used"},
+    {QWEN2 ", 'layer_types': ['full_attention', 'full_attention', 'sliding_attention']}",
+     "layer_types has sliding_attention, but sliding_window is null or not used"},
+    {QWEN2 ", 'use_mrope': true}", "use_mrope is true: this is not supported, it must be off (null or false)"},
+    {LLAMA ", 'rope_parameters': {'rope_theta': 1e4, 'partial_rotary_factor': 0.5}}",
+     "rope_parameters.partial_rotary_factor is 0.5: this key is unknown, and it may change the mathematics"},
+    {LLAMA ", 'rope_scaling': {'type': 'linear', 'factor': 4.0}, 'rope_parameters': {'rope_theta': 300.0}}",
+     "rope_scaling is {'type':'linear','factor':4.0}: it must be the same as rope_parameters"},
     {GEMMA3 ", 'attn_logit_softcapping': 50.0}",
      "attn_logit_softcapping is 50.0: this is not supported, it must be off (null or false)"},
     {GEMMA3 ", 'rope_parameters': {'full_attention': {'rope_theta': 1e6}, 'sliding_attention': {'rope_theta': 0.5}}}",
@@ -227,8 +239,6 @@ static const struct {
      "use_bidirectional_attention is true: this is not supported, it must be off (null or false)"},
     {GEMMA ", 'final_logit_softcapping': 30.0}",
      "final_logit_softcapping is 30.0: this key is unknown, and it may change the mathematics"},
-    {GEMMA ", 'hidden_activation': 1}",
-     "hidden_activation is 1: it must be gelu_new, gelu_pytorch_tanh, gelu, relu or silu"},
     /* An encoder's. */
     {"{'model_type': 'bert', 'hidden_size': 96, 'num_attention_heads': 5, 'num_hidden_layers': 3, "
      "'intermediate_size': 150, 'vocab_size': 211}",
@@ -297,50 +307,66 @@ static const struct {
     bool tied;
     struct decoder_config decoder;
 } decoders[] = {
-    {LLAMA "}", 2048, false, {4, 24, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
+    {LLAMA "}", 2048, false, {4, 24, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 2048}}},
     {LLAMA
      ", 'num_key_value_heads': null, 'head_dim': null, 'rope_scaling': null, 'tie_word_embeddings': true, "
      "'rope_theta': 5e5, 'pretraining_tp': 1, 'attention_bias': true, 'mlp_bias': true, 'attention_dropout': 0.5}",
      2048,
      true,
-     {4, 24, 0, true, true, true, .dropout_attention = 0.5f,
-      .rope = {500000, DECODER_NOT_SCALED, .n_trained = 2048, .partial = 1}}},
+     {4, 24, 0, true, true, true, .dropout_attention = 0.5f, .rope = {500000, DECODER_NOT_SCALED, .n_trained = 2048}}},
     {LLAMA ", 'num_key_value_heads': 2, 'head_dim': 40, 'max_position_embeddings': 512, 'rope_parameters': "
            "{'rope_type': 'llama3', 'rope_theta': 500000.0, 'factor': 8.0, 'low_freq_factor': 1.0, "
            "'high_freq_factor': 4.0, 'original_max_position_embeddings': 64}}",
      512,
      false,
-     {2, 40, .rope = {500000, DECODER_LLAMA3, 8, 1, 4, 64, 1}}},
+     {2, 40, .rope = {500000, DECODER_LLAMA3, 8, 1, 4, 64}}},
     {LLAMA ", 'rope_scaling': {'type': 'linear', 'factor': 4.0}}",
      2048,
      false,
-     {4, 24, .rope = {10000, DECODER_LINEAR, 4, .n_trained = 2048, .partial = 1}}},
+     {4, 24, .rope = {10000, DECODER_LINEAR, 4, .n_trained = 2048}}},
+    /* An object's base and rope_type are stronger than the keys they replaced, in any order. */
+    {LLAMA ", 'rope_parameters': {'rope_type': 'linear', 'type': 'default', 'rope_theta': 300, 'factor': 4}, "
+           "'rope_theta': 500}",
+     2048,
+     false,
+     {4, 24, .rope = {300, DECODER_LINEAR, 4, .n_trained = 2048}}},
+    /* As published: SmolLM2, and DeepSeek-R1-Distill-Qwen. */
+    {LLAMA ", 'is_llama_config': true, 'rope_interleaved': false, 'rope_scaling': null, 'rope_theta': 100000, "
+           "'transformers.js_config': {'kv_cache_dtype': {'q4f16': 'float16'}}}",
+     2048,
+     false,
+     {4, 24, .rope = {100000, DECODER_NOT_SCALED, .n_trained = 2048}}},
+    {QWEN2 ", 'use_mrope': false, 'use_sliding_window': false, 'sliding_window': 4096, 'max_window_layers': 21, "
+           "'unsloth_fixed': true}",
+     32768,
+     false,
+     {4, 24, 0, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768}}},
     {MISTRAL ", 'max_position_embeddings': 8192}",
      8192,
      false,
-     {1, 24, 4096, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 8192, .partial = 1}, .sliding.set = {7}}},
+     {1, 24, 4096, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 8192}, .sliding.set = {7}}},
     {MISTRAL ", 'sliding_window': null}",
      131072,
      false,
-     {1, 24, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 131072, .partial = 1}}},
+     {1, 24, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 131072}}},
     {QWEN2 ", 'use_sliding_window': false, 'sliding_window': 4096, 'max_window_layers': 28, "
            "'layer_types': ['full_attention', 'full_attention', 'full_attention']}",
      32768,
      false,
-     {4, 24, 0, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}}},
+     {4, 24, 0, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768}}},
     {QWEN2 ", 'use_sliding_window': true, 'sliding_window': 64, 'max_window_layers': 2, 'layer_types': null}",
      32768,
      false,
-     {4, 24, 64, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}, .sliding.set = {4}}},
+     {4, 24, 64, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768}, .sliding.set = {4}}},
     {QWEN2 ", 'use_sliding_window': true, 'sliding_window': 64, 'max_window_layers': 2, 'layer_types': "
            "['sliding_attention', 'full_attention', 'full_attention']}",
      32768,
      false,
-     {4, 24, 64, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}, .sliding.set = {1}}},
+     {4, 24, 64, true, .rope = {10000, DECODER_NOT_SCALED, .n_trained = 32768}, .sliding.set = {1}}},
     {QWEN3 ", 'num_key_value_heads': 2, 'attention_bias': true, 'rope_theta': 1000000, 'rope_scaling': null}",
      32768,
      false,
-     {2, 128, 0, true, true, false, true, .rope = {1000000, DECODER_NOT_SCALED, .n_trained = 32768, .partial = 1}}},
+     {2, 128, 0, true, true, false, true, .rope = {1000000, DECODER_NOT_SCALED, .n_trained = 32768}}},
 };
 
 TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
@@ -373,8 +399,7 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
                               {c.decoder.rope.base, want->rope.base},
                               {c.decoder.rope.factor, want->rope.factor},
                               {c.decoder.rope.low, want->rope.low},
-                              {c.decoder.rope.high, want->rope.high},
-                              {c.decoder.rope.partial, want->rope.partial}};
+                              {c.decoder.rope.high, want->rope.high}};
     for (int i = 0; i < COUNT(counts); i++)
         ck_assert_msg(counts[i][0] == counts[i][1], "%d: %u, not %u", i, counts[i][0], counts[i][1]);
     for (int i = 0; i < COUNT(reals); i++)
@@ -426,6 +451,7 @@ TEST_EACH(gemma_3_s_numbers_are_those_of_transformers, COUNT(gemma3s))
 static const char *const gemmas[] = {
     GEMMA "}",
     GEMMA ", 'hidden_act': 'gelu', 'use_bidirectional_attention': null, 'hidden_activation': null, 'head_dim': 256}",
+    GEMMA ", 'hidden_act': 'gelu', 'hidden_activation': 'relu'}",
     GEMMA ", 'hidden_activation': 'gelu_pytorch_tanh', 'rms_norm_eps': 1e-6, 'attention_bias': false}",
     GEMMA ", 'hidden_act': 'gelu_pytorch_tanh', 'rope_parameters': {'rope_type': 'default', 'rope_theta': 1e4}}",
 };
