@@ -222,7 +222,7 @@ int client_preset_unconverted(const char *directory, struct error *err)
     if (has_pytorch_weights(directory))
         return error_set(err, -ENOENT,
                          "%.100s holds pytorch_model.bin and no *.safetensors; convert it: python3 -c 'import sys; "
-                         "from transformers import GPT2LMHeadModel as M; "
+                         "from transformers import AutoModelForCausalLM as M; "
                          "M.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' %.100s",
                          directory, eps_quote(quoted, sizeof quoted, directory));
     return error_set(err, -ENOENT, "%s holds no *.safetensors: name %s/config.json to begin with fresh weights",
