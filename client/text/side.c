@@ -136,8 +136,9 @@ json_t *client_side_json(const json_t *files, const char *name)
 {
     size_t n;
     const char *text = client_side_find(files, name, &n);
+    json_t *value = text ? json_loadb(text, n, 0, NULL) : NULL;
 
-    return text ? json_loadb(text, n, 0, NULL) : NULL;
+    return value || !text ? value : json_loadb(text, n, JSON_DECODE_INT_AS_REAL, NULL);
 }
 
 json_t *client_side_token(const json_t *config, const char *key)

@@ -26,7 +26,8 @@ int client_side_check(json_t *files, struct error *err);
 /* The text of one file (n bytes, no zero byte in it), borrowed; NULL if it is absent. files may be NULL. */
 const char *client_side_find(const json_t *files, const char *name, size_t *n);
 
-/* One file as a JSON value, owned; NULL if it is absent or no JSON. */
+/* One file as a JSON value, owned; NULL if it is absent or no JSON. If a whole number needs more than 64 bits, all numbers
+ * are reals: transformers writes a model_max_length of 1e30 for a tokenizer without a limit. */
 json_t *client_side_json(const json_t *files, const char *name);
 
 /* A token in the files' settings, such as eos_token: a string, or an object that holds one as "content". The string,

@@ -38,6 +38,22 @@ TEST(what_was_read_is_written_as_it_was)
     json_decref(again);
 }
 
+/* As transformers writes int(1e30) into tokenizer_config.json for a tokenizer without a limit. */
+TEST(settings_with_a_number_of_90_bits_are_read)
+{
+    json_t *files = json_pack("{s:s, s:s}", "tokenizer_config.json",
+                              "{\"model_max_length\": 1000000000000000019884624838656, \"eos_token\": \"</s>\"}",
+                              "generation_config.json", "{\"eos_token_id\": 2}");
+    json_t *config = client_side_json(files, "tokenizer_config.json"),
+           *generation = client_side_json(files, "generation_config.json");
+
+    ck_assert_str_eq(json_string_value(client_side_token(config, "eos_token")), "</s>");
+    ck_assert(json_is_integer(json_object_get(generation, "eos_token_id")));
+    json_decref(files);
+    json_decref(config);
+    json_decref(generation);
+}
+
 TEST(what_cannot_be_kept_is_refused_by_name)
 {
     static const struct {
