@@ -234,6 +234,8 @@ static int read_length(uint64_t *out, int fd, uint64_t file_bytes, struct error 
 
     if (rc != 0)
         return rc;
+    if (memcmp(bytes, "version ", LENGTH_BYTES) == 0)
+        return error_set(err, -EINVAL, "not a safetensors file but Git LFS's pointer to it: run git lfs pull");
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         length = length << 8 | bytes[i];
     if (length > MAX_HEADER_BYTES)

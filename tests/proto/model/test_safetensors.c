@@ -277,6 +277,7 @@ TEST(a_header_length_that_lies_is_refused)
         char bytes[10];
         const char *why;
     } rows[] = {
+        {"version ht", "Git LFS's pointer to it: run git lfs pull"},
         {"\3\0\0\0\0\0\0\0{}", "truncated: a header of 3 bytes in a file of 10"},
         {"\0\xE1\xF5\5\0\0\0\0{}", "truncated: a header of 100000000 bytes in a file of 10"},
         {"\1\xE1\xF5\5\0\0\0\0{}", "not a safetensors file: a header of 100000001 bytes, where 100000000 are the most"},
