@@ -15,6 +15,8 @@ static int read_object(json_t **out, const json_t *side, const char *name, struc
     const char *text = client_side_find(side, name, &n);
 
     *out = text ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &where) : NULL;
+    if (text && !*out) /* a number of 90 bits: client_side_json */
+        *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, NULL);
     if (!text || json_is_object(*out))
         return 0;
     return *out ? error_set(err, -EINVAL, "%s: not a JSON object", name)
