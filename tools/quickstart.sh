@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a trained model: installs what is missing, builds, trains a small GPT-2 on real text with a
-# private daemon and worker, and generates a few lines. About 4 minutes on 2 cores.
+# private daemon and worker, and generates a few lines. About 5 minutes on 2 cores.
 #
 # usage: tools/quickstart.sh [--data FILE]     text to train on; by default the documentation of installed packages
 set -euo pipefail
