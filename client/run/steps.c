@@ -375,6 +375,7 @@ static int open_step(struct client_steps *s, struct error *err)
                       .buffer = s->opened % 2,
                       .n_valid = minibatch->n_labels,
                       .n_tokens = minibatch->n_tokens,
+                      .n_real = client_run_tokens(s->run, s->opened + 1) - client_run_tokens(s->run, s->opened),
                       .lr = client_options_lr(o, s->opened)},
     };
 

@@ -180,7 +180,7 @@ static void on_covered(struct steps *steps, uint64_t step)
     steps->loss = find_loss(steps);
     steps->grad_norm = steps->fence.norm;
     steps->skipped = steps->fence.skipped;
-    recent->tokens += (uint64_t)job_goal(steps->job)->batch * job_goal(steps->job)->seq;
+    recent->tokens += steps->n_real;
     recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
         (struct steps_covered){(float)steps->loss, uv_now(steps->job->hub->loop), recent->tokens};
     send_step(steps, MESSAGE_COVERED, step);
@@ -367,6 +367,7 @@ static void begin_step(struct steps *steps, const struct message *m)
     steps->buffer = m->open_step.buffer;
     steps->n_valid = m->open_step.n_valid;
     steps->n_tokens = m->open_step.n_tokens;
+    steps->n_real = m->open_step.n_real;
     steps->hyper = (struct hyper){.lr = m->open_step.lr,
                                   .beta1 = job->request.job.beta1,
                                   .beta2 = job->request.job.beta2,
@@ -427,7 +428,8 @@ void steps_open(struct steps *steps, const struct message *m)
 
     if (!job_trains(job) || m->open_step.step != steps->n_opened || m->open_step.buffer > 1 ||
         m->open_step.n_tokens < 1 || m->open_step.n_tokens > job_goal(job)->seq || m->open_step.n_valid < 1 ||
-        m->open_step.n_valid > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0)) {
+        m->open_step.n_valid > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || m->open_step.n_real < 1 ||
+        m->open_step.n_real > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0)) {
         peer_refuse(job->client, "a step that cannot be");
         return;
     }

@@ -37,6 +37,7 @@ struct steps {
     /* The open step: */
     uint64_t n_valid;
     uint32_t n_tokens;
+    uint64_t n_real;
     uint32_t buffer;
     struct hyper hyper;
     struct fence fence;

@@ -196,6 +196,7 @@ static void open_step(struct wire *w, struct message *m)
     wire_u32_in(w, &m->open_step.buffer, 0, 1);
     wire_u64(w, &m->open_step.n_valid);
     wire_u32_in(w, &m->open_step.n_tokens, 1, UINT32_MAX);
+    wire_u64(w, &m->open_step.n_real);
     wire_f64_finite(w, &m->open_step.lr);
 }
 

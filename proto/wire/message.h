@@ -215,6 +215,7 @@ struct message {
             uint32_t buffer;   /* of the data segment: 0 or 1 */
             uint64_t n_valid;  /* T: labels that count in the whole minibatch */
             uint32_t n_tokens; /* of each row: 1..goal.seq */
+            uint64_t n_real;   /* tokens of the minibatch that are not padding, for viewers: 1..batch * n_tokens */
             double lr;
         } open_step;
         struct {

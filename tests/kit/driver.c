@@ -156,6 +156,7 @@ void driver_begin(struct driver *driver)
                                             .buffer = step % 2,
                                             .n_valid = n,
                                             .n_tokens = DRIVER_SEQ,
+                                            .n_real = n - DRIVER_PADDING,
                                             .lr = 1e-2 / (double)(1 + step)}};
 
     for (size_t i = 0; i < n; i++) {

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 enum { DRIVER_BATCH = 4, DRIVER_SEQ = 16, DRIVER_MAX_SAVES = 32 };
+enum { DRIVER_PADDING = 5 }; /* tokens of a step that the driver calls padding */
 
 struct driver_options {
     bool adamw, only_looks; /* only_looks: a job that does not train */

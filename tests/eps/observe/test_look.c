@@ -171,8 +171,8 @@ TEST(who_asks_for_pages_many_times_is_answered_as_often)
     client_link_free(&viewer);
 }
 
-/* Without a job there are none. */
-TEST(a_page_past_the_last_unit_is_empty)
+/* Without a job there are no units, and no steps. */
+TEST(a_page_past_the_last_unit_is_empty_and_padding_is_not_counted)
 {
     const struct message ask = {.kind = MESSAGE_UNITS, .units = {.first = UINT32_MAX}};
     const struct eps_unit *units;
@@ -193,7 +193,11 @@ TEST(a_page_past_the_last_unit_is_empty)
     eps_look_close(look);
 
     driver_open(&driver, "lab", &(struct driver_options){0});
-    driver_train(&driver, 1);
+    driver_train(&driver, 2);
+    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(eps_look_recent(look, &recent, NULL), 0);
+    ck_assert_uint_eq(recent.tokens, 2 * (DRIVER_BATCH * DRIVER_SEQ - DRIVER_PADDING)); /* as the client counts */
+    eps_look_close(look);
     driver_look(&viewer, "lab");
     client_link_send(&viewer, &ask);
     driver_next(&viewer, &m);
