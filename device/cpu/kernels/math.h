@@ -153,11 +153,12 @@ VECTOR_INLINE vec math_relu_gradient(vec x)
     return vec_select(x > 0, vec_all(1), (vec){0});
 }
 
+/* 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = exp(-2|x|), which loses no digits where the slope is small. */
 VECTOR_INLINE vec math_tanh_gradient(vec x)
 {
-    vec t = math_tanh(x);
+    vec e = math_exp2(vec_select(x < 0, x, -x) * 2.88539008f), s = 1 / (1 + e);
 
-    return 1 - t * t;
+    return 4 * (e * s) * s;
 }
 
 /* The activation is a constant wherever these are inlined. */
