@@ -305,6 +305,7 @@ void client_pieces_close(struct client_pieces *p)
 {
     if (!p)
         return;
+    client_tokenizer_restart(p->tokenizers[0]); /* it may hold the middle of a text */
     for (unsigned i = 1; i < p->n_threads; i++)
         client_tokenizer_close(p->tokenizers[i]);
     for (size_t i = 0; i < sizeof p->pieces / sizeof *p->pieces; i++) {

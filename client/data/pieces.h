@@ -31,7 +31,8 @@ unsigned client_pieces_threads(void);
 
 /* Copies the options. Threads without memory of their own are done without. -ENOMEM. */
 int client_pieces_open(struct client_pieces **out, const struct client_pieces_options *options, struct error *err);
-void client_pieces_close(struct client_pieces *pieces); /* NULL is safe */
+/* NULL is safe. The caller's tokenizer then begins a new text. */
+void client_pieces_close(struct client_pieces *pieces);
 
 /* Takes tokens in their order; it may overwrite them. */
 typedef int client_pieces_take(void *data, uint32_t *ids, size_t n, struct error *err);
