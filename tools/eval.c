@@ -4,12 +4,14 @@
 #include "tools/screen/progress.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* masked: the tokens are those that were masked, and the perplexity is called what it is then. */
 static void print_result(double loss, uint64_t tokens, bool masked, bool json)
@@ -77,6 +79,17 @@ static void on_scored(void *user, const struct eps_score *scores, size_t n)
         e->scores[e->n_scores++] = scores[i];
 }
 
+/* What the file has stays until there is a prediction. */
+static FILE *open_predictions(const char *path)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 /* TSV: what is predicted, then the probability of each class. */
 static int on_prediction(void *user, const struct eps_prediction *p)
 {
@@ -84,6 +97,8 @@ static int on_prediction(void *user, const struct eps_prediction *p)
     FILE *out = e->predictions;
 
     if (p->row == 0) {
+        if (ftruncate(fileno(out), 0) && errno != EINVAL) /* EINVAL: it is no regular file */
+            return -errno;
         fprintf(out, "prediction");
         for (uint32_t i = 0; i < p->n_classes; i++)
             fprintf(out, "\t%s", p->names[i]);
@@ -148,7 +163,7 @@ static int run(const struct command *command, const struct eps_eval_options *opt
     uint64_t tokens;
     double loss;
 
-    e.predictions = predictions ? fopen(predictions, "we") : NULL;
+    e.predictions = predictions ? open_predictions(predictions) : NULL;
     if (predictions && !e.predictions) {
         snprintf(error.text, sizeof error.text, "--predictions %.200s: %s", predictions, strerror(errno));
         return arguments_fail(command, -errno, error.text);

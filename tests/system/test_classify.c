@@ -80,6 +80,8 @@ TEST(a_classifier_is_trained_measured_and_used)
            "62 predictions in plain.out");
     ck_assert_ptr_null(strstr(command_out(), "loss"));
     expect("cmp all.tsv plain.out", 0);
+    expect("eps eval --model run --data absent.tsv --predictions plain.out " MACHINE, 1, "absent.tsv");
+    expect("cmp all.tsv plain.out", 0); /* what is refused leaves the file */
     expect("eps eval --model run --data train.tsv " MACHINE, 0, "per row over 62 rows", "accuracy ", ", matthews ");
     expect_file("run/latest/config.json", "BertForSequenceClassification", "\"id2label\"", "\"fox\"");
     expect("eps export --model run --out exported && cmp exported/config.json run/latest/config.json", 0);
