@@ -48,6 +48,10 @@ int client_columns_parse(struct client_columns *out, const char *text, bool unla
     }
     if (text && n < (unlabelled ? 1 : 2))
         return refuse(text, err);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = i + 1; k < n; k++)
+            if (strcmp(parts[i], parts[k]) == 0)
+                return error_set(err, -EDOM, "--columns '%.80s' has '%s' twice", text, parts[i]);
     out->numbered = n > 0 && n_numbers == n;
     for (size_t i = 0; i < n; i++) {
         const size_t what = i == 0 ? CLIENT_COLUMN_FIRST : i + 1 == n ? CLIENT_COLUMN_LABEL : CLIENT_COLUMN_SECOND;

@@ -79,7 +79,7 @@ static int refuse_unknown(const struct client_labels *labels, const char *name, 
 {
     char known[200];
 
-    if (whole)
+    if (whole && labels->by_index)
         return error_set(err, -EINVAL, "its label %lld is out of range: the classes are 0 to %u", number,
                          labels->n - 1);
     client_labels_say(known, sizeof known, labels);
@@ -100,7 +100,7 @@ int client_labels_find(uint32_t *out, struct client_labels *labels, const char *
         *out = (uint32_t)json_integer_value(known);
         return 0;
     }
-    if (labels->fixed && whole && number >= 0 && number < labels->n) {
+    if (labels->by_index && whole && number >= 0 && number < labels->n) {
         *out = (uint32_t)number;
         return 0;
     }
@@ -111,6 +111,17 @@ int client_labels_find(uint32_t *out, struct client_labels *labels, const char *
                          labels->n + 1, CLIENT_LABELS_MOST);
     *out = labels->n;
     return add(labels, text, err);
+}
+
+static void fix(struct client_labels *labels)
+{
+    char *end;
+
+    labels->fixed = labels->by_index = true;
+    for (uint32_t i = 0; i < labels->n; i++) {
+        strtod(labels->names[i], &end);
+        labels->by_index = labels->by_index && *end;
+    }
 }
 
 struct sorted {
@@ -146,7 +157,7 @@ void client_labels_sort(struct client_labels *labels, uint32_t *to)
         to[list[i].from] = i;
         json_integer_set(json_object_get(labels->index, list[i].name), i);
     }
-    labels->fixed = true;
+    fix(labels);
     free(list);
 }
 
@@ -158,7 +169,7 @@ int client_labels_number(uint32_t *out, const char *text, size_t bytes, struct e
     memcpy(copy, text, n);
     copy[n] = 0;
     const float number = strtof(copy, &end);
-    if (n == 0 || *end || !isfinite(number))
+    if (n == 0 || end != copy + n || !isfinite(number))
         return error_set(err, -EINVAL, "its label '%.*s' is not a number, which --task regress needs",
                          (int)(bytes < 40 ? bytes : 40), text);
     *out = number_pattern(number);
@@ -195,7 +206,7 @@ int client_labels_take(struct client_labels *labels, const char *config, size_t 
     const int rc = take_names(labels, json_is_object(names) ? names : NULL, n, err);
 
     json_decref(root);
-    labels->fixed = true;
+    fix(labels);
     return rc;
 }
 

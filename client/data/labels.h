@@ -18,8 +18,9 @@ struct client_labels {
     char **names;  /* (n), owned */
     json_t *index; /* {name: number}, owned */
     uint32_t n, cap;
-    bool numbers; /* rows are labelled with real numbers, not with classes: regression */
-    bool fixed;   /* no name is added any more */
+    bool numbers;  /* rows are labelled with real numbers, not with classes: regression */
+    bool fixed;    /* no name is added any more */
+    bool by_index; /* fixed, and no name is a number: a class may also be given by its own */
 };
 
 int client_labels_init(struct client_labels *out, bool numbers, struct error *err);
@@ -29,8 +30,8 @@ void client_labels_free(struct client_labels *labels); /* safe on a zeroed struc
  * -EINVAL with a sentence that names the key. */
 int client_labels_take(struct client_labels *labels, const char *config, size_t bytes, uint32_t n, struct error *err);
 
-/* The number of a name, which is added if names are not fixed. A fixed list also takes a class by its number, unless that
- * is a name in it. -EINVAL with a sentence that names the label: it is no class, it is empty, too long, not UTF-8, or has a
+/* The number of a name, which is added if names are not fixed. A fixed list also takes a class by its number, unless any of
+ * its names is a number. -EINVAL with a sentence that names the label: it is no class, it is empty, too long, not UTF-8, or has a
  * control character in it; -E2BIG: there are too many. */
 int client_labels_find(uint32_t *out, struct client_labels *labels, const char *name, size_t bytes, struct error *err);
 
