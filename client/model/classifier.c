@@ -37,20 +37,6 @@ static json_t *names_json(const struct client_labels *labels, enum eps_task task
     return out;
 }
 
-/* With 15 digits if that gives the same numbers: 0.1 stays 0.1. */
-static char *print(const json_t *config)
-{
-    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_t *back = text ? json_loads(text, 0, NULL) : NULL;
-    const bool same = json_equal(back, config);
-
-    json_decref(back);
-    if (same)
-        return text;
-    free(text);
-    return json_dumps(config, JSON_INDENT(2));
-}
-
 char *client_classifier_config(const char *text, size_t n, const char *architecture, enum eps_task task,
                                const struct client_labels *labels, struct error *err)
 {
@@ -64,7 +50,7 @@ char *client_classifier_config(const char *text, size_t n, const char *architect
         json_object_set_new(config, "id2label", names_json(labels, task, false)) == 0 &&
         json_object_set_new(config, "label2id", names_json(labels, task, true)) == 0 &&
         json_object_set_new(config, "problem_type", json_string(problem)) == 0)
-        out = print(config);
+        out = model_config_text(config);
     if (!out)
         error_set(err, -ENOMEM, "out of memory");
     json_decref(config);

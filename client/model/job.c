@@ -1,25 +1,23 @@
 #include "client/model/job.h"
 
-#include "proto/plan/host.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
-static struct plan_data data_of(const struct client_job *job)
+struct plan_data client_job_data(const struct client_job *job)
 {
     return plan_data_of(job->batch, job->seq, job->n_labels);
 }
 
 static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
 {
-    return (uint32_t *)((char *)job->data.base + data_of(job).buffers[buffer].ids);
+    return (uint32_t *)((char *)job->data.base + client_job_data(job).buffers[buffer].ids);
 }
 
 static uint32_t *buffer_labels(const struct client_job *job, unsigned buffer)
 {
-    return (uint32_t *)((char *)job->data.base + data_of(job).buffers[buffer].labels);
+    return (uint32_t *)((char *)job->data.base + client_job_data(job).buffers[buffer].labels);
 }
 
 static int name_kept(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
@@ -75,7 +73,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
         return rc;
     const uint64_t bytes = request->job.goal.purpose == PLAN_GENERATE
                                ? plan_generate_bytes(job->seq, model->config.vocabulary)
-                               : data_of(job).bytes;
+                               : client_job_data(job).bytes;
     if (fd < 0 || m.job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m.job_opened.data_bytes, bytes);

@@ -9,6 +9,7 @@
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/model.h"
+#include "proto/plan/host.h"
 #include "proto/wire/segment.h"
 
 #include <stdint.h>
@@ -47,6 +48,9 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
 int client_job_close(struct client_job *job, struct error *err);
 
 void client_job_free(struct client_job *job); /* frees this side only; safe on a zeroed struct */
+
+/* What lies where in the segment of a job that trains or evaluates. */
+struct plan_data client_job_data(const struct client_job *job);
 
 /* Writes window k into row `row` of a buffer; run_row: its number in the run (client_windows_read). */
 int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,

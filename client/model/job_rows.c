@@ -1,16 +1,9 @@
 #include "client/model/job_rows.h"
 
-#include "proto/plan/host.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
-
-static struct plan_data data_of(const struct client_job *job)
-{
-    return plan_data_of(job->batch, job->seq, job->n_labels);
-}
 
 static void *at(const struct client_job *job, uint64_t offset)
 {
@@ -20,7 +13,7 @@ static void *at(const struct client_job *job, uint64_t offset)
 int client_job_put_rows(struct client_minibatch *out, struct client_job *job, unsigned buffer,
                         const struct client_rows *rows, const uint32_t *list, uint32_t n, struct error *err)
 {
-    const struct plan_data data = data_of(job);
+    const struct plan_data data = client_job_data(job);
     uint32_t *ids = at(job, data.buffers[buffer].ids), *labels = at(job, data.buffers[buffer].labels);
     struct plan_row *all = at(job, data.buffers[buffer].rows);
     const uint32_t n_tokens = client_batches_length(rows, list, n, job->seq);
@@ -80,7 +73,7 @@ int client_job_evaluate_rows(double *loss, uint64_t *n_labels, float *logits, st
         const struct message request = {.kind = MESSAGE_EVALUATE,
                                         .evaluate = {.buffer = buffer, .n_rows = n, .n_tokens = minibatch.n_tokens}};
         rc = evaluate(&sum, job, &request, err);
-        memcpy(logits + (size_t)first * job->n_labels, at(job, data_of(job).logits),
+        memcpy(logits + (size_t)first * job->n_labels, at(job, client_job_data(job).logits),
                (size_t)n * job->n_labels * sizeof *logits);
         *n_labels += minibatch.n_labels;
         first += n;

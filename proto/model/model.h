@@ -180,6 +180,12 @@ struct model {
  * another model_type, or is unknown and may change the mathematics. Keys known to change nothing are ignored. */
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err);
 
+struct json_t; /* jansson's */
+
+/* A config as text; the caller frees it. Numbers have 15 digits if that gives the same numbers, so 0.1 stays 0.1; else all 17.
+ * NULL: no memory. */
+char *model_config_text(const struct json_t *config);
+
 /* Converts a config.json (text, n bytes) for weights of this type; the caller frees the result. The type is
  * named where it was, as "dtype", "torch_dtype" or both; else as torch_dtype, which every version of transformers reads.
  * Ids of special tokens beyond the vocabulary, given or assumed, become null. All else stays; if nothing changes, so does

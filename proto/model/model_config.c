@@ -455,8 +455,7 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
     return rc;
 }
 
-/* Prints numbers with 15 digits if that gives the same numbers, else with all 17. */
-static char *print(const json_t *config)
+char *model_config_text(const struct json_t *config)
 {
     char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     json_t *back = text ? json_loads(text, 0, NULL) : NULL;
@@ -511,7 +510,7 @@ char *model_config_print(const char *text, size_t n, enum safetensors_type type)
 
     if (json_is_object(config)) {
         const bool foreign = drop_foreign_ids(config), typed = name_type(config, type);
-        out = foreign || typed ? print(config) : strndup(text, n);
+        out = foreign || typed ? model_config_text(config) : strndup(text, n);
     }
     json_decref(config);
     return out;
