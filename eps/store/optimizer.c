@@ -73,7 +73,7 @@ struct scratch {
 /* A run of elements as fp32: in place, or decoded into the scratch. */
 struct view {
     size_t n;
-    float *w, *m, *v;
+    float *w, *new_w, *m, *v;
     const float *g;
 };
 
@@ -114,10 +114,10 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     struct view view = {.n = needs_scratch(call, what) ? smaller(BLOCK, n) : n};
 
     if (what & WEIGHTS && p->w) {
-        view.w = p->w + at;
+        view.w = p->w + at, view.new_w = p->new_w ? p->new_w + at : view.w;
     } else if (what & WEIGHTS) {
         call->kernel->join(scratch->w, p->high + at, p->low + at, view.n);
-        view.w = scratch->w;
+        view.w = view.new_w = scratch->w;
     }
     if (what & MOMENTS && p->m) {
         view.m = p->m + at, view.v = p->v + at;
@@ -137,7 +137,7 @@ static void close_view(struct scratch *scratch, const struct call *call, unsigne
     const struct parameters *p = call->p;
 
     if (what & WEIGHTS && !p->w)
-        call->kernel->split(p->high + at, p->low + at, scratch->w, n);
+        call->kernel->split((p->new_high ? p->new_high : p->high) + at, p->low + at, scratch->w, n);
     if (what & MOMENTS && !p->m) {
         const uint64_t first = p->first + at, group = first / OPTIMIZER_GROUP, end = first + n;
         const uint32_t *words = scratch->words + first % OPTIMIZER_GROUP;
@@ -201,7 +201,7 @@ static void update_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, WEIGHTS | MOMENTS, at, begin + n - at);
-        if (!call->kernel->update(view.w, view.m, view.v, view.n, &call->constants))
+        if (!call->kernel->update(view.new_w, view.w, view.m, view.v, view.n, &call->constants))
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS, at, view.n);
     }
@@ -224,7 +224,7 @@ static void step_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, WEIGHTS | MOMENTS | GRADIENT, at, begin + n - at);
-        if (!call->kernel->step(view.w, view.m, view.v, view.g, view.n, &call->constants))
+        if (!call->kernel->step(view.new_w, view.w, view.m, view.v, view.g, view.n, &call->constants))
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS | MOMENTS, at, view.n);
     }

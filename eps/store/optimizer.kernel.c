@@ -79,7 +79,7 @@ static void fold(float *restrict m, float *restrict v, const float *restrict g, 
     }
 }
 
-static bool update(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
+static bool update(float *to, const float *w, const float *restrict m, const float *restrict v, size_t n,
                    const struct optimizer_constants *c)
 {
     const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
@@ -87,13 +87,14 @@ static bool update(float *restrict w, const float *restrict m, const float *rest
 
 #pragma omp simd reduction(| : carry)
     for (size_t i = 0; i < n; i++) {
-        w[i] = moved(w[i], m[i], v[i], step_size, root_scale, epsilon, shrink);
-        carry |= carry_of(w[i]);
+        const float moved_w = moved(w[i], m[i], v[i], step_size, root_scale, epsilon, shrink);
+        to[i] = moved_w;
+        carry |= carry_of(moved_w);
     }
     return carry >> 31 == 0;
 }
 
-static bool step(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
+static bool step(float *to, const float *w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c)
 {
     const float c1 = c->c1, c2 = c->c2;
@@ -105,8 +106,9 @@ static bool step(float *restrict w, float *restrict m, float *restrict v, const 
         float new_m = first_moment(m[i], g[i], c1), new_v = second_moment(v[i], g[i], c2);
         m[i] = new_m;
         v[i] = new_v;
-        w[i] = moved(w[i], new_m, new_v, step_size, root_scale, epsilon, shrink);
-        carry |= carry_of(w[i]);
+        const float moved_w = moved(w[i], new_m, new_v, step_size, root_scale, epsilon, shrink);
+        to[i] = moved_w;
+        carry |= carry_of(moved_w);
     }
     return carry >> 31 == 0;
 }

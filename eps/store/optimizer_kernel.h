@@ -20,11 +20,11 @@ struct optimizer_kernel {
     bool (*is_finite_bf16)(const uint16_t *g, size_t n);
     void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c, bool first);
-    /* False if a weight is not finite afterwards. That one check is enough: a moment that is not finite makes its
-     * weight not finite. */
-    bool (*update)(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
+    /* Updates w to `to`, which is w itself or apart from it. False if a weight is not finite afterwards. That one check
+     * is enough: a moment that is not finite makes its weight not finite. */
+    bool (*update)(float *to, const float *w, const float *restrict m, const float *restrict v, size_t n,
                    const struct optimizer_constants *c);
-    bool (*step)(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
+    bool (*step)(float *to, const float *w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c);
     void (*sum)(float *restrict sum, const float *restrict g, size_t n, bool first);
     void (*scale)(float *restrict out, const float *restrict g, float scale, size_t n);

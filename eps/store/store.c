@@ -57,10 +57,23 @@ static bool is_tied(const struct model *model, uint32_t unit)
     return model->units[unit].n_visits > 1;
 }
 
+uint32_t store_buffer(const struct store *store, uint32_t unit, bool before)
+{
+    assert(!before || (store->current && store->model->units[unit].n_trained > 0));
+    return store->current ? (uint32_t)store->current[unit] ^ before : 0;
+}
+
+/* The element `first` of a unit in one of its buffers. */
+static char *find_relayed(const struct store *store, uint32_t unit, uint32_t buffer, uint64_t first)
+{
+    return (char *)store->weights.base +
+           (model_weights_at(&store->model->units[unit], buffer) + first) * number_bytes(store->options.precision);
+}
+
 float *store_weights(const struct store *store, uint32_t unit)
 {
     assert(store->options.precision == NUMBER_FP32);
-    return (float *)store->weights.base + store->model->units[unit].offset;
+    return (float *)find_relayed(store, unit, store_buffer(store, unit, false), 0);
 }
 
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part)
@@ -68,13 +81,16 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
     const struct model_unit *u = &store->model->units[unit];
     const bool frozen = first >= u->n_trained;
     const uint64_t end = frozen ? u->n : u->n_trained, at = u->trained_offset + first;
+    const uint32_t buffer = store_buffer(store, unit, false);
+    char *const w = find_relayed(store, unit, buffer, first);
+    char *const new_w = store->current && !frozen ? find_relayed(store, unit, !buffer, first) : NULL;
     struct parameters p = {.kernel = store->kernel, .n = n, .part = part, .first = first};
 
     assert(first <= end && n <= end - first);
     if (store->options.precision == NUMBER_BF16)
-        p.high = (uint16_t *)store->weights.base + u->offset + first;
+        p.high = (uint16_t *)w, p.new_high = (uint16_t *)new_w;
     else
-        p.w = (float *)store->weights.base + u->offset + first;
+        p.w = (float *)w, p.new_w = (float *)new_w;
     if (frozen)
         return p;
     if (store->low)
@@ -119,13 +135,16 @@ static void *take_table(struct store *store, size_t n, size_t size)
 
 static int take_weights(struct store *store, struct memory *memory, struct error *err)
 {
-    const uint64_t bytes = store->model->segment_n * number_bytes(store->options.precision);
-    int rc = segment_create(&store->weights, "eps-weights", bytes, SEGMENT_READ, err);
+    const size_t size = number_bytes(store->options.precision);
+    const uint64_t bytes = store->model->segment_n * size;
+    const uint64_t replay_bytes = store->options.replay ? store->model->replay_n * size : 0;
+    int rc = segment_create(&store->weights, "eps-weights", bytes + replay_bytes, SEGMENT_READ, err);
 
     if (rc != 0)
         return rc;
     note(store, LEDGER_WEIGHTS, bytes);
-    memory_prepare(memory, store->weights.base, bytes, true);
+    note(store, LEDGER_REPLAY, replay_bytes);
+    memory_prepare(memory, store->weights.base, bytes + replay_bytes, true);
     return 0;
 }
 
@@ -175,6 +194,8 @@ static int take_tables(struct store *store, struct error *err)
     store->sums = take_table(store, model->n_units, sizeof *store->sums);
     store->updates = take_table(store, model->n_units, sizeof *store->updates);
     store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
+    if (store->options.replay)
+        store->current = take_table(store, model->n_units, sizeof *store->current);
     store->files = calloc(1, sizeof *store->files);
     if (store->files && store_files_init(store->files, store, err) == 0 &&
         store_files_reserve(store->files, err) == 0) {
@@ -184,7 +205,7 @@ static int take_tables(struct store *store, struct error *err)
     if (narrow)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
     if (!store->sums || !store->updates || !store->accumulator_unit || !store->files || !store->files->moments_runs ||
-        (narrow && !store->run))
+        (narrow && !store->run) || (store->options.replay && !store->current))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }
@@ -234,6 +255,8 @@ static void touch(const struct store *store)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
                 const uint64_t at = model->units[u].trained_offset + run.at;
                 zero(store->weights.base, size, model->units[u].offset + run.at, run.n);
+                if (store->current)
+                    zero(store->weights.base, size, model->units[u].replay_offset + run.at, run.n);
                 zero(store->low, sizeof *store->low, at, run.n);
                 zero(store->m, sizeof *store->m, at, run.n);
                 zero(store->v, sizeof *store->v, at, run.n);
@@ -285,6 +308,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
     int rc;
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
+    assert(!options->replay || (options->train && !options->fenced));
     *store = (struct store){.model = model,
                             .options = *options,
                             .kernel = optimizer_find(OPTIMIZER_ISA_BEST),
@@ -319,6 +343,7 @@ void store_free(struct store *store)
     memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
     memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
     memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
+    free(store->current);
     free(store->sums);
     free(store->updates);
     free(store->run);
@@ -376,6 +401,35 @@ void store_draw(struct store *store, uint64_t seed)
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++)
             store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
+    store_copy_frozen(store);
+}
+
+/* A run of elements to be copied, for the threads. */
+struct copy {
+    char *to;
+    const char *from;
+    size_t size;
+};
+
+static void copy_range(void *data, size_t begin, size_t n)
+{
+    const struct copy *c = data;
+
+    memcpy(c->to + begin * c->size, c->from + begin * c->size, n * c->size);
+}
+
+void store_copy_frozen(struct store *store)
+{
+    for (uint32_t u = 0; store->current && u < store->model->n_units; u++) {
+        const struct model_unit *unit = &store->model->units[u];
+        const uint32_t buffer = store_buffer(store, u, false);
+        if (unit->n_trained == 0)
+            continue;
+        struct copy copy = {.to = find_relayed(store, u, !buffer, unit->n_trained),
+                            .from = find_relayed(store, u, buffer, unit->n_trained),
+                            .size = number_bytes(store->options.precision)};
+        team_run(unit->n - unit->n_trained, copy_range, &copy);
+    }
 }
 
 static void take_accumulator(struct store *store, uint32_t unit)
@@ -514,6 +568,12 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
     if (is_summed(how))
         give_accumulator_back(store, unit);
     return finite ? 0 : -ERANGE;
+}
+
+void store_turn(struct store *store, uint32_t unit)
+{
+    if (store->current)
+        store->current[unit] = !store->current[unit];
 }
 
 double store_sum_squares(const struct store *store, uint32_t unit)

@@ -3,6 +3,7 @@
  * Bytes per parameter (each block but the weights has model.trained_n elements, unless said otherwise):
  *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment (model.segment_n), which workers map read-only; in fp32 it
  *                                             is the master
+ *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: model.replay_n more elements of that segment
  *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training
@@ -11,10 +12,15 @@
  *   LEDGER_TIED           4                   training, not fenced: tied units alone, each as model_rounded
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as
  *                                             model_rounded; here and above, trained elements only
- *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 4 per accumulator; in training, for
- *                         files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32
- * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more. An evaluation takes 4 or 2, and so do frozen
- * tensors: in bf16 these weights are the file's, rounded to nearest.
+ *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 4 per accumulator;
+ *                         in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32
+ * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
+ * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest.
+ *
+ * With replay, a trained unit's relayed weights alternate between two buffers. Folds and updates read them from the
+ * current one and write the other, so version t stands, whole, until folds of step t+1 begin. Low halves and moments
+ * stay in place; frozen pieces of such a unit are in both buffers. The thread that updates may not be the one that answers
+ * pulls: the other buffer becomes current when the latter calls store_turn. The bits are those without replay.
  *
  * All but the segment is private to the daemon. Memory is bound by hwloc, requested in huge pages and page-locked where
  * the system allows (eps/store/memory.h), and first touched by the optimizer's threads, in the ranges in which they
@@ -33,6 +39,7 @@ struct store_options {
     bool train;                          /* with moments and sums; else weights alone */
     enum number_type precision, moments; /* types of the relayed weights and of the moments; bf16: 16-bit moments */
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
+    bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
     bool require_pinned;                 /* fail if the memory cannot be locked */
     struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
     unsigned said;           /* MEMORY_... that the log has reported already */
@@ -47,7 +54,9 @@ struct store {
     const struct model *model; /* borrowed */
     struct store_options options;
     const struct optimizer_kernel *kernel; /* this machine's best */
-    struct segment weights;                /* model.segment_n elements of the precision, units at their offsets */
+    struct segment weights;                /* model.segment_n elements of the precision, and model.replay_n with
+                                            * replay: units at model_weights_at */
+    uint8_t *current;           /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
     int16_t *low;               /* (trained_n) low halves of a split master; NULL in fp32 and without training */
     float *m, *v;               /* (trained_n) each, the same offsets; NULL without training, or if they are these: */
     uint16_t *m16, *v16;        /* (trained_n) each */
@@ -76,6 +85,9 @@ void store_free(struct store *store); /* safe on a zeroed store */
 void store_draw(struct store *store, uint64_t seed);
 /* The same for one piece of a unit. */
 void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece);
+/* With replay: copies the frozen pieces of trained units to their other buffer. For those that write them one by one;
+ * store_draw and store_load have done it. */
+void store_copy_frozen(struct store *store);
 
 /* Reads weights from open safetensors files of F32, F16 or BF16; fds stay the caller's. The files' tensors are matched
  * with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the tensor's
@@ -91,7 +103,11 @@ int store_load(struct store *store, const int *fds, unsigned n_fds, struct error
  * a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, int fd, struct error *err);
 
-/* A unit's weights. The store's are fp32 (asserted). */
+/* The buffer that has a unit's weights, 0 or 1; `before`: as they were before the last update. Only the owner's thread
+ * may call this while updates are under way. before: with replay, of a unit that has been updated. */
+uint32_t store_buffer(const struct store *store, uint32_t unit, bool before);
+
+/* A unit's current weights. The store's are fp32 (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
 
 /* n parameters of a unit, from its element `first` on, all trained or all frozen; part: whose fold their rounding is
@@ -128,6 +144,10 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
  * several units, each unit's piece is clipped by its own RMS, so that no unit waits for another. Returns 0 or -ERANGE,
  * as above. */
 int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp);
+
+/* After store_update of the unit, and before its next fold: what was updated becomes current. Does nothing without
+ * replay. For tasks of an updater, updater_take has called it. */
+void store_turn(struct store *store, uint32_t unit);
 
 /* The sum of squares of a unit's held sum. The gradient's norm is the root of these over all units; tied weights count
  * once. The same bits for every number of threads. Infinite if a sum of contributions has overflowed. */

@@ -217,6 +217,8 @@ int store_load(struct store *store, const int *fds, unsigned n_fds, struct error
     }
     if (rc == 0 && weights.head)
         rc = check_head(&loading, weights.head, err);
+    if (rc == 0)
+        store_copy_frozen(store);
     free_places(&loading.places);
     weights_close(&weights);
     return rc;

@@ -227,6 +227,8 @@ bool updater_take(struct updater *up, struct updater_task *task)
         up->n_taken++;
     }
     pthread_mutex_unlock(&up->mutex);
+    if (any && task->kind == UPDATER_UPDATE)
+        store_turn(up->store, task->unit);
     return any;
 }
 

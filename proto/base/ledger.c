@@ -6,6 +6,7 @@ const char *ledger_name(enum ledger_category category)
 {
     static const char *const names[LEDGER_CATEGORIES] = {
         [LEDGER_WEIGHTS] = "weights",
+        [LEDGER_REPLAY] = "replay",
         [LEDGER_MASTER] = "master",
         [LEDGER_FIRST_MOMENT] = "first_moment",
         [LEDGER_SECOND_MOMENT] = "second_moment",

@@ -11,6 +11,7 @@
 
 enum ledger_category {
     LEDGER_WEIGHTS,       /* daemon: relayed weights, in fp32 the master; worker: weight buffers */
+    LEDGER_REPLAY,        /* daemon: second buffer of relayed weights: a step's old ones stand until it is folded */
     LEDGER_MASTER,        /* daemon: low halves of a split master; the relayed weights are the high halves */
     LEDGER_FIRST_MOMENT,  /* m */
     LEDGER_SECOND_MOMENT, /* v */

@@ -364,6 +364,8 @@ static void divide_unit(struct model *m, struct model_unit *unit)
     unit->n_slices = (uint32_t)((unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
     unit->trained_offset = m->trained_n;
     m->trained_n += model_rounded(unit->n_trained);
+    unit->replay_offset = unit->n_trained > 0 ? m->segment_n + m->replay_n : 0;
+    m->replay_n += unit->n_trained > 0 ? model_rounded(unit->n) : 0;
     m->n_trained += unit->n_trained;
     m->n_frozen_units += unit->n_trained == 0;
     if (m->largest_trained < unit->n_trained)
@@ -384,7 +386,7 @@ static void count_alike(struct model *m)
 
 static void divide(struct model *m)
 {
-    m->n_trained = m->trained_n = m->largest_trained = 0;
+    m->n_trained = m->trained_n = m->largest_trained = m->replay_n = 0;
     m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = 0;
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
         t->rank = t->frozen ? 0 : m->n_trained_tensors++;

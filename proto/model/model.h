@@ -77,6 +77,8 @@ struct model_unit {
     uint64_t n_trained;             /* trained elements: those of contributions, moments and sums */
     uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
     uint64_t trained_offset;        /* elements from the start of an array of the trained ones; as model_rounded */
+    uint64_t replay_offset;         /* elements from the weight segment's start: the unit's second buffer, in jobs with
+                                     * replay; 0 if nothing of the unit is trained */
     uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
     uint32_t program;               /* of the model's, that its layer runs; 0 of a table's */
@@ -164,7 +166,8 @@ struct model {
     uint32_t *visit_layers; /* layer of each visit */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
     uint64_t n_parameters; /* tied ones once */
-    uint64_t segment_n;    /* elements of the weight segment, padding included */
+    uint64_t segment_n;    /* elements of the weight segment, padding included; */
+    uint64_t replay_n;     /* and those that replay adds to it: a second buffer of each unit with trained pieces */
     uint64_t largest_unit; /* elements */
     /* The same of the trained tensors. */
     uint64_t n_trained, trained_n, largest_trained;
@@ -286,6 +289,12 @@ static inline uint32_t model_contribution_visit(const struct model *model, uint6
 static inline uint64_t model_rounded(uint64_t n)
 {
     return (n + 31) / 32 * 32;
+}
+
+/* Where a unit's weights are in the segment, in elements: in buffer 0, or with replay in 0 and 1 in turn. */
+static inline uint64_t model_weights_at(const struct model_unit *unit, uint32_t buffer)
+{
+    return buffer ? unit->replay_offset : unit->offset;
 }
 
 /* Bytes of an inbox slot for contributions of this type: the largest slice of any unit, rounded up to a cache line. */

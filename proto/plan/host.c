@@ -113,6 +113,8 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
     bytes += ledger_table(model->n_units * sizeof(double));                /* a fenced step's squares */
     bytes += ledger_table(model->n_units * sizeof(uint32_t));              /* number of its folds */
     bytes += ledger_table((model->n_frozen_units + 1) * sizeof(uint32_t)); /* frozen units */
+    if (s->replay)
+        bytes += ledger_table(model->n_units); /* which of its two buffers is current */
     if (s->goal.purpose == PLAN_TRAIN) {
         bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
         bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* number of its updates */
@@ -130,6 +132,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     *out = (struct plan_host){.n_workers = s->n_workers < s->goal.n_parts ? s->n_workers : s->goal.n_parts};
     size_inbox(out, model, s);
     out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->goal.precision);
+    out->bytes[LEDGER_REPLAY] = s->replay ? model->replay_n * number_bytes(s->goal.precision) : 0;
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
     out->bytes[LEDGER_DATA] = s->goal.purpose == PLAN_GENERATE

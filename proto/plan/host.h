@@ -7,6 +7,7 @@
  *   bf16, split master      2 weights + 2 master  + 4 + 4 moments       12
  *   the same, 16-bit        2 weights + 2 master  + 2 + 2 moments        8
  *   fenced commit           + 4 for the sum of its contributions
+ *   replay                  + 4 or 2 for a second buffer of relayed weights
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest
  *   evaluated, generated    4 or 2 weights */
 #ifndef PROTO_PLAN_HOST_H
@@ -42,6 +43,7 @@ struct plan_host_setting {
     struct plan_goal goal;
     uint32_t n_workers;        /* attached; no more than n_parts of them get a share */
     bool beside;               /* some of them compute while the optimizer works */
+    bool replay;               /* training, not fenced: relayed weights alternate between two buffers */
     uint64_t host_stash_bytes; /* of all workers */
     uint64_t config_bytes;     /* of config.json; 0: unknown, usually small */
     uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or unknown */

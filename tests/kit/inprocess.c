@@ -61,6 +61,7 @@ static void update(struct inprocess *ip, const struct relay_action *a)
     if (ip->options.fenced && isnan(ip->norm))
         clip(ip);
     store_update(&ip->store, a->unit, fold_kind(ip, a->unit), &ip->hyper);
+    store_turn(&ip->store, a->unit);
     feed(ip, &done);
 }
 
@@ -79,6 +80,7 @@ static void answer(struct inprocess *ip, const struct relay_action *a)
 
     for (uint32_t i = 0; i < w->n_pulls; i++)
         if (!w->pulls[i].ready && w->pulls[i].unit == a->unit) {
+            w->pulls[i].buffer = store_buffer(&ip->store, a->unit, a->before);
             w->pulls[i].ready = true;
             return;
         }
@@ -182,6 +184,7 @@ static int link_pull(void *context, uint64_t version, uint32_t unit)
     pthread_mutex_lock(&w->ip->mutex);
     const bool still = w->ip->covered; /* an evaluation between steps: weights stand still */
     w->pulls[w->n_pulls].unit = unit;
+    w->pulls[w->n_pulls].buffer = store_buffer(&w->ip->store, unit, false);
     w->pulls[w->n_pulls++].ready = still;
     pthread_mutex_unlock(&w->ip->mutex);
     return still ? 0 : say(w, &event);
@@ -196,8 +199,10 @@ static int link_wait_weights(void *context, const void **weights)
     assert(w->n_pulls);
     while (!w->pulls[0].ready && !ip->failed)
         pthread_cond_wait(&ip->changed, &ip->mutex);
-    *weights = (const char *)ip->store.weights.base +
-               ip->model.units[w->pulls[0].unit].offset * number_bytes(ip->options.precision);
+    const uint32_t unit = w->pulls[0].unit;
+    *weights =
+        (const char *)ip->store.weights.base +
+        model_weights_at(&ip->model.units[unit], w->pulls[0].buffer) * number_bytes(ip->options.precision);
     w->n_pulls--;
     memmove(w->pulls, w->pulls + 1, w->n_pulls * sizeof *w->pulls);
     const bool failed = ip->failed;
@@ -379,6 +384,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                         .moments = o->moments,
                                         .seed = o->seed,
                                         .fenced = o->fenced,
+                                        .replay = o->replay,
                                         .n_accumulators = o->adamw && o->n_parts > 1 && !o->fenced ? 2 : 0};
     rc = store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
     if (rc)
@@ -391,7 +397,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                        .n_accumulators = store.n_accumulators,
                                        .adamw = o->adamw,
                                        .fenced = o->fenced,
-                                       .deterministic = o->deterministic};
+                                       .deterministic = o->deterministic,
+                                       .replay = o->replay};
     rc = relay_open(&ip->relay, &relay);
     for (uint32_t i = 0; !rc && i < o->n_workers; i++)
         rc = open_worker(ip, i, err);

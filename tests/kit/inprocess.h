@@ -23,7 +23,7 @@ struct inprocess_options {
     uint64_t budget; /* bytes of each worker: the planner chooses all but a microbatch; 0: nothing is chosen */
     enum number_type precision, moments; /* of weights and on the device; of the moments. fp32 */
     bool adamw, deterministic, evaluate_only;
-    bool fenced;
+    bool fenced, replay;
     double clip_norm;    /* of a fenced one; 0: not clipped */
     uint64_t seed;       /* of fresh weights and dropout */
     uint64_t first_step; /* updates done before: steps are numbered from here */
@@ -40,7 +40,7 @@ struct inprocess_worker {
     uint32_t parts[64];
     int rc;
     struct {
-        uint32_t unit;
+        uint32_t unit, buffer;
         bool ready;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS];
     uint32_t n_pulls;

@@ -21,10 +21,12 @@
 #include <omp.h>
 #endif
 
-enum { ROUNDS = 15, ROWS = 12 };
+enum { ROUNDS = 15, ROWS = 14 };
 
 struct arrays {
     float *w, *m, *v, *g;
+    float *new_w; /* with replay, new weights are written elsewhere */
+    uint16_t *new_high;
     uint16_t *high, *low, *m16, *v16, *g16; /* narrower formats; low: the low half of the master, int16 */
     size_t n;
     uint64_t t;
@@ -124,6 +126,23 @@ static void step_narrowest(struct arrays *a)
     optimizer_step(&p, &(struct gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
 }
 
+/* With replay: new weights go to another buffer. */
+static void step_replay(struct arrays *a)
+{
+    struct parameters p = parameters_of(a, false, false);
+
+    p.new_w = a->new_w;
+    optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+}
+
+static void step_split_replay(struct arrays *a)
+{
+    struct parameters p = parameters_of(a, true, false);
+
+    p.new_high = a->new_high;
+    optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+}
+
 /* The two extra passes of a fenced commit: hold the gradient, compute its norm. */
 static void hold(struct arrays *a)
 {
@@ -156,6 +175,8 @@ static const struct {
     {"step: split master", step_split, 28},
     {"  and 16-bit moments", step_narrow, 20},
     {"  and bf16 gradient", step_narrowest, 18},
+    {"replay: fused step", step_replay, 28},
+    {"replay: split master", step_split_replay, 28},
     {"fenced: hold (first)", hold, 8},
     {"fenced: sum of squares", norm, 4},
 };
@@ -178,7 +199,8 @@ static void fill_range(void *data, size_t begin, size_t n)
     random_normal(a->w + begin, key, 0, begin, n);
     random_normal(a->g + begin, key, 1, begin, n);
     for (size_t i = begin; i < begin + n; i++) {
-        a->m[i] = a->v[i] = 0;
+        a->m[i] = a->v[i] = a->new_w[i] = 0;
+        a->new_high[i] = 0;
         a->m16[i] = a->v16[i] = 0;
         number_split(a->w[i], &a->high[i], (int16_t *)&a->low[i]);
         a->g16[i] = number_to_bf16(a->g[i]);
@@ -212,21 +234,21 @@ int main(int argc, char **argv)
     const size_t millions = argc > 1 ? strtoul(argv[1], NULL, 10) : 64;
     struct arrays a = {.n = millions << 20};
     struct memory memory;
-    float **const arrays[] = {&a.w, &a.m, &a.v, &a.g};
-    uint16_t **const halves[] = {&a.high, &a.low, &a.m16, &a.v16, &a.g16};
+    float **const arrays[] = {&a.w, &a.m, &a.v, &a.g, &a.new_w};
+    uint16_t **const halves[] = {&a.high, &a.low, &a.m16, &a.v16, &a.g16, &a.new_high};
     int threads = 1;
 
     process_bound_spinning(argv);
     if (millions < 1 || millions > 4096) {
-        fprintf(stderr, "usage: bench_optimizer [MILLIONS], 1 to 4096 of parameters, 26 bytes each\n");
+        fprintf(stderr, "usage: bench_optimizer [MILLIONS], 1 to 4096 of parameters, 32 bytes each\n");
         return 2;
     }
     if (memory_init(&memory) != 0)
         return 1;
     bool enough = true;
-    for (int i = 0; i < 4; i++)
-        enough = enough && (*arrays[i] = memory_map(&memory, a.n * sizeof(float)));
     for (int i = 0; i < 5; i++)
+        enough = enough && (*arrays[i] = memory_map(&memory, a.n * sizeof(float)));
+    for (int i = 0; i < 6; i++)
         enough = enough && (*halves[i] = memory_map(&memory, a.n * sizeof(uint16_t)));
     if (!enough) {
         fprintf(stderr, "bench_optimizer: no memory for %zu parameters\n", a.n);

@@ -299,3 +299,51 @@ TEST_RANGE(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, OPTIMI
     }
     free(w), free(m), free(v), free(g), free(high), free(low);
 }
+
+/* In both passes and both forms of the weights, cut anywhere: the bits of an update in place, and the old ones stay. */
+TEST_RANGE(new_weights_elsewhere_are_those_in_place, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V4 + 1)
+{
+    const struct optimizer_kernel *kernel = optimizer_find((enum optimizer_isa)_i);
+    const size_t at[] = {0, 1, 1023, 1040, 40000, N};
+    float *new_w = plain_zeros(N, sizeof *new_w);
+    uint16_t *high = plain_zeros(N, sizeof *high), *new_high = plain_zeros(N, sizeof *new_high);
+    int16_t *low = plain_zeros(N, sizeof *low), *other_low = plain_zeros(N, sizeof *other_low);
+
+    for (int which = 0; kernel && which < 4; which++) {
+        const bool is_split = which & 1, is_step = which & 2;
+        struct state old = strange_state(), here = strange_state(), there = strange_state();
+        for (size_t i = 0; i < N; i++)
+            number_split(old.w[i], &high[i], &low[i]);
+        memcpy(other_low, low, N * sizeof *low);
+        for (int k = 0; k < COUNT(at) - 1; k++) {
+            const size_t i = at[k];
+            struct parameters p = {.kernel = kernel, .n = at[k + 1] - i, .m = there.m + i, .v = there.v + i};
+            const struct gradient gradient = {there.g + i, NUMBER_FP32, 1};
+            if (is_split)
+                p.high = high + i, p.low = other_low + i, p.new_high = new_high + i;
+            else
+                p.w = there.w + i, p.new_w = new_w + i;
+            (void)(is_step ? optimizer_step(&p, &gradient, &usual, 5, true) : optimizer_update(&p, &usual, 5, true, 1));
+        }
+        for (size_t i = 0; is_split && i < N; i++) {
+            uint16_t high_was;
+            int16_t low_was;
+            number_split(old.w[i], &high_was, &low_was);
+            ck_assert_uint_eq(high[i], high_was);
+        }
+        struct parameters p = {.kernel = kernel, .n = N, .m = here.m, .v = here.v};
+        const struct gradient gradient = {here.g, NUMBER_FP32, 1};
+        if (is_split)
+            p.high = high, p.low = low;
+        else
+            p.w = here.w;
+        (void)(is_step ? optimizer_step(&p, &gradient, &usual, 5, true) : optimizer_update(&p, &usual, 5, true, 1));
+        if (is_split)
+            ck_assert(memcmp(high, new_high, N * sizeof *high) == 0 && memcmp(low, other_low, N * sizeof *low) == 0);
+        else
+            ck_assert(memcmp(here.w, new_w, N * sizeof *new_w) == 0 && memcmp(there.w, old.w, N * sizeof *new_w) == 0);
+        ck_assert(memcmp(here.m, there.m, N * sizeof *new_w) == 0 && memcmp(here.v, there.v, N * sizeof *new_w) == 0);
+        free_state(&old), free_state(&here), free_state(&there);
+    }
+    free(new_w), free(high), free(new_high), free(low), free(other_low);
+}

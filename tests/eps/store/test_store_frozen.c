@@ -26,12 +26,15 @@ static const struct store_options forms[] = {
     {.train = true, .fenced = true, .precision = NUMBER_BF16, .moments = NUMBER_BF16},
     {.train = true, .moments = NUMBER_BF16},
     {.train = true, .n_accumulators = 2},
+    {.train = true, .replay = true},
+    {.train = true, .replay = true, .precision = NUMBER_BF16, .moments = NUMBER_BF16},
     {.train = false},
     {.train = false, .precision = NUMBER_BF16},
 };
 
 /* To the byte: what is trained takes what its form says, what is frozen its wire form, and nothing else but the cache
- * lines that each unit's arrays are rounded up to; with tables of 600 layers. The plan knows nothing of the store, nor the
+ * lines that each unit's arrays are rounded up to; with tables of 600 layers, with
+ * replay of 4,096. The plan knows nothing of the store, nor the
  * store of the plan. */
 TEST_EACH(the_ledger_is_what_the_form_says_and_the_plan, (1 + COUNT(sets)) * COUNT(forms))
 {
@@ -41,17 +44,19 @@ TEST_EACH(the_ledger_is_what_the_form_says_and_the_plan, (1 + COUNT(sets)) * COU
     const uint64_t moment = !o->train ? 0 : o->moments == NUMBER_BF16 ? 2 : 4;
     struct model_config config = store_fixture_small;
     struct store_fixture f;
-    uint64_t n = 0, tied = 0, largest = 0;
+    uint64_t n = 0, tied = 0, largest = 0, second = 0;
 
-    config.n_layers = set < 0 ? 600 : config.n_layers;
+    config.n_layers = set < 0 ? o->replay ? 4096 : 600 : config.n_layers;
     store_fixture_open_frozen(&f, config, true, set < 0 ? "" : sets[set], o);
     for (const struct model_unit *u = f.model.units; u < f.model.units + f.model.n_units; u++) {
         const uint64_t room = (u->n_trained + 31) / 32 * 32;
         n += room, tied += u->n_visits > 1 ? room : 0, largest = largest < room ? room : largest;
+        second += u->n_trained > 0 ? (u->n + 31) / 32 * 32 : 0;
     }
     ck_assert_int_eq(n < f.model.segment_n, set >= 0);
     const struct ledger_row *rows = f.ledger.rows;
     ck_assert_uint_eq(rows[LEDGER_WEIGHTS].current, f.model.segment_n * (is_bf16 ? 2 : 4));
+    ck_assert_uint_eq(rows[LEDGER_REPLAY].current, o->replay ? second * (is_bf16 ? 2 : 4) : 0);
     ck_assert_uint_eq(rows[LEDGER_MASTER].current, is_bf16 && o->train ? 2 * n : 0);
     ck_assert_uint_eq(rows[LEDGER_FIRST_MOMENT].current, moment * n);
     ck_assert_uint_eq(rows[LEDGER_SECOND_MOMENT].current, moment * n);
@@ -67,13 +72,18 @@ TEST_EACH(the_ledger_is_what_the_form_says_and_the_plan, (1 + COUNT(sets)) * COU
                                                        .n_parts = o->n_accumulators ? 2 : 1,
                                                        .batch = 2,
                                                        .seq = 4},
-                                              .n_workers = 1};
+                                              .n_workers = 1,
+                                              .replay = o->replay};
     struct plan_host host;
     uint64_t total = 0;
     plan_host(&host, &f.model, &setting);
     ck_assert_uint_eq(host.n_accumulators, o->n_accumulators);
-    if (set < 0) /* tables of the job: squares, and where each save is; those of few layers are not counted */
-        host.bytes[LEDGER_OTHER] -= f.model.n_units * (sizeof(double) + (o->train ? PLAN_HOST_SAVES : 0));
+    /* Tables of the job: slices of visits, squares, numbers of folds, where each save is. Those of few layers are not
+     * counted. */
+    host.bytes[LEDGER_OTHER] -= ledger_table(f.model.n_visits * sizeof(uint32_t)) +
+                                ledger_table(f.model.n_units * sizeof(double)) +
+                                ledger_table(f.model.n_units * sizeof(uint32_t)) +
+                                (o->train ? ledger_table(f.model.n_units * (uint64_t)PLAN_HOST_SAVES) : 0);
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
         if (c != LEDGER_INBOX && c != LEDGER_DATA) { /* the job's, not the store's */
             ck_assert_msg(rows[c].current == host.bytes[c], "%s", ledger_name((enum ledger_category)c));

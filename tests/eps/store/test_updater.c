@@ -133,6 +133,28 @@ TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
     close_world(&w);
 }
 
+/* The thread updates aside; whoever answers pulls sees new weights when it has taken the task back, not before. */
+TEST(with_replay_an_update_is_current_once_it_is_taken)
+{
+    struct updater_task job = {.kind = UPDATER_UPDATE, .unit = 2, .how = STORE_FOLD_MOMENTS, .hyper = hyper};
+    const struct store_options options = {.train = true, .replay = true};
+    struct world w = {0};
+
+    store_fixture_open_as(&w.f, store_fixture_small, false, &options);
+    sem_init(&w.done, 0, 0);
+    ck_assert_int_eq(updater_start(&w.updater, &w.f.store, 1, on_done, &w), 0);
+    for (uint32_t buffer = 0; buffer < 2; buffer++) {
+        updater_submit(w.updater, &job);
+        sem_wait(&w.done);
+        ck_assert_uint_eq(store_buffer(&w.f.store, 2, false), buffer);
+        ck_assert(updater_take(w.updater, &job));
+        ck_assert_uint_eq(store_buffer(&w.f.store, 2, false), !buffer);
+        ck_assert_uint_eq(store_buffer(&w.f.store, 2, true), buffer);
+        ck_assert_uint_eq(store_buffer(&w.f.store, 1, false), 0);
+    }
+    close_world(&w);
+}
+
 /* Each contribution is finite, their sum is not: the step can still be skipped. */
 TEST(a_held_sum_that_overflows_gives_edom)
 {

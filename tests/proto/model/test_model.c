@@ -58,7 +58,7 @@ static uint64_t larger(uint64_t a, uint64_t b)
 static void check_units(void)
 {
     uint64_t *rows = calloc(m.n_tensors, sizeof *rows);
-    uint64_t n = 0, n_trained = 0, largest = 0, largest_trained = 0, offset = 0, trained_offset = 0;
+    uint64_t n = 0, n_trained = 0, largest = 0, largest_trained = 0, offset = 0, trained_offset = 0, replay_n = 0;
     uint32_t piece = 0, n_frozen = 0, rank = 0;
 
     for (uint32_t u = 0; u < m.n_units; u++) {
@@ -67,10 +67,12 @@ static void check_units(void)
         ck_assert_uint_eq(unit->first_piece, piece);
         ck_assert_uint_eq(unit->offset, offset);
         ck_assert_uint_eq(unit->trained_offset, trained_offset);
+        ck_assert_uint_eq(unit->replay_offset, unit->n_trained ? m.segment_n + replay_n : 0);
         ck_assert_uint_eq(follow(unit, false, 0, rows), unit->n_trained);
         ck_assert_uint_eq(follow(unit, true, unit->n_trained, rows), unit->n);
         ck_assert_uint_eq(unit->n_slices, (unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
         piece += unit->n_pieces;
+        replay_n += unit->n_trained ? (unit->n + 31) / 32 * 32 : 0;
         offset += (unit->n + 31) / 32 * 32, trained_offset += (unit->n_trained + 31) / 32 * 32;
         n += unit->n, n_trained += unit->n_trained, n_frozen += unit->n_trained == 0;
         largest = larger(unit->n, largest), largest_trained = larger(unit->n_trained, largest_trained);
@@ -88,7 +90,7 @@ static void check_units(void)
     ck_assert_uint_eq(m.n_pieces, piece);
     ck_assert(m.n_parameters == n && m.n_trained == n_trained && m.n_frozen_units == n_frozen);
     ck_assert(m.largest_unit == largest && m.largest_trained == largest_trained);
-    ck_assert(m.segment_n == offset && m.trained_n == trained_offset);
+    ck_assert(m.segment_n == offset && m.trained_n == trained_offset && m.replay_n == replay_n);
     free(rows);
 }
 

@@ -1,5 +1,5 @@
-/* What must not change a bit: threads, weight buffers, budget, when the optimizer commits, AdamA in one part, and with
- * --deterministic the number of workers. Without it, and from AdamA to AdamW, no more than rounding. */
+/* What must not change a bit: threads, weight buffers, budget, replay, when the optimizer commits, AdamA in one part, and
+ * with --deterministic the number of workers. Without it, and from AdamA to AdamW, no more than rounding. */
 #include "proto/plan/search.h"
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
@@ -27,6 +27,9 @@ static const struct {
     {"b", {.n_parts = 2, .microbatch = 4}, {.n_threads = 5}},
     {"a", {.n_parts = 2, .microbatch = 2}, {.n_weight_buffers = 1}},
     {"a", {.n_parts = 2, .microbatch = 2}, {.n_weight_buffers = 3}},
+    /* An even number of steps: the weights are in the first of replay's two buffers, where exact_state reads them. */
+    {"a", {.n_parts = 1, .microbatch = 1}, {.replay = true}},
+    {"b", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_workers = 2, .deterministic = true, .replay = true}},
 };
 
 /* As the first, but for what the second names. */
@@ -34,7 +37,7 @@ static struct inprocess_options but_for(struct inprocess_options how, const stru
 {
     how.n_workers = other->n_workers, how.n_threads = other->n_threads;
     how.n_weight_buffers = other->n_weight_buffers;
-    how.deterministic = other->deterministic, how.fenced = other->fenced;
+    how.deterministic = other->deterministic, how.fenced = other->fenced, how.replay = other->replay;
     how.adamw = how.adamw || other->adamw;
     return how;
 }
