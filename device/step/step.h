@@ -47,7 +47,8 @@ struct device_evaluation {
     float *logits; /* (batch, n_labels) of a classifier: these rows' are written. NULL: they are not needed */
 };
 
-/* All calls return 0, or -ECANCELED if the job ended meanwhile: the step then returns at once. */
+/* All calls return 0, -ECANCELED if the job ended meanwhile, or -EPROTO if the other side broke the rules: the step
+ * then returns that at once. */
 struct device_link {
     /* Requests a unit and returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
      * visit left on the device (the head's top one, when forward turns into backward) is not requested again. */

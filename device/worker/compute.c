@@ -35,7 +35,8 @@ static void post_ledger(struct compute *c)
 
 static void post_failed(struct compute *c, int code, const struct error *err)
 {
-    const struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = code, .error = *err}};
+    const struct message m = {.kind = MESSAGE_FAILED,
+                              .failed = {.code = code, .error = *err->text ? *err : c->link.error}};
 
     mailbox_post(c->box, &m);
 }
@@ -163,6 +164,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model, m->assign.goal.grad);
+    const uint64_t weights_n = model->segment_n + (m->assign.replay ? model->replay_n : 0);
     const bool gives_logits = m->assign.goal.purpose == PLAN_GENERATE || model->config.n_labels > 0;
     const struct {
         struct segment *segment;
@@ -170,7 +172,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
         uint64_t bytes;
         enum segment_access access;
     } segments[] = {
-        {&c->weights, mail->fds[WEIGHTS_FD], model->segment_n * number_bytes(m->assign.goal.precision), SEGMENT_READ},
+        {&c->weights, mail->fds[WEIGHTS_FD], weights_n * number_bytes(m->assign.goal.precision), SEGMENT_READ},
         {&c->inbox, mail->fds[INBOX_FD],
          m->assign.goal.purpose == PLAN_TRAIN ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
         {&c->data, mail->fds[DATA_FD], data_bytes(c), gives_logits ? SEGMENT_READ_WRITE : SEGMENT_READ},
@@ -190,6 +192,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .weights = &c->weights,
                             .inbox = &c->inbox,
                             .precision = m->assign.goal.precision,
+                            .replay = m->assign.replay,
                             .slot_bytes = slot_bytes,
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};

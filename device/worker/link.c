@@ -16,6 +16,7 @@ static void on_weights(struct link *link, const struct message *m)
     for (uint32_t i = 0; i < link->n_pulls; i++)
         if (!link->pulls[i].ready && link->pulls[i].unit == m->weights.unit &&
             link->pulls[i].version == m->weights.version) {
+            link->pulls[i].buffer = m->weights.buffer;
             link->pulls[i].ready = true;
             return;
         }
@@ -103,7 +104,13 @@ static int wait_weights(void *context, const void **weights)
     if (since)
         trace_end(link->trace, since, "wait for weights", model_unit_name(name, link->model, link->pulls[0].unit),
                   NULL);
-    *weights = device_element(link->precision, link->weights->base, link->model->units[link->pulls[0].unit].offset);
+    const uint32_t buffer = link->pulls[0].buffer;
+    const struct model_unit *unit = &link->model->units[link->pulls[0].unit];
+    if (buffer > 0 && (!link->replay || unit->n_trained == 0))
+        return error_set(&link->error, -EPROTO,
+                         "the daemon named a second buffer of %s, which has one: are they of one build?",
+                         model_unit_name(name, link->model, link->pulls[0].unit));
+    *weights = device_element(link->precision, link->weights->base, model_weights_at(unit, buffer));
     link->n_pulls--;
     memmove(link->pulls, link->pulls + 1, link->n_pulls * sizeof *link->pulls);
     return 0;

@@ -18,6 +18,7 @@ struct link {
     const struct model *model;
     const struct segment *weights, *inbox;
     enum number_type precision; /* weights */
+    bool replay;                /* weights alternate between two buffers of that segment */
     struct trace *trace;        /* records waits; NULL: not traced */
     size_t slot_bytes;
     uint32_t n_slots; /* ordinary slots: 1..n_slots */
@@ -26,7 +27,7 @@ struct link {
     uint32_t attempts[MESSAGE_MAX_PARTS]; /* for each part of the share */
     struct {
         uint64_t version;
-        uint32_t unit;
+        uint32_t unit, buffer;
         bool ready;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS]; /* oldest first */
     uint32_t n_pulls;
@@ -34,6 +35,7 @@ struct link {
     bool granted;                       /* slot 0 is granted to this name: */
     struct contribution_name granted_name;
     bool cancelled; /* RELEASE arrived: the job is over */
+    struct error error; /* of -EPROTO: the daemon named weights that cannot be */
     bool has_next;  /* a message for after this step arrived: */
     struct mail next;
 };

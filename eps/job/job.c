@@ -131,6 +131,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.n_threads = plan->setting.n_threads;
     m.assign.takes_turns = worker->backend->takes_turns;
     m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->client);
+    m.assign.replay = job_replays(job);
     m.assign.choice = plan->choice;
     m.assign.products = job->products;
     m.assign.attention = plan->setting.attention;
@@ -165,6 +166,7 @@ static int begin_assigning(struct job *job, struct error *err)
         .adamw = m->job.goal.adamw,
         .fenced = job_is_fenced(job),
         .deterministic = m->job.deterministic,
+        .replay = job_replays(job),
     };
     int rc = relay_open(&job->relay, &config);
 
@@ -227,6 +229,7 @@ static void on_all_assigned(struct job *job)
     m.job_opened.data_bytes = job->data.bytes;
     m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
     m.job_opened.choice = job->workers[0]->plan.choice;
+    m.job_opened.replay = job->host.replay;
     job_enter(job, JOB_RESTING);
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
@@ -269,9 +272,11 @@ void job_on_released(struct peer *worker)
     worker->state = PEER_IDLE;
 }
 
-void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit)
+void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before)
 {
-    const struct message m = {.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}};
+    const struct message m = {
+        .kind = MESSAGE_WEIGHTS,
+        .weights = {.version = version, .unit = unit, .buffer = store_buffer(&job->store, unit, before)}};
 
     worker->n_pulls--;
     progress_pull(&worker->progress, &job->model, unit,

@@ -80,6 +80,12 @@ static inline bool job_is_fenced(const struct job *job)
     return job_trains(job) && job_goal(job)->fenced;
 }
 
+/* True if version t of every unit stands until step t is covered. */
+static inline bool job_replays(const struct job *job)
+{
+    return job->host.replay == PLAN_REPLAY_ON;
+}
+
 /* True if the job can save checkpoints. */
 static inline bool job_has_output(const struct job *job)
 {
@@ -109,8 +115,8 @@ void job_on_called(struct job *job, const struct updater_task *work);
 /* A worker has answered ASSIGN, or RELEASE. */
 void job_on_assigned(struct job *job, struct peer *worker, const struct message *m);
 void job_on_released(struct peer *worker);
-/* Answers a pull. */
-void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit);
+/* Answers a pull; before: with the weights before the unit's last update. */
+void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before);
 
 /* Ends the job in any state. Code 0: the client sent CLOSE. Nothing new begins; tasks under way finish. Does nothing if
  * there is no job. */

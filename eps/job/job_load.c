@@ -137,6 +137,7 @@ static int take_memory(struct job *job)
                                           .precision = m->job.goal.precision,
                                           .moments = m->job.goal.moments,
                                           .fenced = job_is_fenced(job),
+                                          .replay = job_replays(job),
                                           .require_pinned = m->job.require_pinned,
                                           .memory = &memory,
                                           .said = job->said,

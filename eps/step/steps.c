@@ -257,7 +257,7 @@ static void act(struct steps *steps, const struct relay_action *a)
             send_share(steps, worker, a);
         break;
     case RELAY_ANSWER:
-        job_send_weights(job, worker, a->step, a->unit);
+        job_send_weights(job, worker, a->step, a->unit, a->before);
         break;
     case RELAY_FOLD:
     case RELAY_UPDATE:
@@ -465,7 +465,7 @@ static bool is_of_skipped(struct steps *steps, struct peer *worker, const struct
     struct message reply = {.kind = MESSAGE_FREE};
 
     if (m->kind == MESSAGE_PULL && m->pull.version < n_past && m->pull.unit < steps->job->model.n_units) {
-        job_send_weights(steps->job, worker, m->pull.version, m->pull.unit);
+        job_send_weights(steps->job, worker, m->pull.version, m->pull.unit, false);
         return true;
     }
     if (m->kind == MESSAGE_CONTRIBUTION && m->contribution.name.step < n_past) {

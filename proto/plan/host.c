@@ -132,6 +132,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     *out = (struct plan_host){.n_workers = s->n_workers < s->goal.n_parts ? s->n_workers : s->goal.n_parts};
     size_inbox(out, model, s);
     out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->goal.precision);
+    out->replay = s->replay ? PLAN_REPLAY_ON : PLAN_REPLAY_NONE;
     out->bytes[LEDGER_REPLAY] = s->replay ? model->replay_n * number_bytes(s->goal.precision) : 0;
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;

@@ -39,11 +39,15 @@ struct plan_host_files {
 };
 void plan_host_files(struct plan_host_files *out, const struct model *model);
 
+/* With replay, relayed weights alternate between two buffers by update. So version t of a unit stands until step t is
+ * folded, and the parts of a lost worker can be redone from it. A fenced commit needs none. */
+enum plan_replay { PLAN_REPLAY_NONE, PLAN_REPLAY_ON, PLAN_REPLAY_NO_ROOM, PLAN_REPLAY_OVER_CAP };
+
 struct plan_host_setting {
     struct plan_goal goal;
     uint32_t n_workers;        /* attached; no more than n_parts of them get a share */
     bool beside;               /* some of them compute while the optimizer works */
-    bool replay;               /* training, not fenced: relayed weights alternate between two buffers */
+    bool replay;               /* only in training, not fenced */
     uint64_t host_stash_bytes; /* of all workers */
     uint64_t config_bytes;     /* of config.json; 0: unknown, usually small */
     uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or unknown */
@@ -56,6 +60,7 @@ struct plan_host {
     uint64_t slot_bytes;
     uint64_t inbox_bytes; /* of one worker */
     uint32_t n_accumulators;
+    enum plan_replay replay; /* NONE, or ON by the setting; plan_fit may choose another */
 };
 
 /* Bytes that daemon and n_workers on its host take beyond the counted `bytes`: page tables, code, stacks. */

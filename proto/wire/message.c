@@ -164,6 +164,7 @@ static void job_opened(struct wire *w, struct message *m)
     wire_u64(w, &m->job_opened.data_bytes);
     wire_u64(w, &m->job_opened.resident_bytes);
     choice_fields(w, &m->job_opened.choice);
+    m->job_opened.replay = wire_choice(w, m->job_opened.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
 }
 
 static void assign(struct wire *w, struct message *m)
@@ -176,6 +177,7 @@ static void assign(struct wire *w, struct message *m)
     wire_u32(w, &m->assign.n_threads);
     wire_flag(w, &m->assign.takes_turns);
     wire_flag(w, &m->assign.trace);
+    wire_flag(w, &m->assign.replay);
     choice_fields(w, &m->assign.choice);
     wire_u64(w, &m->assign.host_stash_bytes);
     wire_u32(w, &m->assign.attention);
@@ -183,6 +185,8 @@ static void assign(struct wire *w, struct message *m)
     wire_text(w, m->assign.freeze, sizeof m->assign.freeze);
     if (m->assign.choice.host_stash != (m->assign.host_stash_bytes > 0))
         wire_wrong(w, "a stash without its bytes, or bytes without it");
+    if (m->assign.replay && (m->assign.goal.purpose != PLAN_TRAIN || m->assign.goal.fenced))
+        wire_wrong(w, "replay without an eager commit");
 }
 
 static void assigned(struct wire *w, struct message *m)
@@ -217,6 +221,13 @@ static void pull(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->pull.version);
     wire_u32(w, &m->pull.unit);
+}
+
+static void weights(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->weights.version);
+    wire_u32(w, &m->weights.unit);
+    wire_u32_in(w, &m->weights.buffer, 0, 1);
 }
 
 static void loss(struct wire *w, struct message *m)
@@ -429,7 +440,7 @@ static const struct {
     [MESSAGE_OPEN_STEP] = {"OPEN_STEP", open_step},
     [MESSAGE_SHARE] = {"SHARE", share},
     [MESSAGE_PULL] = {"PULL", pull},
-    [MESSAGE_WEIGHTS] = {"WEIGHTS", pull},
+    [MESSAGE_WEIGHTS] = {"WEIGHTS", weights},
     [MESSAGE_LOSS] = {"LOSS", loss},
     [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},
     [MESSAGE_FREE] = {"FREE", contribution},

@@ -57,7 +57,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 12,
+    MESSAGE_VERSION = 13,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -191,6 +191,7 @@ struct message {
             uint64_t data_bytes;       /* of the data segment: plan_data_of or plan_generate_bytes */
             uint64_t resident_bytes;   /* of weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
+            enum plan_replay replay;
         } job_opened;
         struct {
             uint32_t config_bytes; /* of config.json, in its segment: 1..MESSAGE_MAX_CONFIG_BYTES */
@@ -201,6 +202,7 @@ struct message {
             uint32_t n_threads; /* that it may use */
             bool takes_turns;   /* blocks until its contribution is folded: it shares cores with the optimizer */
             bool trace;         /* as in job */
+            bool replay;        /* weights alternate between two buffers: model_weights_at */
             struct plan_choice choice;
             uint32_t attention;              /* how attention's gradient is computed: enum plan_attention */
             uint64_t host_stash_bytes;       /* of that segment; 0 without */
@@ -231,7 +233,12 @@ struct message {
         struct {
             uint64_t version;
             uint32_t unit;
-        } pull, weights;
+        } pull;
+        struct {
+            uint64_t version;
+            uint32_t unit;
+            uint32_t buffer; /* of the weight segment: 0, or with replay 0 or 1 */
+        } weights;
         struct {
             uint64_t step;
             uint32_t part, attempt;

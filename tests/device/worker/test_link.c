@@ -31,7 +31,7 @@ static void setup(void)
     config.initializer_range = 0.02f;
     ck_assert_msg(model_init(&model, &config, &err) == 0, "%s", err.text);
     ck_assert_uint_ge(model.n_units, 3);
-    ck_assert_uint_le(model.segment_n, sizeof weights_base / sizeof *weights_base);
+    ck_assert_uint_le(model.segment_n + model.replay_n, sizeof weights_base / sizeof *weights_base);
     mailbox_init(&box, on_out, NULL);
     link_ = (struct link){.box = &box,
                           .model = &model,
@@ -56,9 +56,14 @@ static void say(struct message m)
     ck_assert(mailbox_deliver(&box, &m, NULL, 0));
 }
 
+static void say_weights_in(uint64_t version, uint32_t unit, uint32_t buffer)
+{
+    say((struct message){.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit, .buffer = buffer}});
+}
+
 static void say_weights(uint64_t version, uint32_t unit)
 {
-    say((struct message){.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}});
+    say_weights_in(version, unit, 0);
 }
 
 static void say_free(uint32_t slot)
@@ -173,6 +178,38 @@ TEST(weights_of_another_version_or_unit_answer_no_pull)
     say_weights(STEP, 1);
     check_weights_of(1);
     ck_assert_uint_eq(unread(), 0);
+}
+
+TEST(with_replay_weights_are_in_the_buffer_that_is_named)
+{
+    const void *at = NULL;
+
+    link_.replay = true;
+    pull(STEP, 0);
+    pull(STEP, 1);
+    say_weights_in(STEP, 1, 1);
+    say_weights_in(STEP, 0, 0);
+    check_weights_of(0);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
+    ck_assert_ptr_eq(at, weights_base + model.segment_n + (model.units[0].n + 31) / 32 * 32);
+}
+
+/* Without replay no unit has a second one, with replay a frozen one has none. */
+TEST_EACH(a_second_buffer_that_is_not_there_is_refused, 2)
+{
+    const void *at = NULL;
+
+    link_.replay = _i == 1;
+    if (link_.replay)
+        ck_assert_int_eq(model_freeze(&model, "wpe.weight", NULL), 0);
+    uint32_t unit = 0;
+    while (link_.replay && model.units[unit].n_trained > 0)
+        unit++;
+    pull(STEP, unit);
+    say_weights_in(STEP, unit, 1);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), -EPROTO);
+    ck_assert_holds(link_.error.text, "the daemon named a second buffer of ", "which has one");
+    ck_assert_ptr_null(at);
 }
 
 TEST(the_same_unit_pulled_twice_is_answered_twice)

@@ -84,7 +84,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                       .kept = 6,
                                                       .kept_below = 2,
                                                       .n_weight_buffers = 2,
-                                                      .n_resident = 5}}},
+                                                      .n_resident = 5},
+                                           .replay = PLAN_REPLAY_OVER_CAP}},
     [MESSAGE_ASSIGN] = {.assign = {.config_bytes = 0x100,
                                    .goal = {.batch = 64, .seq = 255, .n_parts = 8, .precision = NUMBER_BF16},
                                    .seed = 42,
@@ -93,6 +94,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                    .n_threads = 16,
                                    .takes_turns = true,
                                    .trace = true,
+                                   .replay = true,
                                    .choice = {.microbatch = 2,
                                               .host_stash = true,
                                               .n_kept = 11,
@@ -108,7 +110,7 @@ static const struct message samples[MESSAGE_KINDS] = {
         {.open_step = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n_real = 16000, .lr = 1.5}},
     [MESSAGE_SHARE] = {.share = {.step = 1000, .buffer = 1, .n_valid = 16320, .n_tokens = 512, .n = MESSAGE_MAX_PARTS}},
     [MESSAGE_PULL] = {.pull = {.version = 1000, .unit = 17}},
-    [MESSAGE_WEIGHTS] = {.weights = {.version = 1000, .unit = 17}},
+    [MESSAGE_WEIGHTS] = {.weights = {.version = 1000, .unit = 17, .buffer = 1}},
     [MESSAGE_LOSS] = {.loss = {.step = 1000, .part = 63, .attempt = 2, .sum = -INFINITY, .finite = true}},
     [MESSAGE_CONTRIBUTION] = {.contribution = {{.step = 1000, .visit = 1, .part = 2, .slice = 3, .attempt = 4},
                                                .slot = 5}},
@@ -269,7 +271,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 12 && hash == 0xfa57a7eceec99303, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 13 && hash == 0xa116a812936f943d, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -363,13 +365,17 @@ static const struct {
     {MESSAGE_JOB, 4, 0, "a clipped norm without a fenced commit"},
     {MESSAGE_JOB, 100, 0xBF, "a number below zero"},
     {MESSAGE_ASSIGN, 4, 3, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 48, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 53, 16, "a count or an index out of range"}, /* what blocks keep */
-    {MESSAGE_ASSIGN, 57, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 61, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 61, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 8, 1, "replay without an eager commit"},
+    {MESSAGE_ASSIGN, 4, 1, "replay without an eager commit"},
+    {MESSAGE_ASSIGN, 49, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 54, 16, "a count or an index out of range"}, /* what blocks keep */
+    {MESSAGE_ASSIGN, 58, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 62, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 62, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
+    {MESSAGE_JOB_OPENED, 58, 4, "an enumeration out of range"},
+    {MESSAGE_WEIGHTS, 12, 2, "a count or an index out of range"}, /* a third buffer */
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 63, "longer than its kind"},
