@@ -244,6 +244,7 @@ struct eps_choice {
     uint32_t n_weight_buffers;        /* units of weights on the device at a time */
     uint32_t n_resident;              /* units that stay on the device */
     bool whole_head;                  /* the head's weights are on the device at once; else it runs twice, in pieces */
+    const char *replay;               /* "replay on", or that it is off and why: as in eps_plan; a constant string */
 };
 
 struct eps_train_events {
@@ -316,6 +317,9 @@ struct eps_plan {
     struct eps_kept kept, kept_below; /* as in eps_choice */
     uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
+    bool replays; /* a second buffer of relayed weights, if the host has room: a step's old weights stand until the
+                         * step is folded, so that the parts of a lost worker can be redone */
+    const char *replay;                           /* "replay on", or that it is off and why; a constant string */
     uint32_t head_tile;                           /* maximum tokens whose logits exist at a time */
     uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side */
     uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */

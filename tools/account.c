@@ -164,9 +164,9 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
     fprintf(out, "plan         micro-batches of %u, activation checkpoints on the %s, ", choice->microbatch,
             choice->host_stash ? "host" : "device");
     print_kept(out, choice);
-    fprintf(out, ", %u weight buffer%s, %u unit%s resident%s\n", choice->n_weight_buffers,
+    fprintf(out, ", %u weight buffer%s, %u unit%s resident%s, %s\n", choice->n_weight_buffers,
             choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
-            choice->whole_head ? ", the head whole" : "");
+            choice->whole_head ? ", the head whole" : "", choice->replay);
     fprintf(out, "planned      ");
     print_planned(out, device);
     fprintf(out, "             ");

@@ -94,6 +94,9 @@ static void print_choice(const struct eps_plan *plan)
            plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
     printf("            contributions: %u sum%s on the device, %u slots of a worker's inbox\n", plan->n_sums,
            plan->n_sums == 1 ? "" : "s", plan->n_slots);
+    printf("            %s%s\n", plan->replay,
+           plan->replays ? ": old weights stand until a step is folded, so that a lost worker's parts can be redone"
+                         : "");
     printf("            the head's logits computed %s, at most %u tokens at a time\n",
            plan->one_pass ? "once" : "twice, as its weights are not on the device all at once", plan->head_tile);
 }
@@ -176,11 +179,12 @@ static json_t *side_to_json(const struct eps_plan_side *side)
 
 static json_t *choice_to_json(const struct eps_plan *plan)
 {
-    return json_pack("{s:i, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:i}", "microbatch", (int)plan->microbatch,
-                     "stash", plan->host_stash ? "host" : "device", "kept", (int)plan->n_kept, "kept_activations",
-                     plan->kept.names, "kept_activations_below", plan->kept_below.names, "weight_buffers",
-                     (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "sums", (int)plan->n_sums, "slots",
-                     (int)plan->n_slots, "one_pass_head", plan->one_pass, "head_tile", (int)plan->head_tile);
+    return json_pack("{s:i, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:i, s:b}", "microbatch",
+                     (int)plan->microbatch, "stash", plan->host_stash ? "host" : "device", "kept", (int)plan->n_kept,
+                     "kept_activations", plan->kept.names, "kept_activations_below", plan->kept_below.names,
+                     "weight_buffers", (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "sums",
+                     (int)plan->n_sums, "slots", (int)plan->n_slots, "one_pass_head", plan->one_pass, "head_tile",
+                     (int)plan->head_tile, "replay", plan->replays);
 }
 
 static json_t *times_to_json(const struct eps_plan *plan)

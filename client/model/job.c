@@ -87,7 +87,8 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
                                       .n_blocks = model->config.n_layers,
                                       .n_weight_buffers = m.job_opened.choice.n_weight_buffers,
                                       .n_resident = m.job_opened.choice.n_resident,
-                                      .whole_head = m.job_opened.choice.whole_head};
+                                      .whole_head = m.job_opened.choice.whole_head,
+                                      .replay = plan_replay_text(m.job_opened.replay)};
     rc = name_kept(&job->choice, &model->config, &m.job_opened.choice, err);
     if (rc)
         return rc;

@@ -188,6 +188,7 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;
     out->head_tile = plan->head_tile;
     out->n_sums = plan->n_sums, out->n_slots = fit->host.n_slots;
+    out->replays = fit->host.replay == PLAN_REPLAY_ON, out->replay = plan_replay_text(fit->host.replay);
     out->stash_bytes =
         (uint64_t)plan->setting.share_rows * plan->setting.goal.seq * q->config.width * value * plan->n_boundaries;
 }

@@ -34,9 +34,9 @@ struct link {
     bool slot_used[1 + LINK_MAX_SLOTS]; /* taken and not folded yet */
     bool granted;                       /* slot 0 is granted to this name: */
     struct contribution_name granted_name;
-    bool cancelled; /* RELEASE arrived: the job is over */
+    bool cancelled;     /* RELEASE arrived: the job is over */
     struct error error; /* of -EPROTO: the daemon named weights that cannot be */
-    bool has_next;  /* a message for after this step arrived: */
+    bool has_next;      /* a message for after this step arrived: */
     struct mail next;
 };
 

@@ -274,9 +274,10 @@ void job_on_released(struct peer *worker)
 
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before)
 {
-    const struct message m = {
-        .kind = MESSAGE_WEIGHTS,
-        .weights = {.version = version, .unit = unit, .buffer = store_buffer(&job->store, unit, before)}};
+    const struct message m = {.kind = MESSAGE_WEIGHTS,
+                              .weights = {.version = version,
+                                          .unit = unit,
+                                          .buffer = store_buffer(&job->store, unit, before)}};
 
     worker->n_pulls--;
     progress_pull(&worker->progress, &job->model, unit,

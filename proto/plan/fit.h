@@ -4,7 +4,8 @@
  * fastest plan that fits it; then all get the smallest microbatch among them, since a run's bits depend on it and parts
  * may move between workers. The host must hold the daemon's bytes for the job and the arenas of devices in its memory
  * (the CPU). If it cannot, those devices are planned again within the remaining memory: first without a stash on the
- * host, then with the stash that small devices require. As a last resort, all devices get their smallest plans.
+ * host, then with the stash that small devices require. As a last resort, all devices get their smallest plans. Replay
+ * and more slots of inboxes take room that is left then: they change nothing of these choices.
  *
  * Pure arithmetic: milliseconds for each kind of device. */
 #ifndef PROTO_PLAN_FIT_H
@@ -43,7 +44,7 @@ struct plan_fit {
     uint32_t n_workers;
     struct plan plans[PLAN_FIT_WORKERS]; /* (n_workers) */
     struct plan_host_setting setting;
-    struct plan_host host; /* with as many inbox slots as fit, if the job fits */
+    struct plan_host host; /* with replay and as many inbox slots as fit, if the job fits */
     struct plan_room room;
     struct plan_cost cost; /* of the first worker */
 };

@@ -158,6 +158,37 @@ bool plan_host_fits(const struct plan_host *host, const struct plan_room *room)
     return host->total <= room->cap && all + plan_host_slack(all, host->n_workers) <= room->available;
 }
 
+void plan_host_add_replay(struct plan_host *host, struct plan_host_setting *s, const struct model *model,
+                          const struct plan_room *room)
+{
+    struct plan_host_setting with = *s;
+    struct plan_host other;
+
+    if (s->goal.purpose != PLAN_TRAIN || s->goal.fenced)
+        return;
+    with.replay = true;
+    plan_host(&other, model, &with);
+    if (plan_host_fits(&other, room))
+        *host = other, *s = with;
+    else
+        host->replay = other.total > room->cap ? PLAN_REPLAY_OVER_CAP : PLAN_REPLAY_NO_ROOM;
+}
+
+const char *plan_replay_text(enum plan_replay replay)
+{
+    switch (replay) {
+    case PLAN_REPLAY_NONE:
+        return "replay off: a fenced commit needs none";
+    case PLAN_REPLAY_ON:
+        return "replay on";
+    case PLAN_REPLAY_NO_ROOM:
+        return "replay off: no room in free memory";
+    case PLAN_REPLAY_OVER_CAP:
+        return "replay off: no room in --host-mem";
+    }
+    return "";
+}
+
 static uint64_t wanted_slots(const struct model *model, const struct plan_host_setting *s, uint32_t n_workers)
 {
     const uint64_t parts = (s->goal.n_parts + n_workers - 1) / n_workers;

@@ -60,7 +60,7 @@ struct plan_host {
     uint64_t slot_bytes;
     uint64_t inbox_bytes; /* of one worker */
     uint32_t n_accumulators;
-    enum plan_replay replay; /* NONE, or ON by the setting; plan_fit may choose another */
+    enum plan_replay replay; /* plan_host: NONE, or ON by the setting */
 };
 
 /* Bytes that daemon and n_workers on its host take beyond the counted `bytes`: page tables, code, stacks. */
@@ -71,6 +71,13 @@ struct plan_room {
     uint64_t available, cap, arenas;
 };
 bool plan_host_fits(const struct plan_host *host, const struct plan_room *room);
+
+/* Turns replay on, in both, if the job trains with an eager commit and the room suffices; else host->replay is the reason
+ * why not. `host` must fit already. */
+void plan_host_add_replay(struct plan_host *host, struct plan_host_setting *setting, const struct model *model,
+                          const struct plan_room *room);
+/* "replay on", "replay off: no room in free memory": of a job that trains. A constant string. */
+const char *plan_replay_text(enum plan_replay replay);
 
 /* Adds slots if the setting's workers compute while the optimizer works. Contributions that arrive faster than they are
  * folded wait there, and are folded during the next step's forward pass; a step then takes as long as its computation

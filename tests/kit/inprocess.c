@@ -200,9 +200,8 @@ static int link_wait_weights(void *context, const void **weights)
     while (!w->pulls[0].ready && !ip->failed)
         pthread_cond_wait(&ip->changed, &ip->mutex);
     const uint32_t unit = w->pulls[0].unit;
-    *weights =
-        (const char *)ip->store.weights.base +
-        model_weights_at(&ip->model.units[unit], w->pulls[0].buffer) * number_bytes(ip->options.precision);
+    *weights = (const char *)ip->store.weights.base +
+               model_weights_at(&ip->model.units[unit], w->pulls[0].buffer) * number_bytes(ip->options.precision);
     w->n_pulls--;
     memmove(w->pulls, w->pulls + 1, w->n_pulls * sizeof *w->pulls);
     const bool failed = ip->failed;

@@ -44,7 +44,8 @@ static void plan(void)
                                       .kept = {"all"},
                                       .kept_below = {"nothing"},
                                       .n_weight_buffers = 3,
-                                      .n_resident = 1};
+                                      .n_resident = 1,
+                                      .replay = "replay off: no room in --host-mem"};
 
     account_plan(&choice, &host, &device);
 }
@@ -54,7 +55,7 @@ TEST(a_plan_is_three_lines_with_the_largest_terms)
     listen_to(plan);
     ck_assert_str_eq(
         said, "plan         micro-batches of 1, activation checkpoints on the host, activations of 2 of 12 blocks "
-              "kept, 3 weight buffers, 1 unit resident\n"
+              "kept, 3 weight buffers, 1 unit resident, replay off: no room in --host-mem\n"
               "planned      device 13.0 MiB of 20.0 MiB: library 4.0 MiB, weights 3.0 MiB, stash 3.0 MiB, "
               "gradient 2.0 MiB, ...\n"
               "             host 4.0 MiB: library 4.0 MiB\n");

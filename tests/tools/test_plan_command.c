@@ -84,11 +84,27 @@ TEST(the_table_says_every_term_and_the_choice_in_words)
 {
     expect("eps plan --model gpt2 --batch 8 --device-mem 512MiB --host-mem 8GiB", 0,
            "gpt2: 12 layers of 768, 124.4 M parameters", "8 sequences of 1024 tokens in 1 part, on 1 cpu worker",
-           "first_moment            497759232    474.7 MiB", " GiB   of 8.0 GiB", "of 512.0 MiB", "micro-batches of ",
+           "replay                  497759232    474.7 MiB", "first_moment            497759232    474.7 MiB",
+           " GiB   of 8.0 GiB", "of 512.0 MiB", "micro-batches of ",
            "activation checkpoints (the blocks' inputs), 336.0 MiB, on the ", "of 12 blocks kept",
-           "contributions: 1 sum on the device, 2 slots of a worker's inbox\n", "the head's logits computed ",
+           "contributions: 1 sum on the device, 2 slots of a worker's inbox\n",
+           "            replay on: old weights stand until a step is folded, ", "the head's logits computed ",
            "a step      down ", "up 0.61 GiB", "eps bench measures this one", "smallest    --device-mem ",
            "fits        yes\n");
+}
+
+TEST(why_there_is_no_replay_is_said)
+{
+    json_t *roomy = plan_json(0, "--model tiny.json --batch 8 --device-mem 64MiB");
+    const uint64_t host = bytes_at(roomy, "host.peak");
+
+    ck_assert(json_is_true(json_at(roomy, "choice.replay")));
+    expect(print("eps plan --model tiny.json --batch 8 --device-mem 64MiB --host-mem %" PRIu64, host), 0, "replay on");
+    expect(print("eps plan --model tiny.json --batch 8 --device-mem 64MiB --host-mem %" PRIu64, host - 1), 0,
+           "            replay off: no room in --host-mem\n");
+    expect("eps plan --model tiny.json --batch 8 --device-mem 64MiB --commit fenced", 0,
+           "            replay off: a fenced commit needs none\n");
+    json_decref(roomy);
 }
 
 TEST(weights_are_not_needed_and_not_looked_at)
@@ -113,11 +129,11 @@ TEST(the_minimum_fits_and_one_byte_less_does_not)
     json_decref(all);
 }
 
-/* A host that holds all but a stash: what is kept on the device then makes its minimum larger. */
+/* A host that holds all but a stash and replay: what is kept on the device then makes its minimum larger. */
 TEST(the_minimum_is_of_what_the_host_has_room_for)
 {
     json_t *roomy = plan_json(0, "--model tiny.json --batch 8 --device-mem 1GiB");
-    const uint64_t host = bytes_at(roomy, "host.peak");
+    const uint64_t host = bytes_at(roomy, "host.peak") - bytes_at(roomy, "host.categories.replay.peak");
     const uint64_t least = printed_number(print("--model tiny.json --batch 8 --host-mem %" PRIu64 " --minimum", host));
     ck_assert_uint_gt(least, bytes_at(roomy, "minimum"));
     for (unsigned less = 0; less < 2; less++)

@@ -62,6 +62,7 @@ static uint64_t host_needs(void)
 
     roomy.available = roomy.cap = UINT64_MAX;
     ck_assert_int_eq(plan_fit(&fit, &roomy, NULL), 0);
+    fit.setting.replay = false; /* nor replay, which a cap may leave out */
     plan_host(&fit.host, &model, &fit.setting);
     return fit.host.total;
 }
@@ -93,6 +94,49 @@ TEST(a_cap_of_what_the_host_needs_suffices_and_a_byte_less_does_not)
     ck_assert_uint_eq(shortage.have, need - 1);
     /* The largest term first: three slots of the largest unit. */
     ck_assert_msg(strncmp(shortage.terms, "inbox ", 6) == 0, "%s", shortage.terms);
+}
+
+/* To the byte: a second buffer of all weights, of 4 bytes each here; on the host also a fiftieth, and 8 MiB for each of two
+ * processes (proto/plan/host.c). */
+TEST(replay_takes_room_that_is_left_and_changes_no_choice)
+{
+    const uint64_t need = host_needs() + 4 * model.segment_n;
+
+    asked.cap = need;
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    const struct plan_choice choice = fit.plans[0].choice;
+    ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_ON);
+    ck_assert(fit.setting.replay);
+    ck_assert_uint_eq(fit.host.bytes[LEDGER_REPLAY], 4 * model.segment_n);
+    ck_assert_uint_eq(fit.host.total, need);
+    asked.cap = need - 1;
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_OVER_CAP);
+    ck_assert(!fit.setting.replay);
+    ck_assert_uint_eq(fit.host.bytes[LEDGER_REPLAY], 0);
+    ck_assert_mem_eq(&fit.plans[0].choice, &choice, sizeof choice);
+    asked.cap = UINT64_MAX;
+    asked.available = need + need / 50 + 2 * ((uint64_t)8 << 20);
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_ON);
+    asked.available--;
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_NO_ROOM);
+}
+
+TEST(only_training_with_an_eager_commit_has_replay)
+{
+    asked.goal.fenced = true;
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_NONE);
+    asked.goal.fenced = false;
+    asked.goal.purpose = PLAN_EVALUATE;
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    ck_assert_int_eq(fit.host.replay, PLAN_REPLAY_NONE);
+    asked.goal.purpose = PLAN_TRAIN;
+    ck_assert_int_eq(model_freeze(&model, "h.*", NULL), 0); /* units that are frozen as a whole have one buffer */
+    ck_assert_int_eq(plan_fit(&fit, &asked, NULL), 0);
+    ck_assert_uint_eq(fit.host.bytes[LEDGER_REPLAY], 4 * model.trained_n);
 }
 
 /* Moments of 2 + 2 bytes a parameter instead of 4 + 4, and a buffer for files that fp32 does without. The sum of a fenced

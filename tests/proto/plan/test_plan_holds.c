@@ -33,11 +33,15 @@ static uint64_t number(const char *question, const char *options)
     return number;
 }
 
+/* Without replay, which takes only room that is left. */
 static uint64_t host_bytes(const char *options)
 {
     processes_eps("plan --json --model tiny.json %s", options);
     json_t *plan = processes_answer(processes_path("out"));
-    const json_int_t bytes = json_integer_value(json_object_get(json_object_get(plan, "host"), "peak"));
+    const json_t *host = json_object_get(plan, "host");
+    const json_t *replay = json_object_get(json_object_get(host, "categories"), "replay");
+    const json_int_t bytes =
+        json_integer_value(json_object_get(host, "peak")) - json_integer_value(json_object_get(replay, "peak"));
     json_decref(plan);
     return (uint64_t)bytes;
 }
