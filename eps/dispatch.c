@@ -2,6 +2,7 @@
 #include "eps/job/evaluate.h"
 #include "eps/base/rights.h"
 #include "eps/settle.h"
+#include "eps/step/roster.h"
 #include "eps/store/team.h"
 #include "proto/base/process.h"
 
@@ -188,8 +189,12 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         break;
     case MESSAGE_ASSIGNED:
     case MESSAGE_REFUSED:
-        if (worker_may(peer, peer->state == PEER_ASSIGNING))
-            job_on_assigned(job, peer, m);
+        if (worker_may(peer, peer->state == PEER_ASSIGNING)) {
+            if (job_is_open(job))
+                roster_on_assigned(&d->steps, peer, m);
+            else
+                job_on_assigned(job, peer, m);
+        }
         break;
     case MESSAGE_RELEASE:
         if (worker_may(peer, peer->state == PEER_RELEASING))
@@ -230,6 +235,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_WORKERS_REPLY:
     case MESSAGE_RECENT_REPLY:
     case MESSAGE_DISMISSED:
+    case MESSAGE_LOST:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         refuse_role(peer);
@@ -267,31 +273,6 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
         settle_stop(d, "its client is gone");
 }
 
-/* The loss of a worker that has parts ends the job: another worker could only redo them by replay, which this daemon
- * does not have. */
-static void on_worker_gone(struct daemon *d, struct peer *peer, const char *reason)
-{
-    struct job *job = &d->job;
-    uint32_t i = 0;
-
-    if (!reason)
-        reason = "released";
-    log_line("worker %u (%s) gone: %s", peer->id, peer->device, reason);
-    while (i < job->n_workers && job->workers[i] != peer)
-        i++;
-    if (i == job->n_workers)
-        return;
-    job->workers[i] = job->workers[--job->n_workers];
-    if (job->state == JOB_STEPPING)
-        job_end(&d->job, -EIO,
-                "worker %u (%s) was lost in step %" PRIu64
-                ": %s; its part of the step cannot be redone, so the run ends here",
-                peer->id, peer->device, job->step + 1, reason);
-    else
-        job_end(&d->job, -EIO, "worker %u (%s) was lost after %" PRIu64 " steps: %s; the run ends here", peer->id,
-                peer->device, job->step, reason);
-}
-
 static void on_closed(struct session *s, const char *reason)
 {
     struct daemon *d = session_data(s);
@@ -299,8 +280,10 @@ static void on_closed(struct session *s, const char *reason)
 
     if (!peer) /* it never opened */
         return;
-    if (peer->role == ROLE_WORKER)
-        on_worker_gone(d, peer, reason);
+    if (peer->role == ROLE_WORKER) {
+        log_line("worker %u (%s) gone: %s", peer->id, peer->device, reason ? reason : "released");
+        roster_leave(&d->steps, peer, reason ? reason : "released");
+    }
     if (peer->role == ROLE_CLIENT)
         on_client_gone(d, peer, reason);
     peer_remove(&d->hub.peers, peer);

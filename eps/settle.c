@@ -1,5 +1,7 @@
 #include "eps/settle.h"
 
+#include "eps/step/roster.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -192,7 +194,8 @@ static void end(struct daemon *d)
  *      the slot that a worker, and so the step, waits for.
  *   3. The step ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
  *      an update of that step ends. So the job does not rest between two steps that were both requested.
- *   4. A finished task of the optimizer thread. It comes last because it may end the job. */
+ *   4. A worker's loss that the relay can be told of, or a vacant seat that an idle worker can take.
+ *   5. A finished task of the optimizer thread. It comes last because it may end the job. */
 static bool take_next(struct daemon *d)
 {
     struct relay_event released;
@@ -205,6 +208,8 @@ static bool take_next(struct daemon *d)
         steps_feed(&d->steps, &released);
     else if (steps_begin_ahead(&d->steps))
         return true;
+    else if (roster_go_on(&d->steps))
+        return true;
     else if (updater_take(d->hub.updater, &work))
         on_work(d, &work);
     else
@@ -213,10 +218,10 @@ static bool take_next(struct daemon *d)
 }
 
 /* Runs once none of those is due. In this order:
- *   5. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
- *   6. The writer's next task. It comes this late to include every unit that is ready. It comes after 5, so that saves
+ *   6. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
+ *   7. The writer's next task. It comes this late to include every unit that is ready. It comes after 6, so that saves
  *      that were given up are discarded instead of written on.
- *   7. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 6, which decides whether
+ *   8. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 7, which decides whether
  *      a save still uses it. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {

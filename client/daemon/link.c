@@ -59,6 +59,8 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     struct client_link *link = session_data(s);
     struct client_mail *mail = mail_place(link);
 
+    if (m->kind == MESSAGE_LOST && link->on_lost)
+        link->on_lost(link->lost_data, m);
     for (unsigned i = mail ? 1 : 0; i < n_fds; i++)
         close(fds[i]);
     if (!mail) {
@@ -196,7 +198,7 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
 static bool is_aside(const struct message *m)
 {
     return m->kind == MESSAGE_SAVED || m->kind == MESSAGE_SAVE_FAILED || m->kind == MESSAGE_STOP ||
-           m->kind == MESSAGE_MEMORY_REPLY || m->kind == MESSAGE_OUTPUT;
+           m->kind == MESSAGE_MEMORY_REPLY || m->kind == MESSAGE_OUTPUT || m->kind == MESSAGE_LOST;
 }
 
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,

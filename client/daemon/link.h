@@ -34,10 +34,13 @@ struct client_link {
     int failed;        /* code of a FAILED message */
     int asked;         /* a watch's code, kept while a message is read first; the next wait returns it. 0: none */
     struct error why;
-    /* Receives SAVED, SAVE_FAILED, OUTPUT and STOP, which come at any time, and MEMORY_REPLY outside a wait for it.
-     * NULL: such a message is a protocol error. */
+    /* Receives SAVED, SAVE_FAILED, OUTPUT, LOST and STOP, which come at any time, and MEMORY_REPLY outside a wait for
+     * it. NULL: such a message is a protocol error. */
     void (*on_aside)(void *data, const struct message *m);
     void *aside_data;
+    /* Hears of LOST as soon as it comes; or NULL. */
+    void (*on_lost)(void *data, const struct message *m);
+    void *lost_data;
 };
 
 /* On failure *link is zeroed. Undo: client_link_free. */

@@ -73,6 +73,7 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
         [STATE_EVALUATING] = "evaluating",
         [STATE_GENERATING] = "generating",
         [STATE_STOPPING] = "stopping",
+        [STATE_WAITING] = "waiting for a worker",
     };
     const struct message *m = &look->reply;
     struct error err = {""};

@@ -15,7 +15,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ATTACH_MS = 60000, WORKERS_MS = 60000, RETRY_MS = 10, TERM_MS = 5000, KILL_MS = 10000 };
+enum {
+    FOLLOW_BYTES = 48,
+    ATTACH_MS = 60000,
+    WORKERS_MS = 60000,
+    RETRY_MS = 10,
+    TERM_MS = 5000,
+    LOST_MS = 10000,
+    KILL_MS = 10000
+};
 
 static void on_exit_of(uv_process_t *process, int64_t status, int signal)
 {
@@ -24,6 +32,7 @@ static void on_exit_of(uv_process_t *process, int64_t status, int signal)
     child->ended = true;
     child->status = status;
     child->signal = signal;
+    child->ended_ms = uv_now(process->loop);
 }
 
 static void on_child_closed(uv_handle_t *handle)
@@ -54,26 +63,6 @@ static void last_words(char *out, size_t cap, const struct client_spawn *spawn, 
         if (strncmp(line, "libgomp: ", 9) == 0) /* libgomp prints it and exits */
             snprintf(out, cap, "%s", line + 9);
     }
-}
-
-static int check_children(void *data, struct error *err)
-{
-    const struct client_spawn *spawn = data;
-
-    for (unsigned i = 0; i < spawn->n_children && !spawn->ending; i++) {
-        const struct client_child *child = &spawn->children[i];
-        char words[300];
-        if (!child->ended)
-            continue;
-        last_words(words, sizeof words, spawn, child);
-        const char *role = i == 0 ? "daemon" : "worker";
-        if (child->signal)
-            return error_set(err, -EIO, "the %s (%s) was killed by signal %d (%s)", role, child->name, child->signal,
-                             strsignal(child->signal));
-        return error_set(err, -EIO, "the %s (%s) ended with status %" PRId64 "%s%s", role, child->name, child->status,
-                         words[0] ? ": " : "", words);
-    }
-    return 0;
 }
 
 /* Finds a program installed with libeps. The loader knows a library's path; a program may have been called by a bare
@@ -128,9 +117,9 @@ static char **child_environment(void)
     return env;
 }
 
-static int start_child(struct client_spawn *spawn, const char *name, char **args, struct error *err)
+static int start_child(struct client_spawn *spawn, unsigned i, const char *name, char **args, struct error *err)
 {
-    struct client_child *child = &spawn->children[spawn->n_children];
+    struct client_child *child = &spawn->children[i];
     char program[PATH_MAX];
     uv_stdio_container_t stdio[] = {{.flags = UV_IGNORE},
                                     {.flags = UV_IGNORE},
@@ -147,7 +136,8 @@ static int start_child(struct client_spawn *spawn, const char *name, char **args
         return rc;
     *child = (struct client_child){.name = name, .running = true};
     child->process.data = child;
-    spawn->n_children++;
+    if (spawn->n_children <= i)
+        spawn->n_children = i + 1;
     options.env = child_environment();
     rc = uv_spawn(&spawn->link->loop, &child->process, &options);
     free(options.env);
@@ -189,37 +179,116 @@ static int await_workers(struct client_spawn *spawn, struct error *err)
     return rc;
 }
 
-/* Without --device-mem, the worker chooses its budget: it knows its device. */
-static int start_worker(struct client_spawn *spawn, uint32_t i, char *follow, struct error *err)
+static void follow_me(char out[FOLLOW_BYTES])
+{
+    snprintf(out, FOLLOW_BYTES, "--private=%d", (int)getpid());
+}
+
+/* Without --device-mem, the worker chooses its budget: it knows its device. Worker i is child i, from 1. */
+static int start_worker(struct client_spawn *spawn, unsigned i, struct error *err)
 {
     const uint32_t n = spawn->options.n_workers;
     struct device_name name = spawn->options.device;
-    char device[DEVICE_NAME_BYTES], share[16], device_mem[32];
+    char device[DEVICE_NAME_BYTES], share[16], device_mem[32], follow[FOLLOW_BYTES];
     char *args[] = {"eps-worker", follow, "--connect",    spawn->directory, "--device", device,
                     "--share",    share,  "--device-mem", device_mem,       NULL};
 
     if (n > 1 && name.kind != DEVICE_CPU)
-        name.index = i, name.indexed = true;
+        name.index = i - 1, name.indexed = true;
+    follow_me(follow);
     device_name_print(device, &name);
     snprintf(share, sizeof share, "%u", n);
     snprintf(device_mem, sizeof device_mem, "%" PRIu64, spawn->options.device_mem);
     if (!spawn->options.device_mem)
         args[8] = NULL;
-    return start_child(spawn, "eps-worker", args, err);
+    return start_child(spawn, i, "eps-worker", args, err);
+}
+
+/* A daemon whose job has failed needs no worker. */
+static bool may_replace(const struct client_spawn *spawn, unsigned i)
+{
+    return i > 0 && spawn->replaces && !spawn->link->failed && spawn->link->session &&
+           spawn->n_replaced < CLIENT_SPAWN_AGAIN;
+}
+
+/* One that was killed or told to end is replaced at once. One that ended with an error is replaced if the daemon goes on
+ * without it: whether it does, the daemon says a little later. */
+static bool is_replaced(const struct client_child *child)
+{
+    return child->lost || child->signal || child->status == 0;
+}
+
+/* Once libuv has let go of the old one. */
+static int replace(struct client_spawn *spawn, unsigned i, struct error *err)
+{
+    uv_handle_t *handle = (uv_handle_t *)&spawn->children[i].process;
+
+    if (!uv_is_closing(handle))
+        uv_close(handle, on_child_closed);
+    if (spawn->children[i].running)
+        return 0;
+    spawn->n_replaced++;
+    return start_worker(spawn, i, err);
+}
+
+static int check_children(void *data, struct error *err)
+{
+    struct client_spawn *spawn = data;
+
+    for (unsigned i = 0; i < spawn->n_children && !spawn->ending; i++) {
+        const struct client_child *child = &spawn->children[i];
+        char words[300];
+        if (!child->ended)
+            continue;
+        if (may_replace(spawn, i) && is_replaced(child)) {
+            const int rc = replace(spawn, i, err);
+            if (rc)
+                return rc;
+            continue;
+        }
+        if (may_replace(spawn, i) && uv_now(&spawn->link->loop) - child->ended_ms < LOST_MS)
+            continue;
+        last_words(words, sizeof words, spawn, child);
+        const char *role = i == 0 ? "daemon" : "worker";
+        if (child->signal)
+            return error_set(err, -EIO, "the %s (%s) was killed by signal %d (%s)", role, child->name, child->signal,
+                             strsignal(child->signal));
+        return error_set(err, -EIO, "the %s (%s) ended with status %" PRId64 "%s%s", role, child->name, child->status,
+                         words[0] ? ": " : "", words);
+    }
+    return 0;
 }
 
 static int start_all(struct client_spawn *spawn, struct error *err)
 {
-    char follow[48];
+    char follow[FOLLOW_BYTES];
     char *daemon_args[] = {"epsd", follow, "--listen", spawn->directory, NULL};
 
-    snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
-    int rc = start_child(spawn, "epsd", daemon_args, err);
+    follow_me(follow);
+    int rc = start_child(spawn, 0, "epsd", daemon_args, err);
     if (!rc)
         rc = attach(spawn, err);
-    for (uint32_t i = 0; !rc && i < spawn->options.n_workers; i++)
-        rc = start_worker(spawn, i, follow, err);
+    for (unsigned i = 1; !rc && i <= spawn->options.n_workers; i++)
+        rc = start_worker(spawn, i, err);
     return rc ? rc : await_workers(spawn, err);
+}
+
+/* A process that the daemon has given up, as it hangs or is stopped, may live on: it ends now, to be replaced. */
+static void on_lost(void *data, const struct message *m)
+{
+    struct client_spawn *spawn = data;
+
+    if (m->lost.step > spawn->lost_step)
+        spawn->n_replaced = 0;
+    spawn->lost_step = m->lost.step;
+    for (unsigned i = 1; i < spawn->n_children && spawn->replaces; i++) {
+        struct client_child *child = &spawn->children[i];
+        if ((uint32_t)child->process.pid != m->lost.pid)
+            continue;
+        child->lost = true;
+        if (!child->ended)
+            uv_process_kill(&child->process, SIGKILL);
+    }
 }
 
 int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
@@ -235,6 +304,8 @@ int client_spawn_start(struct client_spawn *spawn, struct client_link *link, con
         return rc;
     }
     link->watches[0] = (struct client_watch){.ask = check_children, .data = spawn};
+    link->on_lost = on_lost;
+    link->lost_data = spawn;
     rc = start_all(spawn, err);
     if (rc)
         client_spawn_stop(spawn);
@@ -291,6 +362,7 @@ void client_spawn_stop(struct client_spawn *spawn)
     const uint64_t term_ms = spawn->link->attached || spawn->link->end[0] ? TERM_MS : 0;
     spawn->ending = true;
     spawn->link->watches[0] = (struct client_watch){0};
+    spawn->link->on_lost = NULL;
     client_link_close(spawn->link);
     uv_update_time(&spawn->link->loop);
     begin = uv_now(&spawn->link->loop);

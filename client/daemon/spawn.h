@@ -17,6 +17,8 @@
 #include <sys/types.h>
 #include <uv.h>
 
+enum { CLIENT_SPAWN_AGAIN = 3 }; /* most workers that are replaced between two steps */
+
 struct client_spawn_options {
     /* Directory of epsd and eps-worker; NULL: beside this program, then as installed with libeps, then PATH. */
     const char *programs;
@@ -30,23 +32,28 @@ struct client_child {
     uv_process_t process;
     const char *name; /* "epsd", "eps-worker" */
     bool running;
+    bool lost;  /* the daemon has said so */
     bool ended; /* it has exited: */
     int64_t status;
     int signal;
+    uint64_t ended_ms; /* by the loop's clock */
 };
 
 struct client_spawn {
     struct client_link *link; /* borrowed */
     struct client_spawn_options options;
     char directory[PATH_MAX];
-    struct client_child children[1 + MESSAGE_MAX_PARTS]; /* daemon first */
+    struct client_child children[1 + MESSAGE_MAX_PARTS]; /* daemon first; then worker i */
     unsigned n_children;
+    bool replaces;       /* a worker that is lost is replaced by a new one: set it once steps are taken */
+    unsigned n_replaced; /* since this step: */
+    uint64_t lost_step;
     off_t log_start; /* size of the log before this run */
     bool ending;     /* their exit is expected */
 };
 
 /* Starts epsd, attaches the link as a client, starts the workers, and returns when all are attached. From then on the
- * link watches them: if a child exits, waits end with its last words. *spawn must not move until client_spawn_stop. A
+ * link watches them: if a child exits, and is not replaced, waits end with its last words. *spawn must not move until client_spawn_stop. A
  * failure has already called that. */
 int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
                        struct error *err);

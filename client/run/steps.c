@@ -86,6 +86,18 @@ static void on_save_failed(struct client_steps *s, uint64_t step, int code, cons
         s->events->on_save_failed(s->user, step, why->text);
 }
 
+static void on_lost(struct client_steps *s, const struct message *m)
+{
+    struct error sentence;
+    const char *what = !m->lost.waits            ? "the others redo its parts of the step"
+                       : s->run->options.connect ? "the step waits for another worker to attach"
+                                                 : "another one is started, and redoes its parts of the step";
+
+    error_set(&sentence, 0, "worker %u (%s) was lost after %" PRIu64 " steps: %s; %s", m->lost.worker, m->lost.device,
+              m->lost.step, m->lost.error.text, what);
+    note(s, sentence.text);
+}
+
 static void on_aside(void *data, const struct message *m)
 {
     struct client_steps *s = data;
@@ -98,6 +110,8 @@ static void on_aside(void *data, const struct message *m)
         client_output_hear(&s->output, s->link, m, s->opened);
     if (m->kind == MESSAGE_MEMORY_REPLY)
         client_memory_hear(&s->memory, m);
+    if (m->kind == MESSAGE_LOST)
+        on_lost(s, m);
     if (m->kind == MESSAGE_STOP && s->stop == 0) {
         s->stop = 1;
         s->daemon_stops = true;
@@ -419,7 +433,7 @@ static int hear(struct client_steps *s, struct error *err)
     else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
         return on_done(s, &m, err);
     else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
-             m.kind == MESSAGE_MEMORY_REPLY || m.kind == MESSAGE_OUTPUT)
+             m.kind == MESSAGE_MEMORY_REPLY || m.kind == MESSAGE_OUTPUT || m.kind == MESSAGE_LOST)
         on_aside(s, &m);
     else
         return error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));

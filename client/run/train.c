@@ -311,8 +311,10 @@ static int run(struct train *t, struct error *err)
         return rc;
     report_start(t);
     rc = tell_plan(t, err);
+    t->spawn.replaces = true;
     if (!rc)
         rc = client_steps_run(&t->steps, err);
+    t->spawn.replaces = false;
     if (!rc)
         rc = client_look_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
     if (!rc)

@@ -297,7 +297,7 @@ static void on_share(struct compute *c, const struct message *m)
     int rc = device_worker_step(&c->worker, &share, &link_session, &c->link, &err);
     if (c->worker.trace)
         record_step(c, since, m);
-    if (rc && rc != -ECANCELED)
+    if (rc && rc != -ECANCELED && rc != -ESTALE)
         post_failed(c, rc, &err);
     post_ledger(c);
 }
@@ -406,11 +406,11 @@ static void on_mail(struct compute *c, const struct mail *mail)
         c->link.cancelled = true;
         break;
     case MAIL_FREE: /* of the previous step, between two steps */
-        if (job->kind && m->free.slot <= c->link.n_slots)
-            c->link.slot_used[m->free.slot] = false;
+    case MAIL_GRANT:
+        if (job->kind)
+            link_take_in(&c->link, mail);
         break;
     case MAIL_WEIGHTS: /* of a finished step */
-    case MAIL_GRANT:
     case MAIL_NONE:
         break;
     }

@@ -4,11 +4,21 @@
 #include <errno.h>
 #include <string.h>
 
+/* A step that was abandoned may leave slots that were never contributed. Its grant counts still if it is of this step. */
 void link_begin(struct link *link, uint64_t step)
 {
     link->step = step;
     link->n_pulls = 0;
-    link->granted = false;
+    link->granted = link->granted && link->granted_name.step == step;
+    link->superseded = false;
+    for (uint32_t k = 0; k <= link->n_slots; k++)
+        link->slots[k] = link->slots[k] >= LINK_SLOT_GIVEN ? LINK_SLOT_OLD : LINK_SLOT_FREE;
+}
+
+/* What the calls of a step return. */
+static int verdict(const struct link *link)
+{
+    return link->cancelled ? -ECANCELED : link->superseded ? -ESTALE : 0;
 }
 
 static void on_weights(struct link *link, const struct message *m)
@@ -22,7 +32,7 @@ static void on_weights(struct link *link, const struct message *m)
         }
 }
 
-static void take_in(struct link *link, const struct mail *mail)
+void link_take_in(struct link *link, const struct mail *mail)
 {
     const struct message *m = &mail->message;
 
@@ -32,7 +42,7 @@ static void take_in(struct link *link, const struct mail *mail)
         break;
     case MAIL_FREE:
         if (m->free.slot <= link->n_slots)
-            link->slot_used[m->free.slot] = false;
+            link->slots[m->free.slot] = LINK_SLOT_FREE;
         break;
     case MAIL_GRANT:
         link->granted = true;
@@ -42,8 +52,13 @@ static void take_in(struct link *link, const struct mail *mail)
         link->cancelled = true;
         break;
     /* The next step's share, while the last slices of this step are folded. The newest counts, as earlier ones belong
-     * to skipped steps. */
+     * to skipped steps. A share of this step, or of the one before, replaces the work under way: parts of a worker that
+     * was lost were added. */
     case MAIL_SHARE:
+        link->superseded = m->share.step <= link->step;
+        link->has_next = true;
+        link->next = *mail;
+        break;
     case MAIL_EVALUATE:
     case MAIL_GENERATE:
     case MAIL_ASSIGN:
@@ -61,8 +76,8 @@ static int pump(struct link *link)
     struct mail mail;
 
     mailbox_wait(link->box, &mail);
-    take_in(link, &mail);
-    return link->cancelled ? -ECANCELED : 0;
+    link_take_in(link, &mail);
+    return verdict(link);
 }
 
 static int ended(void *context)
@@ -71,8 +86,8 @@ static int ended(void *context)
     struct mail mail;
 
     while (mailbox_poll(link->box, &mail))
-        take_in(link, &mail);
-    return link->cancelled ? -ECANCELED : 0;
+        link_take_in(link, &mail);
+    return verdict(link);
 }
 
 static int pull(void *context, uint64_t version, uint32_t unit)
@@ -86,7 +101,7 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     link->pulls[link->n_pulls].ready = false;
     link->n_pulls++;
     mailbox_post(link->box, &m);
-    return link->cancelled ? -ECANCELED : 0;
+    return verdict(link);
 }
 
 static int wait_weights(void *context, const void **weights)
@@ -127,7 +142,7 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
     m.loss.sum = finite ? sum : 0;
     m.loss.finite = finite;
     mailbox_post(link->box, &m);
-    return link->cancelled ? -ECANCELED : 0;
+    return verdict(link);
 }
 
 static struct contribution_name name_of(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
@@ -141,9 +156,9 @@ static uint32_t find_slot(const struct link *link, const struct contribution_nam
 {
     uint32_t k = 1;
 
-    while (k <= link->n_slots && link->slot_used[k])
+    while (k <= link->n_slots && link->slots[k])
         k++;
-    if (k > link->n_slots && link->granted && contribution_is(&link->granted_name, name) && !link->slot_used[0])
+    if (k > link->n_slots && link->granted && contribution_is(&link->granted_name, name) && !link->slots[0])
         k = 0;
     return k;
 }
@@ -166,7 +181,7 @@ static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
         trace_end(link->trace, since, "wait for a slot", model_visit_name(visited, link->model, visit), NULL);
     if (rc != 0 || k > link->n_slots)
         return rc;
-    link->slot_used[k] = true;
+    link->slots[k] = LINK_SLOT_FILLING;
     *slot = (char *)link->inbox->base + k * link->slot_bytes;
     return 0;
 }
@@ -178,12 +193,13 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
 
     m.contribution.name = name_of(link, visit, part, slice);
     m.contribution.slot = (uint32_t)((size_t)((const char *)slot - (const char *)link->inbox->base) / link->slot_bytes);
+    link->slots[m.contribution.slot] = LINK_SLOT_GIVEN;
     mailbox_post(link->box, &m);
-    return link->cancelled ? -ECANCELED : 0;
+    return verdict(link);
 }
 
 /* The optimizer's team and this worker's share the cores. Overlap would slow each of them far more than it could gain,
- * so one blocks while the other works. When all slots are free, everything is folded. */
+ * so one blocks while the other works, until everything that this step contributed is folded. */
 static int contributed(void *context, uint32_t visit, uint32_t part)
 {
     struct link *link = context;
@@ -192,14 +208,14 @@ static int contributed(void *context, uint32_t visit, uint32_t part)
 
     (void)part;
     for (uint32_t k = 0; link->takes_turns && k <= link->n_slots; k++)
-        while (link->slot_used[k]) {
+        while (link->slots[k] == LINK_SLOT_GIVEN) {
             int rc = pump(link);
             if (rc)
                 return rc;
         }
     if (since)
         trace_end(link->trace, since, "wait until folded", model_visit_name(name, link->model, visit), NULL);
-    return link->cancelled ? -ECANCELED : 0;
+    return verdict(link);
 }
 
 const struct device_link link_session = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};

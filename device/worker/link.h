@@ -13,6 +13,13 @@
 
 enum { LINK_MAX_SLOTS = MAILBOX_MAX_SLOTS };
 
+enum link_slot {
+    LINK_SLOT_FREE,
+    LINK_SLOT_FILLING, /* taken, and not contributed yet */
+    LINK_SLOT_GIVEN,   /* contributed, and not folded yet */
+    LINK_SLOT_OLD,     /* the same, from before link_begin */
+};
+
 struct link {
     struct mailbox *box;
     const struct model *model;
@@ -31,18 +38,22 @@ struct link {
         bool ready;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS]; /* oldest first */
     uint32_t n_pulls;
-    bool slot_used[1 + LINK_MAX_SLOTS]; /* taken and not folded yet */
-    bool granted;                       /* slot 0 is granted to this name: */
+    uint8_t slots[1 + LINK_MAX_SLOTS]; /* enum link_slot */
+    bool granted;                      /* slot 0 is granted to this name: */
     struct contribution_name granted_name;
     bool cancelled;     /* RELEASE arrived: the job is over */
     struct error error; /* of -EPROTO: the daemon named weights that cannot be */
+    bool superseded;    /* `next` replaces the step under way: its calls return -ESTALE */
     bool has_next;      /* a message for after this step arrived: */
     struct mail next;
 };
 
 extern const struct device_link link_session;
 
-/* Called before each step or evaluation: no pull or grant is pending. The previous step's slots may still be in use. */
+/* Called before each step or evaluation: no pull is pending, and no transfer into a slot. Slots contributed before may
+ * still be in use. */
 void link_begin(struct link *link, uint64_t step);
+/* A message that came between two steps. */
+void link_take_in(struct link *link, const struct mail *mail);
 
 #endif

@@ -61,6 +61,7 @@ enum mail_kind mail_kind(const struct message *m)
     case MESSAGE_REFUSED:
     case MESSAGE_FAILED:
     case MESSAGE_DISMISSED:
+    case MESSAGE_LOST:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         break;

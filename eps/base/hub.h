@@ -18,6 +18,7 @@
 /* What a worker is doing with the job's memory. */
 enum peer_state {
     PEER_IDLE,      /* until a job assigns it */
+    PEER_JOINING,   /* chosen by a job under way; until its memory there is ready */
     PEER_ASSIGNING, /* ASSIGN sent; until ASSIGNED or REFUSED arrives */
     PEER_ASSIGNED,  /* until the job ends */
     PEER_RELEASING, /* RELEASE sent; until its answer arrives. Only then has all work on the old job ended */
@@ -39,15 +40,14 @@ struct peer {
     enum plan_attention attention; /* what its device supports */
     struct profile profile;        /* as the worker sent it, or its device's default */
     enum peer_state state;
-    bool not_finite;             /* the last job with it ended because its gradient was not finite */
-    struct plan plan;            /* the job's plan for its device; all zero between jobs */
-    const struct segment *inbox; /* of the job; NULL between jobs */
-    struct ledger ledger;        /* as it last reported */
+    bool not_finite;      /* the last job with it ended because its gradient was not finite */
+    struct plan plan;     /* the job's plan for its device; all zero between jobs */
+    struct ledger ledger; /* as it last reported */
     struct progress progress;
     struct silence silence;
     uint32_t n_pulls; /* pulls not answered yet */
-    bool evaluating;
-    double evaluated; /* its sum for the evaluation under way */
+    bool evaluating;  /* it has rows of the evaluation under way */
+    bool unfit;       /* it could not join the present job */
 };
 
 /* Appends a peer to a list ordered by id. NULL: -ENOMEM. Owned: peer_remove. */

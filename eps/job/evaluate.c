@@ -3,9 +3,10 @@
 #include <errno.h>
 #include <math.h>
 
+/* One range of rows for each seat, whoever computes it: the sum has the same bits however many workers there are. */
 void evaluate_start(struct job *job, const struct message *m)
 {
-    const uint32_t n_rows = m->evaluate.n_rows, n = job->n_workers;
+    const uint32_t n_rows = m->evaluate.n_rows, n = job->n_seats;
 
     if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job_goal(job)->batch ||
         m->evaluate.n_tokens < 1 || m->evaluate.n_tokens > job_goal(job)->seq) {
@@ -13,22 +14,53 @@ void evaluate_start(struct job *job, const struct message *m)
         return;
     }
     job_enter(job, JOB_EVALUATING);
+    job->evaluation = *m;
     for (uint32_t i = 0; i < n; i++) {
-        struct message out = *m;
         const uint32_t first = (uint32_t)((uint64_t)n_rows * i / n), end = (uint32_t)((uint64_t)n_rows * (i + 1) / n);
-        out.evaluate.first_row = first;
-        out.evaluate.n_rows = end - first;
-        job->workers[i]->evaluating = end > first;
-        job->workers[i]->evaluated = 0;
-        progress_begin(&job->workers[i]->progress, end > first ? PHASE_EVALUATING : PHASE_RESTING, 0, 0);
-        if (end > first)
-            session_send(job->workers[i]->session, &out);
+        job->ranges[i] = (struct job_range){.first = first, .n = end - first, .done = end == first};
     }
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        progress_begin(&job->workers[i]->progress, PHASE_RESTING, 0, 0);
+    evaluate_go_on(job);
+}
+
+static bool next_range(struct job *job, struct peer *worker)
+{
+    struct message out = job->evaluation;
+
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        struct job_range *range = &job->ranges[i];
+        if (range->done || range->worker)
+            continue;
+        range->worker = worker;
+        out.evaluate.first_row = range->first;
+        out.evaluate.n_rows = range->n;
+        progress_begin(&worker->progress, PHASE_EVALUATING, 0, 0);
+        session_send(worker->session, &out);
+        return true;
+    }
+    return false;
+}
+
+void evaluate_go_on(struct job *job)
+{
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (!job->workers[i]->evaluating)
+            job->workers[i]->evaluating = next_range(job, job->workers[i]);
+}
+
+void evaluate_on_left(struct job *job, const struct peer *worker)
+{
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        if (job->ranges[i].worker == worker)
+            job->ranges[i].worker = NULL;
+    evaluate_go_on(job);
 }
 
 static void on_evaluated(struct job *job, struct peer *worker, const struct message *m)
 {
     struct message out = {.kind = MESSAGE_EVALUATED};
+    bool all = true;
 
     if (!isfinite(m->evaluated.sum)) {
         job_end(
@@ -38,11 +70,16 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
         return;
     }
     worker->evaluating = false;
-    worker->evaluated = m->evaluated.sum;
-    for (uint32_t i = 0; i < job->n_workers; i++) {
-        if (job->workers[i]->evaluating)
-            return;
-        out.evaluated.sum += job->workers[i]->evaluated;
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        struct job_range *range = &job->ranges[i];
+        if (range->worker == worker)
+            *range = (struct job_range){.sum = m->evaluated.sum, .done = true};
+        all = all && range->done;
+        out.evaluated.sum += range->sum;
+    }
+    if (!all) {
+        evaluate_go_on(job);
+        return;
     }
     job_enter(job, JOB_RESTING);
     session_send(job->client->session, &out);

@@ -75,7 +75,7 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    return updater_reserve(job->hub->updater, n_jobs + 4) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return updater_reserve(job->hub->updater, n_jobs + job->n_seats + 4) ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
 bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
@@ -87,6 +87,8 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     job->request = *m;
     job->step = m->job.step;
     job->said = job->hub->said;
+    for (struct peer *p = job->hub->peers; p; p = p->next)
+        p->unfit = false;
     job_enter(job, JOB_LOADING);
     ledger_forget_peaks(&job->hub->ledger);
     int rc = job_take_files(job, fds, n_fds, &err);
@@ -114,14 +116,16 @@ void job_load(struct job *job)
     updater_submit(job->hub->updater, &work);
 }
 
-static void assign(struct job *job, struct peer *worker, const struct segment *inbox, const struct segment *stash)
+static void assign(struct job_seat *seat)
 {
+    const struct job *job = seat->job;
+    struct peer *worker = seat->peer;
     struct message m = {.kind = MESSAGE_ASSIGN};
     const struct plan *plan = &worker->plan;
-    int fds[6] = {job->store.weights.fd, inbox->fd, job->data.fd, job->config.fd};
+    int fds[6] = {job->store.weights.fd, seat->inbox.fd, job->data.fd, job->config.fd};
     unsigned n_fds = 4;
 
-    worker->inbox = inbox;
+    seat->worker = worker->id;
     worker->n_pulls = 0;
     m.assign.config_bytes = (uint32_t)job->config_bytes;
     m.assign.seed = job->request.job.seed;
@@ -138,7 +142,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.host_stash_bytes = plan->host_stash_bytes;
     memcpy(m.assign.freeze, job->request.job.freeze, sizeof m.assign.freeze);
     if (m.assign.choice.host_stash)
-        fds[n_fds++] = stash->fd;
+        fds[n_fds++] = seat->stash.fd;
     if (m.assign.trace)
         fds[n_fds++] = job->trace_file;
     worker->state = PEER_ASSIGNING;
@@ -173,16 +177,24 @@ static int begin_assigning(struct job *job, struct error *err)
     if (rc)
         return error_set(err, rc, "out of memory");
     choose_products(job);
-    for (uint32_t i = 0; i < job->n_workers; i++)
-        assign(job, job->workers[i], &job->inboxes[i], &job->stashes[i]);
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        assign(&job->seats[i]);
     return 0;
 }
 
-/* The optimizer thread counted the job's memory in a ledger of its own. Adds it to the daemon's. */
+/* The optimizer thread counted the job's memory in a ledger of its own. Brings the daemon's up to date. */
+static void count_memory(struct job *job)
+{
+    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++) {
+        ledger_sub(&job->hub->ledger, c, job->counted[c]);
+        job->counted[c] = job->load_ledger.rows[c].current;
+        ledger_add(&job->hub->ledger, c, job->counted[c]);
+    }
+}
+
 static void take_over_ledger(struct job *job)
 {
-    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
-        ledger_add(&job->hub->ledger, c, job->load_ledger.rows[c].current);
+    count_memory(job);
     job->store.ledger = &job->hub->ledger;
     job->hub->said |= job->store.denied;
 }
@@ -201,16 +213,65 @@ static void on_loaded(struct job *job, int result)
         job_end(job, result, "%s", err.text);
 }
 
+static void on_renewed(struct job_seat *seat, int result)
+{
+    struct job *job = seat->job;
+
+    seat->renewing = false;
+    count_memory(job);
+    if (job->state == JOB_ENDING || !seat->peer) /* the worker has gone meanwhile */
+        return;
+    if (!result) {
+        assign(seat);
+        return;
+    }
+    log_line("worker %u cannot join: %s", seat->peer->id, job->load_error.text);
+    seat->peer->state = PEER_IDLE;
+    seat->peer->unfit = true;
+    job_vacate(seat);
+}
+
 void job_on_called(struct job *job, const struct updater_task *work)
 {
     if (work->call == job_do_load) {
         on_loaded(job, work->result);
-        return;
+    } else if (work->call == job_do_renew) {
+        on_renewed(work->context, work->result);
+    } else {
+        for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
+            ledger_sub(&job->hub->ledger, c, job->counted[c]);
+        job->unloaded = true;
     }
-    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
-        ledger_sub(&job->hub->ledger, c, job->load_ledger.rows[c].current);
-    job->unloaded = true;
 }
+
+/* ---- seats ------------------------------------------------------------------------------------------------------ */
+
+struct job_seat *job_find_seat(struct job *job, uint32_t worker)
+{
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        if (job->seats[i].worker == worker || (job->seats[i].peer && job->seats[i].peer->id == worker))
+            return &job->seats[i];
+    return NULL;
+}
+
+void job_renew_seat(struct job_seat *seat)
+{
+    const struct updater_task work = {.kind = UPDATER_CALL, .call = job_do_renew, .context = seat};
+
+    seat->renewing = true;
+    seat->new_stash_bytes = seat->peer->plan.host_stash_bytes;
+    updater_submit(seat->job->hub->updater, &work);
+}
+
+/* Contributions of the worker that left stay, and count, until the relay is told of its loss. */
+void job_vacate(struct job_seat *seat)
+{
+    relay_expect_loss(seat->job->relay, seat->peer->id);
+    seat->left = seat->peer->id;
+    seat->peer = NULL;
+}
+
+/* ---- assigned --------------------------------------------------------------------------------------------------- */
 
 static void on_all_assigned(struct job *job)
 {
@@ -239,6 +300,8 @@ static void release(struct peer *worker)
 {
     const struct message m = {.kind = MESSAGE_RELEASE};
 
+    if (worker->state == PEER_JOINING)
+        worker->state = PEER_IDLE;
     if (worker->state != PEER_ASSIGNED)
         return;
     worker->state = PEER_RELEASING;
@@ -344,8 +407,6 @@ void job_unload(struct job *job)
 {
     const struct updater_task work = {.kind = UPDATER_CALL, .call = job_do_unload, .context = job};
 
-    for (struct peer *p = job->hub->peers; p; p = p->next)
-        p->inbox = NULL;
     updater_submit(job->hub->updater, &work);
 }
 

@@ -24,6 +24,31 @@ enum job_state {
     JOB_STATES
 };
 
+/* A worker's place in the job. Its part of the daemon's memory outlives it: contributions in the inbox count, whoever
+ * wrote them. A worker that joins later gets new memory, as the one before may still be able to write. */
+struct job_seat {
+    struct job *job;
+    struct peer *peer; /* NULL: vacant */
+    uint32_t left;     /* the worker that was here before, until the relay is told of its loss; 0: nobody */
+    uint32_t worker;   /* whose contributions are in the inbox */
+    struct segment inbox;
+    struct segment stash;               /* empty if the worker's stash is on its device */
+    uint64_t stash_bytes, device_bytes; /* planned for the first worker */
+    uint64_t new_stash_bytes;           /* for the one that joins */
+    const struct plan_backend *backend; /* of the first */
+    enum plan_attention attention;      /* the same for all */
+    uint32_t n_folds;                   /* of its inbox, with the optimizer thread */
+    bool renewing;                      /* that thread is making its memory anew */
+};
+
+/* Rows of an evaluation, for one worker. */
+struct job_range {
+    uint32_t first, n;
+    struct peer *worker; /* NULL: nobody computes it */
+    bool done;
+    double sum;
+};
+
 struct job {
     struct hub *hub;
     enum job_state state;   /* assigned by job_enter alone */
@@ -44,23 +69,23 @@ struct job {
     struct model model;
     struct store store;
     struct segment data;
-    struct segment inboxes[HUB_MAX_WORKERS]; /* (n_inboxes) each outlives its worker */
-    uint32_t n_inboxes;
-    struct segment stashes[HUB_MAX_WORKERS]; /* (n_inboxes) empty if the worker's stash is on its device */
     struct relay *relay;
     uint32_t microbatch;                   /* rows; the same for all workers */
     struct products products;              /* algorithms for all workers; version 0: their libraries choose */
     struct plan_host host;                 /* memory that it takes in this process */
     struct plan_host_setting host_setting; /* what `host` was computed from */
-    struct peer *workers[HUB_MAX_WORKERS]; /* (n_workers) workers that have parts, in order of id */
+    struct peer *workers[HUB_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */
     uint32_t n_workers;
-    uint32_t n_planned;                    /* number of workers when the job began */
-    uint64_t stash_bytes[HUB_MAX_WORKERS]; /* (n_planned) on the host, by the workers' plans */
-    uint64_t step;                         /* updates done */
-    uint32_t n_generated;                  /* tokens that a generating job has run, or is running */
-    uint64_t n_read;                       /* runs of files read so far; the optimizer thread adds to it by __atomic */
-    struct ledger load_ledger;             /* memory that the optimizer thread took while loading */
-    bool unloaded;                         /* that memory was given back */
+    struct job_seat seats[HUB_MAX_WORKERS]; /* (n_seats) one for each worker when the job began */
+    uint32_t n_seats;
+    struct message evaluation;                /* the EVALUATE under way */
+    struct job_range ranges[HUB_MAX_WORKERS]; /* (n_seats) of it */
+    uint64_t step;                            /* updates done */
+    uint32_t n_generated;                     /* tokens that a generating job has run, or is running */
+    uint64_t n_read;                     /* runs of files read so far; the optimizer thread adds to it by __atomic */
+    struct ledger load_ledger;           /* memory that the optimizer thread took for the job's segments and store */
+    uint64_t counted[LEDGER_CATEGORIES]; /* bytes of it that are in the daemon's ledger */
+    bool unloaded;                       /* that memory was given back */
     struct error load_error;
 };
 
@@ -92,6 +117,18 @@ static inline bool job_has_output(const struct job *job)
     return job->output >= 0 || job->request.job.files;
 }
 
+/* Parts of a step that each worker has memory for. */
+static inline uint32_t job_most_parts(const struct job *job)
+{
+    return (job_goal(job)->n_parts + job->n_seats - 1) / job->n_seats;
+}
+
+/* True if the workers have room for all parts of a step. */
+static inline bool job_has_room(const struct job *job)
+{
+    return job->n_workers * job_most_parts(job) >= job_goal(job)->n_parts;
+}
+
 /* True if steps may be opened and the relay may be fed. */
 static inline bool job_is_open(const struct job *job)
 {
@@ -115,6 +152,14 @@ void job_on_called(struct job *job, const struct updater_task *work);
 /* A worker has answered ASSIGN, or RELEASE. */
 void job_on_assigned(struct job *job, struct peer *worker, const struct message *m);
 void job_on_released(struct peer *worker);
+/* The seat of a worker, or of one that has left; NULL: it has none. */
+struct job_seat *job_find_seat(struct job *job, uint32_t worker);
+/* Plans a worker for a vacant seat of an open job. -ENODEV, -EINVAL, -ENOSPC with a sentence: it does not fit. */
+int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, struct error *err);
+/* Has the optimizer thread make the seat's memory anew, and sends ASSIGN then. No fold of its inbox is under way. */
+void job_renew_seat(struct job_seat *seat);
+/* The seat's worker has gone, or cannot stay. */
+void job_vacate(struct job_seat *seat);
 /* Answers a pull; before: with the weights before the unit's last update. */
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before);
 

@@ -94,16 +94,22 @@ static uint64_t data_bytes(const struct job *job)
                                                    : plan_data_of(batch, seq, job->model.config.n_labels).bytes;
 }
 
+static int create_seat(struct job_seat *seat, uint64_t stash_bytes, struct memory *memory)
+{
+    struct job *job = seat->job;
+    int rc = create_segment(&seat->inbox, "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, memory, job);
+
+    if (!rc && stash_bytes)
+        rc = create_segment(&seat->stash, "eps-stash", stash_bytes, LEDGER_STASH, memory, job);
+    return rc;
+}
+
 static int create_segments(struct job *job, struct memory *memory)
 {
     int rc = create_segment(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, memory, job);
 
-    for (uint32_t i = 0; !rc && i < job->n_planned; i++) {
-        rc = create_segment(&job->inboxes[i], "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, memory, job);
-        job->n_inboxes += rc == 0;
-        if (!rc && job->stash_bytes[i])
-            rc = create_segment(&job->stashes[i], "eps-stash", job->stash_bytes[i], LEDGER_STASH, memory, job);
-    }
+    for (uint32_t i = 0; !rc && i < job->n_seats; i++)
+        rc = create_seat(&job->seats[i], job->seats[i].stash_bytes, memory);
     return rc;
 }
 
@@ -118,9 +124,9 @@ static void touch(const struct segment *segment)
 static void touch_segments(const struct job *job)
 {
     touch(&job->data);
-    for (uint32_t i = 0; i < job->n_inboxes; i++) {
-        touch(&job->inboxes[i]);
-        touch(&job->stashes[i]);
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        touch(&job->seats[i].inbox);
+        touch(&job->seats[i].stash);
     }
 }
 
@@ -211,14 +217,43 @@ static int load_model(struct job *job)
     return rc;
 }
 
+static void close_counted(struct job *job, struct segment *segment, enum ledger_category category)
+{
+    if (segment->base)
+        ledger_sub(&job->load_ledger, category, segment->bytes);
+    segment_close(segment);
+}
+
+int job_do_renew(void *context)
+{
+    struct job_seat *seat = context;
+    struct job *job = seat->job;
+    struct memory memory;
+    int rc = memory_init(&memory);
+
+    if (rc)
+        return error_set(&job->load_error, rc, "no memory for a description of this machine");
+    close_counted(job, &seat->inbox, LEDGER_INBOX);
+    close_counted(job, &seat->stash, LEDGER_STASH);
+    rc = create_seat(seat, seat->new_stash_bytes, &memory);
+    if (!rc && job->request.job.require_pinned)
+        rc = memory_check_locked(&memory, &job->load_error);
+    memory_free(&memory);
+    if (rc)
+        return rc;
+    touch(&seat->inbox);
+    touch(&seat->stash);
+    return 0;
+}
+
 int job_do_unload(void *context)
 {
     struct job *job = context;
     struct ledger taken = job->load_ledger; /* a copy: the loop thread owns the daemon's ledger, and follows */
 
-    for (uint32_t i = 0; i < job->n_inboxes; i++) {
-        segment_close(&job->inboxes[i]);
-        segment_close(&job->stashes[i]);
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        segment_close(&job->seats[i].inbox);
+        segment_close(&job->seats[i].stash);
     }
     segment_close(&job->data);
     job->store.ledger = &taken;

@@ -4,6 +4,7 @@
 #include "eps/base/rights.h"
 #include "proto/base/process.h"
 #include "proto/plan/advice.h"
+#include "proto/plan/search.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -113,13 +114,19 @@ static int refuse(const struct job *job, const struct plan_fit_asked *asked, con
 
 static void take_plans(struct job *job, const struct plan_fit *fit)
 {
-    job->n_planned = fit->n_workers;
+    job->n_seats = fit->n_workers;
     job->microbatch = fit->plans[0].choice.microbatch;
     job->host = fit->host;
     job->host_setting = fit->setting;
     for (uint32_t i = 0; i < fit->n_workers; i++) {
         job->workers[i]->plan = fit->plans[i];
-        job->stash_bytes[i] = fit->plans[i].host_stash_bytes;
+        job->seats[i] = (struct job_seat){.job = job,
+                                          .peer = job->workers[i],
+                                          .worker = job->workers[i]->id,
+                                          .stash_bytes = fit->plans[i].host_stash_bytes,
+                                          .device_bytes = plan_total(&fit->plans[i]),
+                                          .backend = job->workers[i]->backend,
+                                          .attention = fit->plans[i].setting.attention};
     }
 }
 
@@ -151,6 +158,38 @@ static int plan_all(struct job *job, struct error *err)
     if (!rc)
         take_plans(job, &fit);
     return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
+}
+
+/* The microbatch and the algorithms are the job's, so the bits are those that any worker would compute. */
+int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, struct error *err)
+{
+    const struct job *job = seat->job;
+    const bool shares_host = worker->backend && worker->backend->takes_turns;
+    struct plan_setting setting = {.backend = worker->backend,
+                                   .library_bytes = worker->library_bytes,
+                                   .attention = seat->attention,
+                                   .goal = *job_goal(job)};
+    struct plan_wish wish = {.microbatch = job->microbatch,
+                             .no_host_stash = !seat->stash_bytes,
+                             .host = &job->host_setting};
+
+    if (!worker->backend)
+        return error_set(err, -ENODEV, "its device '%s' is not known", worker->device);
+    if (job->request.job.deterministic && worker->backend != seat->backend)
+        return error_set(err, -EINVAL, "--deterministic requires workers of one kind");
+    if (worker->attention != seat->attention && seat->attention != PLAN_ATTENTION_OWN)
+        return error_set(err, -EINVAL, "it computes attention by another algorithm");
+    if (shares_host != seat->backend->takes_turns)
+        return error_set(err, -EINVAL,
+                         "its device has not the memory, the host's or its own, that the job was planned for");
+    plan_share(&setting, job->n_seats, sysconf(_SC_NPROCESSORS_ONLN));
+    const uint64_t budget = shares_host && seat->device_bytes < worker->budget ? seat->device_bytes : worker->budget;
+    int rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
+    if (!rc && out->host_stash_bytes > seat->stash_bytes) {
+        wish.no_host_stash = true;
+        rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
+    }
+    return rc;
 }
 
 int job_plan(struct job *job, struct error *err)

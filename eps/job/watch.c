@@ -11,7 +11,7 @@
  * behind the host counts queued operations: for it, eight times a step's computing by the plan is added. Ticks are
  * the daemon's own seconds: a suspended machine has none.
  *
- * A worker that hangs loses its session, and the job that needs it ends. Nobody can take memory away from the
+ * A worker that hangs loses its session; others redo its parts (eps/step/roster.h). Nobody can take memory away from the
  * optimizer thread: the client is told, and the daemon ends. A worker that counts without working is not found: it
  * looks like a slow one. */
 #include "eps/job/watch.h"

@@ -91,7 +91,7 @@ static void cover(struct relay *r, bool skipped)
 /* ---- parts and who has them ------------------------------------------------------------------------------------- */
 
 /* A part belongs to one worker, in one attempt; only in it may that worker send the part's loss and contributions. */
-static bool is_current(const struct relay *r, uint32_t worker, uint32_t part, uint32_t attempt)
+bool relay_is_current(const struct relay *r, uint32_t worker, uint32_t part, uint32_t attempt)
 {
     return r->parts[part].owner == worker && r->parts[part].attempt == attempt;
 }
@@ -143,11 +143,12 @@ static void announce(struct relay *r)
     }
 }
 
+/* NULL: there is none. */
 static struct relay_worker *least_loaded(struct relay *r)
 {
-    struct relay_worker *least = &r->workers[0];
-    for (uint32_t i = 1; i < r->n_workers; i++) {
-        if (r->workers[i].load < least->load)
+    struct relay_worker *least = NULL;
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        if (!r->workers[i].leaving && (!least || r->workers[i].load < least->load))
             least = &r->workers[i];
     }
     return least;
@@ -171,9 +172,9 @@ static void assign_parts(struct relay *r)
             give_up(r);
             return;
         }
-        if (!r->n_workers)
-            continue;
         struct relay_worker *w = least_loaded(r);
+        if (!w)
+            continue;
         w->load++;
         part->owner = w->id;
         part->attempt++;
@@ -302,7 +303,7 @@ static void on_pull(struct relay *r, const struct relay_event *e)
 static void on_loss(struct relay *r, const struct relay_event *e)
 {
     if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||
-        !is_current(r, e->worker, e->name.part, e->name.attempt)) {
+        !relay_is_current(r, e->worker, e->name.part, e->name.attempt)) {
         refuse(r, e->worker, "stale");
     } else if (r->has_tail) {
         refuse(r, e->worker, "loss before all weights");
@@ -330,7 +331,7 @@ static const char *take(struct relay *r, const struct relay_event *e)
     struct relay_worker *w = relay_find_worker(r, e->worker);
     if (!w || e->name.step != r->t || !is_name(r, e) || e->slot > r->config.n_slots)
         return "no such contribution";
-    if (!is_current(r, e->worker, e->name.part, e->name.attempt))
+    if (!relay_is_current(r, e->worker, e->name.part, e->name.attempt))
         return "stale";
     struct relay_tag tag = {.name = e->name, .unit = r->visits[e->name.visit].unit};
     uint32_t name = relay_name_of(r, &tag);
@@ -389,7 +390,7 @@ static void on_folded(struct relay *r, const struct relay_event *e)
     } else if (r->config.fenced) {
         give_up(r);
     } else {
-        fault(r, is_current(r, worker, tag.name.part, tag.name.attempt) ? worker : RELAY_NOBODY, tag.name.part);
+        fault(r, relay_is_current(r, worker, tag.name.part, tag.name.attempt) ? worker : RELAY_NOBODY, tag.name.part);
     }
 }
 

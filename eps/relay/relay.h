@@ -116,6 +116,20 @@ uint64_t relay_cut(const struct relay *relay);
  * contribution of the mark is missing. UINT32_MAX: nobody. */
 uint32_t relay_owes(struct relay *relay);
 
+/* Of the open step, 0 if it is covered or there is none: how many unfinished parts a worker has. A part is unfinished
+ * until each of its contributions is folded or with the optimizer thread. */
+uint32_t relay_load(const struct relay *relay, uint32_t worker);
+/* The parts of which a worker still has to send contributions, in their attempts, ascending. Returns their number; parts
+ * has room for n_parts. */
+uint32_t relay_missing(const struct relay *relay, uint32_t worker, struct relay_part *parts);
+/* True if that part of the open step is the worker's, in this attempt. part < n_parts. */
+bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part, uint32_t attempt);
+/* The worker is gone, and RELAY_LOST will be fed later. Until then it is given no part, and its contributions count:
+ * without replay or fence only those of parts that need no more, as a part that was begun could not be redone. */
+void relay_expect_loss(struct relay *relay, uint32_t worker);
+/* False if the worker's loss tears the model: a part that it has begun, and not sent whole, cannot be redone. */
+bool relay_can_lose(const struct relay *relay, uint32_t worker);
+
 /* True if the open step needs only folds, and nothing more from workers: its losses are known, and each of its
  * contributions was folded or is in an inbox. When this is possible at all, the call costs the occupied slots. */
 bool relay_has_all(const struct relay *relay);

@@ -32,6 +32,7 @@ struct relay_worker {
     uint32_t id;
     uint32_t n_free;           /* ordinary slots */
     uint32_t load;             /* unfinished parts, while parts are being placed */
+    bool leaving;              /* its loss is expected */
     struct relay_cell granted; /* last granted in this step */
     struct relay_cell *cells;  /* (1 + n_slots) */
 };

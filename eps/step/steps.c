@@ -97,19 +97,23 @@ static struct peer *find_worker(const struct job *job, uint32_t id)
     return NULL;
 }
 
-static void send_share(struct steps *steps, struct peer *worker, const struct relay_action *a)
+/* A share replaces the one that the worker has, so it lists parts that it is in the middle of, too. */
+void steps_share(struct steps *steps, struct peer *worker)
 {
+    struct relay_part parts[MESSAGE_MAX_PARTS];
     struct message m = {.kind = MESSAGE_SHARE};
 
-    m.share.step = a->step;
+    m.share.step = steps->relayed;
     m.share.buffer = steps->buffer;
     m.share.n_valid = steps->n_valid;
     m.share.n_tokens = steps->n_tokens;
-    m.share.n = a->n_parts;
-    progress_begin(&worker->progress, PHASE_FORWARD, a->parts[0].part, a->n_parts);
-    for (uint32_t i = 0; i < a->n_parts; i++) {
-        m.share.parts[i].part = a->parts[i].part;
-        m.share.parts[i].attempt = a->parts[i].attempt;
+    m.share.n = relay_missing(steps->job->relay, worker->id, parts);
+    if (!m.share.n)
+        return;
+    progress_begin(&worker->progress, PHASE_FORWARD, parts[0].part, m.share.n);
+    for (uint32_t i = 0; i < m.share.n; i++) {
+        m.share.parts[i].part = parts[i].part;
+        m.share.parts[i].attempt = parts[i].attempt;
     }
     session_send(worker->session, &m);
 }
@@ -132,10 +136,12 @@ static void submit(struct steps *steps, const struct relay_action *a)
     };
 
     if (a->kind == RELAY_FOLD) {
-        const struct peer *worker = find_worker(job, a->worker);
-        assert(worker); /* a job without one of its workers has ended */
+        struct job_seat *seat = job_find_seat(job, a->worker); /* its worker may be gone */
+        assert(seat && seat->worker == a->worker);
+        seat->n_folds++;
+        work.context = seat;
         work.contribution =
-            (struct store_contribution){.g = (const char *)worker->inbox->base + a->slot * job->host.slot_bytes,
+            (struct store_contribution){.g = (const char *)seat->inbox.base + a->slot * job->host.slot_bytes,
                                         .type = job_goal(job)->grad,
                                         .first = a->first,
                                         .part = a->name.part};
@@ -232,7 +238,6 @@ static void blame(struct job *job, struct peer *worker, const struct relay_actio
 {
     const bool not_finite = a->not_finite, at_fault = !not_finite || worker->not_finite;
 
-    assert(worker); /* a job without one of its workers has ended */
     worker->not_finite = not_finite;
     if (not_finite)
         job_end(job, -EDOM,
@@ -245,7 +250,8 @@ static void blame(struct job *job, struct peer *worker, const struct relay_actio
         peer_refuse(worker, not_finite ? "its gradient is not finite in two jobs in a row" : a->why);
 }
 
-/* Carries out one action. The job may have ended when this returns. */
+/* Carries out one action. The job may have ended when this returns. A worker that has left, or has not joined yet, is
+ * told nothing; one that joins hears of its share then. */
 static void act(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
@@ -253,11 +259,12 @@ static void act(struct steps *steps, const struct relay_action *a)
 
     switch (a->kind) {
     case RELAY_SHARE:
-        if (a->step != steps->told_ahead)
-            send_share(steps, worker, a);
+        if (worker && !(steps->opening && a->step == steps->told_ahead))
+            steps_share(steps, worker);
         break;
     case RELAY_ANSWER:
-        job_send_weights(job, worker, a->step, a->unit, a->before);
+        if (worker)
+            job_send_weights(job, worker, a->step, a->unit, a->before);
         break;
     case RELAY_FOLD:
     case RELAY_UPDATE:
@@ -265,7 +272,8 @@ static void act(struct steps *steps, const struct relay_action *a)
         break;
     case RELAY_FREE:
     case RELAY_GRANT:
-        send_slot(worker, a);
+        if (worker)
+            send_slot(worker, a);
         break;
     case RELAY_COVERED:
         on_covered(steps, a->step);
@@ -277,8 +285,11 @@ static void act(struct steps *steps, const struct relay_action *a)
         assert(!a->to_reader); /* no fold comes too early, twice, or beyond its number */
         if (a->to_client)
             job_end(job, -EPROTO, "step refused: %s", a->why);
-        else
+        else if (worker)
             blame(job, worker, a);
+        else if (a->not_finite)
+            job_end(job, -EDOM, "the gradient of step %" PRIu64 " is not finite, as worker %u had it: try a lower --lr",
+                    job->step + 1, a->worker);
         break;
     case RELAY_SKIPPED:
         on_skipped(steps, a->step);
@@ -340,15 +351,41 @@ static void feed_saves(struct steps *steps, const struct relay_event *event)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static struct peer *owner_of(const struct job *job, uint32_t part)
+static struct peer *with_fewest_parts(const struct job *job, struct peer *const *owners)
 {
-    return job->workers[(uint64_t)part * job->n_workers / job_goal(job)->n_parts];
+    struct peer *best = NULL;
+    uint32_t fewest = UINT32_MAX;
+
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        uint32_t n = 0;
+        for (uint32_t p = 0; p < job_goal(job)->n_parts; p++)
+            n += owners[p] == job->workers[i];
+        if (n < fewest)
+            fewest = n, best = job->workers[i];
+    }
+    return best;
+}
+
+/* The worker of each part: that of its seat. Parts of vacant seats go to workers with the fewest. So whoever comes or
+ * goes, the others keep the parts of their seats. There is room for all. */
+static void find_owners(const struct job *job, struct peer *owners[MESSAGE_MAX_PARTS])
+{
+    const uint32_t n_parts = job_goal(job)->n_parts;
+
+    for (uint32_t p = 0; p < n_parts; p++) {
+        struct peer *worker = job->seats[(uint64_t)p * job->n_seats / n_parts].peer;
+        owners[p] = worker && worker->state == PEER_ASSIGNED ? worker : NULL;
+    }
+    for (uint32_t p = 0; p < n_parts; p++)
+        if (!owners[p])
+            owners[p] = with_fewest_parts(job, owners);
 }
 
 static void begin_step(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
     uint32_t owners[MESSAGE_MAX_PARTS];
+    struct peer *workers[MESSAGE_MAX_PARTS];
     const uint32_t n_parts = job_goal(job)->n_parts;
     const struct relay_event event = {
         .kind = RELAY_OPEN,
@@ -362,8 +399,9 @@ static void begin_step(struct steps *steps, const struct message *m)
         .n_owners = n_parts,
     };
 
+    find_owners(job, workers);
     for (uint32_t p = 0; p < n_parts; p++)
-        owners[p] = owner_of(job, p)->id;
+        owners[p] = workers[p]->id;
     steps->buffer = m->open_step.buffer;
     steps->n_valid = m->open_step.n_valid;
     steps->n_tokens = m->open_step.n_tokens;
@@ -379,18 +417,26 @@ static void begin_step(struct steps *steps, const struct message *m)
     fence_begin(&steps->fence);
     job_enter(job, JOB_STEPPING);
     steps->covered = steps->arrived = false;
+    steps->relayed = m->open_step.step;
+    steps->opening = true;
     steps_feed(steps, &event);
+    steps->opening = false;
+    steps->told_ahead = MESSAGE_NO_STEP;
+    if (m->open_step.step == job->request.job.step)
+        save_on_first_step(steps->saves);
 }
 
 /* The step before is not covered yet. Its folds go on undisturbed in the relay and the optimizer, while workers
  * begin this one. Their pulls wait for this step's weights. They send no loss before they have all weights, and by
- * then the step before is done. */
+ * then the step before is done. If a worker leaves or joins meanwhile, all hear of their shares again. */
 static void begin_ahead(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
+    struct peer *owners[MESSAGE_MAX_PARTS];
 
-    steps->ahead = *m;
-    steps->has_ahead = true;
+    if (!job_has_room(job))
+        return;
+    find_owners(job, owners);
     steps->told_ahead = m->open_step.step;
     for (uint32_t i = 0; i < job->n_workers; i++) {
         struct message share = {.kind = MESSAGE_SHARE};
@@ -399,8 +445,10 @@ static void begin_ahead(struct steps *steps, const struct message *m)
         share.share.n_valid = m->open_step.n_valid;
         share.share.n_tokens = m->open_step.n_tokens;
         for (uint32_t p = 0; p < job_goal(job)->n_parts; p++)
-            if (owner_of(job, p) == job->workers[i])
+            if (owners[p] == job->workers[i])
                 share.share.parts[share.share.n++].part = p;
+        if (!share.share.n)
+            continue;
         progress_begin(&job->workers[i]->progress, PHASE_FORWARD, share.share.parts[0].part, share.share.n);
         session_send(job->workers[i]->session, &share);
     }
@@ -408,7 +456,10 @@ static void begin_ahead(struct steps *steps, const struct message *m)
 
 bool steps_begin_ahead(struct steps *steps)
 {
-    if (steps->job->state != JOB_STEPPING || !steps->covered || !steps->has_ahead)
+    const struct job *job = steps->job;
+
+    if (!steps->has_ahead || !job_has_room(job) ||
+        !(job->state == JOB_RESTING || (job->state == JOB_STEPPING && steps->covered)))
         return false;
     steps->has_ahead = false;
     begin_step(steps, &steps->ahead);
@@ -417,9 +468,10 @@ bool steps_begin_ahead(struct steps *steps)
 
 bool steps_may_open(const struct steps *steps)
 {
-    if (steps->job->state == JOB_RESTING)
-        return true;
-    return steps->job->state == JOB_STEPPING && (steps->covered || (steps->arrived && !steps->has_ahead));
+    const struct job *job = steps->job;
+
+    return !steps->has_ahead &&
+           (job->state == JOB_RESTING || (job->state == JOB_STEPPING && (steps->covered || steps->arrived)));
 }
 
 void steps_open(struct steps *steps, const struct message *m)
@@ -433,13 +485,13 @@ void steps_open(struct steps *steps, const struct message *m)
         peer_refuse(job->client, "a step that cannot be");
         return;
     }
-    const bool is_first = steps->n_opened++ == job->request.job.step;
+    steps->n_opened++;
+    steps->ahead = *m;
+    steps->has_ahead = true;
     if (job->state == JOB_STEPPING && !steps->covered)
         begin_ahead(steps, m);
     else
-        begin_step(steps, m);
-    if (is_first)
-        save_on_first_step(steps->saves);
+        steps_begin_ahead(steps); /* if there are workers for all parts */
 }
 
 /* ---- workers ---------------------------------------------------------------------------------------------------- */
@@ -457,10 +509,23 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
                           (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job_goal(job)->grad));
 }
 
-/* True if the message belongs to a step that was skipped while the worker was still in it. If so, it has been
- * answered. */
-static bool is_of_skipped(struct steps *steps, struct peer *worker, const struct message *m)
+/* True if a part's message belongs to a share that is not the worker's any more: shares changed while it was under way,
+ * as another worker left or joined. */
+static bool is_outdated(const struct steps *steps, const struct peer *worker, uint64_t step, uint32_t part,
+                        uint32_t attempt)
 {
+    if (steps->n_changes == 0 || part >= job_goal(steps->job)->n_parts)
+        return false;
+    if (steps->has_ahead && step == steps->ahead.open_step.step)
+        return true;
+    return step == steps->relayed && !relay_is_current(steps->job->relay, worker->id, part, attempt);
+}
+
+/* True if the message belongs to a step that was skipped while the worker was still in it, or to an outdated share. If
+ * so, it has been answered. */
+static bool is_past(struct steps *steps, struct peer *worker, const struct message *m)
+{
+    const struct contribution_name *name = &m->contribution.name;
     const uint64_t n_past = steps->fence.n_past;
     struct message reply = {.kind = MESSAGE_FREE};
 
@@ -468,13 +533,15 @@ static bool is_of_skipped(struct steps *steps, struct peer *worker, const struct
         job_send_weights(steps->job, worker, m->pull.version, m->pull.unit, false);
         return true;
     }
-    if (m->kind == MESSAGE_CONTRIBUTION && m->contribution.name.step < n_past) {
+    if (m->kind == MESSAGE_CONTRIBUTION &&
+        (name->step < n_past || is_outdated(steps, worker, name->step, name->part, name->attempt))) {
         reply.free.slot = m->contribution.slot;
         reply.free.name = m->contribution.name;
         session_send(worker->session, &reply);
         return true;
     }
-    return m->kind == MESSAGE_LOSS && m->loss.step < n_past;
+    return m->kind == MESSAGE_LOSS &&
+           (m->loss.step < n_past || is_outdated(steps, worker, m->loss.step, m->loss.part, m->loss.attempt));
 }
 
 void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *m)
@@ -490,7 +557,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         peer_refuse(worker, "a pull for a step that is not open"); /* otherwise the worker could wait for it for ever */
         return;
     }
-    if (is_of_skipped(steps, worker, m))
+    if (is_past(steps, worker, m))
         return;
     if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {
         evaluate_on_worker(job, worker, m);
@@ -542,6 +609,8 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
                                       .name.slice = work->slice,
                                       .ok = work->result == 0};
 
+    if (work->kind == UPDATER_FOLD)
+        ((struct job_seat *)work->context)->n_folds--;
     if (work->result == -ERANGE)
         end_not_finite(steps->job, work);
     else if (job_is_open(steps->job))

@@ -33,8 +33,11 @@ struct steps {
     bool arrived;         /* the relay's last step has all it needs of the workers, and the client was told */
     bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
     struct message ahead; /* its OPEN_STEP */
-    uint64_t told_ahead;  /* the last step announced to workers ahead; MESSAGE_NO_STEP: none */
+    uint64_t told_ahead;  /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
+    bool opening;         /* the relay is being fed the open of that step */
+    uint32_t n_changes;   /* workers that left the job, or joined it */
     /* The open step: */
+    uint64_t relayed; /* its number */
     uint64_t n_valid;
     uint32_t n_tokens;
     uint64_t n_real;
@@ -66,5 +69,7 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
 void steps_feed(struct steps *steps, const struct relay_event *event);
 /* Begins the step ahead, if there is one and it is due. False: it did not. */
 bool steps_begin_ahead(struct steps *steps);
+/* Tells a worker which parts of the open step it still has to send, if any. */
+void steps_share(struct steps *steps, struct peer *worker);
 
 #endif

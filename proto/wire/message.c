@@ -291,6 +291,16 @@ static void save_failed(struct wire *w, struct message *m)
     wire_text(w, m->save_failed.error.text, sizeof m->save_failed.error.text);
 }
 
+static void lost(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->lost.worker);
+    wire_u32(w, &m->lost.pid);
+    wire_u64(w, &m->lost.step);
+    wire_flag(w, &m->lost.waits);
+    wire_text(w, m->lost.device, sizeof m->lost.device);
+    wire_text(w, m->lost.error.text, sizeof m->lost.error.text);
+}
+
 static void status(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->status.n_workers);
@@ -312,7 +322,7 @@ static void output_done(struct wire *w, struct message *m)
 
 static void status_reply(struct wire *w, struct message *m)
 {
-    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_STOPPING);
+    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_WAITING);
     wire_u64(w, &m->status_reply.step);
     wire_u64(w, &m->status_reply.n_steps);
     wire_u64(w, &m->status_reply.n_parameters);
@@ -472,6 +482,7 @@ static const struct {
     [MESSAGE_STOP] = {"STOP", nothing},
     [MESSAGE_REFUSED] = {"REFUSED", refused},
     [MESSAGE_FAILED] = {"FAILED", refused},
+    [MESSAGE_LOST] = {"LOST", lost},
     [MESSAGE_DISMISSED] = {"DISMISSED", refused},
     [MESSAGE_BYE] = {"BYE", nothing},
 };

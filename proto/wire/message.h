@@ -17,7 +17,7 @@
  *             D>W ASSIGN door [weights, inbox, data, config, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (it does not fit; the sentence says what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
- *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
+ *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
  *             step+1 may be opened
@@ -36,6 +36,7 @@
  *             marked, RECENT_REPLY (the last steps)
  *   stop      V>D STOP: D>C STOP; the client saves what it promised and sends CLOSE. Then, after 60 s, or at a second
  *             STOP, the daemon ends its job, tells the client, and exits
+ *   LOST      D>C: a worker of a training job has gone. Its parts are redone by the others, or by the next worker
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
  *   DISMISSED door, either: the session is over, and why; nothing comes after it
@@ -114,12 +115,21 @@ enum message_kind {
     MESSAGE_REFUSED,
     MESSAGE_FAILED,
     MESSAGE_DISMISSED,
+    MESSAGE_LOST,
     MESSAGE_BYE,
     MESSAGE_KINDS
 };
 
 enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
-enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_GENERATING, STATE_STOPPING };
+enum message_state {
+    STATE_IDLE,
+    STATE_LOADING,
+    STATE_TRAINING,
+    STATE_EVALUATING,
+    STATE_GENERATING,
+    STATE_STOPPING,
+    STATE_WAITING, /* for another worker */
+};
 
 /* The daemon's requests to a client that opens its own checkpoint files. OUTPUT_DROP is not answered. */
 enum message_output { OUTPUT_OPEN, OUTPUT_PLACE, OUTPUT_DROP };
@@ -294,6 +304,14 @@ struct message {
             int32_t code; /* 0, or -errno and why */
             struct error error;
         } output_done;
+        struct {
+            uint32_t worker; /* its session's id */
+            uint32_t pid;
+            uint64_t step; /* updates done */
+            bool waits;    /* the job goes on only once another worker has joined */
+            char device[32];
+            struct error error; /* why it was lost */
+        } lost;
         struct {
             enum message_state state;
             uint64_t step, n_steps; /* updates done, and of the run */

@@ -264,6 +264,11 @@ static bool is_at(void *context)
     return stat(processes_path("out/metrics.jsonl"), &info) == 0 && info.st_size > 0;
 }
 
+static bool has_joined(void *log)
+{
+    return processes_count(log, " joins after ") > 0;
+}
+
 /* A run with processes of its own, and one of the three is killed, or told to end by one of the other signals. */
 TEST_EACH(a_run_meets_a_signal_at_each_stage, 3 * STAGES)
 {
@@ -284,6 +289,12 @@ TEST_EACH(a_run_meets_a_signal_at_each_stage, 3 * STAGES)
     const pid_t victim = strcmp(program, "eps") == 0 ? client : processes_find(program);
     ck_assert_int_gt(victim, 0);
     ck_assert_int_eq(kill(victim, number), 0);
+    if (stage == STAGE_STEPS && strcmp(program, "eps-worker") == 0) { /* it is replaced, and the run goes on */
+        char log[300];
+        snprintf(log, sizeof log, "%s", processes_path("out/log"));
+        ck_assert_msg(processes_until(has_joined, log), "%s, signal %d, stage %d", program, number, stage);
+        ck_assert_int_eq(kill(client, SIGKILL), 0);
+    }
     const int status = processes_wait(client);
     ck_assert_msg(status > 0, "%s, signal %d, stage %d: status %d", program, number, stage, status);
     ck_assert_msg(processes_until(no_process_is_left, NULL), "%s, signal %d, stage %d", program, number, stage);

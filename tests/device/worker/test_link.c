@@ -321,7 +321,7 @@ TEST(contributed_waits_until_all_is_folded_when_it_takes_turns)
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0);
     ck_assert_uint_eq(unread(), 0);
     for (uint32_t k = 0; k <= N_SLOTS; k++)
-        ck_assert(!link_.slot_used[k]);
+        ck_assert_int_eq(link_.slots[k], LINK_SLOT_FREE);
 }
 
 TEST(contributed_goes_on_at_once_when_it_takes_no_turns)
@@ -399,6 +399,38 @@ TEST(a_share_that_comes_early_is_kept)
     ck_assert(link_.has_next);
     ck_assert_mem_eq(&link_.next.message, &share, sizeof share);
     ck_assert_uint_eq(link_.next.n_fds, 0);
+}
+
+/* A worker was lost: the share of this step, or of the one before, has more parts. What is in slots already stays there,
+ * and is not waited for; a slot that was not contributed is free again, and a grant of the step stands. */
+TEST_EACH(a_share_of_a_step_under_way_replaces_it, 2)
+{
+    const struct message share = {
+        .kind = MESSAGE_SHARE,
+        .share = {.step = STEP - (unsigned)_i, .n_valid = 99, .n_tokens = 7, .n = 1, .parts = {{.part = 3}}}};
+    const void *at;
+    void *slot;
+
+    ck_assert_uint_eq(slot_for(5, 0, 0), 1);
+    contribute(5, 0, 0);
+    heard(MESSAGE_CONTRIBUTION);
+    ck_assert_uint_eq(slot_for(5, 0, 1), 2);
+    pull(STEP, 0);
+    heard(MESSAGE_PULL);
+    say(share);
+    say_grant_of(share.share.step, 0, 5, 3, 0);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ESTALE);
+    ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, true, &slot), -ESTALE);
+    ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ESTALE);
+    ck_assert_int_eq(link_session.ended(&link_), -ESTALE);
+    ck_assert(link_.has_next);
+    ck_assert_mem_eq(&link_.next.message, &share, sizeof share);
+    link_.takes_turns = true;
+    link_begin(&link_, share.share.step);
+    link_.attempts[3] = 0;
+    ck_assert_int_eq(link_session.contributed(&link_, 5, 3), 0); /* slot 1 is of before */
+    ck_assert_uint_eq(slot_for(5, 3, 9), 2);
+    ck_assert_uint_eq(slot_for(5, 3, 0), 0); /* granted */
 }
 
 TEST(losses_and_contributions_carry_step_and_attempt)

@@ -32,9 +32,10 @@ static struct scene {
     enum puppet_fault fault;
     const char *why;
     const char *thread; /* of the worker or the daemon, stopped in the middle of a step */
-    const char *client; /* what its client is told */
+    const char *client; /* what its client is told before it ends; NULL: the job goes on with another worker */
     struct {
         pid_t daemon, puppet, worker, training, held;
+        pid_t second; /* the worker that takes its place */
     } pid;
 } scenes[] = {
     {"assign",
@@ -43,25 +44,15 @@ static struct scene {
      NULL,
      " (cpu) was lost after 0 steps: it hangs: nothing",
      {0}},
-    {"contribute",
-     PUPPET_NEVER_CONTRIBUTES,
-     "and the job waits for its part of the step",
-     NULL,
-     " (cpu) was lost in step 1: it hangs: nothing done",
-     {0}},
+    {"contribute", PUPPET_NEVER_CONTRIBUTES, "and the job waits for its part of the step", NULL, NULL, {0}},
     {"release",
      PUPPET_NEVER_RELEASES,
      "and the last job's memory waits for it to let go",
      NULL,
      " (cpu): no mood",
      {0}},
-    {"ahead",
-     PUPPET_PULLS_AHEAD,
-     "a pull for a step that is not open",
-     NULL,
-     " (cpu) was lost in step 1: a pull for a step",
-     {0}},
-    {"worker", PUPPET_NOWHERE, NULL, "compute", "was lost in step ", {0}},
+    {"ahead", PUPPET_PULLS_AHEAD, "a pull for a step that is not open", NULL, NULL, {0}},
+    {"worker", PUPPET_NOWHERE, NULL, "compute", NULL, {0}},
     {"daemon", PUPPET_NOWHERE, NULL, "optimizer", "the daemon's optimizer thread hangs: nothing done for ", {0}},
 };
 
@@ -211,22 +202,54 @@ static void begin(struct scene *scene)
         fprintf(stderr, "test_watch: no thread is held: %s\n", strerror(errno));
 }
 
+static bool has_joined(void *log)
+{
+    return processes_count(log, " joins after ") > 0;
+}
+
+static bool has_left(void *log)
+{
+    return processes_count(log, "the job waits for another worker") > 0;
+}
+
+/* The step that it left undone is done by another, and the run ends by itself, or is ended here. */
+static void go_on(struct scene *scene)
+{
+    const char *const worker[] = {"--connect", scene->name, "--device-mem", "256MiB", NULL};
+    char log[300];
+
+    snprintf(log, sizeof log, "%s", processes_path(file_of(scene, "epsd")));
+    ck_assert_msg(processes_until(has_left, log), "%s", scene->name);
+    scene->pid.second = processes_start("eps-worker", worker, processes_path(file_of(scene, "second")));
+    if (!scene->thread) {
+        ck_assert_msg(processes_wait(scene->pid.training) == 0, "%s", scene->name);
+        return;
+    }
+    ck_assert_msg(processes_until(has_joined, log), "%s", scene->name);
+    ck_assert_int_eq(kill(scene->pid.training, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(scene->pid.training), 128 + SIGKILL);
+}
+
 /* The next job goes on, when it has waited for what the first has not given back. */
-static void end(const struct scene *scene)
+static void end(struct scene *scene)
 {
     struct eps_error error = {""};
     const bool lives = strcmp(scene->name, "daemon") != 0;
 
     if (scene->thread && !scene->pid.held)
         return;
-    ck_assert_msg(processes_wait(scene->pid.training) == 1, "%s", scene->name);
-    expect_file(file_of(scene, "client"), scene->client);
+    if (scene->client) {
+        ck_assert_msg(processes_wait(scene->pid.training) == 1, "%s", scene->name);
+        expect_file(file_of(scene, "client"), scene->client);
+    } else {
+        go_on(scene);
+    }
     if (scene->thread) {
         see_off(scene->pid.held);
         ck_assert_msg(processes_wait(scene->pid.worker) == 1, "%s", scene->name);
         expect_file(file_of(scene, lives ? "worker" : "epsd"),
                     lives ? "refused: it hangs: nothing done for " : "the optimizer thread hangs: nothing done for ");
-        expect_file(file_of(scene, "client"), "hangs: nothing done for ");
+        expect_file(file_of(scene, lives ? "epsd" : "client"), "hangs: nothing done for ");
     } else {
         ck_assert_msg(processes_wait(start_training(scene, file_of(scene, "two"), "2")) == 0, "%s", scene->name);
         ck_assert_msg(processes_wait(scene->pid.puppet) == PUPPET_REFUSED, "%s", scene->name);
@@ -237,6 +260,8 @@ static void end(const struct scene *scene)
     ck_assert_msg(processes_wait(scene->pid.daemon) == !lives, "%s", scene->name);
     if (!scene->thread)
         ck_assert_msg(processes_wait(scene->pid.worker) == 0, "%s", scene->name);
+    if (scene->pid.second)
+        ck_assert_msg(processes_wait(scene->pid.second) == 0, "%s", scene->name);
 }
 
 TEST(whoever_owes_something_and_does_nothing_is_named_and_lost)

@@ -522,6 +522,54 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
     trace_free(&trace);
 }
 
+/* Two parts of two names each. Worker 7 sends one name of its part and is gone; 8 has sent all, and nothing of it is
+ * folded, as 7's come first. */
+static const char *const lost[] = {
+    "config parts=2 slices=1 slots=2 accumulators=1 deterministic=1 replay=%d",
+    "attached 7",
+    "attached 8",
+    "open 0 0,1 - 7,8",
+    "loss 7 0 0 0 ok",
+    "loss 8 0 1 0 ok",
+    "contribution 8 0 1 1 0 0 1",
+    "contribution 8 0 0 1 0 0 2",
+};
+
+static void check_parts(const struct relay *relay, uint32_t worker, uint32_t load, uint32_t n_missing, uint32_t first)
+{
+    struct relay_part parts[2];
+
+    ck_assert_uint_eq(relay_load(relay, worker), load);
+    ck_assert_uint_eq(relay_missing(relay, worker, parts), n_missing);
+    if (n_missing)
+        ck_assert_uint_eq(parts[0].part, first);
+}
+
+TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
+{
+    struct trace trace = {0};
+
+    for (int i = 0; i < COUNT(lost); i++)
+        feed_line(&trace, lost[i], _i);
+    check_parts(trace.relay, 7, 1, 1, 0);
+    check_parts(trace.relay, 8, 1, 0, 0);
+    ck_assert(relay_can_lose(trace.relay, 7)); /* it has given nothing yet */
+    feed_line(&trace, "contribution 7 0 1 0 0 0 1");
+    check_parts(trace.relay, 7, 1, 1, 0);
+    ck_assert(relay_can_lose(trace.relay, 7) == _i); /* its fold is under way */
+    ck_assert(relay_can_lose(trace.relay, 8));
+    ck_assert(relay_is_current(trace.relay, 7, 0, 0) && !relay_is_current(trace.relay, 7, 0, 1));
+    ck_assert(!relay_is_current(trace.relay, 7, 1, 0));
+    if (_i) { /* its part goes to the one that stays, though 7 has as few */
+        relay_expect_loss(trace.relay, 8);
+        feed_line(&trace, "attached 9");
+        feed_line(&trace, "lost 7");
+        ck_assert_holds(trace.said, "share 9 0 0:1");
+        check_parts(trace.relay, 9, 1, 1, 0);
+    }
+    trace_free(&trace);
+}
+
 /* test_relay --trace FILE...: echoes each event and puts its actions under it, like the specification's own --trace. */
 static int print_trace(int argc, char **argv)
 {

@@ -1,0 +1,292 @@
+/* Workers that are killed, stopped or frozen while a run goes on: their parts are redone, and the run ends with the bits
+ * of one that was left alone. Real processes and signals. */
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+SUITE_LABELS(slow)
+
+static const char *const files[] = {"text.txt"};
+
+static void setup(void)
+{
+    processes_setup();
+    processes_config_with("model.json", 4, 4, 96, 64, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_text("text.txt", 16000);
+}
+
+SUITE_TIMEOUT(180)
+SUITE_FIXTURE(setup, processes_remove)
+
+enum { STEPS = 10, EVERY = 6 };
+
+/* A signal, some time into a step: this decides which of its moments is tried, and nothing else. */
+struct strike {
+    pthread_t thread;
+    int signal, after_ms;
+};
+
+/* What becomes of a worker, and at which steps (a bit each). */
+struct fate {
+    int signal;
+    unsigned steps;
+    bool in_evaluation; /* the first one, too */
+    unsigned n_notes, n_strikes;
+    struct strike strikes[STEPS + 1];
+    double losses[STEPS + 1][2]; /* of the steps; held out, before the first and after them */
+    char note[300];
+};
+
+static void strike(int signal)
+{
+    const pid_t worker = processes_find("eps-worker"); /* any of them */
+
+    if (worker > 0)
+        kill(worker, signal);
+}
+
+static void *strike_later(void *user)
+{
+    const struct strike *s = user;
+
+    poll(NULL, 0, s->after_ms);
+    strike(s->signal);
+    return NULL;
+}
+
+static void strike_soon(struct fate *fate, double step_ms)
+{
+    struct strike *s = &fate->strikes[fate->n_strikes];
+
+    s->signal = fate->signal;
+    s->after_ms = (int)(step_ms * 0.37 * fate->n_strikes++) % ((int)step_ms + 1);
+    ck_assert_int_eq(pthread_create(&s->thread, NULL, strike_later, s), 0);
+}
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct fate *fate = user;
+
+    fate->losses[step->step][0] = step->loss;
+    fate->losses[step->step][1] = isnan(step->eval_loss) ? 0 : step->eval_loss;
+    if (fate->steps >> step->step & 1)
+        strike_soon(fate, step->step_ms);
+}
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct fate *fate = user;
+
+    (void)n_all;
+    if (fate->in_evaluation && n_tokens > 0)
+        strike(fate->signal);
+    fate->in_evaluation &= n_tokens == 0;
+}
+
+static void on_note(void *user, const char *sentence)
+{
+    struct fate *fate = user;
+
+    if (!strstr(sentence, " was lost after "))
+        return;
+    fate->n_notes++;
+    snprintf(fate->note, sizeof fate->note, "%s", sentence);
+}
+
+static struct eps_train_options short_run(const char *out)
+{
+    struct eps_train_options options = processes_options("model.json", files, out);
+
+    options.steps = STEPS, options.batch = 12, options.seq = 64, options.eval_every = EVERY;
+    options.device_mem = 32 << 20;
+    options.deterministic = true;
+    return options;
+}
+
+static void join(struct fate *fate)
+{
+    while (fate->n_strikes > 0)
+        pthread_join(fate->strikes[--fate->n_strikes].thread, NULL);
+}
+
+static void train(const struct eps_train_options *options, struct fate *fate)
+{
+    const struct eps_train_events events = {.on_step = on_step, .on_evaluating = on_evaluating, .on_note = on_note};
+    struct eps_error error = {""};
+
+    const int rc = eps_train(options, &events, fate, &error);
+
+    join(fate);
+    ck_assert_msg(rc == 0, "%s", error.text);
+}
+
+static void same_file(const char *a, const char *b)
+{
+    expect(print("cmp %s %s", processes_path(a), processes_path(b)), 0);
+}
+
+/* Weights, moments and losses, the held-out ones too. */
+static void same_run(const struct fate *a, const struct fate *b)
+{
+    ck_assert_mem_eq(a->losses, b->losses, sizeof a->losses);
+
+    same_file("whole/latest/model.safetensors", "struck/latest/model.safetensors");
+    same_file("whole/latest/optimizer.safetensors", "struck/latest/optimizer.safetensors");
+}
+
+static const struct kind {
+    const char *name;
+    uint32_t workers, parts;
+    enum eps_optimizer_kind optimizer;
+    enum eps_commit commit;
+    enum eps_number number;
+    uint64_t device_mem; /* 0: roomy */
+} kinds[] = {
+    {"one part", 1, 1, EPS_ADAMW, EPS_EAGER, EPS_FP32, 0},
+    {"one part, the smallest memory", 1, 1, EPS_ADAMW, EPS_EAGER, EPS_FP32, 3687168},
+    {"sums of parts", 2, 4, EPS_ADAMW, EPS_EAGER, EPS_FP32, 0},
+    {"AdamA in 16 bits", 2, 4, EPS_ADAMA, EPS_EAGER, EPS_BF16, 0},
+    {"fenced", 2, 2, EPS_ADAMW, EPS_FENCED, EPS_FP32, 0},
+};
+
+TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COUNT(kinds))
+{
+    const struct kind *kind = &kinds[_i];
+    struct fate none = {0},
+                killed = {.signal = SIGKILL, .steps = 1 << 2 | 1 << 4 | 1 << 5 | 1 << 8, .in_evaluation = true};
+    struct eps_train_options options = short_run("whole");
+
+    options.workers = kind->workers, options.parts = kind->parts, options.optimizer = kind->optimizer;
+    options.commit = kind->commit, options.precision = options.moments = options.grad_dtype = kind->number;
+    if (kind->device_mem)
+        options.device_mem = kind->device_mem;
+    train(&options, &none);
+    options.out = "struck";
+    train(&options, &killed);
+    same_run(&none, &killed);
+    ck_assert_uint_ge(killed.n_notes, 2); /* the others died while no step or evaluation was under way, or at the end */
+    ck_assert_holds(killed.note, "(cpu) was lost after ", " steps: killed", "another one is started");
+    processes_await_nobody();
+}
+
+/* It is given up after 15 s, and killed: so it cannot wake. */
+TEST(a_private_run_replaces_a_stopped_worker)
+{
+    struct fate none = {0}, stopped = {.signal = SIGSTOP, .steps = 1 << 3};
+    struct eps_train_options options = short_run("whole");
+
+    options.workers = options.parts = 2;
+    train(&options, &none);
+    options.out = "struck";
+    train(&options, &stopped);
+    same_run(&none, &stopped);
+    ck_assert_uint_eq(stopped.n_notes, 1);
+    processes_await_nobody();
+}
+
+/* A step that costs every worker its life ends the run. */
+static void on_note_strike(void *user, const char *sentence)
+{
+    struct fate *fate = user;
+
+    if (!strstr(sentence, " was lost after "))
+        return;
+    fate->n_notes++;
+    fate->steps = ~0u;
+}
+
+static int strike_again(void *user)
+{
+    struct fate *fate = user;
+
+    if (fate->steps == ~0u)
+        strike(fate->signal);
+    return 0;
+}
+
+TEST(a_private_run_ends_when_every_replacement_dies_too)
+{
+    const struct eps_train_events events = {.on_step = on_step, .on_note = on_note_strike, .should_stop = strike_again};
+    struct fate killed = {.signal = SIGKILL, .steps = 1 << 2};
+    struct eps_train_options options = short_run("struck");
+    struct eps_error error = {""};
+
+    const int rc = eps_train(&options, &events, &killed, &error);
+    join(&killed);
+    ck_assert_int_eq(rc, -EIO);
+    ck_assert_holds(error.text, "the worker (eps-worker) was killed by signal 9");
+    processes_await_nobody();
+}
+
+/* Two of three workers have memory for all four parts. */
+TEST(at_a_shared_daemon_the_others_redo_the_parts_of_a_lost_worker)
+{
+    struct fate none = {0}, killed = {.signal = SIGKILL, .steps = 1 << 4};
+    struct eps_train_options options = short_run("whole");
+    const pid_t daemon = processes_daemon("lab", 3, NULL);
+
+    options.connect = "lab", options.device_mem = 0, options.parts = 4;
+    train(&options, &none);
+    options.out = "struck";
+    train(&options, &killed);
+    same_run(&none, &killed);
+    ck_assert_uint_eq(killed.n_notes, 1);
+    ck_assert_holds(killed.note, "the others redo its parts of the step");
+    ck_assert_uint_eq(processes_workers("lab"), 2);
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    processes_await_nobody();
+}
+
+static pid_t lend(const char *device_mem)
+{
+    return processes_start("eps-worker", (const char *const[]){"--connect", "lab", "--device-mem", device_mem, NULL},
+                           "lent");
+}
+
+/* One that does not fit is not taken, nor does it end the job. */
+static void on_note_status(void *user, const char *sentence)
+{
+    struct fate *fate = user;
+
+    if (!strstr(sentence, " was lost after "))
+        return;
+    fate->n_notes++;
+    snprintf(fate->note, sizeof fate->note, "%s", sentence);
+    lend("100KiB");
+    processes_await_workers("lab", 1);
+    expect("eps status lab >status", 0);
+    lend("256MiB");
+}
+
+TEST(at_a_shared_daemon_a_step_without_workers_waits_for_one_that_fits)
+{
+    const struct eps_train_events events = {.on_step = on_step, .on_note = on_note_status};
+    struct fate none = {0}, killed = {.signal = SIGKILL, .steps = 1 << 4};
+    struct eps_train_options options = short_run("whole");
+    const pid_t daemon = processes_daemon("lab", 1, NULL);
+    struct eps_error error = {""};
+
+    options.connect = "lab", options.device_mem = 0;
+    train(&options, &none);
+    options.out = "struck";
+    const int rc = eps_train(&options, &events, &killed, &error);
+    join(&killed);
+    ck_assert_msg(rc == 0, "%s", error.text);
+    same_run(&none, &killed);
+    ck_assert_uint_eq(killed.n_notes, 1);
+    ck_assert_holds(killed.note, "the step waits for another worker to attach");
+    expect_file("status", "waiting for a worker");
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    processes_await_nobody();
+}
