@@ -13,7 +13,7 @@ static const char *const texts[][2] = {{"text", "text_pair"},      {"sentence1",
                                        {"question", "sentence"},   {"sentence", NULL}};
 static const char *const labels[] = {"label", "gold_label", "is_duplicate", "score"};
 
-enum { MOST_NUMBER = 10000 };
+enum { MOST_NUMBER = 10000, MOST_LISTED = 40 };
 
 static int refuse(const char *text, struct error *err)
 {
@@ -37,7 +37,9 @@ int client_columns_parse(struct client_columns *out, const char *text, bool unla
     char parts[CLIENT_COLUMNS][CLIENT_COLUMN_NAME_BYTES];
     size_t n = 0, n_numbers = 0, number[CLIENT_COLUMNS];
 
-    *out = (struct client_columns){.numbers = {CLIENT_NO_COLUMN, CLIENT_NO_COLUMN, CLIENT_NO_COLUMN}, .known = !text};
+    *out = (struct client_columns){.numbers = {CLIENT_NO_COLUMN, CLIENT_NO_COLUMN, CLIENT_NO_COLUMN},
+                                   .known = !text,
+                                   .unlabelled = unlabelled};
     for (const char *at = text; at; n++) {
         const size_t length = strcspn(at, ",");
         if (n == CLIENT_COLUMNS || length == 0 || length >= CLIENT_COLUMN_NAME_BYTES)
@@ -76,8 +78,21 @@ static void list(char *out, size_t cap, const char *const *names, size_t n)
     size_t used = 0;
 
     *out = 0;
-    for (size_t i = 0; i < n && used + strlen(names[i]) + 12 < cap; i++)
-        used += (size_t)snprintf(out + used, cap - used, "%s'%s'", i ? ", " : "", names[i]);
+    for (size_t i = 0; i < n && used + MOST_LISTED + 12 < cap; i++)
+        used += (size_t)snprintf(out + used, cap - used, "%s'%.*s'", i ? ", " : "", MOST_LISTED, names[i]);
+}
+
+bool client_columns_is_name(size_t column, const char *field, size_t n)
+{
+    const size_t n_names =
+        column == CLIENT_COLUMN_LABEL ? sizeof labels / sizeof *labels : sizeof texts / sizeof *texts;
+
+    for (size_t i = 0; i < n_names; i++) {
+        const char *name = column == CLIENT_COLUMN_LABEL ? labels[i] : texts[i][column == CLIENT_COLUMN_SECOND];
+        if (name && strlen(name) == n && memcmp(name, field, n) == 0)
+            return true;
+    }
+    return false;
 }
 
 static void find_known(size_t at[CLIENT_COLUMNS], const char *const *names, size_t n)
@@ -92,8 +107,20 @@ static void find_known(size_t at[CLIENT_COLUMNS], const char *const *names, size
         at[CLIENT_COLUMN_LABEL] = find(labels[i], names, n);
 }
 
+static int refuse_missing(const struct client_columns *columns, size_t column, const char *there, struct error *err)
+{
+    const char *name = columns->names[column];
+
+    error_set(err, -EINVAL, "no column '%s', only %s", name, there);
+    if (name[strspn(name, "0123456789")] == 0)
+        error_append(err, ": columns are all names, or all numbers from 1 to %d", MOST_NUMBER);
+    else if (column == CLIENT_COLUMN_LABEL && columns->unlabelled)
+        error_append(err, ": leave it out of --columns if the data has no labels");
+    return -EINVAL;
+}
+
 int client_columns_find(size_t at[CLIENT_COLUMNS], const struct client_columns *columns, const char *const *names,
-                        size_t n, bool unlabelled, struct error *err)
+                        size_t n, struct error *err)
 {
     static const char *const what[CLIENT_COLUMNS] = {"a text", "a second text", "a label"};
     char there[260];
@@ -105,14 +132,14 @@ int client_columns_find(size_t at[CLIENT_COLUMNS], const struct client_columns *
         find_known(at, names, n);
     for (size_t i = 0; i < CLIENT_COLUMNS; i++) {
         const bool wanted = columns->known ? i != CLIENT_COLUMN_SECOND : *columns->names[i] != 0;
-        if (!wanted || at[i] != CLIENT_NO_COLUMN || (i == CLIENT_COLUMN_LABEL && unlabelled))
+        if (!wanted || at[i] != CLIENT_NO_COLUMN || (i == CLIENT_COLUMN_LABEL && columns->known && columns->unlabelled))
             continue;
         if (columns->known)
             return error_set(err, -EINVAL,
                              "no column with a known name for %s, only %s: name the columns with --columns TEXT,LABEL "
                              "or TEXT,TEXT,LABEL, or by numbers if the file has no line of names",
                              what[i], there);
-        return error_set(err, -EINVAL, "no column '%s', only %s", columns->names[i], there);
+        return refuse_missing(columns, i, there, err);
     }
     return 0;
 }

@@ -33,8 +33,11 @@ static int make_room(struct each *e, struct error *err)
     return 0;
 }
 
+/* Some editors put a mark before a text in UTF-8. */
 static int take(struct each *e, const char *line, size_t n, struct error *err)
 {
+    if (e->number == 0 && n >= 3 && memcmp(line, "\xEF\xBB\xBF", 3) == 0)
+        line += 3, n -= 3;
     return e->on_line(e->user, line, n, ++e->number, err);
 }
 

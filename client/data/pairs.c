@@ -59,7 +59,8 @@ struct client_texts client_pairs_cut(const struct client_pairs *pairs, struct cl
 
 static uint32_t *append(uint32_t *out, const uint32_t *ids, uint32_t n)
 {
-    memcpy(out, ids, n * sizeof *ids);
+    if (n > 0) /* ids of an empty text may be NULL */
+        memcpy(out, ids, n * sizeof *ids);
     return out + n;
 }
 

@@ -34,6 +34,7 @@ struct reading {
     size_t at[CLIENT_COLUMNS];
     const char *keys[CLIENT_COLUMNS]; /* of .jsonl; owned */
     size_t n_fields;                  /* of .tsv */
+    bool has_label;                   /* of .jsonl: some object has the label's key */
     struct text *fields;              /* (MOST_FIELDS) of the current line */
 };
 
@@ -59,15 +60,13 @@ static int add_label(struct reading *r, struct client_row *row, struct text labe
     return client_labels_find(&row->label, r->labels, label.bytes, label.n, err);
 }
 
-static int add_text(struct reading *r, uint32_t *n, struct text text, const char *which, struct error *err)
+static int add_text(struct reading *r, uint32_t *n, struct text text, struct error *err)
 {
     const size_t before = r->tokens.n;
     size_t used;
     const int rc = client_tokenizer_encode(&r->tokens, &used, r->rules->tokenizer, text.bytes, text.n, true, err);
 
     *n = (uint32_t)(r->tokens.n - before);
-    if (!rc && *n == 0)
-        return error_set(err, -EINVAL, "its %stext is empty", which);
     return rc;
 }
 
@@ -98,9 +97,11 @@ static int add_row(struct reading *r, const struct text columns[CLIENT_COLUMNS],
     if (!rc && row.is_paired && !rows->pairs.has_pair)
         rc = error_set(err, -EINVAL, "it has two texts, and the model's tokenizer.json does not say how to join them");
     if (!rc)
-        rc = add_text(r, &row.n[0], columns[CLIENT_COLUMN_FIRST], row.is_paired ? "first " : "", err);
+        rc = add_text(r, &row.n[0], columns[CLIENT_COLUMN_FIRST], err);
     if (!rc && row.is_paired)
-        rc = add_text(r, &row.n[1], columns[CLIENT_COLUMN_SECOND], "second ", err);
+        rc = add_text(r, &row.n[1], columns[CLIENT_COLUMN_SECOND], err);
+    if (!rc && r->tokens.n == 0 && client_pairs_added(&rows->pairs, row.is_paired) == 0)
+        rc = error_set(err, -EINVAL, "its text is empty, and the model's tokenizer adds no token to it");
     if (rc)
         return rc;
     const size_t bytes = r->tokens.n * sizeof *r->tokens.ids;
@@ -131,19 +132,45 @@ static int split(struct reading *r, size_t *n, const char *line, size_t bytes, s
     return 0;
 }
 
+/* "sentence,label": the fields that --columns numbers. */
+static void say_names(char *out, size_t cap, const struct reading *r)
+{
+    size_t used = 0;
+
+    *out = 0;
+    for (size_t i = 0; i < CLIENT_COLUMNS; i++) {
+        if (r->at[i] == CLIENT_NO_COLUMN)
+            continue;
+        const struct text *field = &r->fields[r->at[i]];
+        const int n = (int)(field->n < CLIENT_COLUMN_NAME_BYTES ? field->n : CLIENT_COLUMN_NAME_BYTES);
+        used += (size_t)snprintf(out + used, cap - used, "%s%.*s", used ? "," : "", n, field->bytes);
+    }
+}
+
 /* Columns by number: the first line says only how many there are. */
 static int begin_numbered(struct reading *r, struct error *err)
 {
+    char names[CLIENT_COLUMNS * (CLIENT_COLUMN_NAME_BYTES + 1) + 1];
+    bool named = false;
+
     for (size_t i = 0; i < CLIENT_COLUMNS; i++) {
         r->at[i] = r->columns.numbers[i];
-        if (r->at[i] == CLIENT_NO_COLUMN || r->at[i] < r->n_fields)
+        if (r->at[i] == CLIENT_NO_COLUMN)
             continue;
-        if (i == CLIENT_COLUMN_LABEL && r->rules->unlabelled)
-            r->at[i] = CLIENT_NO_COLUMN;
-        else
-            return error_set(err, -EINVAL, "no column %zu, only %zu fields between tabs", r->at[i] + 1, r->n_fields);
+        if (r->at[i] >= r->n_fields)
+            return error_set(err, -EINVAL, "no column %zu, only %zu field%s between tabs", r->at[i] + 1, r->n_fields,
+                             r->n_fields == 1 ? "" : "s");
+        const struct text *field = &r->fields[r->at[i]];
+        named = named || client_columns_is_name(i, field->bytes, field->n);
     }
-    return 0;
+    if (!named)
+        return 0;
+    say_names(names, sizeof names, r);
+    return error_set(
+        err, -EINVAL,
+        "its fields are names of columns, and --columns has numbers: give --columns %s; if it is a row, put "
+        "a line of names before it",
+        names);
 }
 
 static int begin_named(struct reading *r, struct error *err)
@@ -156,37 +183,55 @@ static int begin_named(struct reading *r, struct error *err)
         rc = names[i] ? 0 : error_set(err, -ENOMEM, "out of memory");
     }
     if (!rc)
-        rc =
-            client_columns_find(r->at, &r->columns, (const char *const *)names, r->n_fields, r->rules->unlabelled, err);
+        rc = client_columns_find(r->at, &r->columns, (const char *const *)names, r->n_fields, err);
     for (size_t i = 0; names && i < r->n_fields; i++)
         free(names[i]);
     free(names);
     return rc;
 }
 
-static int take_tsv(struct reading *r, const char *line, size_t bytes, uint64_t number, struct error *err)
+static int begin_tsv(struct reading *r, const char *line, size_t bytes, struct error *err)
 {
-    static const char mark[] = "\xEF\xBB\xBF"; /* some editors put it before a text in UTF-8 */
+    const int rc = r->columns.numbered ? begin_numbered(r, err) : begin_named(r, err);
+
+    if (rc == -EINVAL && memchr(line, '\r', bytes))
+        return error_set(err, rc, "the file's lines end in CR alone: convert it, with tr '\\r' '\\n'");
+    if (rc == -EINVAL && r->n_fields == 1 && memchr(line, ',', bytes))
+        return error_set(err, rc, "it has commas and no tab: fields are separated by tabs (TSV), not by commas (CSV)");
+    return rc;
+}
+
+/* Whether an empty line is a row, whose only field is an empty text. */
+static bool has_one_column(const struct reading *r)
+{
+    if (r->begun)
+        return r->n_fields == 1;
+    return r->columns.numbers[CLIENT_COLUMN_FIRST] == 0 && r->columns.numbers[CLIENT_COLUMN_LABEL] == CLIENT_NO_COLUMN;
+}
+
+static int take_tsv(struct reading *r, const char *line, size_t bytes, struct error *err)
+{
     struct text columns[CLIENT_COLUMNS] = {{NULL, 0}};
     size_t n;
 
-    if (number == 1 && bytes >= 3 && memcmp(line, mark, 3) == 0)
-        line += 3, bytes -= 3;
     if (bytes > 0 && line[bytes - 1] == '\r')
         bytes--;
-    if (bytes == 0)
+    if (bytes == 0 && !has_one_column(r))
         return 0;
     int rc = split(r, &n, line, bytes, err);
     if (!rc && !r->begun) {
         r->begun = true;
         r->n_fields = n;
-        rc = r->columns.numbered ? begin_numbered(r, err) : begin_named(r, err);
+        rc = begin_tsv(r, line, bytes, err);
         if (!r->columns.numbered)
             return rc;
     }
     if (!rc && n != r->n_fields)
-        rc = error_set(err, -EINVAL, "%zu field%s between tabs, and the file's first line has %zu", n,
-                       n == 1 ? "" : "s", r->n_fields);
+        rc = error_set(
+            err, -EINVAL,
+            "%zu field%s between tabs, and the file's first line has %zu: correct the tabs, or remove the line "
+            "(awk -F '\\t' 'NF == %zu' keeps the lines with %zu)",
+            n, n == 1 ? "" : "s", r->n_fields, r->n_fields, r->n_fields);
     for (size_t i = 0; !rc && i < CLIENT_COLUMNS; i++)
         if (r->at[i] != CLIENT_NO_COLUMN)
             columns[i] = r->fields[r->at[i]];
@@ -203,29 +248,49 @@ static void forget_keys(struct reading *r)
     }
 }
 
-/* The first object's keys say which columns the file has. */
+/* The first object's keys say which columns the file has. Where rows need no label, a later one may have the first. */
 static int begin_keys(struct reading *r, json_t *object, struct error *err)
 {
-    const char *names[MOST_KEYS], *name;
+    const char *names[MOST_KEYS], *name, *label = r->columns.names[CLIENT_COLUMN_LABEL];
+    const bool later = r->rules->unlabelled && *label && !json_object_get(object, label);
+    struct client_columns columns = r->columns;
     size_t n = 0;
     json_t *value;
 
     if (r->columns.numbered)
         return error_set(err, -EDOM, "--columns has numbers, and .jsonl has names");
     json_object_foreach(object, name, value) if (n < MOST_KEYS) names[n++] = name;
-    int rc = client_columns_find(r->at, &r->columns, names, n, r->rules->unlabelled, err);
+    if (later)
+        *columns.names[CLIENT_COLUMN_LABEL] = 0;
+    int rc = client_columns_find(r->at, &columns, names, n, err);
     for (size_t i = 0; !rc && i < CLIENT_COLUMNS; i++) {
-        r->keys[i] = r->at[i] == CLIENT_NO_COLUMN ? NULL : strdup(names[r->at[i]]);
-        if (r->at[i] != CLIENT_NO_COLUMN && !r->keys[i])
+        const char *key = later && i == CLIENT_COLUMN_LABEL ? label
+                          : r->at[i] == CLIENT_NO_COLUMN    ? NULL
+                                                            : names[r->at[i]];
+        r->keys[i] = key ? strdup(key) : NULL;
+        if (key && !r->keys[i])
             rc = error_set(err, -ENOMEM, "out of memory");
     }
     return rc;
 }
 
+/* The name of a class is the shortest that reads back as the number, "0.1". A regression's label has 17 digits, which its
+ * rows' checksum is made of. */
+static void print_real(char made[40], double value, bool is_class)
+{
+    int digits = is_class ? 15 : 17;
+
+    do
+        snprintf(made, 40, "%.*g", digits, value);
+    while (strtod(made, NULL) != value && digits++ < 17);
+}
+
 /* A label is a text, a number or a truth value, and means what it looks like. made: room for a number. */
-static int take_value(struct text *out, char made[40], const json_t *value, const char *key, bool is_label,
+static int take_value(const struct reading *r, struct text *out, char made[40], const json_t *value, size_t column,
                       struct error *err)
 {
+    const bool is_label = column == CLIENT_COLUMN_LABEL;
+
     if (json_is_string(value)) {
         *out = (struct text){json_string_value(value), json_string_length(value)};
         return 0;
@@ -233,11 +298,11 @@ static int take_value(struct text *out, char made[40], const json_t *value, cons
     if (is_label && json_is_integer(value))
         snprintf(made, 40, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
     else if (is_label && json_is_real(value))
-        snprintf(made, 40, "%.17g", json_real_value(value));
+        print_real(made, json_real_value(value), !r->labels->numbers);
     else if (is_label && json_is_boolean(value))
         snprintf(made, 40, "%s", json_is_true(value) ? "true" : "false");
     else
-        return error_set(err, -EINVAL, value ? "its '%s' is no %s" : "it has no '%s'", key,
+        return error_set(err, -EINVAL, value ? "its '%s' is no %s" : "it has no '%s'", r->keys[column],
                          is_label ? "text and no number" : "text");
     *out = (struct text){made, strlen(made)};
     return 0;
@@ -256,8 +321,9 @@ static int take_object(struct reading *r, json_t *object, struct error *err)
         const bool is_label = i == CLIENT_COLUMN_LABEL;
         const json_t *value = r->keys[i] ? json_object_get(object, r->keys[i]) : NULL;
         const bool absent = is_label && r->rules->unlabelled && (!value || json_is_null(value));
+        r->has_label = r->has_label || (is_label && value);
         if (r->keys[i] && !absent)
-            rc = take_value(&columns[i], made, value, r->keys[i], is_label, err);
+            rc = take_value(r, &columns[i], made, value, i, err);
     }
     return rc ? rc : add_row(r, columns, err);
 }
@@ -280,7 +346,7 @@ static int on_line(void *user, const char *line, size_t n, uint64_t number, stru
 {
     struct reading *r = user;
     char where[64];
-    const int rc = r->file->kind == CLIENT_DATA_LINES ? take_json(r, line, n, err) : take_tsv(r, line, n, number, err);
+    const int rc = r->file->kind == CLIENT_DATA_LINES ? take_json(r, line, n, err) : take_tsv(r, line, n, err);
 
     if (rc == -EINVAL || rc == -E2BIG) {
         snprintf(where, sizeof where, "line %" PRIu64, number);
@@ -295,12 +361,15 @@ static int read_file(struct reading *r, struct client_data_file *file, struct er
     const size_t before = r->rows->n;
 
     r->file = file;
-    r->begun = false;
+    r->begun = r->has_label = false;
     if (file->kind == CLIENT_DATA_BIN || file->kind == CLIENT_DATA_NPY)
         return error_set(err, -EINVAL, "%s: token ids have no labels: give a .tsv or .jsonl", file->path);
     int rc = client_data_unpack(&r->pass, file, err);
     if (!rc)
         rc = client_data_each_line(&r->pass, file, on_line, r, err);
+    if (!rc && r->keys[CLIENT_COLUMN_LABEL] && !r->has_label)
+        rc = error_set(err, -EINVAL, "%s: no row has '%s': leave it out of --columns if the data has no labels",
+                       file->path, r->keys[CLIENT_COLUMN_LABEL]);
     forget_keys(r);
     if (!rc && r->rows->n == before)
         rc = error_set(err, -EINVAL, "%s: no row in it", file->path);

@@ -7,6 +7,10 @@
  * text and text_pair, sentence1 and sentence2, question1 and question2, premise and hypothesis, question and sentence,
  * sentence; and label, gold_label, is_duplicate or score.
  *
+ * An empty text is a text: its row has the special tokens alone. So is an empty line after the first in TSV of one
+ * column; in other files empty lines are passed over. Rows that are to be predicted may lack a label: the column is
+ * missing, or the label is empty, null, or, for a classifier without a class of this name, the -1 of GLUE's test files.
+ *
  * Texts are tokenised once, into a nameless file. A row takes 24 bytes of memory beside that. */
 #ifndef CLIENT_DATA_ROWS_H
 #define CLIENT_DATA_ROWS_H
@@ -35,14 +39,14 @@ struct client_rows {
 struct client_rows_rules {
     struct client_tokenizer *tokenizer; /* borrowed for the call */
     const char *columns;                /* NULL: known names */
-    bool unlabelled;                    /* the label's column may be missing */
+    bool unlabelled;                    /* rows need no label */
     const struct client_watch *watch;   /* as in client_data_rules */
 };
 
 /* Reads every row of the files (client_data_open); adds to labels, or finds the rows' there if they are fixed, and sorts
  * them. Returns -EINVAL, -EDOM (columns) or -errno with a sentence that begins with the file and the line: a column is
- * missing, a line has too few or too many fields, a text is empty, a label is none. Undo: client_rows_free, also after a
- * failure. */
+ * missing, a line has too few or too many fields, a row has no token, a label is none, or the first line is one of names
+ * where columns are numbers. Undo: client_rows_free, also after a failure. */
 int client_rows_read(struct client_rows *out, struct client_data *data, struct client_labels *labels,
                      const struct client_rows_rules *rules, struct error *err);
 void client_rows_free(struct client_rows *rows); /* safe on a zeroed struct whose fd is -1 */

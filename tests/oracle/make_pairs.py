@@ -21,16 +21,23 @@ def post_processor(name):
     return {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
 
 
+def row(tokenizer, texts, seq):
+    tokenizer.enable_truncation(seq, strategy="longest_first")
+    made = tokenizer.encode(*texts)
+    second = made.type_ids.index(1) if 1 in made.type_ids else len(made.ids)
+    assert made.type_ids == [0] * second + [1] * (len(made.ids) - second)
+    return {"texts": texts, "seq": seq, "ids": made.ids, "second": second}
+
+
 def rows(tokenizer, draw):
     for i in range(60):
         texts = [" ".join(draw.choices(WORDS, k=draw.choice([1, 1, 2, 3, 5, 9, 30]))) for _ in range(1 + (i % 3 > 0))]
         n_added = tokenizer.num_special_tokens_to_add(len(texts) == 2)
         for seq in {n_added + len(texts), n_added + draw.randint(2, 40), n_added + draw.randint(2, 12), 200}:
-            tokenizer.enable_truncation(seq, strategy="longest_first")
-            made = tokenizer.encode(*texts)
-            second = made.type_ids.index(1) if 1 in made.type_ids else len(made.ids)
-            assert made.type_ids == [0] * second + [1] * (len(made.ids) - second)
-            yield {"texts": texts, "seq": seq, "ids": made.ids, "second": second}
+            yield row(tokenizer, texts, seq)
+    for texts in [""], [" "], ["", ""], ["", "fox"], ["fox", ""]:
+        for seq in tokenizer.num_special_tokens_to_add(len(texts) == 2) + len(texts), 200:
+            yield row(tokenizer, texts, seq)
 
 
 def main():

@@ -159,6 +159,8 @@ static const struct refusal refusals[] = {
     {"eps eval --model own --data train.tsv --eval-tokens 8 " MACHINE, 2, "--eval-tokens", "whole rows"},
     {"eps eval --model own --data train.tsv --predictions none/x " MACHINE, 1, "--predictions none/x", "No such file"},
     {"eps eval --model gpt2/latest --data train.tsv --predictions x " MACHINE, 2, "--predictions", "predicts tokens"},
+    {"eps eval --model own --data train.tsv --columns sentence,lable --predictions x " MACHINE, 1, "no column 'lable'",
+     "leave it out of --columns"},
     {"eps generate --model own --prompt fox " MACHINE, 1, "a bert model predicts labels and cannot continue a text",
      "generate"},
 };

@@ -14,14 +14,19 @@
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
-static struct client_tokenizer *open_tokenizer(void)
+/* bare: it adds no special tokens. */
+static struct client_tokenizer *open_tokenizer(bool bare)
 {
-    char *text = processes_read(TESTS_DIR "/fixtures/tokenizers/bert.json");
+    json_t *whole = json_load_file(TESTS_DIR "/fixtures/tokenizers/bert.json", 0, NULL);
+    if (bare)
+        json_object_del(whole, "post_processor");
+    char *text = json_dumps(whole, 0);
     json_t *side = json_pack("{s:s}", "tokenizer.json", text);
     struct client_tokenizer *t;
 
     ck_assert_int_eq(client_tokenizer_open(&t, side, 400, NULL), 0);
     json_decref(side);
+    json_decref(whole);
     free(text);
     return t;
 }
@@ -32,7 +37,7 @@ static struct client_labels labels;
 
 struct options {
     const char *columns;
-    bool numbers, unlabelled;
+    bool numbers, unlabelled, bare;
     const char *classes; /* a config.json whose two labels are fixed */
 };
 
@@ -40,7 +45,7 @@ static int read_files(const char *const *names, size_t n, const struct options *
 {
     struct client_rows_rules rules = {.columns = options->columns,
                                       .unlabelled = options->unlabelled,
-                                      .tokenizer = open_tokenizer()};
+                                      .tokenizer = open_tokenizer(options->bare)};
     struct client_data data;
 
     ck_assert_int_eq(client_labels_init(&labels, options->numbers, NULL), 0);
@@ -122,6 +127,31 @@ static const struct {
      3,
      false,
      {MESSAGE_NO_LABEL, 1, MESSAGE_NO_LABEL}},
+    {"later.jsonl",
+     "{\"text\": \"x\"}\n{\"text\": \"x\", \"label\": \"yes\"}\n",
+     {.columns = "text,label", .unlabelled = true, .classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
+     2,
+     false,
+     {MESSAGE_NO_LABEL, 1}},
+    /* But not where -1 is a label. */
+    {"minus.tsv",
+     "text\tlabel\nx\t-1\ny\t1\n",
+     {.unlabelled = true, .classes = "{\"id2label\": {\"0\": \"1\", \"1\": \"-1\"}}"},
+     2,
+     false,
+     {1, 0}},
+    {"score.tsv", "text\tscore\nx\t-1\n", {.numbers = true, .unlabelled = true}, 1, false, {0xBF800000}},
+    /* An empty line is a row where it can be one. */
+    {"empty.tsv", "text\tlabel\n\tb\n\n \ta\n", {0}, 2, false, {1, 0}},
+    {"empty.jsonl", "{\"text\": \"\", \"label\": 0}\n\n", {0}, 1, false, {0}},
+    {"lines.tsv",
+     "\r\ntext\r\n\r\nx\r\n\r\n",
+     {.unlabelled = true},
+     3,
+     false,
+     {MESSAGE_NO_LABEL, MESSAGE_NO_LABEL, MESSAGE_NO_LABEL}},
+    {"numbered.tsv", "\nx\n", {.columns = "1", .unlabelled = true}, 2, false, {MESSAGE_NO_LABEL, MESSAGE_NO_LABEL}},
+    {"mark.jsonl", "\xEF\xBB\xBF{\"text\": \"x\", \"label\": 0}\n", {0}, 1, false, {0}},
     {"alone.tsv",
      "x\tyes\ny\tno\n",
      {.columns = "1", .unlabelled = true},
@@ -147,7 +177,7 @@ TEST_EACH(rows_are_read_in_the_layouts_of_glue, COUNT(files))
 /* [CLS] is 2 and [SEP] 3; what is between are the tokens of the text, by themselves. */
 TEST(a_row_has_its_own_texts_tokens)
 {
-    struct client_tokenizer *t = open_tokenizer();
+    struct client_tokenizer *t = open_tokenizer(false);
     struct client_tokens fox = {0}, dog = {0};
     uint32_t ids[64], work[128], second;
     size_t used;
@@ -172,6 +202,23 @@ TEST(a_row_has_its_own_texts_tokens)
     forget();
 }
 
+/* As the package `tokenizers` has them (test_pairs): [CLS] [SEP], and [CLS] [SEP] [SEP]. */
+TEST(an_empty_text_is_a_row_of_special_tokens)
+{
+    uint32_t ids[8], work[16], second;
+
+    ck_assert_int_eq(read_text("e.tsv", "text\tlabel\n\tx\nfox\ty\n", &(struct options){0}, NULL), 0);
+    ck_assert_int_eq(client_rows_get(&rows, ids, &second, work, 0, 8, NULL), 2);
+    ck_assert(ids[0] == 2 && ids[1] == 3 && second == 2);
+    ck_assert_int_eq(client_rows_get(&rows, ids, &second, work, 1, 8, NULL), 3);
+    forget();
+    ck_assert_int_eq(read_text("e.tsv", "sentence1\tsentence2\tlabel\n\t\tx\n", &(struct options){0}, NULL), 0);
+    ck_assert_int_eq(client_rows_get(&rows, ids, &second, work, 0, 8, NULL), 3);
+    ck_assert(ids[0] == 2 && ids[1] == 3 && ids[2] == 3 && second == 2);
+    ck_assert_uint_eq(client_rows_longest(&rows), 3);
+    forget();
+}
+
 TEST(labels_are_numbered_by_value_or_by_name)
 {
     ck_assert_int_eq(read_text("n.tsv", "text\tlabel\na\t10\nb\t9\nc\t-1\n", &(struct options){0}, NULL), 0);
@@ -183,6 +230,12 @@ TEST(labels_are_numbered_by_value_or_by_name)
     ck_assert_int_eq(read_text("m.tsv", "text\tlabel\na\t10\nb\t9\nc\tx\n", &(struct options){0}, NULL), 0);
     ck_assert_str_eq(labels.names[0], "10");
     ck_assert_str_eq(labels.names[1], "9");
+    forget();
+    ck_assert_int_eq(read_text("n.jsonl", "{\"text\": \"a\", \"label\": 0.1}\n{\"text\": \"a\", \"label\": 1.0}\n",
+                               &(struct options){0}, NULL),
+                     0);
+    ck_assert_str_eq(labels.names[0], "0.1");
+    ck_assert_str_eq(labels.names[1], "1");
     forget();
     ck_assert_int_eq(read_text("r.tsv", "text\tscore\na\t-2.5\nb\t1e1\n", &(struct options){.numbers = true}, NULL), 0);
     ck_assert_float_eq(number_from_pattern(rows.list[0].label), -2.5f);
@@ -245,10 +298,44 @@ static const struct {
     {"a.tsv", "a\tb\n", {.columns = "1,2,2"}, -EDOM, "--columns '1,2,2' has '2' twice", NULL},
     {"a.tsv", "a\tb\n", {.columns = "a,a"}, -EDOM, "--columns 'a,a' has 'a' twice", NULL},
     {"a.tsv", "text\tlabel\nx\ty\tz\n", {0}, -EINVAL, "a.tsv: line 2: 3 fields between tabs", "first line has 2"},
-    {"a.tsv", "text\tlabel\nx\ty\nz\n", {0}, -EINVAL, "a.tsv: line 3: 1 field between", NULL},
-    {"a.tsv", "text\tlabel\n\tno\n", {0}, -EINVAL, "a.tsv: line 2: its text is empty", NULL},
-    {"a.tsv", "text\tlabel\n \tno\n", {0}, -EINVAL, "its text is empty", NULL},
-    {"a.tsv", "sentence1\tsentence2\tlabel\nx\t\tno\n", {0}, -EINVAL, "line 2: its second text is empty", NULL},
+    {"a.tsv",
+     "text\tlabel\nx\ty\nz\n",
+     {0},
+     -EINVAL,
+     "a.tsv: line 3: 1 field between",
+     "correct the tabs, or remove the line (awk -F '\\t' 'NF == 2' keeps"},
+    {"a.tsv", "text\tlabel\n\tno\n", {.bare = true}, -EINVAL, "line 2: its text is empty", "adds no token"},
+    {"a.tsv", "text,label\nx,y\n", {0}, -EINVAL, "a.tsv: line 1: it has commas and no tab", "(TSV)"},
+    {"a.tsv", "x,y\nx,y\n", {.columns = "1,2"}, -EINVAL, "line 1: it has commas and no tab", "(TSV)"},
+    {"a.tsv", "text\tlabel\rx\ty\r", {0}, -EINVAL, "lines end in CR alone", "tr '\\r' '\\n'"},
+    {"a.tsv", "text\tlabel\nx\ty\n", {.columns = "0,2"}, -EINVAL, "no column '0'", "all numbers from 1 to 10000"},
+    /* A line of names, where columns are numbers. */
+    {"a.tsv",
+     "id\tlabel\tmine\nx\t0\ty\n",
+     {.columns = "3,2"},
+     -EINVAL,
+     "line 1: its fields are names of columns",
+     "--columns mine,label"},
+    {"a.tsv",
+     "index\tsentence\nx\t0\n",
+     {.columns = "2", .unlabelled = true},
+     -EINVAL,
+     "its fields are names of columns",
+     "--columns sentence;"},
+    /* A label that is named must be there, also where rows need none. */
+    {"a.tsv",
+     "text\tlabel\nx\ty\n",
+     {.columns = "text,lable", .unlabelled = true},
+     -EINVAL,
+     "no column 'lable'",
+     "leave it out of --columns"},
+    {"a.tsv", "x\ty\n", {.columns = "1,3", .unlabelled = true}, -EINVAL, "no column 3", "2 fields"},
+    {"a.jsonl",
+     "{\"text\": \"x\", \"label\": 1}\n",
+     {.columns = "text,lable", .unlabelled = true},
+     -EINVAL,
+     "a.jsonl: no row has 'lable'",
+     "leave it out of --columns"},
     {"a.tsv", "text\tlabel\nx\t\n", {0}, -EINVAL, "line 2: its label is empty", NULL},
     {"a.tsv",
      "text\tlabel\nx\tmaybe\n",
