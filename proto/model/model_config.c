@@ -367,6 +367,7 @@ static int refuse_type(const json_t *type, struct error *err)
 static int read_label_count(size_t *out, const json_t *config, struct error *err)
 {
     const json_t *names = json_object_get(config, "id2label"), *number = json_object_get(config, "num_labels");
+    const size_t n_numbered = json_object_size(json_object_get(config, "label2id"));
     uint32_t n = DEFAULT_LABELS;
     int rc = 0;
 
@@ -379,6 +380,11 @@ static int read_label_count(size_t *out, const json_t *config, struct error *err
     if (number && !json_is_null(number))
         rc = read_count(&n, "num_labels", number, err);
     *out = n;
+    if (!rc && n_numbered > 0 && n_numbered != n)
+        return error_set(err, -EINVAL,
+                         "label2id has %zu labels, and without id2label the model has %u: add id2label, a name for "
+                         "each number",
+                         n_numbered, n);
     return rc;
 }
 

@@ -271,6 +271,8 @@ static const struct {
     {CLASSIFIER ", 'id2label': {}}", "the model has 0 labels (id2label or num_labels): it must have 1 to 65536"},
     {CLASSIFIER ", 'num_labels': 65537}",
      "the model has 65537 labels (id2label or num_labels): it must have 1 to 65536"},
+    {CLASSIFIER ", 'label2id': {'a': 0, 'b': 1, 'c': 2}}",
+     "label2id has 3 labels, and without id2label the model has 2: add id2label, a name for each number"},
     {CLASSIFIER ", 'num_labels': -1}", "num_labels is -1: it must be a positive whole number"},
     {CLASSIFIER ", 'id2label': ['a', 'b']}", "id2label is ['a','b']: it must be an object with a name for each label"},
     {CLASSIFIER ", 'classifier_dropout': 1.0}", "classifier_dropout is 1: it must be at least 0 and less than 1"},
