@@ -54,7 +54,7 @@ static int read_rows(struct eval_rows *e, struct error *err)
     if (rc)
         error_prefix(err, model->name);
     if (!rc)
-        rc = client_data_open(&e->data, e->options->data, e->options->n_data, err);
+        rc = client_data_open_rows(&e->data, e->options->data, e->options->n_data, err);
     if (!rc)
         rc = client_rows_read(&e->rows, &e->data, &e->labels, &rules, err);
     client_tokenizer_close(rules.tokenizer);

@@ -77,15 +77,18 @@ static bool ends_with(const char *path, size_t n, const char *end)
     return n > m && strncasecmp(path + n - m, end, m) == 0;
 }
 
-/* Sets format and compression according to the name. Returns false for an unknown suffix; a user may still name such a
- * file as text. */
-static bool set_format(struct client_data_file *file, const char *path)
+/* Sets format and compression according to the name. Returns false for a suffix that a directory's file must not have;
+ * a user may still name such a file, as text. */
+static bool set_format(struct client_data_file *file, const char *path, bool rows)
 {
     static const struct {
         const char *end;
         enum client_data_kind kind;
-    } ends[] = {{".txt", CLIENT_DATA_TEXT},     {".md", CLIENT_DATA_TEXT}, {".jsonl", CLIENT_DATA_LINES},
-                {".ndjson", CLIENT_DATA_LINES}, {".bin", CLIENT_DATA_BIN}, {".npy", CLIENT_DATA_NPY}};
+        bool in_stream, in_rows;
+    } ends[] = {{".txt", CLIENT_DATA_TEXT, true, false},   {".md", CLIENT_DATA_TEXT, true, false},
+                {".jsonl", CLIENT_DATA_LINES, true, true}, {".ndjson", CLIENT_DATA_LINES, true, true},
+                {".bin", CLIENT_DATA_BIN, true, false},    {".npy", CLIENT_DATA_NPY, true, false},
+                {".tsv", CLIENT_DATA_TEXT, false, true}};
     size_t n = strlen(path);
 
     file->kind = CLIENT_DATA_TEXT;
@@ -94,7 +97,7 @@ static bool set_format(struct client_data_file *file, const char *path)
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         if (ends_with(path, n, ends[i].end)) {
             file->kind = ends[i].kind;
-            return true;
+            return rows ? ends[i].in_rows : ends[i].in_stream;
         }
     }
     return false;
@@ -138,7 +141,7 @@ static int file_open(struct client_data_file *file, const char *path, struct err
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return error_set(err, -EINVAL, "%s: not a regular file: pipe it in, as --data -", path);
-    set_format(file, path);
+    set_format(file, path, false);
     file->bytes = (uint64_t)st.st_size;
     return file->kind == CLIENT_DATA_NPY && file->packing == CLIENT_PLAIN ? client_data_describe_npy(file, err) : 0;
 }
@@ -192,13 +195,18 @@ static int add_entry(struct client_data *data, const char *directory, const char
     if (asprintf(&path, "%s%s%s", directory, ends_with(directory, strlen(directory), "/") ? "" : "/", name) < 0)
         return error_set(err, -ENOMEM, "%s: out of memory", directory);
     if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
-        if (set_format(&named, path))
+        if (set_format(&named, path, data->rows))
             rc = add_file(data, path, err);
         else
             data->n_passed++;
     }
     free(path);
     return rc;
+}
+
+const char *client_data_suffixes(const struct client_data *data)
+{
+    return data->rows ? ".tsv or .jsonl" : ".txt, .md, .jsonl, .bin or .npy";
 }
 
 static int add_directory(struct client_data *data, const char *directory, struct error *err)
@@ -216,11 +224,9 @@ static int add_directory(struct client_data *data, const char *directory, struct
     if (n >= 0)
         free(entries);
     if (!rc && data->n_files == before)
-        rc = error_set(
-            err, -ENOENT,
-            "%s: no file in it ends in .txt, .md, .jsonl, .bin or .npy, with or without .gz or .zst: name files, "
-            "or a pattern",
-            directory);
+        rc = error_set(err, -ENOENT,
+                       "%s: no file in it ends in %s, with or without .gz or .zst: name files, or a pattern", directory,
+                       client_data_suffixes(data));
     return rc;
 }
 
@@ -246,11 +252,10 @@ static int add_matches(struct client_data *data, const char *pattern, struct err
     return rc;
 }
 
-int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
+static int open_names(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
 {
     int rc = 0;
 
-    *out = (struct client_data){0};
     for (size_t i = 0; !rc && i < n_names; i++) {
         const bool pattern = strpbrk(names[i], "*?[") && access(names[i], F_OK) != 0;
         rc = pattern ? add_matches(out, names[i], err) : add_path(out, names[i], err);
@@ -258,6 +263,18 @@ int client_data_open(struct client_data *out, const char *const *names, size_t n
     if (rc)
         client_data_free(out);
     return rc;
+}
+
+int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
+{
+    *out = (struct client_data){0};
+    return open_names(out, names, n_names, err);
+}
+
+int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
+{
+    *out = (struct client_data){.rows = true};
+    return open_names(out, names, n_names, err);
 }
 
 void client_data_free(struct client_data *data)

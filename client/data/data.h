@@ -49,7 +49,8 @@ struct client_data {
     struct client_data_file *files;
     size_t n_files;
     bool has_text;     /* at least one file holds text */
-    uint64_t n_passed; /* files in directories that were skipped, because their suffix is unknown */
+    bool rows;         /* opened by client_data_open_rows */
+    uint64_t n_passed; /* files in directories that were skipped, because of their suffix */
     /* Set by client_data_check: */
     bool separated; /* an end token separates documents of text */
     uint64_t n;     /* tokens in all files */
@@ -64,7 +65,12 @@ struct client_data {
  * sorted by their bytes, whose suffix is .txt, .md, .jsonl, .bin or .npy, optionally followed by .gz or .zst. Returns
  * -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo: client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
+/* The same for labelled rows (client/data/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
+int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed struct */
+
+/* ".tsv or .jsonl": the suffixes that a directory's files have. */
+const char *client_data_suffixes(const struct client_data *data);
 
 /* True if every file is text. */
 bool client_data_is_text(const struct client_data *data);

@@ -23,10 +23,12 @@ static int prefixed(int rc, const char *option, struct error *err)
 
 static int open_data(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
-    int rc = prefixed(client_data_open(&run->data, in->data, in->n_data, err), "--data", err);
+    int (*const open_files)(struct client_data *, const char *const *, size_t, struct error *) =
+        client_classifier_task(&run->model) ? client_data_open_rows : client_data_open;
+    int rc = prefixed(open_files(&run->data, in->data, in->n_data, err), "--data", err);
 
     if (!rc && in->eval_data)
-        rc = prefixed(client_data_open(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
+        rc = prefixed(open_files(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
     return rc;
 }
 

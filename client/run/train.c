@@ -247,9 +247,8 @@ static void report_start(struct train *t)
     note_memory(t);
     note_idle(t);
     if (run->data.n_passed > 0) {
-        error_set(&sentence, 0,
-                  "%" PRIu64 " file%s in directories of --data passed over: not named .txt, .md, .jsonl, .bin or .npy",
-                  run->data.n_passed, run->data.n_passed == 1 ? "" : "s");
+        error_set(&sentence, 0, "%" PRIu64 " file%s in directories of --data passed over: not named %s",
+                  run->data.n_passed, run->data.n_passed == 1 ? "" : "s", client_data_suffixes(&run->data));
         note(t, sentence.text);
     }
     if (!run->asked.resume)

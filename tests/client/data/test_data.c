@@ -322,10 +322,31 @@ TEST(a_directory_stands_for_its_files_that_are_recognised)
     processes_write("corpus/a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1);
     processes_put_text("corpus/.hidden.txt", "no");
     processes_put_text("corpus/notes.pdf", "no");
+    processes_put_text("corpus/table.tsv", "no");
     is_text(path, "Bhellobbcc\n", 11);
     ck_assert_int_eq(client_data_open(&data, &path, 1, &err), 0);
     ck_assert_uint_eq(data.n_files, 4);
+    ck_assert_uint_eq(data.n_passed, 2);
+    client_data_free(&data);
+}
+
+TEST(a_directory_of_labelled_rows_stands_for_its_tables)
+{
+    const char *const path = "./tables";
+    struct client_data data;
+    struct error err = {""};
+
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    processes_put_text("tables/LICENSE.txt", "no");
+    ck_assert_int_eq(client_data_open_rows(&data, &path, 1, &err), -ENOENT);
+    ck_assert_holds(err.text, "no file in it ends in .tsv or .jsonl");
+    processes_put_text("tables/b.tsv", "b");
+    processes_put_text("tables/a.tsv.gz", "a");
+    processes_put_text("tables/c.jsonl", "c");
+    ck_assert_int_eq(client_data_open_rows(&data, &path, 1, &err), 0);
+    ck_assert_uint_eq(data.n_files, 3);
     ck_assert_uint_eq(data.n_passed, 1);
+    ck_assert_str_eq(data.files[1].path, "./tables/b.tsv");
     client_data_free(&data);
 }
 
