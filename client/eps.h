@@ -397,6 +397,7 @@ struct eps_eval_options {
     uint64_t eval_tokens;         /* maximum, spread evenly over the data; 0: all */
     enum eps_separator separator; /* as in eps_train_options */
     const char *columns;          /* of a classifier's data, as in eps_train_options */
+    const char *predictions;      /* the file that on_prediction writes: refused if it is one of data; NULL: none */
     enum eps_task task;           /* resolved: the model's */
     const char *device;           /* as in eps_train_options; not together with both model and connect */
     uint64_t device_mem;          /* the same */

@@ -40,6 +40,7 @@ struct eval {
     struct eps_score scores[8];
     size_t n_scores;
     const char *path; /* of the predictions; NULL: none */
+    bool made;        /* the file of predictions is new */
     FILE *predictions;
     uint64_t n_predictions;
 };
@@ -80,14 +81,16 @@ static void on_scored(void *user, const struct eps_score *scores, size_t n)
 }
 
 /* What the file has stays until there is a prediction. */
-static FILE *open_predictions(const char *path)
+static void open_predictions(struct eval *e)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    int fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 
-    if (fd >= 0 && !file)
+    e->made = fd >= 0;
+    if (fd < 0 && errno == EEXIST)
+        fd = open(e->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    e->predictions = fd >= 0 ? fdopen(fd, "w") : NULL;
+    if (fd >= 0 && !e->predictions)
         close(fd);
-    return file;
 }
 
 /* TSV: what is predicted, then the probability of each class. */
@@ -149,9 +152,9 @@ static void print_task(const struct eval *e, double loss, uint64_t n_rows, bool 
         json_decref(object);
 }
 
-static int run(const struct command *command, const struct eps_eval_options *options, const char *predictions,
-               bool json)
+static int run(const struct command *command, const struct eps_eval_options *options, bool json)
 {
+    const char *predictions = options->predictions;
     const struct eps_eval_events events = {.on_evaluating = on_evaluating,
                                            .should_stop = should_stop,
                                            .on_note = on_note,
@@ -163,7 +166,8 @@ static int run(const struct command *command, const struct eps_eval_options *opt
     uint64_t tokens;
     double loss;
 
-    e.predictions = predictions ? open_predictions(predictions) : NULL;
+    if (predictions)
+        open_predictions(&e);
     if (predictions && !e.predictions) {
         snprintf(error.text, sizeof error.text, "--predictions %.200s: %s", predictions, strerror(errno));
         return arguments_fail(command, -errno, error.text);
@@ -177,6 +181,8 @@ static int run(const struct command *command, const struct eps_eval_options *opt
         rc = written;
         snprintf(error.text, sizeof error.text, "--predictions %.200s: %s", predictions, strerror(-written));
     }
+    if (rc && e.made)
+        unlink(predictions);
     if (!rc && e.task)
         print_task(&e, loss, tokens, json);
     else if (!rc)
@@ -191,7 +197,6 @@ int command_eval(int argc, char **argv)
 {
     struct eps_eval_options options = {.mask_fraction = NAN};
     struct argument_texts data = {0};
-    const char *predictions = NULL;
     unsigned separator = 0;
     bool json = false;
     const struct argument arguments[] = {
@@ -221,9 +226,9 @@ int command_eval(int argc, char **argv)
         {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for the masks; default 0"},
         ARGUMENTS_MACHINE(&options),
         {"Output", .kind = ARGUMENT_HEADING},
-        {"--predictions", "FILE", ARGUMENT_TEXT, &predictions,
+        {"--predictions", "FILE", ARGUMENT_TEXT, &options.predictions,
          "for a classifier: write a line for each row, as TSV: what is predicted, and the probability of each class. "
-         "The data then needs no labels"},
+         "The data then needs no labels: no column, or labels that are empty, null, or -1 for classes"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print an object with loss, tokens and perplexity (masked tokens: pseudo_perplexity); for a classifier with "
          "loss, rows and the metrics"},
@@ -240,7 +245,7 @@ int command_eval(int argc, char **argv)
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
         options.separator = (enum eps_separator)separator;
-        status = run(&command, &options, predictions, json);
+        status = run(&command, &options, json);
     }
     free(data.items);
     return status;

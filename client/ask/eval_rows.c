@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 enum { BATCH = 32 }; /* rows; as in training */
 
@@ -39,6 +40,20 @@ static int check(const struct eps_eval_options *o, struct error *err)
                      "%s is for models that predict tokens, and this one classifies whole rows: leave it out", name);
 }
 
+/* What is read must not be overwritten, under whatever name. */
+static int check_predictions(const struct eval_rows *e, struct error *err)
+{
+    const char *path = e->options->predictions;
+    struct stat to, from;
+
+    if (!path || stat(path, &to) || !S_ISREG(to.st_mode))
+        return 0;
+    for (size_t i = 0; i < e->data.n_files; i++)
+        if (fstat(e->data.files[i].fd, &from) == 0 && from.st_dev == to.st_dev && from.st_ino == to.st_ino)
+            return error_set(err, -EDOM, "--predictions %.200s is a file of --data: choose another one", path);
+    return 0;
+}
+
 static int read_rows(struct eval_rows *e, struct error *err)
 {
     const struct client_model *model = &e->forward->model;
@@ -55,6 +70,8 @@ static int read_rows(struct eval_rows *e, struct error *err)
         error_prefix(err, model->name);
     if (!rc)
         rc = client_data_open_rows(&e->data, e->options->data, e->options->n_data, err);
+    if (!rc)
+        rc = check_predictions(e, err);
     if (!rc)
         rc = client_rows_read(&e->rows, &e->data, &e->labels, &rules, err);
     client_tokenizer_close(rules.tokenizer);

@@ -161,6 +161,12 @@ static const struct refusal refusals[] = {
     {"eps eval --model gpt2/latest --data train.tsv --predictions x " MACHINE, 2, "--predictions", "predicts tokens"},
     {"eps eval --model own --data train.tsv --columns sentence,lable --predictions x " MACHINE, 1, "no column 'lable'",
      "leave it out of --columns"},
+    {"eps eval --model own --data mine.tsv --predictions mine.tsv " MACHINE, 2,
+     "--predictions mine.tsv is a file of --data", NULL},
+    {"eps eval --model own --data 'min?.tsv' --predictions linked.tsv " MACHINE, 2, "linked.tsv is a file of --data",
+     NULL},
+    {"eps eval --model own --data - --predictions mine.tsv <mine.tsv " MACHINE, 2, "mine.tsv is a file of --data",
+     NULL},
     {"eps generate --model own --prompt fox " MACHINE, 1, "a bert model predicts labels and cannot continue a text",
      "generate"},
 };
@@ -171,8 +177,10 @@ TEST(what_cannot_be_classified_is_refused)
     expect("eps train --model gpt2.json --data train.tsv --steps 1 --batch 2 --seq 8 --out gpt2 " MACHINE
            "&& head -n 40 train.tsv >part.tsv",
            0);
+    expect("cp train.tsv mine.tsv && ln mine.tsv linked.tsv", 0);
     for (int i = 0; i < COUNT(refusals); i++)
         expect_refusal(&refusals[i]);
+    expect("cmp train.tsv mine.tsv && [ ! -e x ]", 0); /* nothing was written, and nothing is left */
 }
 
 TEST(a_directory_gives_its_tables)
