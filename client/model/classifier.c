@@ -3,6 +3,7 @@
 #include "client/model/file.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
+#include "proto/wire/message.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -62,6 +63,19 @@ enum eps_task client_classifier_task(const struct client_model *model)
     return model->config.n_labels == 0 ? EPS_TASK_DEFAULT : model->config.regression ? EPS_REGRESS : EPS_CLASSIFY;
 }
 
+/* The daemon takes no larger one. */
+static int check_size(const char *config, const struct client_labels *labels, struct error *err)
+{
+    const size_t n = strlen(config);
+
+    if (n <= MESSAGE_MAX_CONFIG_BYTES)
+        return 0;
+    return error_set(err, -E2BIG,
+                     "%u classes and their names take %zu KiB in config.json, more than %d KiB: give fewer classes, or "
+                     "shorter names; is the label another column?",
+                     labels->n, (n + 1023) >> 10, MESSAGE_MAX_CONFIG_BYTES >> 10);
+}
+
 static int rewrite(struct client_model *model, enum eps_task task, const struct client_labels *labels,
                    struct error *err)
 {
@@ -75,7 +89,9 @@ static int rewrite(struct client_model *model, enum eps_task task, const struct 
     const char *architecture = architecture_of(json_string_value(json_object_get(config, "model_type")));
     if (architecture)
         classifier = client_classifier_config(text, n, architecture, task, labels, err);
-    rc = classifier ? client_model_replace_config(model, classifier, err) : -ENOMEM;
+    rc = classifier ? check_size(classifier, labels, err) : -ENOMEM;
+    if (!rc)
+        rc = client_model_replace_config(model, classifier, err);
     json_decref(config);
     free(classifier);
     free(text);

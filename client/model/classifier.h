@@ -21,7 +21,8 @@ enum eps_task client_classifier_task(const struct client_model *model);
  * client_labels_free. */
 int client_classifier_labels(struct client_labels *out, const struct client_model *model, struct error *err);
 
-/* Completes the config of a new classifier with the data's labels. Does nothing for one that has its own. */
+/* Completes the config of a new classifier with the data's labels. Does nothing for one that has its own. -E2BIG if there
+ * are too many for a job's config. */
 int client_classifier_label(struct client_model *model, const struct client_labels *labels, struct error *err);
 
 /* The config.json (text, n bytes) of such a classifier; labels NULL: not known yet. Owned: free. NULL with a sentence. */

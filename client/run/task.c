@@ -91,9 +91,12 @@ int client_task_open(struct client_run *run, const struct eps_train_options *in,
         rc = client_classifier_labels(&run->task.labels, &run->model, err);
     if (!rc)
         rc = read_all(run, &rules, err);
-    if (!rc)
-        rc = client_classifier_label(&run->model, &run->task.labels, err);
     client_tokenizer_close(rules.tokenizer);
+    if (rc)
+        return rc;
+    rc = client_classifier_label(&run->model, &run->task.labels, err);
+    if (rc == -E2BIG)
+        error_prefix(err, "--data");
     return rc;
 }
 

@@ -167,6 +167,8 @@ static const struct refusal refusals[] = {
      NULL},
     {"eps eval --model own --data - --predictions mine.tsv <mine.tsv " MACHINE, 2, "mine.tsv is a file of --data",
      NULL},
+    {"eps train --model bert/config.json --task classify --data many.tsv " MACHINE, 1, "--data: 30000 classes",
+     "more than 1024 KiB"},
     {"eps generate --model own --prompt fox " MACHINE, 1, "a bert model predicts labels and cannot continue a text",
      "generate"},
 };
@@ -177,7 +179,9 @@ TEST(what_cannot_be_classified_is_refused)
     expect("eps train --model gpt2.json --data train.tsv --steps 1 --batch 2 --seq 8 --out gpt2 " MACHINE
            "&& head -n 40 train.tsv >part.tsv",
            0);
-    expect("cp train.tsv mine.tsv && ln mine.tsv linked.tsv", 0);
+    expect("cp train.tsv mine.tsv && ln mine.tsv linked.tsv && "
+           "{ printf 'text\\tlabel\\n'; seq 30000 | sed 's/^/a\\t/'; } >many.tsv",
+           0);
     for (int i = 0; i < COUNT(refusals); i++)
         expect_refusal(&refusals[i]);
     expect("cmp train.tsv mine.tsv && [ ! -e x ]", 0); /* nothing was written, and nothing is left */
