@@ -51,6 +51,7 @@ struct eps_train_options {
     /* Of a task: the columns of data and eval_data, "text,label" or "first,second,label", by name, or by numbers from 1
      * for a TSV file without a line of names. NULL: known names (client/data/rows.h). */
     const char *columns;
+    uint32_t n_labels;   /* for eps_plan: classes of a new classifier; 0: 2. Training counts those of its data */
     char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
     const char *out;     /* run directory; NULL: runs/MODEL-TIME, or the directory of `resume` */
 
@@ -283,9 +284,10 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
               struct eps_error *error);
 
 /* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step. Needs no
- * daemon, weights, data or device. Reads the options on model, batch, optimizer, numbers and memory. If host_mem is
+ * daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
  * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
- * alone, as in training. */
+ * alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown; classes are called
+ * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. */
 struct eps_plan_term {
     const char *category; /* as eps_memory_row's */
     uint64_t bytes;

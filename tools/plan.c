@@ -38,19 +38,21 @@ static const char *number_text(enum eps_number number)
 static void print_asked(const struct eps_plan *plan)
 {
     const struct eps_train_options *o = &plan->options;
-
     char count[24];
 
     printf("%s: %u layers of %u, %s parameters", o->model, plan->n_layers, plan->width,
            text_count(count, plan->n_parameters));
     if (o->freeze)
         printf(", %s of them frozen (%s)", text_count(count, plan->frozen.n_parameters), o->freeze);
+    if (o->task == EPS_CLASSIFY)
+        printf(", to classify rows: %u classes", o->n_labels);
+    else if (o->task == EPS_REGRESS)
+        printf(", to predict a number of each row");
     putchar('\n');
-    printf(
-        "%u sequences of %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
-        o->batch, o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->device,
-        plan->n_workers > 1 ? "s" : "", number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
-        o->commit == EPS_FENCED ? "fenced" : "eager");
+    printf("%u %s %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
+           o->batch, o->task ? "rows of at most" : "sequences of", o->seq, o->parts, o->parts > 1 ? "s" : "",
+           plan->n_workers, plan->device, plan->n_workers > 1 ? "s" : "", number_text(o->precision),
+           number_text(o->moments), number_text(o->grad_dtype), o->commit == EPS_FENCED ? "fenced" : "eager");
 }
 
 /* "all", "nothing", or the operations whose results are kept. */
@@ -349,16 +351,21 @@ static int answer(const struct command *command, const struct eps_train_options 
 int command_plan(int argc, char **argv)
 {
     struct eps_train_options options = eps_train_defaults();
-    unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0, optimizer = 0;
+    unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0, optimizer = 0, task = 0;
     struct question question = {0};
     struct argument_texts freeze = {0};
     const struct argument arguments[] = {
         {"Model and batch", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
          "as in eps train; from a directory only config.json is read"},
-        {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per optimizer step; default: about 16 Ki tokens"},
+        {"--task", "classify|regress", ARGUMENT_CHOICE, &task,
+         "train a BERT or RoBERTa model to predict a class, or a number, of each row, as in eps train"},
+        {"--labels", "N", ARGUMENT_COUNT, &options.n_labels, "with --task classify: number of classes; default 2"},
+        {"--batch", "N", ARGUMENT_COUNT, &options.batch,
+         "sequences per optimizer step; default: about 16 Ki tokens; with --task 32"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
-         "tokens per sequence; default: the model's positions, at most 1024"},
+         "tokens per sequence; default: the model's positions, at most 1024. With --task: tokens of the longest row; "
+         "default: the model's positions"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
          "sequences that a device computes at once (micro-batch); default auto: the fastest that fits"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
@@ -421,6 +428,7 @@ int command_plan(int argc, char **argv)
     options.grad_dtype = (enum eps_number)grad_dtype;
     options.commit = (enum eps_commit)commit;
     options.optimizer = (enum eps_optimizer_kind)optimizer;
+    options.task = (enum eps_task)task;
     status = answer(&command, &options, &question);
 out:
     free(frozen);

@@ -145,10 +145,10 @@ static int prepare(char **out, const char *text, size_t n, void *data, struct er
     return rc;
 }
 
-int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err)
+static int open_for(struct client_model *out, const char *path, enum eps_task task, bool fresh, struct error *err)
 {
     const struct client_model_rewrite rewrite = {prepare, &task};
-    int rc = task ? client_model_open_as(out, path, &rewrite, err) : client_model_open(out, path, err);
+    int rc = (fresh ? client_model_open_fresh : client_model_open_as)(out, path, task ? &rewrite : NULL, err);
 
     if (rc || !task || client_classifier_task(out) == task)
         return rc;
@@ -158,4 +158,14 @@ int client_classifier_open(struct client_model *out, const char *path, enum eps_
                    path, out->config.regression ? "numbers" : "classes");
     client_model_close(out);
     return rc;
+}
+
+int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err)
+{
+    return open_for(out, path, task, false, err);
+}
+
+int client_classifier_open_fresh(struct client_model *out, const char *path, enum eps_task task, struct error *err)
+{
+    return open_for(out, path, task, true, err);
 }

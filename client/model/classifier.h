@@ -14,6 +14,9 @@
  * family cannot do the task; -EINVAL if it is a classifier for the other one. */
 int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err);
 
+/* The same, but ignores the weights. */
+int client_classifier_open_fresh(struct client_model *out, const char *path, enum eps_task task, struct error *err);
+
 /* The model's own task: EPS_TASK_DEFAULT if it predicts tokens. */
 enum eps_task client_classifier_task(const struct client_model *model);
 

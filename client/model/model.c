@@ -211,9 +211,10 @@ int client_model_open_as(struct client_model *out, const char *path, const struc
     return open_found(out, path, false, rewrite, err);
 }
 
-int client_model_open_fresh(struct client_model *out, const char *path, struct error *err)
+int client_model_open_fresh(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
+                            struct error *err)
 {
-    return open_found(out, path, true, NULL, err);
+    return open_found(out, path, true, rewrite, err);
 }
 
 /* Verifies the files in use, without the moments. */

@@ -35,8 +35,8 @@ struct client_model {
  * client_model_close. */
 int client_model_open(struct client_model *out, const char *path, struct error *err);
 
-/* The same, but first shows the text of config.json (n bytes) to rewrite. *out becomes the text instead, owned; NULL: it
- * stays. Its error ends the call. */
+/* The same, but first shows the text of config.json (n bytes) to rewrite (NULL: it stays). *out becomes the text instead,
+ * owned; NULL: it stays. Its error ends the call. */
 struct client_model_rewrite {
     int (*rewrite)(char **out, const char *text, size_t n, void *data, struct error *err);
     void *data;
@@ -44,11 +44,12 @@ struct client_model_rewrite {
 int client_model_open_as(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
                          struct error *err);
 
+/* As client_model_open_as, but ignores the weights. */
+int client_model_open_fresh(struct client_model *out, const char *path, const struct client_model_rewrite *rewrite,
+                            struct error *err);
+
 /* Replaces an open model's config by this text, in memory. -EINVAL as model_config_parse; the model then has its own. */
 int client_model_replace_config(struct client_model *model, const char *text, struct error *err);
-
-/* The same, but ignores the weights. */
-int client_model_open_fresh(struct client_model *out, const char *path, struct error *err);
 
 /* Verifies the model's files against their checkpoint's checksums and takes the precision from the checkpoint. Files
  * that are no checkpoint's pass. on_bytes as in checkpoint_check. -EINVAL with a sentence that names directory and

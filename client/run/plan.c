@@ -1,6 +1,7 @@
 /* eps_plan: the daemon's and the worker's own arithmetic, without either process. */
 #include "client/daemon/look.h"
 #include "client/eps.h"
+#include "client/model/classifier.h"
 #include "client/model/preset.h"
 #include "client/run/options.h"
 #include "client/run/record.h"
@@ -19,12 +20,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27 };
+enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27, MANY_ROWS = 1 << 30 };
 
 /* A model with its options and the memory available. */
 struct question {
     struct eps_train_options options; /* resolved */
     struct model_config config;
+    enum eps_task task;                /* the model's */
     uint64_t config_bytes, side_bytes; /* of the job's files */
     struct model model;
     struct profile profile;
@@ -36,8 +38,34 @@ struct question {
     struct plan_fit_device devices[PLAN_FIT_WORKERS];
 };
 
-static int read_config(struct question *q, const char *name, struct error *err)
+/* Gives a new classifier n classes. 0: it has two. */
+static int set_labels(struct client_model *model, uint32_t n, struct error *err)
 {
+    struct client_labels labels;
+
+    if (n == 0)
+        return 0;
+    if (client_classifier_task(model) != EPS_CLASSIFY)
+        return error_set(err, -EDOM, "--labels %u is for --task classify: leave it out", n);
+    if (!model->rewritten && n != model->config.n_labels)
+        return error_set(err, -EDOM, "--labels %u: the model is a classifier of %u classes: leave it out", n,
+                         model->config.n_labels);
+    if (n < 2 || n > CLIENT_LABELS_MOST)
+        return error_set(err, -EDOM, "--labels %u is not within 2 and %d", n, CLIENT_LABELS_MOST);
+    int rc = client_labels_init(&labels, false, err);
+    if (!rc)
+        rc = client_labels_take(&labels, "{}", 2, n, err);
+    if (!rc)
+        rc = client_classifier_label(model, &labels, err);
+    client_labels_free(&labels);
+    if (rc == -E2BIG)
+        error_prefix(err, "--labels");
+    return rc;
+}
+
+static int read_config(struct question *q, const struct eps_train_options *in, struct error *err)
+{
+    const char *name = in->model;
     const bool file = access(name, F_OK) == 0 || strpbrk(name, "/.");
     const struct eps_preset *preset = file ? NULL : client_preset_find(name);
     struct client_model model;
@@ -46,15 +74,20 @@ static int read_config(struct question *q, const char *name, struct error *err)
 
     if (!file && !preset)
         return client_preset_unknown(name, err);
+    if (preset && in->task)
+        return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
+                         name);
     rc = preset ? client_preset_open(&model, preset, preset->vocabulary, err)
-                : client_model_open_fresh(&model, name, err);
+                : client_classifier_open_fresh(&model, name, in->task, err);
     if (rc)
         return rc;
+    rc = set_labels(&model, in->n_labels, err);
     q->config = model.config;
+    q->task = client_classifier_task(&model);
     q->side_bytes = client_record_side_bytes(model.side, preset);
-    if (fstat(model.config_fd, &st))
+    if (!rc && fstat(model.config_fd, &st))
         rc = error_set(err, -errno, "--model %.200s: %s", name, strerror(errno));
-    else
+    else if (!rc)
         q->config_bytes = (uint64_t)st.st_size;
     client_model_close(&model);
     return rc;
@@ -69,9 +102,13 @@ static uint64_t default_budget(const struct question *q, uint32_t n_workers)
 static int resolve(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const struct client_facts facts = {.n_positions = q->config.n_positions,
-                                       .masked = q->config.family->masked,
+                                       .masked = q->config.family->masked && !q->task,
+                                       .task = q->task,
+                                       .n_rows = MANY_ROWS,
+                                       .longest = UINT32_MAX,
+                                       .least = 1,
                                        .fresh = true,
-                                       .n_tokens = (uint64_t)1 << 40}; /* enough for any batch */
+                                       .n_tokens = (uint64_t)1 << 40}; /* enough for any batch, as are the rows */
     const uint32_t n_workers = in->workers ? in->workers : 1;
     struct eps_train_options options = *in;
     struct device_name device;
@@ -85,6 +122,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
     options.steps = 1, options.epochs = NAN, options.eval_data = NULL, options.connect = NULL;
     options.warmup = 0, options.eval_every = 0;
     rc = client_options_resolve(&q->options, &options, &facts, err);
+    q->options.n_labels = q->config.n_labels;
     client_options_settle(&q->options, &devices);
     return rc;
 }
@@ -100,7 +138,7 @@ static int open_question(struct question *q, const struct eps_train_options *in,
     *q = (struct question){.available = process_available_bytes(), .cap = UINT64_MAX};
     if (!in->model)
         return error_set(err, -EDOM, "--model is missing: name a directory, a config.json or a preset");
-    int rc = read_config(q, in->model, err);
+    int rc = read_config(q, in, err);
     if (!rc)
         rc = resolve(q, in, err);
     if (!rc)

@@ -169,6 +169,11 @@ static const struct refusal refusals[] = {
      NULL},
     {"eps train --model bert/config.json --task classify --data many.tsv " MACHINE, 1, "--data: 30000 classes",
      "more than 1024 KiB"},
+    {"eps plan --model byte-small --task classify", 2, "--task", "byte-small"},
+    {"eps plan --model bert/config.json --task classify --labels 1", 2, "--labels 1", "2 and 65536"},
+    {"eps plan --model bert/config.json --task classify --labels 30000", 1, "--labels: 30000 classes", "1024 KiB"},
+    {"eps plan --model bert/config.json --task regress --labels 3", 2, "--labels 3", "--task classify"},
+    {"eps plan --model own --labels 3", 2, "--labels 3", "2 classes"},
     {"eps generate --model own --prompt fox " MACHINE, 1, "a bert model predicts labels and cannot continue a text",
      "generate"},
 };
@@ -196,4 +201,19 @@ TEST(a_directory_gives_its_tables)
            "--out tabled " MACHINE,
            0, "62 rows, 62 held out", "1 file in directories of --data passed over: not named .tsv or .jsonl");
     expect("eps eval --model tabled --data tables --predictions tabled.tsv " MACHINE, 0, "62 predictions");
+}
+
+TEST(a_plan_says_what_is_planned_for)
+{
+    expect("eps plan --model bert/config.json --task classify", 0,
+           ", to classify rows: 2 classes\n32 rows of at most 64 "
+           "tokens in 1 part");
+    expect("eps plan --model bert/config.json --task classify --labels 7 --seq 16 --batch 8", 0,
+           ": 7 classes\n8 rows of "
+           "at most 16 tokens");
+    expect("eps plan --model bert/config.json --task regress", 0, ", to predict a number of each row\n32 rows");
+    expect("eps plan --model bert/config.json --task classify --minimum && "
+           "eps plan --model bert/config.json --task classify --find-batch --device-mem 64MiB --host-mem 64MiB && "
+           "eps plan --model bert/config.json --task classify --timeline",
+           0);
 }

@@ -199,6 +199,35 @@ TEST_RANGE(what_is_planned_is_what_is_taken, first_run, end_run)
     }
 }
 
+static const char bert[] = "{\"model_type\": \"bert\", \"architectures\": [\"BertModel\"], \"vocab_size\": 330, "
+                           "\"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
+                           "\"intermediate_size\": 64, \"max_position_embeddings\": 64}";
+
+/* 300 classes, so that their weights, logits and names all count; and one number. */
+TEST_EACH(a_task_takes_what_is_planned_without_its_data, 2)
+{
+    static const struct eps_train_events events = {.on_memory = on_memory};
+    const char *const files[] = {"rows.tsv"};
+    struct eps_train_options options =
+        processes_options("bert/config.json", files, processes_path(print("task%d", _i)));
+    struct seen seen = {.plan = NULL};
+    struct eps_error error = {""};
+    struct eps_plan plan;
+
+    expect("mkdir -p bert && cp " TESTS_DIR "/fixtures/tokenizers/bert.json bert/tokenizer.json", 0);
+    expect(_i ? "{ printf 'text\\tscore\\n'; seq 0 299 | sed 's/.*/fox &\\t&/'; } >rows.tsv"
+              : "{ printf 'text\\tlabel\\n'; seq 0 299 | sed 's/.*/fox &\\tLABEL_&/'; } >rows.tsv",
+           0);
+    processes_put_text("bert/config.json", bert);
+    options.task = _i ? EPS_REGRESS : EPS_CLASSIFY;
+    options.n_labels = _i ? 0 : 300;
+    options.workers = 1, options.batch = 8, options.seq = 16, options.steps = 2, options.device_mem = 64 << 20;
+    ck_assert_msg(eps_plan(&plan, &options, &error) == 0, "%s", error.text);
+    seen.plan = &plan;
+    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_workers, 1);
+}
+
 /* What its tokenizer will take is planned before it has learned one. */
 TEST(a_preset_that_learns_takes_what_is_planned)
 {

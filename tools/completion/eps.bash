@@ -13,7 +13,7 @@ _eps_options() {
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --mask-fraction --seed --deterministic" \
         "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
-    plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --freeze --precision --moments" \
+    plan) echo "--model --task --labels --batch --seq --microbatch --parts --optimizer --commit --clip-norm --freeze --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
     bench) echo "--profile --device --help" ;;
     eval) echo "--model --data --columns --separator --batch --seq --stride --eval-tokens --mask-fraction --seed --device --device-mem" \
