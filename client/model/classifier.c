@@ -3,6 +3,7 @@
 #include "client/model/file.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/family.h"
+#include "proto/model/weights.h"
 #include "proto/wire/message.h"
 
 #include <errno.h>
@@ -160,12 +161,37 @@ static int open_for(struct client_model *out, const char *path, enum eps_task ta
     return rc;
 }
 
+static void suggest(struct error *err, const char *path, bool fresh)
+{
+    char drawn[WEIGHTS_MISSING_BYTES];
+    struct client_model model;
+
+    if (open_for(&model, path, EPS_CLASSIFY, fresh, NULL))
+        return;
+    if (model.n_weights == 0 || client_model_match_base(&model, drawn, NULL) == 0)
+        error_append(err, "; --task classify or --task regress makes a classifier of it");
+    client_model_close(&model);
+}
+
 int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err)
 {
-    return open_for(out, path, task, false, err);
+    const int rc = open_for(out, path, task, false, err);
+
+    if (rc == -EINVAL && !task)
+        suggest(err, path, false);
+    return rc;
 }
 
 int client_classifier_open_fresh(struct client_model *out, const char *path, enum eps_task task, struct error *err)
 {
-    return open_for(out, path, task, true, err);
+    const int rc = open_for(out, path, task, true, err);
+
+    if (rc == -EINVAL && !task)
+        suggest(err, path, true);
+    return rc;
+}
+
+void client_classifier_suggest(struct error *err, const char *path)
+{
+    suggest(err, path, false);
 }

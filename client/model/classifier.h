@@ -11,11 +11,15 @@
 
 /* As client_model_open, for a task. The config is then that of a classifier with two classes, or one number, until
  * client_classifier_label; unless the model is a classifier. EPS_TASK_DEFAULT: the model as it is. -EDOM if the model's
- * family cannot do the task; -EINVAL if it is a classifier for the other one. */
+ * family cannot do the task; -EINVAL if it is a classifier for the other one, or as client_model_open, and then the
+ * sentence says so if a task would take the model. */
 int client_classifier_open(struct client_model *out, const char *path, enum eps_task task, struct error *err);
 
 /* The same, but ignores the weights. */
 int client_classifier_open_fresh(struct client_model *out, const char *path, enum eps_task task, struct error *err);
+
+/* Appends that --task would take this model, if it would, to the sentence that refuses it without. */
+void client_classifier_suggest(struct error *err, const char *path);
 
 /* The model's own task: EPS_TASK_DEFAULT if it predicts tokens. */
 enum eps_task client_classifier_task(const struct client_model *model);

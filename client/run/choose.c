@@ -96,9 +96,12 @@ static int match(struct client_run *run, const struct eps_train_options *in, str
 {
     if (run->model.n_weights == 0)
         return 0;
-    return prefixed(in->resume ? client_model_match(&run->model, err)
-                               : client_model_match_base(&run->model, run->drawn, err),
-                    in->model, err);
+    const int rc = prefixed(in->resume ? client_model_match(&run->model, err)
+                                       : client_model_match_base(&run->model, run->drawn, err),
+                            in->model, err);
+    if (rc == -EINVAL && !in->resume && !client_classifier_task(&run->model))
+        client_classifier_suggest(err, in->model);
+    return rc;
 }
 
 /* Weights that do not fit the config, and a missing mask token, are refused before anything is read or started. A

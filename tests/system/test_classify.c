@@ -169,6 +169,11 @@ static const struct refusal refusals[] = {
      NULL},
     {"eps train --model bert/config.json --task classify --data many.tsv " MACHINE, 1, "--data: 30000 classes",
      "more than 1024 KiB"},
+    {"eps train --model bert/config.json --data train.tsv " MACHINE, 1, "can be trained; --task classify",
+     "makes a classifier of it"},
+    {"eps train --model headless --data train.tsv " MACHINE, 1,
+     "headless: ", "--task classify or --task regress makes"},
+    {"eps plan --model bert/config.json", 1, "can be trained; --task classify", "makes a classifier of it"},
     {"eps plan --model byte-small --task classify", 2, "--task", "byte-small"},
     {"eps plan --model bert/config.json --task classify --labels 1", 2, "--labels 1", "2 and 65536"},
     {"eps plan --model bert/config.json --task classify --labels 30000", 1, "--labels: 30000 classes", "1024 KiB"},
@@ -184,7 +189,9 @@ TEST(what_cannot_be_classified_is_refused)
     expect("eps train --model gpt2.json --data train.tsv --steps 1 --batch 2 --seq 8 --out gpt2 " MACHINE
            "&& head -n 40 train.tsv >part.tsv",
            0);
-    expect("cp train.tsv mine.tsv && ln mine.tsv linked.tsv && "
+    expect("cp train.tsv mine.tsv && ln mine.tsv linked.tsv && cp -rL own/latest headless && rm headless/training.json "
+           "headless/optimizer.safetensors && "
+           "sed -i s/BertForSequenceClassification/BertForMaskedLM/ headless/config.json && "
            "{ printf 'text\\tlabel\\n'; seq 30000 | sed 's/^/a\\t/'; } >many.tsv",
            0);
     for (int i = 0; i < COUNT(refusals); i++)
