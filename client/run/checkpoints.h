@@ -2,7 +2,7 @@
  *
  * The daemon writes checkpoints (eps/save/save.c); the client holds the directory's lock and removes them. A removal
  * first renames step-N to step-N.partial, so a crash never leaves a damaged step-N. Client and daemon both spare a
- * directory that holds other files than a checkpoint's (.json, .txt, .safetensors). */
+ * directory that holds other files than a checkpoint's (proto/model/output.h). */
 #ifndef CLIENT_RUN_CHECKPOINTS_H
 #define CLIENT_RUN_CHECKPOINTS_H
 

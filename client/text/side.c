@@ -1,5 +1,7 @@
 #include "client/text/side.h"
 
+#include "proto/model/side_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -19,6 +21,7 @@ static const char *const names[] = {
     "added_tokens.json",
     "chat_template.jinja",
     "generation_config.json",
+    "tokenizer.model",
 };
 
 static bool is_name(const char *name)
@@ -30,7 +33,7 @@ static bool is_name(const char *name)
     return false;
 }
 
-static int read_text(char *out, size_t n, int fd, const char *directory, const char *name, struct error *err)
+static int read_bytes(char *out, size_t n, int fd, const char *directory, const char *name, struct error *err)
 {
     for (size_t used = 0; used < n;) {
         ssize_t got = pread(fd, out + used, n - used, (off_t)used);
@@ -41,6 +44,18 @@ static int read_text(char *out, size_t n, int fd, const char *directory, const c
                              got < 0 ? strerror(errno) : "became shorter while it was read");
         used += (size_t)got;
     }
+    return 0;
+}
+
+/* Adds a file of n bytes. */
+static int add(json_t *files, const char *bytes, size_t n, const char *directory, const char *name, struct error *err)
+{
+    json_t *string = side_file_string(name, bytes, n);
+
+    if (!string && !side_file_is_binary(name))
+        return error_set(err, -EINVAL, "%s/%s: not UTF-8 text", directory, name);
+    if (json_object_set_new(files, name, string))
+        return error_set(err, -ENOMEM, "%s/%s: out of memory", directory, name);
     return 0;
 }
 
@@ -57,16 +72,13 @@ static int add_open(json_t *files, int fd, const char *directory, const char *na
         return error_set(err, -EFBIG, "%s/%s: the tokenizer's files have more than %d MiB together", directory, name,
                          CLIENT_SIDE_MAX_BYTES >> 20);
     const size_t n = (size_t)st.st_size;
-    char *text = malloc(n + 1);
-    if (!text)
+    char *bytes = malloc(n + 1);
+    if (!bytes)
         return error_set(err, -ENOMEM, "%s/%s: out of memory", directory, name);
-    int rc = read_text(text, n, fd, directory, name, err);
-    json_t *string = rc || memchr(text, 0, n) ? NULL : json_stringn(text, n);
-    if (!rc && !string)
-        rc = error_set(err, -EINVAL, "%s/%s: not UTF-8 text", directory, name);
-    else if (!rc && json_object_set_new(files, name, string))
-        rc = error_set(err, -ENOMEM, "%s/%s: out of memory", directory, name);
-    free(text);
+    int rc = read_bytes(bytes, n, fd, directory, name, err);
+    if (!rc)
+        rc = add(files, bytes, n, directory, name, err);
+    free(bytes);
     *total += n;
     return rc;
 }
@@ -104,20 +116,20 @@ int client_side_read(json_t **out, const char *directory, struct error *err)
 
 int client_side_check(json_t *files, struct error *err)
 {
-    size_t total = 0;
+    size_t total = 0, n;
     const char *name;
-    json_t *text;
+    json_t *string;
 
     if (!json_is_object(files))
         return error_set(err, -EINVAL, "the model's side files are not a JSON object");
-    json_object_foreach(files, name, text)
+    json_object_foreach(files, name, string)
     {
-        if (!is_name(name) || !json_is_string(text))
+        if (!is_name(name) || side_file_size(&n, name, string) != 0)
             return error_set(err, -EINVAL, "%.64s is not one of a model's side files", name);
-        if (json_string_length(text) > CLIENT_SIDE_MAX_BYTES - total)
+        if (n > CLIENT_SIDE_MAX_BYTES - total)
             return error_set(err, -EFBIG, "the tokenizer's files have more than %d MiB together",
                              CLIENT_SIDE_MAX_BYTES >> 20);
-        total += json_string_length(text);
+        total += n;
     }
     return 0;
 }
@@ -149,30 +161,40 @@ json_t *client_side_token(const json_t *config, const char *key)
     return json_is_string(token) ? token : NULL;
 }
 
-static int write_text(int fd, const char *text, size_t n)
+static int write_bytes(int fd, const char *bytes, size_t n)
 {
     while (n > 0) {
-        ssize_t put = write(fd, text, n);
+        ssize_t put = write(fd, bytes, n);
         if (put < 0 && errno == EINTR)
             continue;
         if (put < 0)
             return -errno;
-        text += put, n -= (size_t)put;
+        bytes += put, n -= (size_t)put;
     }
     return fsync(fd) ? -errno : 0;
+}
+
+static int write_file(int directory_fd, const char *name, const json_t *string)
+{
+    const char *bytes;
+    char *made;
+    size_t n;
+    int rc = side_file_bytes(&bytes, &n, &made, name, string);
+    int fd = rc ? -1 : openat(directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+    if (!rc)
+        rc = fd < 0 ? -errno : write_bytes(fd, bytes, n);
+    if (fd >= 0 && close(fd) && !rc)
+        rc = -errno;
+    free(made);
+    return rc;
 }
 
 int client_side_write(const json_t *files, int directory_fd, struct error *err)
 {
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t n;
-        const char *text = client_side_find(files, names[i], &n);
-        if (!text)
-            continue;
-        int fd = openat(directory_fd, names[i], O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        int rc = fd < 0 ? -errno : write_text(fd, text, n);
-        if (fd >= 0 && close(fd) && !rc)
-            rc = -errno;
+        const json_t *string = json_object_get(files, names[i]);
+        const int rc = string ? write_file(directory_fd, names[i], string) : 0;
         if (rc)
             return error_set(err, rc, "%s: %s", names[i], strerror(-rc));
     }

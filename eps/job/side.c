@@ -2,10 +2,12 @@
 
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
+#include "proto/model/side_file.h"
 
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
+
 static bool is_own_name(const char *name)
 {
     static const char *const own[] = {CHECKPOINT_CONFIG, CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_TRAINING};
@@ -22,6 +24,7 @@ static int check_side(json_t *side, struct error *err)
 {
     json_t *options = json_object_get(side, "options"), *files = json_object_get(side, "files"), *text;
     const char *name;
+    size_t n;
 
     if (!json_is_object(options) || (files && !json_is_object(files)))
         return error_set(err, -EINVAL, "the job's side file: not {\"options\": {...}, \"files\": {...}}");
@@ -31,9 +34,11 @@ static int check_side(json_t *side, struct error *err)
                          json_object_size(files), CHECKPOINT_MAX_FILES - OWN_FILES);
     json_object_foreach(files, name, text)
     {
-        if (!json_is_string(text) || !output_is_name(name) || is_own_name(name))
+        if (!output_is_name(name) || is_own_name(name) || side_file_size(&n, name, text) != 0)
             return error_set(err, -EINVAL,
-                             "the job's side file: %.80s is no text with a name ending in .json, .txt or .jinja", name);
+                             "the job's side file: %.80s is neither a text with a name ending in .json, .txt or .jinja "
+                             "nor tokenizer.model in base64",
+                             name);
     }
     return 0;
 }

@@ -2,6 +2,7 @@
 
 #include "eps/job/side.h"
 #include "proto/model/output.h"
+#include "proto/model/side_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -91,16 +92,16 @@ static int write_all(int fd, const char *at, size_t n, struct error *err)
 }
 
 /* Writes into the directory, or into the next open file. */
-static int write_small(struct capture *capture, const char *name, const char *text, size_t n, struct error *err)
+static int write_small(struct capture *capture, const char *name, const char *bytes, size_t n, struct error *err)
 {
     const struct capture_options *o = &capture->options;
 
     if (capture->directory >= 0)
-        return output_write(capture->directory, name, text, n, err);
+        return output_write(capture->directory, name, bytes, n, err);
     if (capture->n_used >= o->n_files)
         return error_set(err, -EINVAL, "%s: no open file came for it", name);
     const int fd = o->files[capture->n_used++];
-    int rc = write_all(fd, text, n, err);
+    int rc = write_all(fd, bytes, n, err);
     if (!rc && fsync(fd))
         rc = error_set(err, -errno, "a file could not be flushed: %s", strerror(errno));
     if (!rc)
@@ -110,13 +111,13 @@ static int write_small(struct capture *capture, const char *name, const char *te
 }
 
 /* Writes a small file and notes its checksum. */
-static int add_text(struct capture *capture, const char *name, const char *text, size_t n, struct error *err)
+static int add_file(struct capture *capture, const char *name, const char *bytes, size_t n, struct error *err)
 {
     struct checkpoint_file *file = checkpoint_add_file(&capture->checkpoint, name, n);
 
-    if (n > 0 && checkpoint_add_run(file, 0, n, checkpoint_hash(text, n)))
+    if (n > 0 && checkpoint_add_run(file, 0, n, checkpoint_hash(bytes, n)))
         return error_set(err, -ENOMEM, "out of memory");
-    return write_small(capture, name, text, n, err);
+    return write_small(capture, name, bytes, n, err);
 }
 
 /* Checkpoints and snapshots hold fp32 weights, whatever type the weights were read from. */
@@ -132,7 +133,7 @@ static char *print_config(const struct capture_options *o, struct error *err)
 static int add_config(struct capture *capture, struct error *err)
 {
     char *text = print_config(&capture->options, err);
-    const int rc = text ? add_text(capture, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+    const int rc = text ? add_file(capture, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
 
     free(text);
     return rc;
@@ -140,12 +141,16 @@ static int add_config(struct capture *capture, struct error *err)
 
 static int add_side_files(struct capture *capture, json_t *side, struct error *err)
 {
-    const char *name;
-    json_t *text;
+    const char *name, *bytes;
+    char *made;
+    json_t *string;
+    size_t n;
 
-    json_object_foreach(json_object_get(side, "files"), name, text)
+    json_object_foreach(json_object_get(side, "files"), name, string)
     {
-        int rc = add_text(capture, name, json_string_value(text), json_string_length(text), err);
+        int rc = side_file_bytes(&bytes, &n, &made, name, string);
+        rc = rc ? error_set(err, rc, "%s: out of memory", name) : add_file(capture, name, bytes, n, err);
+        free(made);
         if (rc)
             return rc;
     }

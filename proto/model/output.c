@@ -1,6 +1,7 @@
 #include "proto/model/output.h"
 
 #include "proto/model/checkpoint.h"
+#include "proto/model/side_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -89,8 +90,9 @@ static bool ends_with(const char *text, const char *end)
 
 bool output_is_name(const char *name)
 {
-    return checkpoint_is_name(name) && (ends_with(name, ".json") || ends_with(name, ".txt") ||
-                                        ends_with(name, ".jinja") || ends_with(name, ".safetensors"));
+    return checkpoint_is_name(name) &&
+           (ends_with(name, ".json") || ends_with(name, ".txt") || ends_with(name, ".jinja") ||
+            ends_with(name, ".safetensors") || side_file_is_binary(name));
 }
 
 static DIR *open_directory(int parent, const char *name)

@@ -4,8 +4,8 @@
  * A checkpoint is written as step-N.partial/, flushed file by file, then renamed; an existing step-N is exchanged for
  * it and removed. Then `latest` points to it. A killed run leaves step-N.partial at most.
  *
- * Only checkpoints are removed. A directory that holds any file of another kind (not .json, .txt, .jinja, .safetensors) is
- * left alone, and a checkpoint of its name then fails. */
+ * Only checkpoints are removed. A directory that holds any file of another kind (not .json, .txt, .jinja, .safetensors or
+ * tokenizer.model) is left alone, and a checkpoint of its name then fails. */
 #ifndef PROTO_MODEL_OUTPUT_H
 #define PROTO_MODEL_OUTPUT_H
 

@@ -58,12 +58,14 @@ static void check_mode(const char *path, mode_t mode)
  * and strangers do not. */
 TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
 {
-    const char *const service = users_service(), *const model = processes_config("tiny.json", 1, 2, 16, 32),
-                      *const text = processes_text("tiny.txt", 8000), *const out = make("served", USERS_MEMBER),
-                      *const home = make("home", USERS_MEMBER);
+    const char *const service = users_service(), *const home = make("home", USERS_MEMBER),
+                      *const text = processes_text("tiny.txt", 8000), *const out = make("served", USERS_MEMBER);
     const pid_t daemon = users_start_service();
     struct stat info;
 
+    ck_assert_int_eq(mkdir("model", 0755), 0);
+    const char *const model = processes_config("model/config.json", 1, 2, 16, 32);
+    processes_write("model/tokenizer.model", "\0\n\xFF\0", 4); /* goes where the weights go */
     check_mode(service, 0710);
     check_mode(print("%s/members", service), 0660);
     const pid_t lent =
@@ -78,6 +80,8 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
               "256MiB"),
          0, "", "");
     outputs_check_same_latest(out, home);
+    outputs_check_same("model", print("%s/latest", out), "tokenizer.model");
+    outputs_check_same("model", print("%s/latest", home), "tokenizer.model");
     ck_assert_int_eq(stat(print("%s/latest/model.safetensors", out), &info), 0);
     ck_assert_uint_eq(info.st_uid, USERS_MEMBER);
     says(USERS_MEMBER, true, "eps", ARGV("train", "--resume", out, "--steps", "5", "--connect", service), 0, "", "");

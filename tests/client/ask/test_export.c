@@ -410,7 +410,7 @@ TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
     struct driver driver;
     struct driver_options options = {
         .side = "{\"options\": {\"source_dtype\": \"fp16\"}, \"files\": {\"merges.txt\": \"a b\\n\", "
-                "\"chat_template.jinja\": \"{{ messages }}\"}}"};
+                "\"chat_template.jinja\": \"{{ messages }}\", \"tokenizer.model\": \"AP8K\"}}"};
     const struct eps_export_options live = {.connect = "lab", .out = "live", .dtype = _i ? BF16 : ANY};
     struct eps_exported written;
     struct error err;
@@ -428,6 +428,7 @@ TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
     ck_assert_int_eq(export("trained", "saved", _i ? BF16 : ANY, &err), 0);
     expect("diff -r live saved", 0);
     outputs_check_file("live/chat_template.jinja", "{{ messages }}");
+    expect("printf '\\0\\377\\n' | cmp - live/tokenizer.model", 0);
 }
 
 static void check_types(const char *path, const char *name)

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILES "a.txt config.json model.safetensors optimizer.safetensors tokenizer.json training.json "
+#define FILES "a.txt config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer.model training.json "
 
 static struct client_output output;
 static struct client_link nowhere;
@@ -20,7 +20,8 @@ static int directory, side;
 
 static void setup(void)
 {
-    static const char text[] = "{\"options\": {}, \"files\": {\"tokenizer.json\": \"{}\", \"a.txt\": \"words\"}}";
+    static const char text[] = "{\"options\": {}, \"files\": {\"tokenizer.json\": \"{}\", \"a.txt\": \"words\", "
+                               "\"tokenizer.model\": \"AP8K\"}}";
 
     processes_setup();
     outputs_make("out");

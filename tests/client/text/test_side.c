@@ -24,14 +24,16 @@ TEST(what_was_read_is_written_as_it_was)
     processes_put_text("from/added_tokens.json", "");
     processes_put_text("from/chat_template.jinja", "{% for m in messages %}\n");
     processes_put_text("from/notes.txt", "no");
+    processes_write("from/tokenizer.model", "\0\n\xFF\0", 4);
     ck_assert_int_eq(client_side_read(&files, "from", NULL), 0);
     ck_assert_int_eq(client_side_check(files, NULL), 0);
     int to = open("to", O_RDONLY | O_DIRECTORY);
     ck_assert_int_eq(client_side_write(files, to, NULL), 0);
     ck_assert_int_eq(client_side_read(&again, "to", NULL), 0);
-    ck_assert_uint_eq(json_object_size(again), 3);
+    ck_assert_uint_eq(json_object_size(again), 4);
     ck_assert(json_equal(files, again));
     ck_assert_str_eq(json_string_value(json_object_get(again, "tokenizer.json")), text);
+    expect("rm from/notes.txt; diff -r from to", 0);
     ck_assert_int_eq(client_side_write(files, to, NULL), -EEXIST); /* nothing is written over */
     close(to);
     json_decref(files);
@@ -83,7 +85,7 @@ TEST(what_cannot_be_kept_is_refused_by_name)
 TEST(a_stranger_s_object_is_checked)
 {
     static const char *const wrongs[] = {"[]", "{\"../merges.txt\": \"\"}", "{\"config.json\": \"\"}",
-                                         "{\"merges.txt\": 1}"};
+                                         "{\"merges.txt\": 1}", "{\"tokenizer.model\": \"AA\"}"};
 
     for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
         json_t *files = json_loads(wrongs[i], 0, NULL);

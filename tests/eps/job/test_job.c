@@ -52,7 +52,8 @@ TEST(a_side_file_that_is_none_is_refused)
                                         "{\"options\": {}, \"files\": {\"a.json\": 1}}",
                                         "{\"options\": {}, \"files\": {\"../a.json\": \"\"}}",
                                         "{\"options\": {}, \"files\": {\"training.json\": \"\"}}",
-                                        "{\"options\": {}, \"files\": {\"program\": \"\"}}"};
+                                        "{\"options\": {}, \"files\": {\"program\": \"\"}}",
+                                        "{\"options\": {}, \"files\": {\"tokenizer.model\": \"AA\"}}"};
     struct error err = {""};
     json_t *side;
 

@@ -1,5 +1,6 @@
 /* A version of the model on its way to disk while the next step runs: folds into what is not written yet wait, so the
  * files hold exactly that version. In one process, where the writer can be as slow as it likes. */
+#include "tests/kit/command.h"
 #include "tests/kit/inprocess.h"
 #include "tests/kit/model.h"
 #include "tests/kit/outputs.h"
@@ -225,8 +226,9 @@ TEST_EACH(a_version_written_during_a_step_is_what_a_still_run_saves_and_resumes_
 TEST(files_that_came_open_hold_what_a_directory_would)
 {
     static const char *const names[] = {CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG, "a.txt",
-                                        "b.json",           CHECKPOINT_TRAINING};
-    static const char side[] = "{\"options\": {\"x\": 1}, \"files\": {\"a.txt\": \"words\", \"b.json\": \"{}\"}}";
+                                        "tokenizer.model",  CHECKPOINT_TRAINING};
+    static const char side[] =
+        "{\"options\": {\"x\": 1}, \"files\": {\"a.txt\": \"words\", \"tokenizer.model\": \"AP8K\"}}";
     struct run run;
     struct capture capture;
     struct error err = {""};
@@ -254,6 +256,7 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     for (unsigned i = 0; i < COUNT(names); i++)
         outputs_check_same("here/step-3", "there/step-3", names[i]);
     outputs_check_file("here/step-3/a.txt", "words");
+    expect("printf '\\0\\377\\n' | cmp - here/step-3/tokenizer.model", 0);
     options.n_files--;
     ck_assert_int_eq(write_whole(&capture, &run, &options, &err), -EINVAL);
     ck_assert_str_eq(err.text, "training.json: no open file came for it");

@@ -52,10 +52,10 @@ static void run(const char *command)
 
 TEST(names_that_a_checkpoint_may_have)
 {
-    static const char *const fit[] = {"config.json", "merges.txt", "model-00001-of-2.safetensors", "a.json",
-                                      "chat_template.jinja"};
-    static const char *const unfit[] = {"",       ".json",   "precious", "a.json.bak", "a/b.json",
-                                        "..json", "a b.txt", "json",     "a.JSON",     "model.bin"};
+    static const char *const fit[] = {"config.json", "merges.txt",          "model-00001-of-2.safetensors",
+                                      "a.json",      "chat_template.jinja", "tokenizer.model"};
+    static const char *const unfit[] = {"",        ".json", "precious", "a.json.bak", "a/b.json", "..json",
+                                        "a b.txt", "json",  "a.JSON",   "model.bin",  "a.model"};
 
     for (int i = 0; i < COUNT(fit); i++)
         ck_assert_msg(output_is_name(fit[i]), "%s", fit[i]);
