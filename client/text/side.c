@@ -50,8 +50,12 @@ static int read_bytes(char *out, size_t n, int fd, const char *directory, const 
 /* Adds a file of n bytes. */
 static int add(json_t *files, const char *bytes, size_t n, const char *directory, const char *name, struct error *err)
 {
-    json_t *string = side_file_string(name, bytes, n);
+    static const char pointer[] = "version https://git-lfs.github.com/";
 
+    if (n >= sizeof pointer && memcmp(bytes, pointer, sizeof pointer - 1) == 0)
+        return error_set(err, -EINVAL, "%s/%s: not the file but Git LFS's pointer to it: run git lfs pull", directory,
+                         name);
+    json_t *string = side_file_string(name, bytes, n);
     if (!string && !side_file_is_binary(name))
         return error_set(err, -EINVAL, "%s/%s: not UTF-8 text", directory, name);
     if (json_object_set_new(files, name, string))

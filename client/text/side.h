@@ -17,7 +17,7 @@ enum { CLIENT_SIDE_MAX_BYTES = 40 << 20 };
 
 /* Reads the directory's side files: any of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, vocab.txt,
  * special_tokens_map.json, added_tokens.json, chat_template.jinja, generation_config.json and tokenizer.model. *out is an
- * object, owned (json_decref), maybe empty. -EINVAL (not UTF-8), -EFBIG, -errno, with a sentence that
+ * object, owned (json_decref), maybe empty. -EINVAL (not UTF-8, Git LFS's pointer), -EFBIG, -errno, with a sentence that
  * names the file. */
 int client_side_read(json_t **out, const char *directory, struct error *err);
 

@@ -65,6 +65,8 @@ TEST(what_cannot_be_kept_is_refused_by_name)
     } wrongs[] = {
         {"mkdir bad; printf '\\377' >bad/merges.txt", -EINVAL, "bad/merges.txt: not UTF-8"},
         {"printf 'a\\0' >bad/merges.txt", -EINVAL, "bad/merges.txt: not UTF-8"},
+        {"echo version https://git-lfs.github.com/spec/v1 >bad/merges.txt", -EINVAL,
+         "bad/merges.txt: not the file but Git LFS's pointer to it: run git lfs pull"},
         {"truncate -s 41943041 bad/merges.txt", -EFBIG, "bad/merges.txt"},
         {"rm bad/merges.txt; mkdir bad/vocab.json", -EINVAL, "bad/vocab.json: not a regular file"},
         {"rmdir bad/vocab.json; mkfifo bad/vocab.json", -EINVAL, "bad/vocab.json: not a regular file"},
