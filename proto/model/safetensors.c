@@ -105,6 +105,7 @@ static int read_entry(struct safetensors_entry *entry, struct range *range, cons
         return error_set(err, -EINVAL, "tensor %.64s: its type is unknown (dtype %.32s)", name,
                          type_name ? type_name : "missing");
     entry->type = type->type;
+    entry->dtype = type->name;
     int rc = read_shape(entry, json_object_get(value, "shape"), err);
     if (rc == 0)
         rc = read_range(range, entry, json_object_get(value, "data_offsets"), type, data_bytes, err);

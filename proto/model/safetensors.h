@@ -21,6 +21,7 @@ const char *safetensors_type_name(enum safetensors_type type);
 struct safetensors_entry {
     char *name;
     enum safetensors_type type;
+    const char *dtype; /* the type's name in the file, "BF16"; static */
     uint32_t n_dims;
     uint64_t shape[8];
     uint64_t n;      /* elements */

@@ -60,7 +60,7 @@ static void check_entry(struct tally *tally, const struct safetensors_entry *ent
         note(tally, MISSHAPEN, "%.64s is %s, the model's is %s", entry->name,
              weights_shape(got, entry->shape, entry->n_dims), weights_shape(want, tensor->shape, tensor->n_dims));
     else if (!is_real(entry))
-        note(tally, MISTYPED, "%.64s is not of type F32, F16 or BF16", entry->name);
+        note(tally, MISTYPED, "%.64s is of type %s, not F32, F16 or BF16", entry->name, entry->dtype);
 }
 
 /* A name in the files, and what has been found of it. */

@@ -87,7 +87,7 @@ static const struct {
     {{"ln_f.bias"},
      {{"ln_f.bias", 1, {8, 1}, SAFETENSORS_I64}},
      {{0}},
-     "ln_f.bias is not of type F32, F16 or BF16: save it in one of these"},
+     "ln_f.bias is of type I64, not F32, F16 or BF16: save it in one of these"},
     {{NULL}, {{"ln_f.bias", 1, {8, 1}, F32}}, {{0}}, "transformer.ln_f.bias is there twice: remove one of the two"},
     {{NULL},
      {{0}},
