@@ -61,8 +61,6 @@ static int add(struct client_model *model, const char *directory, const char *na
         return error_set(err, -E2BIG, "%s: more than %d files of weights: save it in larger shards", directory,
                          CLIENT_MODEL_MAX_FILES);
     rc = client_file_open(path, err);
-    if (rc == -ENOENT && map)
-        error_append(err, ", though " INDEX " lists it: is the download complete?");
     if (rc < 0)
         return rc;
     model->weight_fds[model->n_weights++] = rc;
@@ -86,29 +84,59 @@ static bool is_within(const char *name)
     return true;
 }
 
-/* Adds the files in weight_map, each once. */
-static int add_indexed(struct client_model *model, const char *directory, json_t *map, struct error *err)
+/* Lists the files in weight_map, each once, as an object's keys. */
+static int list_files(json_t *files, const char *directory, json_t *map, struct error *err)
 {
-    json_t *seen = json_object(), *place;
     const char *tensor;
-    int rc = seen ? 0 : error_set(err, -ENOMEM, "out of memory");
+    json_t *place;
 
     json_object_foreach(map, tensor, place)
     {
-        if (!rc && !is_within(json_string_value(place)))
-            rc = error_set(err, -EINVAL, "%s: " INDEX " names no file within this directory for %.64s", directory,
-                           tensor);
-    }
-    json_object_foreach(map, tensor, place)
-    {
         const char *name = json_string_value(place);
-        if (rc)
-            break;
-        if (!json_object_get(seen, name))
-            rc = json_object_set_new(seen, name, json_true()) ? error_set(err, -ENOMEM, "out of memory")
-                                                              : add(model, directory, name, map, err);
+        if (!is_within(name))
+            return error_set(err, -EINVAL, "%s: " INDEX " names no file within this directory for %.64s", directory,
+                             tensor);
+        if (json_object_set_new(files, name, json_true()))
+            return error_set(err, -ENOMEM, "out of memory");
     }
-    json_decref(seen);
+    return 0;
+}
+
+/* Before any file is read: what is wrong with another one may follow from the one that is missing. */
+static int check_there(json_t *files, const char *directory, struct error *err)
+{
+    const char *name, *first = NULL;
+    size_t n_missing = 0;
+    json_t *file;
+
+    json_object_foreach(files, name, file)
+    {
+        if (!client_file_is_in(directory, name) && n_missing++ == 0)
+            first = name;
+    }
+    if (n_missing == 0)
+        return 0;
+    error_set(err, -ENOENT, "%s/%.100s: No such file or directory, though " INDEX " lists it", directory, first);
+    if (n_missing > 1)
+        error_append(err, " (%zu other%s missing, too)", n_missing - 1, n_missing > 2 ? "s are" : " is");
+    error_append(err, ": is the download complete?");
+    return -ENOENT;
+}
+
+static int add_indexed(struct client_model *model, const char *directory, json_t *map, struct error *err)
+{
+    json_t *files = json_object(), *file;
+    const char *name;
+    int rc = files ? list_files(files, directory, map, err) : error_set(err, -ENOMEM, "out of memory");
+
+    if (!rc)
+        rc = check_there(files, directory, err);
+    json_object_foreach(files, name, file)
+    {
+        if (!rc)
+            rc = add(model, directory, name, map, err);
+    }
+    json_decref(files);
     return rc;
 }
 
@@ -155,7 +183,7 @@ static int open_all(struct client_model *model, const char *directory, struct er
 
     if (n < 0)
         return error_set(err, -errno, "%s: %s", directory, strerror(errno));
-    int rc = n > 0 ? 0 : client_preset_unconverted(directory, err);
+    int rc = n > 0 ? 0 : client_preset_unconverted(directory, model, err);
     for (int i = 0; i < n; i++) {
         if (!rc)
             rc = add(model, directory, entries[i]->d_name, NULL, err);

@@ -100,7 +100,10 @@ static const struct {
      "bad", -EINVAL, 0,
      "bad/a.safetensors: three is in this file, though model.safetensors.index.json does not list it", ""},
     {"cp one bad/a.safetensors; " INDEX("bad", MAP("a.safetensors", "gone.safetensors")), "bad", -ENOENT, 0,
-     "bad/gone.safetensors: No such file", "model.safetensors.index.json lists it"},
+     "bad/gone.safetensors: No such file", "model.safetensors.index.json lists it: is"},
+    {"cp both bad/b.safetensors; " INDEX("bad", "\"weight_map\": {\"one\": \"b.safetensors\", \"three\": \"gone\", "
+                                                "\"x\": \"gone\", \"y\": \"lost\"}"),
+     "bad", -ENOENT, 0, "bad/gone: No such file", "lists it (1 other is missing, too): is the download complete?"},
     {INDEX("bad", MAP("a.safetensors", "/etc/passwd")), "bad", -EINVAL, 0, "bad: model.safetensors.index.json",
      "no file within this directory for two"},
     {INDEX("bad", MAP("a.safetensors", "../plain/some.safetensors")), "bad", -EINVAL, 0, "bad",
