@@ -7,7 +7,6 @@
 #include "client/ask/forward.h"
 #include "client/run/checkpoints.h"
 #include "proto/model/checkpoint.h"
-#include "proto/model/family.h"
 #include "proto/model/output.h"
 
 #include <dirent.h>
@@ -178,13 +177,6 @@ static enum safetensors_type type_to_write(const struct export *e)
     return e->model.dtype;
 }
 
-static const char *loader_of(const struct model_config *config)
-{
-    return config->n_labels         ? "AutoModelForSequenceClassification"
-           : config->family->masked ? "AutoModelForMaskedLM"
-                                    : "AutoModelForCausalLM";
-}
-
 int client_export(struct eps_exported *written, const struct eps_export_options *options, uint64_t shard_bytes,
                   struct error *err)
 {
@@ -204,7 +196,7 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
     if (rc == 0)
         rc = write_out(&e, err);
     if (rc == 0 && written)
-        *written = (struct eps_exported){public[e.type], loader_of(&e.model.config)};
+        *written = (struct eps_exported){public[e.type], client_model_loader(&e.model.config)};
     if (e.directory_fd >= 0)
         close(e.directory_fd);
     client_model_close(&e.model);

@@ -5,6 +5,7 @@
 #include "client/model/shards.h"
 #include "client/text/side.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/family.h"
 #include "proto/model/weights.h"
 
 #include <errno.h>
@@ -62,6 +63,13 @@ int client_model_replace_config(struct client_model *model, const char *text, st
     model->config_fd = fd;
     model->config = config;
     return 0;
+}
+
+const char *client_model_loader(const struct model_config *config)
+{
+    return config->n_labels         ? "AutoModelForSequenceClassification"
+           : config->family->masked ? "AutoModelForMaskedLM"
+                                    : "AutoModelForCausalLM";
 }
 
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err)

@@ -69,6 +69,9 @@ int client_model_match_base(struct client_model *model, char *drawn, struct erro
 /* Prints the model's config.json for weights of this type (model_config_print). Owned: free. NULL with a sentence. */
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err);
 
+/* The class of transformers that loads such a model. */
+const char *client_model_loader(const struct model_config *config);
+
 /* The precision in a run's recorded options (client/run/record.h); fp32 if they have none. */
 enum number_type client_model_precision(const json_t *options);
 

@@ -215,16 +215,18 @@ static bool has_pytorch_weights(const char *directory)
     return found;
 }
 
-int client_preset_unconverted(const char *directory, struct error *err)
+int client_preset_unconverted(const char *directory, const struct client_model *model, struct error *err)
 {
+    /* A config that was rewritten for a task is not that of the files, whose head is another one. */
+    const char *loader = model->rewritten ? "AutoModelForMaskedLM" : client_model_loader(&model->config);
     char quoted[PATH_MAX];
 
     if (has_pytorch_weights(directory))
         return error_set(err, -ENOENT,
                          "%.100s holds pytorch_model.bin and no *.safetensors; convert it: python3 -c 'import sys; "
-                         "from transformers import AutoModelForCausalLM as M; "
+                         "from transformers import %s as M; "
                          "M.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' %.100s",
-                         directory, eps_quote(quoted, sizeof quoted, directory));
+                         directory, loader, eps_quote(quoted, sizeof quoted, directory));
     return error_set(err, -ENOENT, "%s holds no *.safetensors: name %s/config.json to begin with fresh weights",
                      directory, directory);
 }

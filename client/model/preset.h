@@ -69,9 +69,9 @@ bool client_preset_is_smaller(const struct eps_preset *chosen, const struct clie
  * name ("org/name") or is the preset of a published model, the sentence gives the download command. */
 int client_preset_missing(const char *path, int rc, struct error *err);
 
-/* The error for a directory with a config.json but no *.safetensors: -ENOENT. If pytorch_model.bin is there, the
- * sentence gives the command that converts it. */
-int client_preset_unconverted(const char *directory, struct error *err);
+/* The error for a directory with a config.json, the open model's, but no *.safetensors: -ENOENT. If pytorch_model.bin is
+ * there, the sentence gives the command that converts it. */
+int client_preset_unconverted(const char *directory, const struct client_model *model, struct error *err);
 
 /* True if the run trains fresh random weights under the name of a published model. The sentence says so and tells how
  * to get the published weights. */

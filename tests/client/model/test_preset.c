@@ -3,6 +3,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include "client/model/classifier.h"
 #include "client/model/preset.h"
 
 #include <errno.h>
@@ -147,6 +148,10 @@ TEST(the_data_decide_which_preset_is_trained)
     }
 }
 
+#define BERT                                                                                                           \
+    "\"model_type\": \"bert\", \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"hidden_size\": 8, "             \
+    "\"intermediate_size\": 12, \"vocab_size\": 17"
+
 /* Models that are not here, or in no form that is read: the sentence names the command that helps. */
 TEST(what_is_no_model_here_gets_the_command_that_downloads_or_converts_it)
 {
@@ -165,7 +170,13 @@ TEST(what_is_no_model_here_gets_the_command_that_downloads_or_converts_it)
         {"mkdir 'my old'; mv config.json 'my old'", "my old", -ENOENT, "my old/config.json to begin with fresh weights",
          ""},
         {"touch 'my old/pytorch_model-00001-of-00002.bin'", "my old", -ENOENT,
-         "my old holds pytorch_model.bin and no *.safetensors; convert it: python3 -c ", " 'my old'"},
+         "my old holds pytorch_model.bin and no *.safetensors; convert it: python3 -c 'import sys; from transformers "
+         "import AutoModelForCausalLM as M; ",
+         " 'my old'"},
+        {"mkdir bert; touch bert/pytorch_model.bin; echo '{" BERT "}' >bert/config.json", "bert", -ENOENT,
+         "import AutoModelForMaskedLM as M; ", ""},
+        {"echo '{" BERT ", \"architectures\": [\"BertForSequenceClassification\"]}' >bert/config.json", "bert", -ENOENT,
+         "import AutoModelForSequenceClassification as M; ", ""},
         {"true", "my old/pytorch_model-00001-of-00002.bin", -EINVAL, "name the directory that holds it", ""},
     };
     static const char *const paths[] = {"./openai/gpt2", "/openai/gpt2", "a/b/c", "a/",  "/",        "../gpt2",
@@ -179,7 +190,9 @@ TEST(what_is_no_model_here_gets_the_command_that_downloads_or_converts_it)
         ck_assert_int_eq(client_model_open(&model, wrongs[i].path, &err), wrongs[i].code);
         ck_assert_holds(err.text, wrongs[i].first, wrongs[i].second);
     }
-    expect("mkdir here", 0);
+    expect("echo '{" BERT "}' >bert/config.json; mkdir here", 0);
+    ck_assert_int_eq(client_classifier_open(&model, "bert", EPS_CLASSIFY, &err), -ENOENT);
+    ck_assert_holds(err.text, "import AutoModelForMaskedLM as M; "); /* what the files hold, not what they begin */
     for (int i = 0; i < COUNT(paths); i++) {
         client_preset_missing(paths[i], -ENOENT, &err);
         ck_assert_holds(err.text, "No such file or directory");
