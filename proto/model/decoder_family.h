@@ -39,10 +39,10 @@ extern const struct family_layer decoder_layers[];
     .prefix = "model.", .tables = decoder_tables, .layers = decoder_layers, .kind_of_block = decoder_kind_of_block,    \
     .logits = "lm_head"
 
-/* Lines for a family's list of keys: those that all of them have; and rotary positions, which are one object, or in older
- * files a base and an object that scales it. */
-#define DECODER_KEYS                                                                                                   \
-    FAMILY_KEYS,                                                                                                       \
+/* Lines for a family's list of keys: those that all of them have, but for the name of the activation's; and rotary
+ * positions, which are one object, or in older files a base and an object that scales it. */
+#define DECODER_KEYS(hidden_act)                                                                                       \
+    FAMILY_KEYS(hidden_act),                                                                                           \
         {"num_key_value_heads", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.n_kv_heads), .most = 65536},         \
         {"head_dim", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.head_width), .most = 1024},                     \
         {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(n_positions), .most = 1 << 24},                  \

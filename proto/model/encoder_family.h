@@ -40,7 +40,8 @@ void encoder_complete(struct model_config *config, uint32_t row);
 
 /* Lines for a family's list of keys. */
 #define ENCODER_KEYS                                                                                                   \
-    FAMILY_KEYS, {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(encoder.n_rows), .most = 1 << 24},      \
+    FAMILY_KEYS("hidden_act"),                                                                                         \
+        {"max_position_embeddings", FAMILY_COUNT, .offset = FAMILY_AT(encoder.n_rows), .most = 1 << 24},               \
         {"type_vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(encoder.n_segments), .most = 16},                        \
         {"layer_norm_eps", FAMILY_REAL, .offset = FAMILY_AT(norm_epsilon), .range = FAMILY_EPSILON},                   \
         {"hidden_dropout_prob", FAMILY_REAL, .offset = FAMILY_AT(encoder.dropout_hidden),                              \

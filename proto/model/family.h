@@ -44,14 +44,15 @@ struct family_key {
 
 #define FAMILY_AT(member) offsetof(struct model_config, member)
 
-/* Lines for a family's list of keys: those that have the same names in nearly all families. */
-#define FAMILY_KEYS                                                                                                    \
+/* Lines for a family's list of keys: those that have the same names in nearly all families, and the activation's,
+ * whose name differs. */
+#define FAMILY_KEYS(hidden_act)                                                                                        \
     {"hidden_size", FAMILY_COUNT, .offset = FAMILY_AT(width), .required = true, .most = 65536},                        \
         {"num_hidden_layers", FAMILY_COUNT, .offset = FAMILY_AT(n_layers), .required = true, .most = 4096},            \
         {"num_attention_heads", FAMILY_COUNT, .offset = FAMILY_AT(n_heads), .required = true, .most = 65536},          \
         {"intermediate_size", FAMILY_COUNT, .offset = FAMILY_AT(inner_width), .required = true, .most = 1 << 20},      \
         {"vocab_size", FAMILY_COUNT, .offset = FAMILY_AT(vocabulary), .required = true, .most = 1 << 24},              \
-        {"hidden_act", FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},                                            \
+        {hidden_act, FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},                                              \
         {"initializer_range", FAMILY_REAL, .offset = FAMILY_AT(initializer_range), .range = FAMILY_FRACTION},          \
     {                                                                                                                  \
         "tie_word_embeddings", FAMILY_SWITCH, .offset = FAMILY_AT(tied)                                                \

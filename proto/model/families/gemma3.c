@@ -8,8 +8,7 @@
 static const char *const architectures[] = {"Gemma3ForCausalLM", "Gemma3TextModel", NULL};
 
 static const struct family_key keys[] = {
-    DECODER_KEYS,
-    {"hidden_activation", FAMILY_ACTIVATION, .offset = FAMILY_AT(activation)},
+    DECODER_KEYS("hidden_activation"),
     {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
     {"query_pre_attn_scalar", FAMILY_COUNT, .offset = FAMILY_AT(decoder.score_width), .most = 1 << 24},
     {"final_logit_softcapping", FAMILY_REAL_OR_NULL, .offset = FAMILY_AT(decoder.logit_cap)},
@@ -24,7 +23,8 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static const char *const harmless[] = {"cache_implementation", NULL};
+/* transformers does not read hidden_act here. */
+static const char *const harmless[] = {"cache_implementation", "hidden_act", NULL};
 static const char *const unsupported[] = {"attn_logit_softcapping", "use_bidirectional_attention", NULL};
 
 static void complete(struct model_config *c)

@@ -5,7 +5,7 @@
 static const char *const architectures[] = {"LlamaForCausalLM", "LlamaModel", NULL};
 
 static const struct family_key keys[] = {
-    DECODER_KEYS,
+    DECODER_KEYS("hidden_act"),
     DECODER_ROPE_KEYS,
     {"attention_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.qkv_bias)},
     {"mlp_bias", FAMILY_SWITCH, .offset = FAMILY_AT(decoder.mlp_bias)},

@@ -5,7 +5,7 @@
 static const char *const architectures[] = {"MistralForCausalLM", "MistralModel", NULL};
 
 static const struct family_key keys[] = {
-    DECODER_KEYS,
+    DECODER_KEYS("hidden_act"),
     DECODER_ROPE_KEYS,
     {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},
     {0},

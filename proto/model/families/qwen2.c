@@ -5,7 +5,7 @@
 static const char *const architectures[] = {"Qwen2ForCausalLM", "Qwen2Model", NULL};
 
 static const struct family_key keys[] = {
-    DECODER_KEYS,
+    DECODER_KEYS("hidden_act"),
     DECODER_ROPE_KEYS,
     DECODER_QWEN_KEYS,
     {0},

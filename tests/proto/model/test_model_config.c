@@ -408,7 +408,7 @@ TEST_EACH(a_decoder_s_numbers_are_those_of_transformers, COUNT(decoders))
         ck_assert_float_eq(reals[i][0], reals[i][1]);
 }
 
-/* As Gemma3TextConfig of transformers 5.23 fills it in; the second file is as those of 2025 were. */
+/* As Gemma3TextConfig of transformers 5.23 fills it in, which has no hidden_act; the third file is as those of 2025 were. */
 static const struct {
     const char *text;
     uint64_t sliding;
@@ -416,6 +416,7 @@ static const struct {
     uint32_t window, score_width;
 } gemma3s[] = {
     {GEMMA3 "}", 0x1F, 0, 0, 4096, 256},
+    {GEMMA3 ", 'hidden_act': 'relu'}", 0x1F, 0, 0, 4096, 256},
     {GEMMA3
      ", 'rope_theta': 1000000, 'rope_local_base_freq': 10000, 'rope_scaling': {'rope_type': 'linear', 'factor': 8.0}, "
      "'sliding_window': 512, 'sliding_window_pattern': 2, 'query_pre_attn_scalar': 168, 'cache_implementation': "
