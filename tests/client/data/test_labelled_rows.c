@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
+#include "tests/kit/tokenizer.h"
 
 #include "client/data/rows.h"
 #include "proto/base/number.h"
@@ -14,12 +15,11 @@
 
 SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
-/* bare: it adds no special tokens. */
-static struct client_tokenizer *open_tokenizer(bool bare)
+/* It adds no special tokens. */
+static struct client_tokenizer *open_bare(void)
 {
     json_t *whole = json_load_file(TESTS_DIR "/fixtures/tokenizers/bert.json", 0, NULL);
-    if (bare)
-        json_object_del(whole, "post_processor");
+    json_object_del(whole, "post_processor");
     char *text = json_dumps(whole, 0);
     json_t *side = json_pack("{s:s}", "tokenizer.json", text);
     struct client_tokenizer *t;
@@ -45,7 +45,7 @@ static int read_files(const char *const *names, size_t n, const struct options *
 {
     struct client_rows_rules rules = {.columns = options->columns,
                                       .unlabelled = options->unlabelled,
-                                      .tokenizer = open_tokenizer(options->bare)};
+                                      .tokenizer = options->bare ? open_bare() : tokenizer_open_fixture("bert", NULL)};
     struct client_data data;
 
     ck_assert_int_eq(client_labels_init(&labels, options->numbers, NULL), 0);
@@ -177,7 +177,7 @@ TEST_EACH(rows_are_read_in_the_layouts_of_glue, COUNT(files))
 /* [CLS] is 2 and [SEP] 3; what is between are the tokens of the text, by themselves. */
 TEST(a_row_has_its_own_texts_tokens)
 {
-    struct client_tokenizer *t = open_tokenizer(false);
+    struct client_tokenizer *t = tokenizer_open_fixture("bert", NULL);
     struct client_tokens fox = {0}, dog = {0};
     uint32_t ids[64], work[128], second;
     size_t used;

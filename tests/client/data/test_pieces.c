@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
+#include "tests/kit/tokenizer.h"
 
 #include "client/data/pieces.h"
 
@@ -17,18 +18,6 @@ static const char *const names[] = {"llama3",  "qwen",   "deepseek", "roberta", 
                                     "parts1",  "parts2", "parts3",   "parts4",     "parts11"};
 
 enum { END = 400 };
-
-static struct client_tokenizer *open_family(const char *name)
-{
-    char *text = processes_read(print(FIXTURES "%s.json", name));
-    json_t *side = json_pack("{ss}", "tokenizer.json", text);
-    struct client_tokenizer *t;
-
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, NULL), 0);
-    json_decref(side);
-    free(text);
-    return t;
-}
 
 static int take(void *data, uint32_t *ids, size_t n, struct error *err)
 {
@@ -130,7 +119,7 @@ TEST_EACH(text_in_pieces_has_the_tokens_of_the_whole_text, 2 * COUNT(names))
     } cuts[] = {{1, 64, 8, 300}, {2, 9, 1, 100},      {3, 5, 0, 50},         {3, 20, 4, 1000},    {4, 40, 16, 1000},
                 {3, 37, 9, 77},  {2, 200, 100, 3000}, {4, 100, 50, 1 << 20}, {3, 700, 300, 5000}, {2, 3000, 500, 9000}};
     const char *name = names[_i / 2];
-    struct client_tokenizer *t = open_family(name);
+    struct client_tokenizer *t = tokenizer_open_fixture(name, NULL);
     const struct client_data_file file = {.path = (char[]){"text"}, .marked = _i % 2};
     struct sample s = sample_of(t, name, file.marked);
     struct client_tokens got = {0};
@@ -156,7 +145,7 @@ TEST_EACH(text_in_pieces_has_the_tokens_of_the_whole_text, 2 * COUNT(names))
 TEST_EACH(pieces_of_ordinary_text_join, COUNT(names))
 {
     enum { N = 64 << 10 };
-    struct client_tokenizer *t = open_family(names[_i]);
+    struct client_tokenizer *t = tokenizer_open_fixture(names[_i], NULL);
     const struct client_data_file file = {.path = (char[]){"text"}};
     const struct client_pieces_options options = {
         .tokenizer = t, .file = &file, .end = END, .n_threads = 2, .piece_bytes = 1000, .overlap_bytes = 200};
@@ -180,7 +169,7 @@ TEST_EACH(pieces_of_ordinary_text_join, COUNT(names))
 TEST_EACH(pieces_within_a_long_word_have_its_tokens, COUNT(names))
 {
     enum { N = 5000 };
-    struct client_tokenizer *t = open_family(names[_i]);
+    struct client_tokenizer *t = tokenizer_open_fixture(names[_i], NULL);
     const struct client_data_file file = {.path = (char[]){"text"}};
     const struct client_pieces_options options = {
         .tokenizer = t, .file = &file, .end = END, .n_threads = 3, .piece_bytes = 100, .overlap_bytes = 30};
@@ -208,7 +197,7 @@ TEST_EACH(pieces_within_a_long_word_have_its_tokens, COUNT(names))
 TEST(the_first_fault_of_a_text_is_the_one_that_is_told)
 {
     enum { N = 10000 };
-    struct client_tokenizer *t = open_family("llama3");
+    struct client_tokenizer *t = tokenizer_open_fixture("llama3", NULL);
     const struct client_data_file file = {.path = (char[]){"a.txt"}};
     const struct client_pieces_options options = {
         .tokenizer = t, .file = &file, .end = END, .n_threads = 4, .piece_bytes = 300, .overlap_bytes = 100};
@@ -232,7 +221,7 @@ TEST(the_first_fault_of_a_text_is_the_one_that_is_told)
 /* A piece that begins within a character's bytes, or a text that ends there. */
 TEST(a_text_may_end_within_a_character)
 {
-    struct client_tokenizer *t = open_family("llama3");
+    struct client_tokenizer *t = tokenizer_open_fixture("llama3", NULL);
     const struct client_data_file file = {.path = (char[]){"a.txt"}};
     const struct client_pieces_options options = {
         .tokenizer = t, .file = &file, .end = END, .n_threads = 2, .piece_bytes = 5, .overlap_bytes = 1};
@@ -262,7 +251,7 @@ static int refuse(void *data, uint32_t *ids, size_t n, struct error *err)
 
 TEST(a_caller_s_error_ends_the_text)
 {
-    struct client_tokenizer *t = open_family("llama3");
+    struct client_tokenizer *t = tokenizer_open_fixture("llama3", NULL);
     const struct client_data_file file = {.path = (char[]){"a.txt"}};
     const struct client_pieces_options options = {
         .tokenizer = t, .file = &file, .end = END, .n_threads = 2, .piece_bytes = 9, .overlap_bytes = 4};

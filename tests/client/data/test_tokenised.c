@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
+#include "tests/kit/tokenizer.h"
 
 #include "client/data/data.h"
 #include "client/text/side.h"
@@ -160,18 +161,6 @@ TEST(tokens_do_not_depend_on_the_number_of_threads)
     client_tokenizer_close(t);
 }
 
-static struct client_tokenizer *open_family(const char *name, const char *config)
-{
-    char *text = processes_read(print(TESTS_DIR "/fixtures/tokenizers/%s.json", name));
-    json_t *side = json_pack("{ss, ss}", "tokenizer.json", text, "tokenizer_config.json", config);
-    struct client_tokenizer *t;
-
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 1024, NULL), 0);
-    json_decref(side);
-    free(text);
-    return t;
-}
-
 /* Llama 2 begins each text with <s>, id 1, and ends none: </s>, id 2, stands between two. BERT's [CLS] and [SEP], 2 and
  * 3, enclose each; where [SEP] is the end token, or there is none, it is not repeated; [PAD], 0, would follow it. */
 TEST(each_document_begins_and_ends_as_the_tokenizer_says)
@@ -189,7 +178,7 @@ TEST(each_document_begins_and_ends_as_the_tokenizer_says)
                            processes_put_text("2.txt", "a")};
 
     for (int i = 0; i < COUNT(cases); i++) {
-        struct client_tokenizer *t = open_family(cases[i].name, cases[i].config);
+        struct client_tokenizer *t = tokenizer_open_fixture(cases[i].name, cases[i].config);
         const struct client_data_rules rules = {.vocabulary = 1024, .tokenizer = t};
         struct client_tokens expected = {0};
         struct client_data data;

@@ -4,6 +4,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
+#include "tests/kit/tokenizer.h"
 
 #include "client/text/tokenizer.h"
 
@@ -18,20 +19,6 @@ SUITE_LABELS(single)
 static const char *const names[] = {"llama3",  "qwen",   "deepseek", "roberta",    "gpt2_prefix", "llama2",
                                     "mistral", "gemma",  "bert",     "bert_cased", "llama2_old",  "parts0",
                                     "parts1",  "parts2", "parts3",   "parts4",     "parts11"};
-
-static struct client_tokenizer *open_family(const char *name)
-{
-    char *text = processes_read(print(FIXTURES "%s.json", name));
-    json_t *side = json_pack("{ss}", "tokenizer.json", text);
-    struct client_tokenizer *t;
-    struct error err = {0};
-
-    ck_assert_msg(client_tokenizer_open(&t, side, 4096, &err) == 0, "%s: %s", name, err.text);
-    ck_assert_ptr_nonnull(t);
-    json_decref(side);
-    free(text);
-    return t;
-}
 
 static json_t *read_expected(const char *name)
 {
@@ -75,7 +62,7 @@ static void check_ids(struct client_tokenizer *t, const json_t *string, const js
 
 TEST_EACH(tokens_are_those_of_hugging_face_s_tokenizers_whole_and_in_pieces, COUNT(names))
 {
-    struct client_tokenizer *t = open_family(names[_i]);
+    struct client_tokenizer *t = tokenizer_open_fixture(names[_i], NULL);
     json_t *expected = read_expected(names[_i]), *text;
     size_t i;
 
@@ -119,7 +106,7 @@ static void check_text(const struct client_tokenizer *t, const json_t *ids, cons
 
 TEST_EACH(tokens_decode_to_the_text_of_hugging_face_s_tokenizers_one_at_a_time_too, COUNT(names))
 {
-    struct client_tokenizer *t = open_family(names[_i]);
+    struct client_tokenizer *t = tokenizer_open_fixture(names[_i], NULL);
     json_t *expected = read_expected(names[_i]), *ids;
     size_t i;
 
@@ -137,7 +124,7 @@ TEST_EACH(tokens_decode_to_the_text_of_hugging_face_s_tokenizers_one_at_a_time_t
 /* "Hello world" as tokenizers' encode gives it: with what the post-processor adds. */
 TEST_EACH(a_text_begins_and_ends_as_the_post_processor_says, COUNT(names))
 {
-    struct client_tokenizer *t = open_family(names[_i]);
+    struct client_tokenizer *t = tokenizer_open_fixture(names[_i], NULL);
     json_t *expected = read_expected(names[_i]);
     const char *text = json_string_value(json_array_get(json_object_get(expected, "texts"), 3));
     struct client_tokens tokens = {0};
@@ -159,7 +146,7 @@ TEST_EACH(a_text_begins_and_ends_as_the_post_processor_says, COUNT(names))
 TEST(a_text_without_words_has_no_limit)
 {
     enum { N = CLIENT_TOKENIZER_MAX_WORD + (1 << 20) };
-    struct client_tokenizer *t = open_family("llama2"), *other;
+    struct client_tokenizer *t = tokenizer_open_fixture("llama2", NULL), *other;
     struct client_tokens tokens = {0}, again = {0};
     char *text = malloc(N);
     size_t used, at = 0;
@@ -186,7 +173,7 @@ TEST(a_text_without_words_has_no_limit)
 TEST(a_blank_behind_a_long_run_is_replaced)
 {
     enum { N = 4200 };
-    struct client_tokenizer *t = open_family("llama2");
+    struct client_tokenizer *t = tokenizer_open_fixture("llama2", NULL);
     struct client_tokens tokens = {0};
     char text[N + 5];
     size_t used;
@@ -205,7 +192,7 @@ TEST(a_blank_behind_a_long_run_is_replaced)
 TEST(bytes_of_a_bad_run_are_replaced_one_by_one)
 {
     static const uint32_t ids[] = {68, 258};
-    struct client_tokenizer *t = open_family("llama2");
+    struct client_tokenizer *t = tokenizer_open_fixture("llama2", NULL);
     struct client_decoder *d;
     const char *text;
     size_t n;
@@ -222,7 +209,7 @@ TEST(bytes_of_a_bad_run_are_replaced_one_by_one)
 TEST(a_run_of_marks_takes_no_more_than_o_n)
 {
     enum { PAIRS = 1 << 18 };
-    struct client_tokenizer *t = open_family("bert");
+    struct client_tokenizer *t = tokenizer_open_fixture("bert", NULL);
     struct client_tokens tokens = {0};
     char *text = malloc(1 + 4 * (size_t)PAIRS);
     size_t used;
@@ -279,7 +266,7 @@ TEST(a_text_is_replaced_wherever_it_is)
 /* After an error, and after the end of a text, nothing of it is left. */
 TEST(a_text_does_not_depend_on_the_one_before)
 {
-    struct client_tokenizer *t = open_family("llama2");
+    struct client_tokenizer *t = tokenizer_open_fixture("llama2", NULL);
     struct client_tokens tokens = {0};
     struct error err;
     size_t used;
@@ -297,7 +284,7 @@ TEST(a_text_does_not_depend_on_the_one_before)
 
 TEST(special_tokens_can_be_left_out_of_the_text)
 {
-    struct client_tokenizer *t = open_family("llama3");
+    struct client_tokenizer *t = tokenizer_open_fixture("llama3", NULL);
     struct client_tokens tokens = {0};
     struct client_decoder *d;
     const char *text;
