@@ -109,22 +109,37 @@ TEST_EACH(a_cap_is_the_formula, 4 * 3)
     call_check(&test);
 }
 
-/* out: the gradient (m, stride), as it lies in the place of the logits. */
+/* The host's logits (m, stride), where a gradient may take their place. */
+static float *put_logits(struct mirror *at, const float *logits, size_t m, size_t stride)
+{
+    float *out = mirror_scratch(at, m * stride * sizeof *out);
+
+    mirror_put(at, out, logits, m * stride * sizeof *out);
+    return out;
+}
+
+/* out: the gradient (m, stride) of this type, which lies in the place of the logits: rows as far apart as theirs. */
+static void take_gradient(struct mirror *at, char *out, const float *logits, size_t m, size_t stride,
+                          enum number_type type)
+{
+    const size_t row = stride * sizeof *logits, bytes = stride * number_bytes(type);
+    char *taken = mirror_host_array(m, row);
+
+    mirror_take(at, taken, logits, m * row);
+    for (size_t i = 0; i < m; i++)
+        mirror_put(at, out + i * bytes, taken + i * row, bytes);
+}
+
 static void run_gradient(struct mirror *at, void *const out[], const void *context)
 {
     const struct call_test *test = context;
     struct device_cross_entropy op = test->host.log_sum_exp;
-    const size_t row = op.logits_stride * sizeof(float), bytes = op.logits_stride * number_bytes(test->type);
-    char *taken = mirror_host_array(op.m, row);
-    float *logits = mirror_scratch(at, op.m * row);
 
-    mirror_put(at, logits, op.logits, op.m * row);
-    op.logits = logits, op.labels = mirror_of(at, op.labels), op.running = mirror_of(at, op.running);
+    op.logits = put_logits(at, op.logits, op.m, op.logits_stride);
+    op.labels = mirror_of(at, op.labels), op.running = mirror_of(at, op.running);
     op.bias = op.bias ? mirror_of(at, op.bias) : NULL;
     at->ops->cross_entropy_gradient(at->dev, &op);
-    mirror_take(at, taken, logits, op.m * row);
-    for (size_t i = 0; i < op.m; i++)
-        mirror_put(at, (char *)out[0] + i * bytes, taken + i * row, bytes);
+    take_gradient(at, out[0], op.logits, op.m, op.logits_stride, test->type);
 }
 
 /* Of logits as they are, of capped ones, and of those with a bias: most of those drawn are less than the cap, some of which
@@ -204,22 +219,15 @@ TEST_EACH(an_error_is_squared, 2 * COUNT(numbers))
     call_check(&test);
 }
 
-/* As run_gradient. */
 static void run_square_gradient(struct mirror *at, void *const out[], const void *context)
 {
     const struct call_test *test = context;
     struct device_squared_error op = test->host.squared_error;
-    const size_t row = op.logits_stride * sizeof(float), bytes = op.logits_stride * number_bytes(test->type);
-    char *taken = mirror_host_array(op.m, row);
-    float *logits = mirror_scratch(at, op.m * row);
 
-    mirror_put(at, logits, op.logits, op.m * row);
-    op.logits = logits, op.labels = mirror_of(at, op.labels);
-    op.bias = op.bias ? mirror_of(at, op.bias) : NULL;
+    op.logits = put_logits(at, op.logits, op.m, op.logits_stride);
+    op.labels = mirror_of(at, op.labels), op.bias = op.bias ? mirror_of(at, op.bias) : NULL;
     at->ops->squared_error_gradient(at->dev, &op);
-    mirror_take(at, taken, logits, op.m * row);
-    for (size_t i = 0; i < op.m; i++)
-        mirror_put(at, (char *)out[0] + i * bytes, taken + i * row, bytes);
+    take_gradient(at, out[0], op.logits, op.m, op.logits_stride, test->type);
 }
 
 TEST_EACH(an_errors_gradient_takes_the_place_of_the_logits, 2 * NUMBER_TYPES * COUNT(numbers))
