@@ -61,6 +61,12 @@ struct eps_train_options {
      * content is the same. */
     const char *resume;
 
+    /* Takes over the detached job of this daemon: one whose client died. The run goes on as if that had not happened, with
+     * the model that the daemon has, its data, and metrics.jsonl in its directory. All options are the job's; a given one
+     * must have its value, except data and eval_data, which may have moved. "" or "-": the caller's only daemon with
+     * such a job. Not with resume or connect. */
+    const char *attach;
+
     /* For a resumed run: names of options, "lr,batch", whose given values replace the stored ones from here on: batch,
      * lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update. Moments are kept, and the data continue with
      * the next window. NULL: none. */
@@ -168,8 +174,8 @@ struct eps_step {
     uint64_t n_steps; /* of the run */
     double loss;      /* nats per token, of a task per row (a regression: squared error), before this step's update */
     double lr;
-    uint64_t tokens; /* so far, without padding */
-    double tokens_per_s, step_ms;
+    uint64_t tokens;              /* so far, without padding */
+    double tokens_per_s, step_ms; /* NAN: the step ended while the run had no client (attach) */
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
     double eval_loss;               /* held-out loss; NAN if this step did not evaluate */
     double eval_before;             /* first step: the held-out loss before it; NAN: not measured */
@@ -185,9 +191,12 @@ struct eps_step {
 
 struct eps_status {
     const char *address; /* the daemon's directory */
-    const char *state;   /* "idle", "loading", "training", ... */
+    const char *state;   /* "idle", "loading", "training", "detached" (its client died), ... */
     uint64_t step, n_steps, n_parameters;
+    uint32_t job;      /* number of its job, for eps_look_stop_job; 0: there is none */
+    uint32_t n_queued; /* jobs that wait: eps_look_queue */
     uint32_t n_workers, pid, uid;
+    uint32_t n_idle; /* workers without a place in the job, as it has no part or no memory for them; 0 without a job */
     uint32_t n_threads; /* of the optimizer: all cores, or all but two if a worker has a GPU */
     double loss;
     const char *model, *out; /* empty without a job or an output directory */
@@ -196,6 +205,15 @@ struct eps_status {
     bool saving;
     uint64_t saved_step; /* UINT64_MAX: none */
     const char *trouble; /* why the last save failed; empty if it did not */
+};
+
+/* A job that waits for its turn at a daemon. */
+struct eps_queued {
+    uint32_t job, place; /* its number; 1 is the next */
+    uint32_t pid, uid;   /* of its client */
+    const char *does;    /* "training", "evaluating", "generating" */
+    uint64_t step, n_steps;
+    const char *out; /* empty without an output directory */
 };
 
 /* Current activity of a live daemon, for eps top. Asking costs the daemon next to nothing. */
@@ -599,6 +617,15 @@ int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_er
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error);
 /* Returns 0 once the daemon has received the request, or if it has ended already. eps_look_wait reports its end. */
 int eps_look_stop(struct eps_look *look, struct eps_error *error);
+/* Tells a worker (eps_worker.id) to end once its share of the step is done. Returns at once; -EPERM, -ENOENT. */
+int eps_look_drain(struct eps_look *look, uint32_t worker, struct eps_error *error);
+/* Ends a job, running or waiting, which first saves what it promised; asked again, it ends at once. Returns when it has
+ * ended, or if the daemon has. -ENOENT: there is no such job; -EPERM: it is another user's; -EBUSY: it is detached, and
+ * cannot be saved. */
+int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error);
+/* In order of their places. on_queued's argument is valid during the call only. */
+int eps_look_queue(struct eps_look *look, void (*on_queued)(void *user, const struct eps_queued *queued), void *user,
+                   struct eps_error *error);
 /* Waits ms milliseconds; UINT64_MAX: until the daemon is gone. */
 int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error);
 

@@ -2,7 +2,10 @@
  * device/worker/compute.h. */
 #include "device/worker/compute.h"
 #include "device/worker/profile.h"
+#include "proto/base/notify.h"
 #include "proto/base/process.h"
+#include "proto/net/dial.h"
+#include "proto/net/port.h"
 #include "proto/plan/profile.h"
 #include "proto/wire/session.h"
 
@@ -17,12 +20,19 @@
 #include <uv.h>
 
 static const char usage[] =
-    "usage: eps-worker --connect ADDRESS [--device auto|cpu|cuda[:N]] [--device-mem BYTES]\n"
+    "usage: eps-worker --connect ADDRESS [--key FILE] [--device auto|cpu|cuda[:N]] [--device-mem BYTES]\n"
     "\n"
     "Lends one device to a daemon: pulls the weights of one layer at a time, runs every micro-batch\n"
-    "through it, and sends its gradients back. Ends with the daemon, or on SIGTERM, SIGINT or SIGHUP.\n"
+    "through it, and sends its gradients back. Ends when the daemon stops, or on SIGTERM, SIGINT or\n"
+    "SIGHUP, once its share of the step is done; at the second of these signals, at once. If a daemon\n"
+    "of this host is killed, waits for the next one at its address.\n"
     "\n"
-    "  --connect ADDRESS   the daemon, as given to epsd --listen; default: your only live daemon\n"
+    "  --connect ADDRESS   the daemon, as given to epsd --listen; default: your only live daemon.\n"
+    "                      tcp://HOST:PORT: one of another host, which needs --key. The job's weights are\n"
+    "                      then kept in this host's memory, 4 bytes a parameter, 2 in bf16\n"
+    "  --key FILE          the key of that daemon\n"
+    "  --plain-bulk        for trusted links: weights and gradients are authenticated, but not encrypted;\n"
+    "                      the daemon needs it, too\n"
     "  --device auto|cpu|cuda[:N]\n"
     "                      cuda:N is CUDA device N, from 0; default auto: CUDA if there is one, else\n"
     "                      the CPU\n"
@@ -31,13 +41,18 @@ static const char usage[] =
     "  --share N           for one of N CPU workers on this host: divides that default by N\n"
     "  --profile FILE      measure the device and this host for eps plan and eps train, write the\n"
     "                      result to FILE, and exit\n"
+    "  --log-level error|warning|info\n"
+    "                      the least that is logged, on standard error; default: info\n"
     "  --private           end with the process that started this one; --private=PID names that process\n"
     "  --version           print the version\n"
     "  --help              print this text\n"
     "\n"
     "Exit status: 0 released, 1 failed, 2 wrong usage.\n";
 
-enum { ATTACH_MS = 10000, RETRY_MS = 20 };
+enum { ATTACH_MS = 10000, RETRY_MS = 20, MOST_RETRY_MS = 2000, POOL = 4 /* libuv's threads, which encrypt */ };
+
+/* In the environment of a worker whose daemon was lost: the directory at which it waits for the next one. */
+static const char successor_of[] = "EPS_WORKER_SUCCESSOR_OF";
 
 struct worker_process {
     uv_loop_t loop;
@@ -46,8 +61,14 @@ struct worker_process {
     struct session *session;
     struct mailbox box;
     struct compute_options options;
+    struct notify notify;
     int messages_held; /* session_hold_thread's, to the process's end */
-    bool open, is_private;
+    bool open;
+    bool seeks;            /* the daemon that it had was lost */
+    bool gone;             /* the daemon is lost, and the session freed */
+    bool leaving;          /* by a signal; the daemon was told */
+    const char *directory; /* of a daemon that may have a successor; NULL: private, or on another host */
+    char **argv;
     char lost[sizeof(struct error)]; /* why this process must end; empty while it works */
 };
 
@@ -63,6 +84,7 @@ static void on_open(struct session *s, const struct message *welcome)
 
     w->open = true;
     log_line("attached as worker %u", welcome->welcome.id);
+    notify_ready(&w->notify, w->options.device.name);
 }
 
 static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
@@ -76,19 +98,52 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     }
 }
 
+/* True if the daemon died, or may have; false if it ended this session on purpose. */
+static bool is_lost(const char *reason)
+{
+    static const char *const reasons[] = {"killed", "silent", "sending", "does not answer"};
+
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
+        if (strncmp(reason, reasons[i], strlen(reasons[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The compute thread may be in the middle of a layer, and the device's memory is the old job's. So the process begins
+ * anew. Signals that come from now on are kept; the loop takes in one that came before. */
+static int seek_successor(struct worker_process *w)
+{
+    process_hold_signals();
+    uv_run(&w->loop, UV_RUN_NOWAIT);
+    int rc = setenv(successor_of, w->directory, 1) ? -errno : 0;
+    if (!rc)
+        rc = process_restart(w->argv);
+    log_line("this worker could not begin anew: %s", strerror(-rc));
+    return rc;
+}
+
 static void on_closed(struct session *s, const char *reason)
 {
-    const struct worker_process *w = session_data(s);
+    struct worker_process *w = session_data(s);
 
     if (*w->lost) {
-        log_line("%s", w->lost);
+        log_error("%s", w->lost);
         end(1);
     }
+    if (w->leaving)
+        end(0);
     if (!reason || strcmp(reason, "closed") == 0) {
         log_line("the daemon has ended this session");
         end(0);
     }
-    log_line("the session with the daemon has ended: %s", reason);
+    if (w->directory && (w->open || w->seeks) && is_lost(reason)) {
+        if (w->open)
+            log_line("the daemon at %s is gone: %s; waiting for the next one there", w->directory, reason);
+        w->gone = true;
+        uv_stop(&w->loop);
+        return;
+    }
+    log_error("the session with the daemon has ended: %s", reason);
     end(1);
 }
 
@@ -104,7 +159,7 @@ static void on_outgoing(uv_async_t *async)
     struct worker_process *w = async->data;
     struct message m;
 
-    while (mailbox_collect(&w->box, &m)) {
+    while (!w->gone && mailbox_collect(&w->box, &m)) {
         session_send(w->session, &m);
         if (m.kind == MESSAGE_FAILED && m.failed.code == -EIO)
             leave(w, &m.failed.error);
@@ -125,9 +180,13 @@ static void on_signal(uv_signal_t *handle, int number)
     struct worker_process *w = handle->data;
 
     (void)number;
-    if (!w->open)
+    if (!w->open || w->gone)
         end(0);
-    session_close(w->session);
+    if (w->leaving)
+        session_close(w->session);
+    else
+        session_send(w->session, &(struct message){.kind = MESSAGE_DRAIN});
+    w->leaving = true;
 }
 
 static void watch_signals(struct worker_process *w)
@@ -145,10 +204,30 @@ static void watch_signals(struct worker_process *w)
     process_take_signals();
 }
 
-/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. */
-static int attach(struct worker_process *w, const char *directory, const struct message *hello, struct error *err)
+/* Where the daemon is. */
+struct place {
+    const char *directory;            /* of one on this host; */
+    const struct dial_options *other; /* or NULL: of one on another */
+    bool is_private;
+};
+
+static int try_to_attach(struct worker_process *w, const struct place *place, const struct message *hello,
+                         struct error *err)
 {
     static const struct session_events events = {on_open, on_message, on_closed};
+    int door;
+
+    if (!place->other)
+        return session_connect(&w->session, &w->loop, place->directory, hello, &events, w, err);
+    struct dial_options other = *place->other;
+    other.progress = &w->box.progress;
+    const int rc = dial(&door, &w->loop, &other, err);
+    return rc ? rc : session_connect_by(&w->session, &w->loop, door, hello, &events, w, err);
+}
+
+/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. */
+static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
+{
     static const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
     sigset_t ending; /* held until watch_signals */
 
@@ -157,21 +236,44 @@ static int attach(struct worker_process *w, const char *directory, const struct 
     sigaddset(&ending, SIGINT);
     sigaddset(&ending, SIGHUP);
     for (int waited_ms = 0;; waited_ms += RETRY_MS) {
-        const int rc = session_connect(&w->session, &w->loop, directory, hello, &events, w, err);
-        if ((rc != -ENOENT && rc != -ECONNREFUSED) || w->is_private)
+        const int rc = try_to_attach(w, place, hello, err);
+        if ((rc != -ENOENT && rc != -ECONNREFUSED) || place->is_private)
             return rc;
-        if (waited_ms >= ATTACH_MS) {
+        if (waited_ms >= ATTACH_MS && !w->seeks) {
             error_append(err, ", after %d s: start one with epsd --listen", ATTACH_MS / 1000);
             return rc;
         }
-        if (waited_ms == 0)
-            log_line("waiting for the daemon at %s", directory);
+        if (waited_ms == 0 && !w->seeks)
+            log_line("waiting for the daemon at %s", place->other ? place->other->address : place->directory);
         if (sigtimedwait(&ending, NULL, &pause) > 0)
             end(0);
     }
 }
 
-static int run(const char *directory, const struct compute_options *options, bool is_private, struct error *err)
+/* Until a daemon holds the directory's lock again: the device is claimed only then. Whoever may not read the lock, as it
+ * is another user's, finds out at the door. */
+static void await_successor(const char *directory)
+{
+    char lock[4096];
+    sigset_t ending; /* held until watch_signals */
+
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    sigaddset(&ending, SIGHUP);
+    if ((size_t)snprintf(lock, sizeof lock, "%s/lock", directory) >= sizeof lock)
+        return;
+    for (long ms = RETRY_MS; !session_is_live(directory); ms = 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS) {
+        const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
+        if (access(lock, R_OK) && errno == EACCES)
+            return;
+        if (sigtimedwait(&ending, NULL, &pause) > 0)
+            end(0);
+    }
+}
+
+static int run(const struct place *place, const struct compute_options *options, bool seeks, char **argv,
+               struct error *err)
 {
     struct message hello = {.kind = MESSAGE_HELLO};
     const struct device_claim *device = &options->device;
@@ -181,9 +283,12 @@ static int run(const char *directory, const struct compute_options *options, boo
 
     if (!w)
         return error_set(err, -ENOMEM, "out of memory");
-    w->is_private = is_private;
     w->options = *options;
+    w->seeks = seeks;
+    w->directory = place->other || place->is_private ? NULL : place->directory;
+    w->argv = argv;
     w->options.box = &w->box;
+    notify_open(&w->notify);
     rc = uv_loop_init(&w->loop);
     if (rc)
         return error_set(err, rc, "no event loop: %s", uv_strerror(rc));
@@ -195,11 +300,11 @@ static int run(const char *directory, const struct compute_options *options, boo
     hello.hello.library_bytes = device->facts.library_bytes;
     hello.hello.attention = device->facts.attention;
     if (profile_find(&hello.hello.profile, NULL, device->ops->name, err))
-        log_line("%s; it is taken to be as fast as most", err->text);
+        log_warning("%s; it is taken to be as fast as most", err->text);
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);
     snprintf(hello.hello.model, sizeof hello.hello.model, "%s", device->facts.model);
     /* All threads are made before anything is promised to the daemon. */
-    rc = process_check_threads(compute_threads(&w->options) + 1, err);
+    rc = process_check_threads(compute_threads(&w->options) + 1 + (place->other ? POOL : 0), err);
     if (!rc)
         rc = session_hold_thread(&w->messages_held, err);
     if (rc)
@@ -208,17 +313,18 @@ static int run(const char *directory, const struct compute_options *options, boo
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));
     pthread_setname_np(thread, "compute"); /* for top -H and debuggers */
-    rc = attach(w, directory, &hello, err);
+    rc = attach(w, place, &hello, err);
     if (rc)
         return rc;
     session_share_progress(w->session, &w->box.progress);
     watch_signals(w);
-    return uv_run(&w->loop, UV_RUN_DEFAULT); /* on_closed ends the process */
+    uv_run(&w->loop, UV_RUN_DEFAULT); /* unless the daemon is lost, on_closed ends the process */
+    return seek_successor(w);
 }
 
 struct arguments {
-    const char *address;
-    bool is_private;
+    const char *address, *key; /* NULL: unset */
+    bool is_private, plain_bulk;
     long parent;        /* 0: unset */
     const char *answer; /* what --help or --version prints */
     struct device_name device;
@@ -242,15 +348,19 @@ static bool parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
         {"connect", required_argument, NULL, 'c'},
+        {"key", required_argument, NULL, 'K'},
+        {"plain-bulk", no_argument, NULL, 'P'},
         {"device", required_argument, NULL, 'd'},
         {"device-mem", required_argument, NULL, 'm'},
         {"share", required_argument, NULL, 's'},
         {"profile", required_argument, NULL, 'f'},
+        {"log-level", required_argument, NULL, 'e'},
         {"private", optional_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
+    char name[PORT_NAME_BYTES], digits[PORT_DIGITS_BYTES];
     struct error err = {""};
     int option;
 
@@ -258,17 +368,22 @@ static bool parse(struct arguments *out, int argc, char **argv)
     *out = (struct arguments){.n_sharers = 1};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (option == '?') {
-            log_line("%s: no such option, or its value is missing; see eps-worker --help", argv[optind - 1]);
+            log_error("%s: no such option, or its value is missing; see eps-worker --help", argv[optind - 1]);
             return false;
         }
         if (option == 'c')
             out->address = optarg;
+        if (option == 'K')
+            out->key = optarg;
+        if (option == 'P')
+            out->plain_bulk = true;
         if (option == 'f')
             out->profile = optarg;
         if ((option == 'd' && device_name_parse(&out->device, "--device", optarg, &err)) ||
             (option == 'm' && process_parse_bytes(&out->budget, "--device-mem", optarg, &err)) ||
-            (option == 's' && parse_share(&out->n_sharers, optarg, &err))) {
-            log_line("%s", err.text);
+            (option == 's' && parse_share(&out->n_sharers, optarg, &err)) ||
+            (option == 'e' && log_set_level(optarg, &err))) {
+            log_error("%s", err.text);
             return false;
         }
         if (option == 'p') {
@@ -281,7 +396,20 @@ static bool parse(struct arguments *out, int argc, char **argv)
         }
     }
     if (optind < argc) {
-        log_line("'%s' is not an option; see eps-worker --help", argv[optind]);
+        log_error("'%s' is not an option; see eps-worker --help", argv[optind]);
+        return false;
+    }
+    if (port_is_address(out->address) && port_split(name, digits, out->address, &err)) {
+        log_error("%s", err.text);
+        return false;
+    }
+    if (port_is_address(out->address) && !out->key) {
+        log_error("--connect %s: --key FILE is needed, with the key of the daemon there", out->address);
+        return false;
+    }
+    if (!port_is_address(out->address) && (out->key || out->plain_bulk)) {
+        log_error("%s is for a daemon of another host: it needs --connect tcp://HOST:PORT",
+                  out->key ? "--key" : "--plain-bulk");
         return false;
     }
     return true;
@@ -301,19 +429,31 @@ static int measure(const char *path, const struct device_claim *device, struct e
 }
 
 /* Does what was requested, on the requested device. */
-static int work(const struct arguments *arguments, struct error *err)
+static int work(const struct arguments *arguments, char **argv, struct error *err)
 {
+    const char *lost = getenv(successor_of);
+    const bool seeks = lost && *lost && !arguments->is_private && !arguments->key && !arguments->profile;
     struct compute_options compute = {.box = NULL};
+    struct dial_options other = {.address = arguments->address, .plain_bulk = arguments->plain_bulk};
     char directory[4096];
+    struct place place = {.directory = directory, .is_private = arguments->is_private};
+    if (seeks) {
+        snprintf(directory, sizeof directory, "%s", lost);
+        await_successor(directory);
+    }
     int rc = device_claim_find(&compute.device, &arguments->device, err);
 
     if (!rc && arguments->profile)
         return measure(arguments->profile, &compute.device, err);
     if (!rc)
         rc = device_claim_budget(&compute.device, arguments->budget, (uint32_t)arguments->n_sharers, err);
-    if (!rc)
+    if (!rc && arguments->key) {
+        place.other = &other;
+        rc = key_read(other.key, arguments->key, err);
+    } else if (!rc && !seeks) {
         rc = session_directory(directory, sizeof directory, arguments->address, err);
-    return rc ? rc : run(directory, &compute, arguments->is_private, err);
+    }
+    return rc ? rc : run(&place, &compute, seeks, argv, err);
 }
 
 int main(int argc, char **argv)
@@ -326,7 +466,7 @@ int main(int argc, char **argv)
     process_bound_spinning(argv);
     log_name("eps-worker");
     if (process_check_stack(&err) || process_check_descriptors(&err)) {
-        log_line("%s", err.text);
+        log_error("%s", err.text);
         return 1;
     }
     if (!parse(&arguments, argc, argv))
@@ -342,11 +482,11 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a trace that grows too large ends, but not the worker */
     if (arguments.is_private && !process_follow_parent(arguments.parent)) {
-        log_line("whoever started this worker is gone");
+        log_error("whoever started this worker is gone");
         return 1;
     }
-    if (work(&arguments, &err) == 0)
+    if (work(&arguments, argv, &err) == 0)
         return 0;
-    log_line("%s", err.text);
+    log_error("%s", err.text);
     return 1;
 }

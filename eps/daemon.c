@@ -38,6 +38,8 @@ static void on_tick(uv_timer_t *timer)
             session_unlisten(d->listener, NULL); /* its files at least */
         _exit(1);
     }
+    if (!d->watch.hung)
+        notify_alive(d->notify);
     settle_tick(d);
     settle(d);
 }
@@ -55,6 +57,10 @@ static void on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
 
+    if (number == SIGHUP && !d->hub.is_private) {
+        log_reopen();
+        return;
+    }
     settle_ask_to_stop(d, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
     settle(d);
 }
@@ -63,11 +69,14 @@ static int listen_at(struct daemon *d, const struct daemon_options *options, str
 {
     int rc = session_listen(&d->listener, d->hub.loop, options->directory, &dispatch_events, d, err);
 
-    if (!rc && options->shared) {
+    if (rc)
+        return rc;
+    if (options->shared)
         rc = session_admit_group(d->listener, options->group, err);
-        if (rc)
-            session_unlisten(d->listener, NULL); /* its files at least: the process ends */
-    }
+    if (!rc && options->network)
+        rc = port_listen(&d->port, d->hub.loop, options->network, d->listener, err);
+    if (rc)
+        session_unlisten(d->listener, NULL); /* its files at least: the process ends */
     return rc;
 }
 
@@ -81,7 +90,7 @@ static void watch_signals(struct daemon *d)
     d->sigterm.data = d->sigint.data = d->sighup.data = d;
     uv_signal_start(&d->sigterm, on_signal, SIGTERM);
     uv_signal_start(&d->sigint, on_signal, SIGINT);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* else: nohup */
+    if (!d->hub.is_private || (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)) /* else: nohup */
         uv_signal_start(&d->sighup, on_signal, SIGHUP);
     process_take_signals();
 }
@@ -148,6 +157,7 @@ static void join_parts(struct daemon *d)
     d->look.job = &d->job;
     d->look.steps = &d->steps;
     d->look.saves = &d->saves;
+    d->look.queue = &d->queue;
 }
 
 static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options *options, struct error *err)
@@ -157,6 +167,8 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
     d->hub.loop = loop;
     d->hub.is_private = options->is_private;
     d->hub.host_mem = options->host_mem;
+    d->notify = options->notify;
+    d->queue.most = options->queue;
     d->messages_held = -1;
     join_parts(d);
     rc = start_threads(d, err);
@@ -192,6 +204,7 @@ int daemon_run(const struct daemon_options *options, struct error *err)
     rc = start(d, &loop, options, err);
     if (!rc) {
         log_line("listening at %s, pid %d", options->directory, (int)getpid());
+        notify_ready(d->notify, options->directory);
         uv_run(&loop, UV_RUN_DEFAULT);
         rc = d->exit_code;
         if (rc)

@@ -3,6 +3,8 @@
 #define EPS_DAEMON_H
 
 #include "proto/base/error.h"
+#include "proto/base/notify.h"
+#include "proto/net/port.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,12 +15,16 @@ struct daemon_options {
     bool is_private;
     bool shared; /* members of group may do everything but stop it */
     gid_t group;
-    uint64_t host_mem;   /* bytes that a job may take; 0: all that is free */
+    const struct port_options *network; /* a tcp port for workers elsewhere; NULL: none */
+    uint64_t host_mem;                  /* bytes that a job may take; 0: all that is free */
+    struct notify *notify;              /* told that the daemon serves and is alive; NULL: nobody is */
+    unsigned queue;                     /* jobs that may wait */
     unsigned most_quiet; /* seconds without progress before a worker or thread counts as hung; 0: 60. For tests */
 };
 
 /* Serves until it is stopped. 0, or -errno with a sentence. The caller has blocked SIGTERM, SIGINT and SIGHUP;
- * daemon_run unblocks them once it can stop in an orderly way. */
+ * daemon_run unblocks them once it can stop in an orderly way. SIGHUP stops a private daemon, as it belongs to a
+ * terminal; any other opens its log anew. */
 int daemon_run(const struct daemon_options *options, struct error *err);
 
 #endif

@@ -3,6 +3,7 @@
 #include "eps/base/rights.h"
 #include "eps/settle.h"
 #include "eps/step/roster.h"
+#include "eps/takeover.h"
 #include "eps/store/team.h"
 #include "proto/base/process.h"
 
@@ -88,6 +89,8 @@ static void on_stop(struct daemon *d, struct peer *peer)
     struct error err;
     int rc = rights_stop(peer, &err);
 
+    if (!rc && !d->asked)
+        rc = takeover_warn(d, &err);
     if (rc)
         peer_decline(peer, rc, &err);
     else
@@ -98,17 +101,27 @@ static void on_stop(struct daemon *d, struct peer *peer)
 static bool viewer_may(const struct daemon *d, struct peer *peer)
 {
     struct error err;
-    int rc = rights_save(peer, d->job.client, &err);
+    int rc = d->job.state == JOB_NONE ? 0 : rights_job(peer, d->job.uid, &err); /* without a job, the save says so */
 
     if (rc)
         peer_decline(peer, rc, &err);
     return rc == 0;
 }
 
-static void on_failed(struct job *job, const struct peer *worker, const struct message *m)
+static void on_drain(struct daemon *d, struct peer *peer, const struct message *m)
 {
-    job_end(job, m->failed.code ? m->failed.code : -EIO, "worker %u (%s): %s", worker->id, worker->device,
-            m->failed.error.text);
+    struct peer *worker = peer_find(d->hub.peers, m->drain.worker);
+    struct error err;
+    int rc = rights_stop(peer, &err);
+
+    if (!rc && (!worker || worker->role != ROLE_WORKER || worker->refused))
+        rc = error_set(&err, -ENOENT, "there is no worker %u: eps top lists them", m->drain.worker);
+    if (rc) {
+        peer_decline(peer, rc, &err);
+        return;
+    }
+    roster_on_leaving(&d->steps, worker);
+    session_send(peer->session, m);
 }
 
 static void dispatch(struct daemon *d, struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
@@ -136,8 +149,16 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_STOP:
         if (peer->role == ROLE_WORKER)
             refuse_role(peer);
+        else if (m->stop.job)
+            takeover_stop(d, peer, m->stop.job);
         else
             on_stop(d, peer);
+        break;
+    case MESSAGE_DRAIN:
+        if (peer->role == ROLE_WORKER)
+            roster_on_leaving(&d->steps, peer);
+        else
+            on_drain(d, peer, m);
         break;
     case MESSAGE_SAVE:
         if (peer->role != ROLE_VIEWER) {
@@ -160,6 +181,18 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
             refuse_role(peer);
         else
             settle_open_job(d, peer, m, fds, n_fds);
+        break;
+    case MESSAGE_DESCRIBE:
+    case MESSAGE_TAKE:
+        if (peer->role != ROLE_CLIENT)
+            refuse_role(peer);
+        else if (m->kind == MESSAGE_DESCRIBE)
+            takeover_describe(d, peer, m->describe.job);
+        else
+            takeover_take(d, peer, m->take.job);
+        break;
+    case MESSAGE_QUEUE:
+        look_queue(&d->look, peer);
         break;
     case MESSAGE_OUTPUT_DONE:
         if (client_may(d, peer, true))
@@ -202,7 +235,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         break;
     case MESSAGE_FAILED:
         if (worker_may(peer, peer->state == PEER_ASSIGNED))
-            on_failed(job, peer, m);
+            roster_on_failed(&d->steps, peer, m);
         break;
     case MESSAGE_PULL:
     case MESSAGE_LOSS:
@@ -236,6 +269,10 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_RECENT_REPLY:
     case MESSAGE_DISMISSED:
     case MESSAGE_LOST:
+    case MESSAGE_QUEUED:
+    case MESSAGE_QUEUE_REPLY:
+    case MESSAGE_DESCRIPTION:
+    case MESSAGE_TAKEN:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         refuse_role(peer);
@@ -264,11 +301,11 @@ static void on_message(struct session *s, const struct message *m, const int *fd
 static void on_client_gone(struct daemon *d, struct peer *peer, const char *reason)
 {
     log_line("client %u gone: %s", peer->id, reason ? reason : "closed");
-    settle_forget(d, peer);
-    if (d->job.client == peer) {
-        d->job.client = NULL;
-        job_end(&d->job, -ECANCELED, "its client is gone");
-    }
+    struct queue_entry *entry = queue_find_client(&d->queue, peer);
+    if (entry)
+        queue_drop(&d->queue, entry);
+    if (d->job.client == peer)
+        takeover_on_client_gone(d, peer, reason);
     if (d->hub.is_private && peer->id == d->first_client)
         settle_stop(d, "its client is gone");
 }

@@ -1,8 +1,12 @@
 /* epsd: the daemon. See eps/daemon.h. */
 #include "eps/daemon.h"
+
+#include "eps/job/queue.h"
 #include "proto/base/process.h"
+#include "proto/net/key.h"
 #include "proto/wire/session.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <grp.h>
@@ -14,32 +18,69 @@
 #include <unistd.h>
 
 static const char usage[] =
-    "usage: epsd --listen ADDRESS [--host-mem BYTES] [--group G]\n"
+    "usage: epsd --listen ADDRESS [--listen tcp://HOST:PORT --key FILE] [--host-mem BYTES]\n"
+    "            [--queue N] [--group G] [--log FILE]\n"
+    "       epsd --make-key FILE\n"
     "\n"
     "Holds models and optimizer state in host memory. Workers (eps-worker) attach to it, and eps\n"
-    "train drives it. Runs one job after another until SIGTERM, SIGINT, SIGHUP or eps stop.\n"
+    "train drives it. Runs one job after another until SIGTERM, SIGINT or eps stop.\n"
+    "\n"
+    "If the client of a training job is killed, the daemon finishes the open steps and keeps the\n"
+    "model: eps train --attach takes it over. It stays until eps stop, or until another job waits:\n"
+    "then it is saved first, or stays if it cannot be saved.\n"
     "\n"
     "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory:\n"
-    "                    an address with a '/' in it\n"
+    "                    an address with a '/' in it. A second one, tcp://HOST:PORT, admits workers\n"
+    "                    of other hosts; alone, it means the name tcp-PORT as well\n"
+    "  --key FILE        the key that those workers must have: at most 64 at a time. Whoever has not\n"
+    "                    shown it within 5 s is dropped; 64 connections may try, 16 of one address\n"
+    "  --plain-bulk      for trusted links: authenticate weights and gradients that travel by tcp, but\n"
+    "                    do not encrypt them; workers need it, too\n"
     "  --host-mem BYTES  hard cap on the host memory of a job, as in 8GiB; default: free memory\n"
+    "  --queue N         how many jobs may wait for their turn, 0 to 256; default 16\n"
     "  --group G         share the daemon with your group G: its members may run jobs, attach workers\n"
     "                    and observe; only you may stop it. They must be able to reach the directory,\n"
     "                    as in --listen /srv/eps, and their --out must be writable for the group\n"
     "                    (chmod g+ws)\n"
-    "  --private         end with the first client, and with the process that started this one;\n"
-    "                    --private=PID names that process\n"
+    "  --log FILE        append the log to FILE, with times; SIGHUP opens it anew, after a rotation.\n"
+    "                    Default: standard error, as the system's journal takes it\n"
+    "  --log-level error|warning|info\n"
+    "                    the least that is logged; default: info\n"
+    "  --make-key FILE   write a new key to FILE, which must not exist, and exit\n"
+    "  --private         end with the first client, with the process that started this one, or on\n"
+    "                    SIGHUP; --private=PID names that process\n"
     "  --version         print the version\n"
     "  --help            print this text\n"
+    "\n"
+    "Limits: a message has at most 1 KiB, and 511 messages may wait for a peer that does not read; then\n"
+    "its session ends. A user other than you and root has at most 64 sessions, or a quarter of ulimit\n"
+    "-n. 128 connections may wait at the door, and each has 5 s to say who it is. A config.json has at\n"
+    "most 1 MiB, a job's tokenizer and options 64 MiB. Of peers turned away, 8 in 10 s are logged.\n"
     "\n"
     "Exit status: 0 stopped, 1 failed, 2 wrong usage.\n";
 
 struct arguments {
-    const char *address, *group; /* NULL: unset */
+    const char *address, *group, *log; /* NULL: unset */
+    const char *network, *key;         /* tcp://...; NULL: unset */
+    bool plain_bulk;
     bool is_private;
-    long parent;        /* 0: unset */
-    uint64_t host_mem;  /* 0: unset */
-    const char *answer; /* what --help or --version prints */
+    long parent;          /* 0: unset */
+    uint64_t host_mem;    /* 0: unset */
+    const char *make_key; /* file for a new key; NULL: none */
+    const char *answer;   /* what --help or --version prints */
+    unsigned queue;
 };
+
+static int parse_queue(unsigned *out, const char *text, struct error *err)
+{
+    char *end = NULL;
+    const unsigned long n = isdigit((unsigned char)*text) ? strtoul(text, &end, 10) : QUEUE_MOST + 1ul;
+
+    *out = (unsigned)n;
+    return n <= QUEUE_MOST && !*end
+               ? 0
+               : error_set(err, -EDOM, "--queue %.40s: a number of jobs, 0 to %d", text, QUEUE_MOST);
+}
 
 /* False if the command line is misused; a sentence has been printed. */
 static bool parse(struct arguments *out, int argc, char **argv)
@@ -47,25 +88,53 @@ static bool parse(struct arguments *out, int argc, char **argv)
     static const struct option options[] = {
         {"listen", required_argument, NULL, 'l'},
         {"host-mem", required_argument, NULL, 'm'},
+        {"queue", required_argument, NULL, 'q'},
         {"group", required_argument, NULL, 'g'},
+        {"key", required_argument, NULL, 'K'},
+        {"plain-bulk", no_argument, NULL, 'P'},
+        {"make-key", required_argument, NULL, 'k'},
         {"private", optional_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
+        {"log", required_argument, NULL, 'o'},
+        {"log-level", required_argument, NULL, 'e'},
         {0},
     };
     struct error err = {""};
     int option;
 
     opterr = 0;
-    *out = (struct arguments){0};
+    *out = (struct arguments){.queue = QUEUE_DEFAULT};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
         switch (option) {
         case 'l':
-            out->address = optarg;
+            *(port_is_address(optarg) ? &out->network : &out->address) = optarg;
             break;
+        case 'K':
+            out->key = optarg;
+            break;
+        case 'P':
+            out->plain_bulk = true;
+            break;
+        case 'q':
+            if (parse_queue(&out->queue, optarg, &err) == 0)
+                break;
+            log_line("%s", err.text);
+            return false;
         case 'g':
             out->group = optarg;
             break;
+        case 'k':
+            out->make_key = optarg;
+            return true;
+        case 'o':
+            out->log = optarg;
+            break;
+        case 'e':
+            if (log_set_level(optarg, &err) == 0)
+                break;
+            log_error("%s", err.text);
+            return false;
         case 'p':
             out->is_private = true;
             out->parent = optarg ? atol(optarg) : 0;
@@ -79,18 +148,30 @@ static bool parse(struct arguments *out, int argc, char **argv)
         case 'm':
             if (process_parse_bytes(&out->host_mem, "--host-mem", optarg, &err) == 0)
                 break;
-            log_line("%s", err.text);
+            log_error("%s", err.text);
             return false;
         default:
-            log_line("%s: no such option, or its value is missing; see epsd --help", argv[optind - 1]);
+            log_error("%s: no such option, or its value is missing; see epsd --help", argv[optind - 1]);
             return false;
         }
-    if (optind < argc || !out->address || !*out->address) {
-        log_line("--listen ADDRESS is needed; see epsd --help");
+    if (optind < argc || (!out->network && !out->address) || (out->address && !*out->address)) {
+        log_error("--listen ADDRESS is needed; see epsd --help");
         return false;
     }
     if (out->group && out->is_private) {
-        log_line("--private and --group: a private daemon has nobody to share with");
+        log_error("--private and --group: a private daemon has nobody to share with");
+        return false;
+    }
+    if (out->network && !out->key) {
+        log_error(
+            "--listen %s: without a key anybody could attach; make one with epsd --make-key FILE, and give it to both "
+            "sides with --key FILE",
+            out->network);
+        return false;
+    }
+    if (!out->network && (out->key || out->plain_bulk)) {
+        log_error("%s is for workers of other hosts: it needs --listen tcp://HOST:PORT",
+                  out->key ? "--key" : "--plain-bulk");
         return false;
     }
     return true;
@@ -102,29 +183,42 @@ static bool find_group(gid_t *out, const char *name)
     const struct group *group = getgrnam(name);
 
     if (!group) {
-        log_line("--group %s: there is no such group", name);
+        log_error("--group %s: there is no such group", name);
         return false;
     }
     if (geteuid() != 0 && group->gr_gid != getegid() && !group_member(group->gr_gid)) {
-        log_line("--group %s: you are not a member of it; see id", name);
+        log_error("--group %s: you are not a member of it; see id", name);
         return false;
     }
     *out = group->gr_gid;
     return true;
 }
 
+/* What the tcp port needs. With a tcp address alone, *name is the local one. 0, or -errno with a sentence. */
+static int open_network(struct port_options *out, char name[64], const struct arguments *arguments, struct error *err)
+{
+    char host[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
+    int rc = port_split(host, port, arguments->network, err);
+
+    *out = (struct port_options){.address = arguments->network, .plain_bulk = arguments->plain_bulk};
+    snprintf(name, 64, "tcp-%s", port);
+    return rc ? rc : key_read(out->key, arguments->key, err);
+}
+
 int main(int argc, char **argv)
 {
     struct daemon_options options = {0};
     struct arguments arguments;
-    char directory[4096];
+    struct port_options network;
+    struct notify notify;
+    char directory[4096], name[64];
     struct error err = {""};
 
     process_hold_signals();
     process_bound_spinning(argv);
     log_name("epsd");
     if (process_check_stack(&err) || process_check_descriptors(&err)) {
-        log_line("%s", err.text);
+        log_error("%s", err.text);
         return 1;
     }
     if (!parse(&arguments, argc, argv))
@@ -133,22 +227,39 @@ int main(int argc, char **argv)
         fputs(arguments.answer, stdout);
         return 0;
     }
+    if (arguments.make_key) {
+        if (key_make(arguments.make_key, &err) == 0)
+            return 0;
+        log_error("%s", err.text);
+        return 1;
+    }
     options.directory = directory;
     options.is_private = arguments.is_private;
     options.host_mem = arguments.host_mem;
+    options.queue = arguments.queue;
     options.shared = arguments.group != NULL;
     if (options.shared && !find_group(&options.group, arguments.group))
         return 2;
+    if (arguments.log && log_open(arguments.log, &err)) {
+        log_error("%s", err.text);
+        return 1;
+    }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that grows past its limit makes a save fail, not the process */
     if (options.is_private && !process_follow_parent(arguments.parent)) {
-        log_line("the process that started this daemon has ended");
+        log_error("the process that started this daemon has ended");
         return 1;
     }
-    int rc = session_directory(directory, sizeof directory, arguments.address, &err);
+    notify_open(&notify);
+    options.notify = &notify;
+    int rc = arguments.network ? open_network(&network, name, &arguments, &err) : 0;
+    if (!rc)
+        rc = session_directory(directory, sizeof directory, arguments.address ? arguments.address : name, &err);
+    options.network = arguments.network ? &network : NULL;
     if (!rc)
         rc = daemon_run(&options, &err);
+    notify_close(&notify);
     if (rc)
-        log_line("%s", err.text);
+        log_error("%s", err.text);
     return rc == -EDOM ? 2 : rc ? 1 : 0;
 }

@@ -1,10 +1,10 @@
 #include "eps/settle.h"
 
 #include "eps/step/roster.h"
+#include "eps/takeover.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <string.h>
+#include <stdlib.h>
 
 enum { PATIENCE_TICKS = 60 }; /* ticks counted here, so that a suspended machine does not cost a run its checkpoint */
 
@@ -22,9 +22,12 @@ void settle_stop(struct daemon *d, const char *why)
         return;
     d->stopping = d->look.stopping = true;
     log_line("stopping: %s", why);
+    queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
     job_end(&d->job, -ECANCELED, "the daemon was stopped %s", why);
     for (struct peer *p = d->hub.peers; p; p = p->next)
         session_close(p->session);
+    if (d->port)
+        port_unlisten(d->port);
     session_unlisten(d->listener, NULL);
     close_handle((uv_handle_t *)&d->sigterm);
     close_handle((uv_handle_t *)&d->sigint);
@@ -38,7 +41,8 @@ void settle_ask_to_stop(struct daemon *d, const char *why)
 
     if (d->stopping)
         return;
-    const bool can_save = job->client && job_trains(job) && (job_is_open(job) || job->state == JOB_ENDING);
+    const bool can_save =
+        (job->client && job_trains(job) && (job_is_open(job) || job->state == JOB_ENDING)) || takeover_can_save(d);
     if (d->asked || !can_save) {
         settle_stop(d, why);
         return;
@@ -46,29 +50,34 @@ void settle_ask_to_stop(struct daemon *d, const char *why)
     d->asked = why;
     d->look.stopping = true;
     log_line("stop requested %s; the run has %d s to save", why, PATIENCE_TICKS);
+    queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
     if (job->state != JOB_ENDING)
-        session_send(job->client->session, &(struct message){.kind = MESSAGE_STOP});
+        job_tell(job, &(struct message){.kind = MESSAGE_STOP});
 }
 
 void settle_tick(struct daemon *d)
 {
     if (d->asked && !d->stopping && ++d->n_ticks > PATIENCE_TICKS)
         settle_stop(d, d->asked);
+    takeover_tick(d);
 }
 
 /* ---- jobs, one after another ------------------------------------------------------------------------------------ */
 
 static void refuse_job(struct peer *client, int code, const struct error *err)
 {
-    log_line("client %u: job refused: %s", client->id, err->text);
+    log_warning("client %u: job refused: %s", client->id, err->text);
     peer_decline(client, code, err);
 }
 
-static void begin_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+static void begin_job(struct daemon *d, struct peer *client, uint32_t id, const struct message *m, const int *fds,
+                      unsigned n_fds)
 {
     struct error err = {""};
+    const bool begun = job_begin(&d->job, client, m, fds, n_fds);
 
-    if (!job_begin(&d->job, client, m, fds, n_fds))
+    d->job.id = id;
+    if (!begun)
         return;
     int rc = steps_init(&d->steps, &err);
     if (!rc)
@@ -82,7 +91,6 @@ static void begin_job(struct daemon *d, struct peer *client, const struct messag
 void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
 {
     const struct job *job = &d->job;
-    char title[MODEL_TITLE_BYTES];
     struct error err;
     int rc;
 
@@ -90,31 +98,19 @@ void settle_open_job(struct daemon *d, struct peer *client, const struct message
         rc = error_set(&err, -ECANCELED, "the daemon is stopping");
     } else if (d->hub.is_private && client->id != d->first_client) {
         rc = error_set(&err, -EBUSY, "the daemon is busy with the run that started it; start a daemon of your own");
+    } else if (queue_find_client(&d->queue, client) || (job->client == client && job->state != JOB_ENDING)) {
+        rc = error_set(&err, -EBUSY, "a client has one job at a time");
     } else if (job->state == JOB_NONE) {
-        begin_job(d, client, m, fds, n_fds);
-        return;
-    } else if (job->state == JOB_ENDING && !d->waiting.client) {
-        d->waiting.client = client;
-        d->waiting.request = *m;
-        memcpy(d->waiting.fds, fds, n_fds * sizeof *fds);
-        d->waiting.n_fds = n_fds;
+        begin_job(d, client, ++d->n_jobs, m, fds, n_fds);
         return;
     } else {
-        rc = error_set(&err, -EBUSY,
-                       "the daemon is busy with another job (%s, step %" PRIu64
-                       "); wait for its end, or start a daemon of your own",
-                       model_title(title, &job->model.config), job->step);
+        rc = queue_add(&d->queue, client, d->n_jobs + 1, m, fds, n_fds, &err);
+        d->n_jobs += rc == 0;
     }
+    if (!rc)
+        return;
     job_close_fds(fds, n_fds);
     refuse_job(client, rc, &err);
-}
-
-void settle_forget(struct daemon *d, const struct peer *client)
-{
-    if (d->waiting.client != client)
-        return;
-    job_close_fds(d->waiting.fds, d->waiting.n_fds);
-    d->waiting.client = NULL;
 }
 
 /* ---- the order of an iteration ---------------------------------------------------------------------------------- */
@@ -165,16 +161,16 @@ static bool end_job(struct daemon *d)
     return true;
 }
 
-/* After a job: stops if that was requested while it ran, else begins the job that was requested while it ended. */
+/* After a job: stops if that was requested while it ran, else begins the job that has waited longest. */
 static void go_on(struct daemon *d)
 {
-    struct peer *client = d->waiting.client;
+    struct queue_entry *entry;
 
     if (d->asked) {
         settle_stop(d, d->asked);
-    } else if (client) {
-        d->waiting.client = NULL;
-        settle_open_job(d, client, &d->waiting.request, d->waiting.fds, d->waiting.n_fds);
+    } else if ((entry = queue_take(&d->queue))) {
+        begin_job(d, entry->client, entry->job, &entry->request, entry->fds, entry->n_fds);
+        free(entry);
     }
 }
 
@@ -195,7 +191,8 @@ static void end(struct daemon *d)
  *   3. The step ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
  *      an update of that step ends. So the job does not rest between two steps that were both requested.
  *   4. A worker's loss that the relay can be told of, or a vacant seat that an idle worker can take.
- *   5. A finished task of the optimizer thread. It comes last because it may end the job. */
+ *   5. The end of a detached job that has to make room. Nothing that is ready may be left in its last step.
+ *   6. A finished task of the optimizer thread. It comes last because it may end the job. */
 static bool take_next(struct daemon *d)
 {
     struct relay_event released;
@@ -210,6 +207,8 @@ static bool take_next(struct daemon *d)
         return true;
     else if (roster_go_on(&d->steps))
         return true;
+    else if (takeover_go_on(d))
+        return true;
     else if (updater_take(d->hub.updater, &work))
         on_work(d, &work);
     else
@@ -218,10 +217,10 @@ static bool take_next(struct daemon *d)
 }
 
 /* Runs once none of those is due. In this order:
- *   6. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
- *   7. The writer's next task. It comes this late to include every unit that is ready. It comes after 6, so that saves
+ *   7. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
+ *   8. The writer's next task. It comes this late to include every unit that is ready. It comes after 7, so that saves
  *      that were given up are discarded instead of written on.
- *   8. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 7, which decides whether
+ *   9. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 8, which decides whether
  *      a save still uses it. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {
@@ -243,5 +242,6 @@ void settle(struct daemon *d)
         while (take_next(d))
             ;
     } while (come_to_rest(d));
+    queue_tell(&d->queue, d->job.state == JOB_ENDING);
     end(d);
 }

@@ -4,8 +4,10 @@
 #define EPS_SETTLE_H
 
 #include "eps/step/steps.h"
+#include "eps/job/queue.h"
 #include "eps/job/watch.h"
 #include "eps/observe/look.h"
+#include "proto/net/port.h"
 
 struct daemon {
     struct hub hub;
@@ -14,18 +16,16 @@ struct daemon {
     struct steps steps;
     struct look look;
     struct watch watch;
+    struct notify *notify; /* daemon_run's */
     struct session_listener *listener;
+    struct port *port; /* the tcp port; NULL: none */
     uv_signal_t sigterm, sigint, sighup;
-    uv_timer_t lonely;    /* how long a private daemon waits for its client */
-    uv_timer_t tick;      /* each second */
-    int messages_held;    /* session_hold_thread's */
-    uv_work_t first_work; /* needs no handle: libuv makes its threads for it */
-    struct {              /* a request that came while the last job's memory was being given back */
-        struct peer *client;
-        struct message request;
-        int fds[SESSION_MAX_FDS];
-        unsigned n_fds;
-    } waiting;
+    uv_timer_t lonely;     /* how long a private daemon waits for its client */
+    uv_timer_t tick;       /* each second */
+    int messages_held;     /* session_hold_thread's */
+    uv_work_t first_work;  /* needs no handle: libuv makes its threads for it */
+    struct queue queue;    /* jobs that wait for the present one's end */
+    uint32_t n_jobs;       /* number of the last job */
     uint32_t first_client; /* its client's id; 0: no client has come */
     const char *asked;     /* why the daemon is stopping; NULL: it is not */
     unsigned n_ticks;      /* ticks since then; the client may take PATIENCE_TICKS */
@@ -40,10 +40,8 @@ extern const struct session_events dispatch_events;
 /* Brings everything that a callback changed to rest. Each of the loop's callbacks ends with this call. */
 void settle(struct daemon *d);
 
-/* Begins a client's job, refuses it, or keeps it while the last job's memory is given back. Takes fds. */
+/* Begins a client's job, queues it, or refuses it. Takes fds. */
 void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
-/* The client has gone: its kept request is dropped. */
-void settle_forget(struct daemon *d, const struct peer *client);
 
 /* Stops the daemon. A client in training is first asked, once, to end its run, and the daemon waits for it. why: "by
  * ...", a constant. */

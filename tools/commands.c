@@ -2,6 +2,7 @@
 
 #include "tools/arguments.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -53,16 +54,35 @@ int stopping_status(struct stopping *stopping, int status)
 
 /* ---- A request ---- */
 
+static int parse_job(const struct command *command, uint32_t *job, const char *text)
+{
+    char sentence[200], *end;
+    const unsigned long n = isdigit((unsigned char)*text) ? strtoul(text, &end, 10) : 0;
+
+    if (n >= 1 && n <= UINT32_MAX && !*end) {
+        *job = (uint32_t)n;
+        return 0;
+    }
+    snprintf(sentence, sizeof sentence, "JOB '%.40s' is no number of a job: eps status lists them", text);
+    return arguments_fail(command, -EDOM, sentence);
+}
+
 int request_command(int argc, char **argv, const struct request *request)
 {
-    const char *address = NULL;
+    const char *address = NULL, *number = NULL;
+    uint32_t job = 0;
     bool json = false;
     const struct argument arguments[] = {
         {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address,
          "the daemon's name or directory, or its run's --out; default: your only daemon"},
         {"--json", NULL, ARGUMENT_FLAG, &json, request->json},
+        {"JOB", NULL, ARGUMENT_POSITIONAL, &number,
+         "the number of a job in eps status: that job ends, running or waiting, and the daemon stays. A number alone "
+         "is "
+         "a job of your only daemon"},
     };
-    const struct command command = {request->name, request->text, arguments, sizeof arguments / sizeof *arguments};
+    const size_t n_arguments = sizeof arguments / sizeof *arguments - (request->takes_job ? 0 : 1);
+    const struct command command = {request->name, request->text, arguments, n_arguments};
     struct stopping stopping;
     struct eps_error error;
     struct eps_look *look;
@@ -70,10 +90,15 @@ int request_command(int argc, char **argv, const struct request *request)
 
     if (status >= 0)
         return status;
+    if (request->takes_job && address && !number && address[strspn(address, "0123456789")] == 0)
+        number = address, address = NULL;
+    status = number ? parse_job(&command, &job, number) : 0;
+    if (status)
+        return status;
     stopping_init(&stopping);
     int rc = eps_look_open(&look, address, stopping_should_stop, &stopping, &error);
     if (!rc)
-        rc = request->ask(look, json, &error);
+        rc = request->ask(look, job, json, &error);
     eps_look_close(look);
     return rc ? stopping_status(&stopping, arguments_fail(&command, rc, error.text)) : 0;
 }

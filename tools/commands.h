@@ -23,6 +23,7 @@ int command_mem(int argc, char **argv);
 int command_top(int argc, char **argv);
 int command_save(int argc, char **argv);
 int command_stop(int argc, char **argv);
+int command_drain(int argc, char **argv);
 
 /* ---- Signals that end a command: the first lets a run save, the second ends it at once ----
  *
@@ -52,8 +53,9 @@ int stopping_status(struct stopping *stopping, int status);
 struct request {
     const char *name, *text; /* as in struct command */
     const char *json;        /* describes its JSON object in --help */
-    /* Requests, waits and prints; returns libeps's code. */
-    int (*ask)(struct eps_look *look, bool json, struct eps_error *error);
+    /* Requests, waits and prints; returns libeps's code. job: 0 if none is named. */
+    int (*ask)(struct eps_look *look, uint32_t job, bool json, struct eps_error *error);
+    bool takes_job; /* ADDRESS may be followed by the number of a job */
 };
 
 /* Runs such a command. Returns the exit status: 130 after Ctrl-C. */

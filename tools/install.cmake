@@ -17,6 +17,9 @@ configure_file(client/eps.pc.in eps.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/eps.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES tools/man/eps.1 tools/man/epsd.1 tools/man/eps-worker.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES tools/completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME eps)
+# systemd looks for its files in lib, on every architecture.
+install(FILES tools/systemd/epsd.service tools/systemd/eps-worker@.service DESTINATION lib/systemd/system)
+install(FILES tools/systemd/eps.sysusers DESTINATION lib/sysusers.d RENAME eps.conf)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 file(WRITE ${CMAKE_BINARY_DIR}/debian/copyright
      "No licence has been chosen for eps yet: that is its owner's to do. Until then all rights are reserved.\n")

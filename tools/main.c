@@ -34,6 +34,7 @@ static const struct {
     {"mem", "show memory by category", command_mem},
     {"top", "show a run's work on the whole screen", command_top},
     {"save", "write a checkpoint now", command_save},
+    {"drain", "take a worker out, once its share is done", command_drain},
     {"stop", "save and end a run and its daemon", command_stop},
 };
 

@@ -18,13 +18,14 @@ static void print_saved(uint64_t step, const char *path, bool json)
         printf("%s\n", path);
 }
 
-static int save(struct eps_look *look, bool json, struct eps_error *error)
+static int save(struct eps_look *look, uint32_t job, bool json, struct eps_error *error)
 {
     struct eps_status status;
     char path[300];
     uint64_t step;
     int rc = eps_look_status(look, &status, error); /* its strings are valid until the next call */
 
+    (void)job;
     if (!rc)
         snprintf(path, sizeof path - 40, "%s", status.out);
     if (!rc)
@@ -44,6 +45,7 @@ int command_save(int argc, char **argv)
         "it is complete. Ctrl-C ends the wait, not the save.",
         "print an object with step and path",
         save,
+        .takes_job = false,
     };
 
     return request_command(argc, argv, &request);

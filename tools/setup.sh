@@ -5,8 +5,8 @@ set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config file
        libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
-       libncurses-dev check)
-tests=(clang libclang-rt-14-dev clang-format gnuplot-nox groff-base procps tmux)
+       libncurses-dev libsodium-dev check)
+tests=(clang libclang-rt-14-dev clang-format gnuplot-nox groff-base libopenmpi-dev openmpi-bin procps tmux)
 
 case "${1-}" in
 "") wanted=("${build[@]}") ;;

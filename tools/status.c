@@ -5,7 +5,18 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
+
+static void print_queued(void *user, const struct eps_queued *queued)
+{
+    FILE *out = user;
+
+    fprintf(out, "%-12s job %" PRIu32 ", %s, user %" PRIu32 ", pid %" PRIu32 "%s%s\n",
+            queued->place == 1 ? "queue" : "", queued->job, queued->does, queued->uid, queued->pid,
+            *queued->out ? ", " : "", queued->out);
+}
 
 static void print_job(FILE *out, const struct eps_status *s)
 {
@@ -37,14 +48,21 @@ static int print(FILE *out, struct eps_look *look, struct eps_error *error)
 
     if (rc)
         return rc;
-    fprintf(out, "state        %s, %" PRIu32 " worker%s, pid %" PRIu32 "\n", s.state, s.n_workers,
-            s.n_workers == 1 ? "" : "s", s.pid);
+    fprintf(out, "state        %s, %" PRIu32 " worker%s", s.state, s.n_workers, s.n_workers == 1 ? "" : "s");
+    if (s.n_idle)
+        fprintf(out, " (%" PRIu32 " idle)", s.n_idle);
+    fprintf(out, ", pid %" PRIu32 "\n", s.pid);
     fprintf(out, "address      %s\n", s.address);
+    const bool detached = strcmp(s.state, "detached") == 0;
+    if (s.job)
+        fprintf(out, "job          %" PRIu32 "%s%s\n", s.job,
+                detached ? ": its client is gone; take it over with eps train --attach " : "",
+                detached ? live_name(s.address) : "");
     if (*s.model)
         print_job(out, &s);
     if (*s.trouble)
         fprintf(out, "trouble      NOT SAVED: %s\n", s.trouble);
-    return 0;
+    return s.n_queued ? eps_look_queue(look, print_queued, out, error) : 0;
 }
 
 static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
@@ -64,6 +82,14 @@ static json_t *text_or_null(const char *text)
     return *text ? text_json(text) : json_null();
 }
 
+static void add_queued(void *user, const struct eps_queued *queued)
+{
+    json_array_append_new(user, json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:o}", "job", (json_int_t)queued->job,
+                                          "place", (json_int_t)queued->place, "does", queued->does, "n_steps",
+                                          (json_int_t)queued->n_steps, "pid", (json_int_t)queued->pid, "uid",
+                                          (json_int_t)queued->uid, "out", text_or_null(queued->out)));
+}
+
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
 {
     struct eps_status s;
@@ -76,6 +102,7 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
                      "n_steps", (json_int_t)s.n_steps, "model", s.model, "parameters", (json_int_t)s.n_parameters,
                      "workers", (json_int_t)s.n_workers, "pid", (json_int_t)s.pid, "uid", (json_int_t)s.uid, "loss",
                      loss ? loss : json_null());
+    json_object_set_new(*out, "idle_workers", json_integer((json_int_t)s.n_idle));
     json_object_set_new(*out, "optimizer_threads", json_integer((json_int_t)s.n_threads));
     json_object_set_new(*out, "precision", *s.model ? json_string(s.precision) : json_null());
     json_object_set_new(*out, "commit", *s.model ? json_string(s.commit) : json_null());
@@ -85,18 +112,29 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
     json_object_set_new(*out, "trouble", text_or_null(s.trouble));
     json_object_set_new(*out, "out", text_or_null(s.out));
     json_object_set_new(*out, "address", text_json(s.address));
-    return 0;
+    json_object_set_new(*out, "job", s.job ? json_integer((json_int_t)s.job) : json_null());
+    json_t *queue = json_array();
+    json_object_set_new(*out, "queue", queue);
+    rc = s.n_queued ? eps_look_queue(look, add_queued, queue, error) : 0;
+    if (rc)
+        json_decref(*out);
+    return rc;
 }
 
 int command_status(int argc, char **argv)
 {
     static const struct live_view view = {
         "eps status",
-        "Shows what a live daemon is doing; a running eps train has one. Lists several daemons, one line each: name, "
+        "Shows what a live daemon is doing, and the jobs that wait there; a running eps train has one. Lists several "
+        "daemons, one line each: name, "
         "state, step, model, pid, output directory.",
-        "print an object with state, step, n_steps, model, parameters, workers, optimizer_threads, pid, uid (the job's "
+        "print an object with state, step, n_steps, model, parameters, workers, idle_workers, optimizer_threads, pid, "
+        "uid (the job's "
         "user), loss (null before the first step), precision and commit (null without a job), saving, saved_step, "
-        "trouble, out (null if there is none) and address; several daemons: {\"daemons\": [...]}. With --watch one "
+        "trouble, out (null if there is none), address, job (the job's number; null without one) and queue (a list of "
+        "the "
+        "jobs that wait, each with job, place, does, n_steps, pid, uid and out); several daemons: {\"daemons\": "
+        "[...]}. With --watch one "
         "object per line",
         print,
         print_line,

@@ -1,22 +1,21 @@
 #!/usr/bin/env bash
-# Every check that a change must pass, from a bare Debian 12 on: format, headers that compile alone, include rules, and the
-# tests of each preset. The last line is "N passed, N failed"; the exit status is 0 if nothing failed. The programs'
-# output is in build/test-PRESET.log.
+# Every check that a change must pass, from a bare Debian 12 on: format, headers that compile alone, include rules, 10
+# seconds of each fuzz target, and all tests. The last line is "N passed, N failed"; the exit status is 0 if nothing
+# failed. The programs' output is in build/test-PRESET.log.
 #
-# usage: tools/test.sh [PRESET...]      presets: asan tsan release, all by default; also debug and clang, which asan and
-#                                       tsan, built by clang, include with more checks
+# usage: tools/test.sh [PRESET...]      presets: fuzz and release by default; asan and tsan, the sanitizers; debug; clang
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-all_presets=(asan tsan release)
-more_presets=(debug clang)
+default_presets=(fuzz release)
+more_presets=(asan tsan debug clang)
 case "${1-}" in
---help | -h) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit ;;
+--help | -h) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit ;;
 esac
-presets=("${@:-${all_presets[@]}}")
+presets=("${@:-${default_presets[@]}}")
 for preset in "${presets[@]}"; do
-    if [[ " ${all_presets[*]} ${more_presets[*]} " != *" $preset "* ]]; then
-        echo "test.sh: $preset is not one of: ${all_presets[*]} ${more_presets[*]}" >&2
+    if [[ " ${default_presets[*]} ${more_presets[*]} " != *" $preset "* ]]; then
+        echo "test.sh: $preset is not one of: ${default_presets[*]} ${more_presets[*]}" >&2
         exit 2
     fi
 done
@@ -106,6 +105,23 @@ run_preset() {
     count "$preset" "${totals[@]}"
 }
 
+# Counts targets. tests/fuzz/run.sh says why it cannot run, and what was found.
+run_fuzz() {
+    local log=build/test-fuzz.log rc=0
+    local found ran
+
+    mkdir -p build
+    tests/fuzz/run.sh >"$log" 2>&1 || rc=$?
+    ran=$(grep -c ' runs, ' "$log")
+    found=$(grep -c '^replay: ' "$log")
+    [ $rc -eq 0 ] || grep -v ' runs, ' "$log"
+    if [ $rc -eq 77 ]; then
+        count fuzz 0 0 1
+    else
+        count fuzz "$ran" $((rc != 0 && found == 0 ? 1 : found)) 0
+    fi
+}
+
 # check NAME COMMAND: one test by itself
 check() {
     local name=$1
@@ -124,7 +140,7 @@ check headers check_headers
 check rooms tools/rooms.sh
 for preset in "${presets[@]}"; do
     began=$SECONDS
-    run_preset "$preset"
+    if [ "$preset" = fuzz ]; then run_fuzz; else run_preset "$preset"; fi
 done
 
 echo "$passed passed, $failed failed$([ $skipped -eq 0 ] || echo ", $skipped skipped")"

@@ -54,8 +54,10 @@ static void on_step(void *user, const struct eps_step *step)
     t->account.last = step->step;
     t->account.n_skipped += step->skipped;
     t->account.loss = step->loss;
-    t->account.ms += step->step_ms;
-    t->account.tokens += step->tokens_per_s * step->step_ms / 1000;
+    if (!isnan(step->step_ms)) {
+        t->account.ms += step->step_ms;
+        t->account.tokens += step->tokens_per_s * step->step_ms / 1000;
+    }
     progress_step(&t->progress, step);
 }
 
@@ -142,7 +144,7 @@ static int run(const struct command *command, const struct eps_train_options *op
                                             .on_note = on_note,
                                             .should_stop = should_stop};
     struct train t = {.account = {.before = NAN, .after = NAN},
-                      .free_memory = options->device_mem == 0 && !options->resume};
+                      .free_memory = options->device_mem == 0 && !options->resume && !options->attach};
     struct eps_error error;
 
     stopping_init(&t.stopping);
@@ -204,6 +206,12 @@ int command_train(int argc, char **argv)
          "Options left unset take the stored values. Other values are refused, except for --steps, --epochs, "
          "--microbatch, --out, the groups Checkpoints, Measuring and Machine, and the options that --change names. "
          "With --out, a new run begins from the checkpoint"},
+        {"--attach", "[ADDRESS]", ARGUMENT_MAYBE, &options.attach,
+         "take over the detached job of this daemon: one whose eps train was killed. The run goes on bit for bit as if "
+         "that had not happened, from the daemon's weights, with its own options. Default: your only daemon with such "
+         "a "
+         "job. Only the job's user and root may; the daemon keeps the job until it is stopped, or until another job "
+         "waits: then it is saved first, or stays if it cannot be saved"},
         {"--change", "NAME,...", ARGUMENT_TEXT, &options.change,
          "with --resume: these options take their new values, as in --change lr,batch --lr 1e-4 --batch 32. NAME is "
          "batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm or clip-update. The optimizer's moments are "

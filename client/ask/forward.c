@@ -72,10 +72,23 @@ int client_forward_open(struct client_forward *forward, const struct client_forw
     return options->model ? open_model(forward, err) : copy_live_model(forward, err);
 }
 
+static void on_queued(void *data, const struct message *m)
+{
+    const struct client_forward_options *o = data;
+    struct error sentence;
+
+    client_look_say_queued(&sentence, m);
+    if (o->on_note)
+        o->on_note(o->user, sentence.text);
+}
+
 static int join(struct client_forward *f, struct error *err)
 {
     const struct client_await await = {f->options.on_note, f->options.user};
     uint32_t n_workers;
+
+    f->link.on_queued = on_queued;
+    f->link.queued_data = &f->options;
     int rc = client_await_daemon(&f->link, f->options.connect, ROLE_CLIENT, &await, err);
 
     return rc ? rc : client_await_worker(&n_workers, &f->link, f->options.connect, &await, err);

@@ -61,13 +61,21 @@ static void on_message(struct session *s, const struct message *m, const int *fd
 
     if (m->kind == MESSAGE_LOST && link->on_lost)
         link->on_lost(link->lost_data, m);
-    for (unsigned i = mail ? 1 : 0; i < n_fds; i++)
+    for (unsigned i = mail ? CLIENT_MAIL_FDS : 0; i < n_fds; i++)
         close(fds[i]);
     if (!mail) {
         link->rc = -ENOMEM;
         return;
     }
-    *mail = (struct client_mail){.message = *m, .fd = n_fds > 0 ? fds[0] : -1};
+    *mail = (struct client_mail){.message = *m, .n_fds = n_fds < CLIENT_MAIL_FDS ? n_fds : CLIENT_MAIL_FDS};
+    for (unsigned i = 0; i < mail->n_fds; i++)
+        mail->fds[i] = fds[i];
+}
+
+static void close_all(const int *fds, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
 }
 
 static void on_closed(struct session *s, const char *reason)
@@ -167,8 +175,10 @@ void client_link_send_fds(struct client_link *link, const struct message *m, con
         session_send_fds(link->session, m, fds, n_fds);
 }
 
-int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err)
+static int next(struct client_link *link, struct message *out, int fds[CLIENT_MAIL_FDS], unsigned *n_fds,
+                struct error *err)
 {
+    *n_fds = 0;
     while (link->n_mail == 0) {
         if (!link->asked)
             link->asked = link->session ? run_once(link, &link->why) : report_end(link, &link->why);
@@ -180,10 +190,8 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
     }
     const struct client_mail *mail = &link->mail[link->first_mail];
     *out = mail->message;
-    if (fd)
-        *fd = mail->fd;
-    else if (mail->fd >= 0)
-        close(mail->fd);
+    *n_fds = mail->n_fds;
+    memcpy(fds, mail->fds, mail->n_fds * sizeof *fds);
     link->first_mail = (link->first_mail + 1) % link->mail_cap;
     link->n_mail--;
     if (out->kind == MESSAGE_REFUSED)
@@ -195,26 +203,68 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
     return rc ? rc : error_set(err, -EIO, "%s", out->failed.error.text);
 }
 
-static bool is_aside(const struct message *m)
+int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err)
+{
+    int fds[CLIENT_MAIL_FDS];
+    unsigned n_fds;
+    const int rc = next(link, out, fds, &n_fds, err);
+    const unsigned n_kept = fd && n_fds > 0;
+
+    if (fd)
+        *fd = n_kept ? fds[0] : -1;
+    close_all(fds + n_kept, n_fds - n_kept);
+    return rc;
+}
+
+bool client_link_is_aside(const struct message *m)
 {
     return m->kind == MESSAGE_SAVED || m->kind == MESSAGE_SAVE_FAILED || m->kind == MESSAGE_STOP ||
-           m->kind == MESSAGE_MEMORY_REPLY || m->kind == MESSAGE_OUTPUT || m->kind == MESSAGE_LOST;
+           m->kind == MESSAGE_MEMORY_REPLY || m->kind == MESSAGE_STATUS_REPLY || m->kind == MESSAGE_OUTPUT ||
+           m->kind == MESSAGE_LOST;
+}
+
+/* True if the message was passed on, and the wait goes on. */
+static bool pass_on(struct client_link *link, const struct message *m)
+{
+    const bool is_aside = client_link_is_aside(m) && link->on_aside;
+
+    if (is_aside)
+        link->on_aside(link->aside_data, m);
+    else if (m->kind == MESSAGE_QUEUED && link->on_queued)
+        link->on_queued(link->queued_data, m);
+    return is_aside || m->kind == MESSAGE_QUEUED;
+}
+
+int client_link_expect_fds(struct client_link *link, enum message_kind kind, struct message *out,
+                           int fds[CLIENT_MAIL_FDS], unsigned *n_fds, struct error *err)
+{
+    int rc = next(link, out, fds, n_fds, err);
+
+    while (!rc && out->kind != kind && pass_on(link, out)) {
+        close_all(fds, *n_fds);
+        rc = next(link, out, fds, n_fds, err);
+    }
+    if (!rc && out->kind == kind)
+        return 0;
+    close_all(fds, *n_fds);
+    *n_fds = 0;
+    return rc ? rc
+              : error_set(err, -EPROTO, "the daemon sent %s where %s was due", message_name(out->kind),
+                          message_name(kind));
 }
 
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,
                        struct error *err)
 {
-    int rc = client_link_next(link, out, fd, err);
+    int fds[CLIENT_MAIL_FDS];
+    unsigned n_fds;
+    const int rc = client_link_expect_fds(link, kind, out, fds, &n_fds, err);
+    const unsigned n_kept = fd && n_fds > 0;
 
-    while (!rc && out->kind != kind && link->on_aside && is_aside(out)) {
-        link->on_aside(link->aside_data, out);
-        rc = client_link_next(link, out, fd, err);
-    }
-    if (rc || out->kind == kind)
-        return rc;
-    if (fd && *fd >= 0)
-        close(*fd);
-    return error_set(err, -EPROTO, "the daemon sent %s where %s was due", message_name(out->kind), message_name(kind));
+    if (fd)
+        *fd = n_kept ? fds[0] : -1;
+    close_all(fds + n_kept, n_fds - n_kept);
+    return rc;
 }
 
 int client_link_pause(struct client_link *link, uint64_t ms, struct error *err)
@@ -243,8 +293,7 @@ void client_link_free(struct client_link *link)
     client_link_close(link);
     for (; link->n_mail > 0; link->n_mail--) {
         const struct client_mail *mail = &link->mail[link->first_mail];
-        if (mail->fd >= 0)
-            close(mail->fd);
+        close_all(mail->fds, mail->n_fds);
         link->first_mail = (link->first_mail + 1) % link->mail_cap;
     }
     free(link->mail);

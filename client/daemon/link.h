@@ -14,9 +14,12 @@
 #include <stdbool.h>
 #include <uv.h>
 
+enum { CLIENT_MAIL_FDS = 4 }; /* a client receives no more with one message */
+
 struct client_mail {
     struct message message;
-    int fd; /* that came with the message, or -1; a client receives one at most */
+    int fds[CLIENT_MAIL_FDS]; /* (n_fds) that came with it */
+    unsigned n_fds;
 };
 
 struct client_link {
@@ -34,13 +37,16 @@ struct client_link {
     int failed;        /* code of a FAILED message */
     int asked;         /* a watch's code, kept while a message is read first; the next wait returns it. 0: none */
     struct error why;
-    /* Receives SAVED, SAVE_FAILED, OUTPUT, LOST and STOP, which come at any time, and MEMORY_REPLY outside a wait for
-     * it. NULL: such a message is a protocol error. */
+    /* Receives SAVED, SAVE_FAILED, OUTPUT, LOST and STOP, which come at any time, and MEMORY_REPLY and STATUS_REPLY
+     * outside a wait for them. NULL: such a message is a protocol error. */
     void (*on_aside)(void *data, const struct message *m);
     void *aside_data;
     /* Hears of LOST as soon as it comes; or NULL. */
     void (*on_lost)(void *data, const struct message *m);
     void *lost_data;
+    /* Hears of the place in the daemon's queue (QUEUED), in turn; or NULL. */
+    void (*on_queued)(void *data, const struct message *m);
+    void *queued_data;
 };
 
 /* On failure *link is zeroed. Undo: client_link_free. */
@@ -66,6 +72,13 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
  * daemon's protocol error (-EPROTO). */
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,
                        struct error *err);
+
+/* The same for a message with several descriptors: fds (*n_fds), which are the caller's. */
+int client_link_expect_fds(struct client_link *link, enum message_kind kind, struct message *out,
+                           int fds[CLIENT_MAIL_FDS], unsigned *n_fds, struct error *err);
+
+/* True for the messages that on_aside receives. */
+bool client_link_is_aside(const struct message *m);
 
 /* Waits ms milliseconds. A watch, or the end of the session, cuts it short with the errors of client_link_next. */
 int client_link_pause(struct client_link *link, uint64_t ms, struct error *err);

@@ -74,6 +74,7 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
         [STATE_GENERATING] = "generating",
         [STATE_STOPPING] = "stopping",
         [STATE_WAITING] = "waiting for a worker",
+        [STATE_DETACHED] = "detached",
     };
     const struct message *m = &look->reply;
     struct error err = {""};
@@ -86,7 +87,10 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
             .step = m->status_reply.step,
             .n_steps = m->status_reply.n_steps,
             .n_parameters = m->status_reply.n_parameters,
+            .job = m->status_reply.job,
+            .n_queued = m->status_reply.n_queued,
             .n_workers = m->status_reply.n_workers,
+            .n_idle = m->status_reply.n_idle,
             .n_threads = m->status_reply.n_threads,
             .pid = m->status_reply.pid,
             .uid = m->status_reply.uid,
@@ -230,6 +234,91 @@ int eps_look_stop(struct eps_look *look, struct eps_error *error)
 
     client_link_send(&look->link, &(struct message){.kind = MESSAGE_STOP});
     int rc = client_look_status(&look->link, &m, &err);
+    if (rc == -EIO && !look->link.session)
+        rc = 0;
+    return client_report(error, &err, rc);
+}
+
+int eps_look_drain(struct eps_look *look, uint32_t worker, struct eps_error *error)
+{
+    struct error err = {""};
+    struct message m = {.kind = MESSAGE_DRAIN, .drain = {.worker = worker}};
+
+    client_link_send(&look->link, &m);
+    const int rc = client_link_expect(&look->link, MESSAGE_DRAIN, &m, NULL, &err);
+    return client_report(error, &err, rc);
+}
+
+static int look_queue(struct eps_look *look, void (*on_queued)(void *user, const struct eps_queued *queued), void *user,
+                      struct error *err)
+{
+    static const char *const does[] = {
+        [PLAN_TRAIN] = "training", [PLAN_EVALUATE] = "evaluating", [PLAN_GENERATE] = "generating"};
+    struct message m = {.kind = MESSAGE_QUEUE};
+    uint32_t place = 1;
+    int rc;
+
+    client_link_send(&look->link, &m);
+    do {
+        rc = client_link_expect(&look->link, MESSAGE_QUEUE_REPLY, &m, NULL, err);
+        if (rc || m.queue_reply.job == 0)
+            return rc;
+        const struct eps_queued queued = {
+            .job = m.queue_reply.job,
+            .place = place++,
+            .pid = m.queue_reply.pid,
+            .uid = m.queue_reply.uid,
+            .does = does[m.queue_reply.purpose],
+            .step = m.queue_reply.step,
+            .n_steps = m.queue_reply.n_steps,
+            .out = m.queue_reply.out,
+        };
+        on_queued(user, &queued);
+    } while (!m.queue_reply.last);
+    return 0;
+}
+
+int eps_look_queue(struct eps_look *look, void (*on_queued)(void *user, const struct eps_queued *queued), void *user,
+                   struct eps_error *error)
+{
+    struct error err = {""};
+    const int rc = look_queue(look, on_queued, user, &err);
+
+    return client_report(error, &err, rc);
+}
+
+struct sought {
+    uint32_t job;
+    bool found;
+};
+
+static void on_queued(void *user, const struct eps_queued *queued)
+{
+    struct sought *sought = user;
+
+    sought->found |= queued->job == sought->job;
+}
+
+/* As in eps_look_stop, a refusal precedes the answer to the first question. */
+int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error)
+{
+    struct sought sought = {job, true};
+    struct error err = {""};
+    struct message m;
+    int rc = 0;
+
+    client_link_send(&look->link, &(struct message){.kind = MESSAGE_STOP, .stop.job = job});
+    for (;;) {
+        rc = client_look_status(&look->link, &m, &err);
+        sought.found = !rc && m.status_reply.job == job;
+        if (!rc && !sought.found)
+            rc = look_queue(look, on_queued, &sought, &err);
+        if (rc || !sought.found)
+            break;
+        rc = client_link_pause(&look->link, SLICE_MS, &err);
+        if (rc)
+            break;
+    }
     if (rc == -EIO && !look->link.session)
         rc = 0;
     return client_report(error, &err, rc);

@@ -103,6 +103,42 @@ int client_look_find(char *out, size_t cap, const char *address, struct error *e
     return rc;
 }
 
+struct detached {
+    char directory[PATH_MAX];
+    struct error names;
+    unsigned n;
+};
+
+static void on_each(void *user, const char *directory)
+{
+    struct detached *found = user;
+    const char *name = strrchr(directory, '/');
+    struct message m;
+
+    if (ask_once(directory, &m) || m.status_reply.state != STATE_DETACHED)
+        return;
+    error_append(&found->names, "%s%s", found->n++ ? ", " : "", name ? name + 1 : directory);
+    snprintf(found->directory, sizeof found->directory, "%s", directory);
+}
+
+int client_look_find_detached(char *out, size_t cap, struct error *err)
+{
+    struct detached found = {.names = {""}};
+    const int rc = session_list(on_each, &found, err);
+
+    if (rc)
+        return rc;
+    if (found.n == 0)
+        return error_set(err, -ENOENT,
+                         "no daemon of yours has a detached job: name another user's with --attach ADDRESS; eps train "
+                         "--resume DIR continues a run from its checkpoint");
+    if (found.n > 1)
+        return error_set(err, -ENOTUNIQ, "%u daemons have a detached job: name one of %.200s", found.n,
+                         found.names.text);
+    snprintf(out, cap, "%s", found.directory);
+    return 0;
+}
+
 int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err)
 {
     char directory[PATH_MAX];
@@ -176,6 +212,21 @@ const char *eps_format_bytes(char out[24], uint64_t bytes)
 const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like)
 {
     return process_format_bytes_like(out, bytes, like);
+}
+
+static const char *ordinal(uint32_t n)
+{
+    static const char *const endings[] = {"th", "st", "nd", "rd"};
+
+    return n / 10 % 10 == 1 || n % 10 > 3 ? "th" : endings[n % 10];
+}
+
+void client_look_say_queued(struct error *sentence, const struct message *m)
+{
+    const uint32_t place = m->queued.place;
+
+    error_set(sentence, 0, "job %u waits for its turn at the daemon: %u%s in the queue", m->queued.job, place,
+              ordinal(place));
 }
 
 /* ---- Bounded waits ---- */

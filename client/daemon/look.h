@@ -13,6 +13,9 @@
  * other directory, the daemon whose job writes there. */
 int client_look_find(char *out, size_t cap, const char *address, struct error *err);
 
+/* Finds the caller's only daemon whose job is detached. -ENOENT; -ENOTUNIQ: there are several, which the sentence names. */
+int client_look_find_detached(char *out, size_t cap, struct error *err);
+
 /* Resolves the address and attaches. */
 int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err);
 
@@ -27,6 +30,9 @@ void client_look_side(struct eps_memory *out, struct eps_memory_row rows[LEDGER_
 
 /* Fills in a public call's error (may be NULL) from err. Returns rc. */
 int client_report(struct eps_error *error, const struct error *err, int rc);
+
+/* "job 3 of the daemon waits for its turn: 2nd in the queue", of a QUEUED. */
+void client_look_say_queued(struct error *sentence, const struct message *m);
 
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */
 

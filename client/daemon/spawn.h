@@ -53,8 +53,8 @@ struct client_spawn {
 };
 
 /* Starts epsd, attaches the link as a client, starts the workers, and returns when all are attached. From then on the
- * link watches them: if a child exits, and is not replaced, waits end with its last words. *spawn must not move until client_spawn_stop. A
- * failure has already called that. */
+ * link watches them: if a child exits, and is not replaced, waits end with its last words. *spawn must not move until
+ * client_spawn_stop. A failure has already called that. */
 int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
                        struct error *err);
 

@@ -87,8 +87,7 @@ int client_data_recognise(const struct client_data_file *file, const uint8_t *he
 int client_data_unpack(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
 
 /* Calls on_line for each line of an unpacked file, without its newline, the first one without a byte order mark; number
- * counts from 1. on_line's error ends the
- * loop. -EINVAL: a line of 64 MiB or more; -EIO, -ENOMEM. In data_each.c. */
+ * counts from 1. on_line's error ends the loop. -EINVAL: a line of 64 MiB or more; -EIO, -ENOMEM. In data_each.c. */
 int client_data_each_line(struct client_data_pass *pass, const struct client_data_file *file,
                           int (*on_line)(void *user, const char *line, size_t n, uint64_t number, struct error *err),
                           void *user, struct error *err);

@@ -218,7 +218,8 @@ static int join(struct client_pieces *p, size_t *done, client_pieces_take *take,
             const struct client_text kept = p->kept;
             p->kept = piece->at_end, piece->at_end = kept;
             *done = piece->used;
-            rc = take(data, piece->tokens.ids + piece->n_before, piece->tokens.n - piece->n_before, err);
+            if (piece->tokens.n > piece->n_before)
+                rc = take(data, piece->tokens.ids + piece->n_before, piece->tokens.n - piece->n_before, err);
             i++;
             continue;
         }

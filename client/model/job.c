@@ -34,6 +34,49 @@ static int name_kept(struct eps_choice *out, const struct model_config *config, 
     return 0;
 }
 
+static int begin(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq, uint32_t n_labels,
+                 struct error *err)
+{
+    *job = (struct client_job){.link = link, .batch = batch, .seq = seq, .n_labels = n_labels};
+    job->data.fd = -1;
+    if (n_labels > 0 && !(job->work = calloc(2 * (size_t)seq, sizeof *job->work)))
+        return error_set(err, -ENOMEM, "out of memory");
+    return 0;
+}
+
+/* bytes: of the segment. */
+static int take_opened(struct client_job *job, const struct client_model *model, const struct message *m, int fd,
+                       uint64_t bytes, struct error *err)
+{
+    if (fd < 0 || m->job_opened.data_bytes < bytes)
+        return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
+                         fd < 0 ? 0 : m->job_opened.data_bytes, bytes);
+    job->n_workers = m->job_opened.n_workers;
+    job->n_parameters = m->job_opened.n_parameters;
+    job->resident_bytes = m->job_opened.resident_bytes;
+    job->microbatch = m->job_opened.choice.microbatch;
+    job->choice = (struct eps_choice){.microbatch = m->job_opened.choice.microbatch,
+                                      .host_stash = m->job_opened.choice.host_stash,
+                                      .n_kept = m->job_opened.choice.n_kept,
+                                      .n_blocks = model->config.n_layers,
+                                      .n_weight_buffers = m->job_opened.choice.n_weight_buffers,
+                                      .n_resident = m->job_opened.choice.n_resident,
+                                      .whole_head = m->job_opened.choice.whole_head,
+                                      .replay = plan_replay_text(m->job_opened.replay)};
+    const int rc = name_kept(&job->choice, &model->config, &m->job_opened.choice, err);
+    if (rc)
+        return rc;
+    return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
+}
+
+int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+                    const struct client_model *model, const struct message *opened, int fd, struct error *err)
+{
+    const int rc = begin(job, link, batch, seq, model->config.n_labels, err);
+
+    return rc ? rc : take_opened(job, model, opened, fd, client_job_data(job).bytes, err);
+}
+
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err)
 {
@@ -42,13 +85,9 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     unsigned n_fds = 0;
     struct message m;
 
-    *job = (struct client_job){.link = link,
-                               .batch = request->job.goal.batch,
-                               .seq = request->job.goal.seq,
-                               .n_labels = model->config.n_labels};
-    job->data.fd = -1;
-    if (job->n_labels > 0 && !(job->work = calloc(2 * (size_t)job->seq, sizeof *job->work)))
-        return error_set(err, -ENOMEM, "out of memory");
+    int rc = begin(job, link, request->job.goal.batch, request->job.goal.seq, model->config.n_labels, err);
+    if (rc)
+        return rc;
     request->job.fresh = model->n_weights == 0;
     if (!files)
         files = &none;
@@ -68,31 +107,13 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     if (files->moments >= 0)
         fds[n_fds++] = files->moments;
     client_link_send_fds(link, request, fds, n_fds);
-    int rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
+    rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;
     const uint64_t bytes = request->job.goal.purpose == PLAN_GENERATE
                                ? plan_generate_bytes(job->seq, model->config.vocabulary)
                                : client_job_data(job).bytes;
-    if (fd < 0 || m.job_opened.data_bytes < bytes)
-        return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
-                         fd < 0 ? 0 : m.job_opened.data_bytes, bytes);
-    job->n_workers = m.job_opened.n_workers;
-    job->n_parameters = m.job_opened.n_parameters;
-    job->resident_bytes = m.job_opened.resident_bytes;
-    job->microbatch = m.job_opened.choice.microbatch;
-    job->choice = (struct eps_choice){.microbatch = m.job_opened.choice.microbatch,
-                                      .host_stash = m.job_opened.choice.host_stash,
-                                      .n_kept = m.job_opened.choice.n_kept,
-                                      .n_blocks = model->config.n_layers,
-                                      .n_weight_buffers = m.job_opened.choice.n_weight_buffers,
-                                      .n_resident = m.job_opened.choice.n_resident,
-                                      .whole_head = m.job_opened.choice.whole_head,
-                                      .replay = plan_replay_text(m.job_opened.replay)};
-    rc = name_kept(&job->choice, &model->config, &m.job_opened.choice, err);
-    if (rc)
-        return rc;
-    return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
+    return take_opened(job, model, &m, fd, bytes, err);
 }
 
 int client_job_close(struct client_job *job, struct error *err)

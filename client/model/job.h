@@ -44,6 +44,10 @@ struct client_job_files {
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 
+/* The same of a job that runs, as JOB_OPENED, or its description, tells of it. Takes fd, of its segment. */
+int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+                    const struct client_model *model, const struct message *opened, int fd, struct error *err);
+
 /* Ends the job and waits until the daemon has freed its memory. */
 int client_job_close(struct client_job *job, struct error *err);
 

@@ -78,10 +78,13 @@ static bool is_within(const char *name)
 {
     if (!name || !*name || *name == '/')
         return false;
-    for (const char *part = name; part; part = strchr(part, '/'), part += part != NULL)
+    for (const char *part = name;; part++) {
         if (strncmp(part, "..", 2) == 0 && (part[2] == '/' || part[2] == 0))
             return false;
-    return true;
+        part = strchr(part, '/');
+        if (!part)
+            return true;
+    }
 }
 
 /* Lists the files in weight_map, each once, as an object's keys. */

@@ -206,8 +206,27 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
     return rc;
 }
 
+/* The model that a daemon has described. */
+static int open_taken(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                      struct error *err)
+{
+    int rc = client_run_masks(&run->model)
+                 ? client_masks_open(&run->masks, run->model.side, run->model.config.vocabulary, err)
+                 : 0;
+
+    run->model_name = in->model;
+    if (!rc)
+        rc = open_data(run, in, err);
+    if (rc)
+        return rc;
+    return client_classifier_task(&run->model) ? client_task_open(run, in, watch, err)
+                                               : check_both(run, in, watch, err);
+}
+
 int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                   struct error *err)
 {
+    if (run->attach)
+        return open_taken(run, in, watch, err);
     return in->model ? open_named(run, in, watch, err) : open_chosen(run, in, watch, err);
 }

@@ -410,10 +410,15 @@ static int merge_field(struct eps_train_options *out, const struct eps_train_opt
     char mine[72], its[72], flag[40];
 
     print_flag(flag, f->key);
-    if (left || (f->differs != FREELY && !client_change_names(given->change, flag + 2))) {
+    if (left || given->attach || (f->differs != FREELY && !client_change_names(given->change, flag + 2))) {
         if (!left && !is_same(f, given, stored)) {
             print_value(mine, f, given);
             print_value(its, f, stored);
+            if (given->attach)
+                return error_set(err, -EDOM,
+                                 "%s %s differs from the job's %s: leave it out, as a job that is taken over keeps its "
+                                 "options",
+                                 flag, mine, its);
             return f->kind == FLAG ? refuse(flag, "", "default without it", false, err)
                                    : refuse(flag, mine, its, f->differs == BY_NAME, err);
         }

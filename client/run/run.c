@@ -1,5 +1,6 @@
 #include "client/run/run.h"
 
+#include "client/run/attach.h"
 #include "client/run/change.h"
 #include "client/run/checkpoints.h"
 #include "client/run/options.h"
@@ -74,14 +75,13 @@ static int check_input(const struct client_run *run, const struct eps_train_opti
     for (size_t i = 0; in->n_data == 0 && i < stored->n_data; i++) {
         if (strcmp(stored->data[i], CLIENT_DATA_INPUT) == 0)
             return error_set(err, -EDOM,
-                             "--resume %s: its data came from standard input: pipe it in again, with --data -, or name "
-                             "files that hold it",
-                             in->resume);
+                             "%s: its data came from standard input: pipe it in again, with --data -, or name files "
+                             "that hold it",
+                             run->resume.directory);
     }
     if (!in->eval_data && stored->eval_data && strcmp(stored->eval_data, CLIENT_DATA_INPUT) == 0)
-        return error_set(err, -EDOM,
-                         "--resume %s: its held-out data came from standard input: give it again, with --eval-data",
-                         in->resume);
+        return error_set(err, -EDOM, "%s: its held-out data came from standard input: give it again, with --eval-data",
+                         run->resume.directory);
     return 0;
 }
 
@@ -111,17 +111,20 @@ static int check_freeze(const struct client_run *run, struct error *err)
     return rc;
 }
 
-int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
-                    struct error *err)
+static int open_all(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
+                    const struct client_watch *watch, struct error *err)
 {
     const struct client_record *record = &run->resume.record;
+    const bool continues = in->resume || attach;
     int rc = 0;
 
     client_run_init(run);
     run->asked = *in;
     if (in->resume)
         rc = open_resume(run, in, watch, err);
-    if (!rc && in->resume)
+    if (attach)
+        rc = client_attach_open(run, attach, in, watch, err);
+    if (!rc && continues)
         rc = check_input(run, in, err);
     if (!rc)
         rc = check_names(&run->asked, err);
@@ -131,15 +134,27 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
     if (in->resume)
         sources.model = run->resume.path;
     rc = client_choose(run, &sources, watch, err);
-    if (rc == -ENOENT && in->resume)
+    if (rc == -ENOENT && continues)
         error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
     if (!rc)
         rc = check_freeze(run, err);
-    if (!rc && in->resume)
+    if (!rc && continues)
         rc = check_content(&run->data, &record->data, "--data", err);
-    if (!rc && in->resume && run->asked.eval_data)
+    if (!rc && continues && run->asked.eval_data)
         rc = check_content(&run->eval_data, &record->eval_data, "--eval-data", err);
     return rc;
+}
+
+int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                    struct error *err)
+{
+    return open_all(run, NULL, in, watch, err);
+}
+
+int client_run_open_attached(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
+                             const struct client_watch *watch, struct error *err)
+{
+    return open_all(run, attach, in, watch, err);
 }
 
 /* Completes what a run killed right after a save may have left undone: `latest`, and --keep. */
@@ -178,9 +193,9 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .n_rows = run->task.kind ? client_task_n_train(&run->task) : 0,
         .longest = run->task.kind ? client_task_longest(&run->task) : 0,
         .least = run->task.kind ? client_task_least(&run->task) : 0,
-        .fresh = run->model.n_weights == 0,
+        .fresh = run->model.n_weights == 0 && !run->attach,
         .preset = run->preset,
-        .resumed = run->asked.resume != NULL,
+        .resumed = run->asked.resume || run->attach,
         .separated = run->data.separated || run->eval_data.separated,
         .n_tokens = run->data.n,
         .n_eval_tokens = run->eval_data.n,
@@ -194,7 +209,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
                          "run from its weights with --model instead of --resume",
                          batch);
     rc = client_options_resolve(&run->options, &run->asked, &facts, err);
-    const bool complete = !rc && facts.resumed && run->options.steps <= run->first_step;
+    const bool complete = !rc && run->asked.resume && run->options.steps <= run->first_step;
     if (complete && run->resume.in_place)
         settle_directory(run);
     if (complete)
@@ -348,8 +363,11 @@ static void take_back_directory(struct client_run *run)
     snprintf(run->directory, sizeof run->directory, "%s", run->resume.directory);
     run->directory_fd = run->resume.directory_fd;
     run->options.out = run->directory;
+    if (run->attach && run->attach->job.description.output) /* its daemon may be writing one */
+        return;
     client_checkpoints_sweep(run->directory_fd);
-    settle_directory(run);
+    if (!run->attach)
+        settle_directory(run);
 }
 
 int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err)

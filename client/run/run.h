@@ -13,12 +13,15 @@
 #include <jansson.h>
 #include <limits.h>
 
+struct client_attach;
+
 struct client_run {
-    struct client_resume resume;      /* for a new run: zeroed, its descriptors -1 */
-    struct eps_train_options asked;   /* as given; for a resumed run, merged with the stored options */
-    struct eps_train_options options; /* resolved */
-    uint64_t first_step;              /* updates done before this run */
-    json_t *changes;                  /* owned; changes of a resumed run (client/run/change.h), else NULL */
+    struct client_resume resume;        /* for a new run: zeroed, its descriptors -1 */
+    struct eps_train_options asked;     /* as given; for a resumed run, merged with the stored options */
+    struct eps_train_options options;   /* resolved */
+    uint64_t first_step;                /* updates done before this run */
+    const struct client_attach *attach; /* borrowed: the job that it takes over; NULL: it begins a job */
+    json_t *changes;                    /* owned; changes of a resumed run (client/run/change.h), else NULL */
     struct client_model model;
     const struct eps_preset *preset;       /* preset with fresh weights, else NULL */
     const char *model_name;                /* options.model or the chosen preset's name; borrowed or static */
@@ -41,6 +44,10 @@ void client_run_init(struct client_run *run);
  * (may be NULL) can interrupt. -EDOM, -EINVAL, -errno with a sentence. */
 int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                     struct error *err);
+
+/* The same for a job that is taken over (client/run/attach.h). */
+int client_run_open_attached(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
+                             const struct client_watch *watch, struct error *err);
 
 /* Resolves the options and cuts the windows. n_workers: attached to the daemon of connect. Errors as
  * client_options_resolve; -EINVAL if the run is already complete. */

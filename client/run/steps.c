@@ -59,6 +59,8 @@ static void on_saved(struct client_steps *s, uint64_t step)
 {
     char path[PATH_MAX + 40];
 
+    if (s->cut_short && step == s->covered)
+        s->asked = step;
     if (step == s->asked) {
         s->saving = false;
         s->save_rc = 0;
@@ -77,6 +79,14 @@ static void on_save_failed(struct client_steps *s, uint64_t step, int code, cons
 {
     const bool again = s->no_room_ns != 0 && step == s->asked;
 
+    if (s->cut_short && code == -EAGAIN) {
+        s->saving = false;
+        s->cut_short = s->cut_asked =
+            s->covered < s->opened; /* else a worker has come meanwhile, and the step is saved as usual */
+        return;
+    }
+    if (s->cut_short)
+        s->asked = step;
     if (s->saving && step == s->asked) {
         s->saving = false;
         s->save_rc = code < 0 ? code : -EIO;
@@ -89,13 +99,32 @@ static void on_save_failed(struct client_steps *s, uint64_t step, int code, cons
 static void on_lost(struct client_steps *s, const struct message *m)
 {
     struct error sentence;
-    const char *what = !m->lost.waits            ? "the others redo its parts of the step"
+    const char *what = !m->lost.waits
+                           ? m->lost.left ? "the others go on without it" : "the others redo its parts of the step"
                        : s->run->options.connect ? "the step waits for another worker to attach"
                                                  : "another one is started, and redoes its parts of the step";
 
-    error_set(&sentence, 0, "worker %u (%s) was lost after %" PRIu64 " steps: %s; %s", m->lost.worker, m->lost.device,
-              m->lost.step, m->lost.error.text, what);
+    error_set(&sentence, 0, "worker %u (%s) %s after %" PRIu64 " steps: %s; %s", m->lost.worker, m->lost.device,
+              m->lost.left ? "left" : "was lost", m->lost.step, m->lost.error.text, what);
     note(s, sentence.text);
+}
+
+/* A stop was requested, but the open step may wait for a worker that never comes. */
+static void ask_whether_it_waits(struct client_steps *s)
+{
+    if (s->stop != 1 || !s->run->options.connect || s->covered == s->opened || s->looks || s->cut_short)
+        return;
+    s->looks = true;
+    client_link_send(s->link, &(struct message){.kind = MESSAGE_STATUS});
+}
+
+/* The run ends with the last step that is covered, which is saved if nothing of the open one is in the model. */
+static void on_status(struct client_steps *s, const struct message *m)
+{
+    s->looks = false;
+    if (s->stop != 1 || s->cut_short || s->covered == s->opened || !m->status_reply.waits)
+        return;
+    s->cut_short = true;
 }
 
 static void on_aside(void *data, const struct message *m)
@@ -112,9 +141,12 @@ static void on_aside(void *data, const struct message *m)
         client_memory_hear(&s->memory, m);
     if (m->kind == MESSAGE_LOST)
         on_lost(s, m);
+    if (m->kind == MESSAGE_STATUS_REPLY)
+        on_status(s, m);
     if (m->kind == MESSAGE_STOP && s->stop == 0) {
         s->stop = 1;
         s->daemon_stops = true;
+        s->job_stops = m->stop.job != 0;
     }
 }
 
@@ -141,6 +173,13 @@ uint64_t client_steps_saved(const struct client_steps *s)
     return s->checkpoints.n > 0 ? s->checkpoints.steps[s->checkpoints.n - 1] : MESSAGE_NO_STEP;
 }
 
+const char *client_steps_stopped_by(const struct client_steps *s)
+{
+    return s->job_stops      ? "the job was stopped: the run ended"
+           : s->daemon_stops ? "the daemon was stopped: the run ended"
+                             : "interrupted";
+}
+
 int client_steps_ask(void *steps, struct error *err)
 {
     struct client_steps *s = steps;
@@ -148,6 +187,8 @@ int client_steps_ask(void *steps, struct error *err)
 
     if (s->stop < stop)
         s->stop = stop;
+    if (s->begun && s->run->options.save_every != 0)
+        ask_whether_it_waits(s);
     if (s->stop == 0 || (s->stop == 1 && s->begun && s->run->options.save_every != 0))
         return 0;
     return error_set(err, -EINTR, "interrupted");
@@ -324,6 +365,12 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     uint64_t after;
     int rc = 0;
 
+    if (s->past) {
+        const bool known = s->past->last == step.step;
+        step.step_ms = known ? s->past->step_ms : NAN;
+        step.tokens_per_s = known ? s->past->tokens_per_s : NAN;
+    }
+
     for (size_t i = 0; client_change_say(&changed, &after, s->run->changes, i) && !step.changed; i++)
         if (after + 1 == step.step)
             step.changed = changed.text;
@@ -348,7 +395,8 @@ static bool is_due(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
 
-    if (s->covered != s->opened || s->covered == s->asked || s->covered == s->run->first_step)
+    if (s->covered != s->opened || s->covered == s->asked || s->covered == 0 ||
+        (s->covered == s->run->first_step && !s->run->attach))
         return false;
     return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
            (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
@@ -362,6 +410,18 @@ static void ask_save(struct client_steps *s)
     s->asked = s->covered;
     s->saving = true;
     client_link_send(s->link, &m);
+}
+
+/* True if the run ends before its open step, and the one before it may be saved. */
+static bool is_cut_due(const struct client_steps *s)
+{
+    return s->cut_short && !s->cut_asked && s->done == s->covered && s->done > 0 && !stands(s, s->done);
+}
+
+static void ask_save_cut(struct client_steps *s)
+{
+    s->cut_asked = s->saving = true;
+    client_link_send(s->link, &(struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}});
 }
 
 /* True if a checkpoint will be due once all opened steps are covered. */
@@ -413,7 +473,12 @@ static bool is_over(const struct client_steps *s)
     const struct eps_train_options *o = &s->run->options;
     const bool stopped = s->stop == 1 && o->save_every > 0;
 
-    return s->done == s->opened && !s->saving && !s->memory.asked && !is_due(s) && (stopped || s->opened == s->end);
+    if (s->looks || s->saving || s->memory.asked)
+        return false;
+    if (s->cut_short)
+        return s->done == s->covered && !is_cut_due(s);
+
+    return s->done == s->opened && !is_due(s) && (stopped || s->opened == s->end);
 }
 
 static int hear(struct client_steps *s, struct error *err)
@@ -432,8 +497,7 @@ static int hear(struct client_steps *s, struct error *err)
         s->arrived = s->arrived > ++s->covered ? s->arrived : s->covered;
     else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
         return on_done(s, &m, err);
-    else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
-             m.kind == MESSAGE_MEMORY_REPLY || m.kind == MESSAGE_OUTPUT || m.kind == MESSAGE_LOST)
+    else if (client_link_is_aside(&m))
         on_aside(s, &m);
     else
         return error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
@@ -442,11 +506,13 @@ static int hear(struct client_steps *s, struct error *err)
 
 static int take_steps(struct client_steps *s, struct error *err)
 {
-    int rc = prepare_data(s, err);
+    int rc = s->opened < s->end ? prepare_data(s, err) : 0;
 
     while (!rc && !is_over(s)) {
         if (is_due(s) && !s->saving)
             ask_save(s);
+        else if (is_cut_due(s) && !s->saving)
+            ask_save_cut(s);
         else if (may_open(s))
             rc = open_step(s, err);
         else
@@ -527,6 +593,73 @@ static int open_metrics(struct client_steps *s, struct error *err)
     return rc;
 }
 
+/* ---- taking over -------------------------------------------------------------------------------------------------- */
+
+static void say_taken(const struct client_steps *s, const struct message *m)
+{
+    struct error sentence;
+
+    error_set(&sentence, 0, "took over job %u of %s after %" PRIu64 " steps%s", s->run->attach->job.description.job,
+              s->run->attach->address, m->taken.done,
+              m->taken.waits ? "; the next one waits for another worker to attach" : "");
+    note(s, sentence.text);
+}
+
+/* Takes steps in that ended while the job had no client: their lines, and what is due after the last one. */
+static int catch_up(struct client_steps *s, const struct message *m, const struct client_past *past, struct error *err)
+{
+    int rc = 0;
+
+    s->past = past;
+    for (uint32_t i = 0; !rc && i < m->taken.n; i++)
+        if (m->taken.steps[i].step >= s->done)
+            rc = on_done(s, &(struct message){.kind = MESSAGE_DONE, .done = m->taken.steps[i]}, err);
+    s->past = NULL;
+    return rc;
+}
+
+/* Goes on where the last client stopped. The line of the last step is written anew if its evaluation is missing: the
+ * client died in it. */
+static int take_over(struct client_steps *s, struct error *err)
+{
+    struct client_past past;
+    struct message m;
+    int rc = client_attach_take(&m, s->link, s->run->attach, err);
+
+    if (rc)
+        return rc;
+    say_taken(s, &m);
+    client_attach_read(&past, s->run->directory, m.taken.done);
+    s->begun = true;
+    s->opened = m.taken.opened, s->arrived = m.taken.arrived, s->covered = m.taken.covered;
+    const bool again = past.last == m.taken.done && past.last > 0 && s->opened == past.last && isnan(past.eval_loss) &&
+                       evaluates_after(s, past.last) && m.taken.n > 0;
+    s->done = again ? past.last - 1 : past.last;
+    if (s->done + m.taken.n < m.taken.done) /* lines of earlier steps are lost */
+        s->done = m.taken.done - m.taken.n;
+    s->best = past.best;
+    s->n_skipped = again ? past.n_skipped_before : past.n_skipped;
+    if (stands(s, s->covered))
+        s->asked = s->covered;
+    if (marks_best(s) && s->best.step > 0 && stands(s, s->best.step))
+        mark_best(s);
+    rc = client_metrics_reopen(&s->metrics, s->run->directory_fd, s->done, fill_line, s, err);
+    if (!rc)
+        rc = catch_up(s, &m, &past, err);
+    if (!rc)
+        end_early(s);
+    s->since_ns = uv_hrtime();
+    return rc;
+}
+
+/* Before the first step of a run that has done none. */
+static int measure_before(struct client_steps *s, struct error *err)
+{
+    int rc = s->run->options.eval_every > 0 && s->opened == 0 ? evaluate(s, &s->before, err) : 0;
+
+    return rc ? rc : client_steps_ask(s, err); /* the stop that interrupted it may not have been reported yet */
+}
+
 int client_steps_run(struct client_steps *s, struct error *err)
 {
     const struct client_run *run = s->run;
@@ -537,14 +670,14 @@ int client_steps_run(struct client_steps *s, struct error *err)
     s->job->on_evaluating = s->events->on_evaluating;
     s->job->user = s->user;
     s->opened = s->arrived = s->covered = s->done = s->run->first_step;
-    if (run->resume.in_place)
+    if (run->resume.in_place && !run->attach)
         client_best_read(&s->best, run->directory, run->directory_fd, run->first_step);
-    rc = run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &s->before, err) : 0;
+    rc = client_checkpoints_list(&s->checkpoints, s->run->directory_fd, err);
+    if (!rc && run->attach)
+        rc = take_over(s, err);
     if (!rc)
-        rc = client_steps_ask(s, err); /* the stop that interrupted the evaluation may not have been reported yet */
-    if (!rc)
-        rc = client_checkpoints_list(&s->checkpoints, s->run->directory_fd, err);
-    if (!rc)
+        rc = measure_before(s, err);
+    if (!rc && !run->attach)
         rc = open_metrics(s, err);
     if (!rc)
         rc = take_steps(s, err);

@@ -12,6 +12,7 @@
 
 #include "client/model/job_rows.h"
 #include "client/daemon/memory.h"
+#include "client/run/attach.h"
 #include "client/run/checkpoints.h"
 #include "client/run/metrics.h"
 #include "client/run/output.h"
@@ -38,12 +39,17 @@ struct client_steps {
     uint64_t end;                            /* last step of the run: options.steps, or where patience ended it */
     struct client_output output;             /* for a daemon of another user */
     uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */
-    uint64_t since_ns;       /* start of the current timing: a step's opening, or the end of the last step */
-    bool begun;              /* at least one step was opened */
-    int stop;                /* last value of should_stop */
-    bool daemon_stops;       /* the daemon requested the stop */
-    uint64_t asked;          /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
-    bool saving;             /* that checkpoint is being written */
+    const struct client_past *past; /* what metrics.jsonl says, while steps of a job without a client are caught up */
+    uint64_t since_ns;              /* start of the current timing: a step's opening, or the end of the last step */
+    bool begun;                     /* at least one step was opened */
+    int stop;                       /* last value of should_stop */
+    bool looks;        /* a stop was requested, and the daemon is asked whether the open step waits for a worker */
+    bool cut_short;    /* it does: the run ends without that step, */
+    bool cut_asked;    /* and the checkpoint of the step before it was requested */
+    bool daemon_stops; /* the daemon requested the stop, */
+    bool job_stops;    /* of this job alone */
+    uint64_t asked;    /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
+    bool saving;       /* that checkpoint is being written */
     int save_rc, metrics_rc; /* results of the last attempts; if not 0, why: */
     struct error save_error, metrics_error;
     uint64_t no_room_ns; /* start of the last checkpoint's wait for disk space; 0: no wait */
@@ -65,6 +71,9 @@ int client_steps_ask(void *steps, struct error *err);
  * open step when a stop was requested. Nothing is then pending; save_rc and metrics_rc tell what could not be written.
  * -EINTR, and errors as client_link_next. */
 int client_steps_run(struct client_steps *steps, struct error *err);
+
+/* Who ended the run before its time: "interrupted", "the daemon was stopped: the run ended". */
+const char *client_steps_stopped_by(const struct client_steps *steps);
 
 /* Step of the newest complete checkpoint in the run directory; MESSAGE_NO_STEP: none. */
 uint64_t client_steps_saved(const struct client_steps *steps);

@@ -7,6 +7,7 @@
 #include "client/eps.h"
 #include "client/model/preset.h"
 #include "client/text/side.h"
+#include "client/run/attach.h"
 #include "client/run/change.h"
 #include "client/run/options.h"
 #include "client/run/record.h"
@@ -30,6 +31,7 @@ struct train {
     struct client_link link;
     struct client_spawn spawn; /* used without --connect */
     struct client_job job;
+    struct client_attach attach; /* zeroed, unless it takes a job over */
     struct client_steps steps;
     int log_fd, side_fd, trace_fd;
     bool log_made; /* created by this run */
@@ -117,6 +119,20 @@ static int make_side(struct train *t, struct error *err)
     return rc;
 }
 
+static void note(const struct train *t, const char *sentence)
+{
+    if (t->steps.events->on_note)
+        t->steps.events->on_note(t->steps.user, sentence);
+}
+
+static void on_queued(void *data, const struct message *m)
+{
+    struct error sentence;
+
+    client_look_say_queued(&sentence, m);
+    note(data, sentence.text);
+}
+
 static int open_job(struct train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
@@ -146,8 +162,8 @@ static int open_job(struct train *t, struct error *err)
     if (request.job.files) {
         client_checkpoints_sweep(t->run.directory_fd);
         client_output_init(&t->steps.output, t->run.directory_fd, t->side_fd, t->run.first_step);
-        output_path(request.job.out, sizeof request.job.out, t->run.directory_fd);
     }
+    output_path(request.job.out, sizeof request.job.out, t->run.directory_fd);
     const struct client_job_files files = {.output = request.job.files ? -1 : t->run.directory_fd,
                                            .side = t->side_fd,
                                            .trace = t->trace_fd,
@@ -156,12 +172,6 @@ static int open_job(struct train *t, struct error *err)
     if (!rc)
         t->run.options.microbatch = t->job.microbatch;
     return rc;
-}
-
-static void note(const struct train *t, const char *sentence)
-{
-    if (t->steps.events->on_note)
-        t->steps.events->on_note(t->steps.user, sentence);
 }
 
 static int tell_plan(struct train *t, struct error *err)
@@ -286,6 +296,17 @@ static int create_trace(struct train *t, struct error *err)
     return 0;
 }
 
+/* The session is the job's from the first step on: client_steps_run takes it. */
+static int join_job(struct train *t, struct error *err)
+{
+    const int rc = client_attach_job(&t->job, &t->link, &t->attach, &t->run, err);
+
+    if (t->attach.job.description.files)
+        client_output_init(&t->steps.output, t->run.directory_fd, t->attach.side_fd, t->run.first_step);
+    t->run.options.microbatch = t->job.microbatch;
+    return rc;
+}
+
 static int open_traced_job(struct train *t, struct error *err)
 {
     const uint64_t since = trace_begin(t->steps.trace);
@@ -305,7 +326,7 @@ static int run(struct train *t, struct error *err)
     if (!rc)
         rc = find_workers(t, err);
     if (!rc)
-        rc = open_traced_job(t, err);
+        rc = t->run.attach ? join_job(t, err) : open_traced_job(t, err);
     if (rc)
         return rc;
     report_start(t);
@@ -354,11 +375,16 @@ static int conclude(const struct train *t, struct error *err)
     int rc = 0;
 
     if (s->stop) {
-        rc = error_set(err, -EINTR, "%s after %" PRIu64 " steps",
-                       s->daemon_stops ? "the daemon was stopped: the run ended" : "interrupted", s->done);
-        if (!s->save_rc)
+        rc = error_set(err, -EINTR, "%s after %" PRIu64 " steps", client_steps_stopped_by(s), s->done);
+        const bool saved = !s->save_rc && client_steps_saved(s) == s->done;
+        if (s->cut_short)
+            error_append(err, "; step %" PRIu64 " waited for a worker and was given up%s", s->done + 1,
+                         saved || s->save_rc ? "" : ", and without it the model cannot be saved");
+        if (saved)
             error_append(err, "; saved in %s/step-%" PRIu64, t->run.directory, s->done);
-        if (!s->save_rc && s->done < t->run.options.steps)
+        else if (s->cut_short && !s->save_rc)
+            add_remedy(t, err);
+        if (saved && s->done < t->run.options.steps)
             error_append(err, "; resume with: eps train --resume %s",
                          eps_quote(quoted, sizeof quoted, t->run.directory));
     }
@@ -389,7 +415,7 @@ static bool ended_wait_for_room(const struct train *t, int rc)
 static int describe_failure(const struct train *t, int rc, struct error *err)
 {
     const struct client_steps *s = &t->steps;
-    const char *who = s->daemon_stops ? "the daemon was stopped: the run ended" : "interrupted";
+    const char *who = client_steps_stopped_by(s);
 
     if (rc == -EINTR && s->begun)
         error_set(err, rc, "%s after %" PRIu64 " steps", who, s->done);
@@ -452,6 +478,7 @@ static void take_down(struct train *t)
         close(t->side_fd);
     client_steps_free(&t->steps);
     client_run_close(&t->run);
+    client_attach_close(&t->attach);
 }
 
 /* Counts the workers of the daemon of --connect, if given; the link stays open. */
@@ -465,6 +492,10 @@ static int count_workers(struct train *t, uint32_t *n, struct error *err)
         return 0;
     int rc = client_options_check_connect(o, err);
 
+    if (t->run.attach) {
+        *n = t->attach.job.description.n_workers;
+        return rc ? rc : client_link_open(&t->link, t->attach.address, ROLE_CLIENT, err);
+    }
     if (!rc)
         rc = client_await_daemon(&t->link, o->connect, ROLE_CLIENT, &await, err);
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &await, err);
@@ -487,7 +518,13 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     int rc = client_link_init(&t->link, &err);
     client_steps_init(&t->steps);
     t->link.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &t->steps};
-    if (!rc) /* choosing may take long, and a session must not wait for it */
+    t->link.on_queued = on_queued;
+    t->link.queued_data = t;
+    if (!rc && options->attach)
+        rc = client_attach_find(&t->attach, &t->link, options, &err);
+    if (!rc && options->attach)
+        rc = client_run_open_attached(&t->run, &t->attach, options, &t->link.watches[1], &err);
+    else if (!rc) /* choosing may take long, and a session must not wait for it */
         rc = client_run_open(&t->run, options, &t->link.watches[1], &err);
     if (!rc)
         rc = count_workers(t, &n_workers, &err);

@@ -31,7 +31,7 @@ int device_claim_find(struct device_claim *out, const struct device_name *wanted
         return 0;
     if (rc != -ENODEV || (wanted->index > 0 && take(out, DEVICE_CUDA, 0, NULL) == 0))
         return error_set(err, rc, "%s", why.text);
-    log_line("%s: the CPU computes instead", why.text);
+    log_warning("%s: the CPU computes instead", why.text);
     return take(out, DEVICE_CPU, 0, err);
 }
 

@@ -72,7 +72,7 @@ static void close_trace(struct compute *c)
     if (open)
         close(fd);
     if (rc)
-        log_line("the trace ends early: %s", strerror(-rc));
+        log_warning("the trace ends early: %s", strerror(-rc));
 }
 
 static void let_go(struct compute *c)

@@ -62,6 +62,14 @@ enum mail_kind mail_kind(const struct message *m)
     case MESSAGE_FAILED:
     case MESSAGE_DISMISSED:
     case MESSAGE_LOST:
+    case MESSAGE_DRAIN:
+    case MESSAGE_QUEUED:
+    case MESSAGE_QUEUE:
+    case MESSAGE_QUEUE_REPLY:
+    case MESSAGE_DESCRIBE:
+    case MESSAGE_DESCRIPTION:
+    case MESSAGE_TAKE:
+    case MESSAGE_TAKEN:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         break;

@@ -59,7 +59,7 @@ unsigned peer_count_workers(const struct peer *peers)
 
 void peer_refuse(struct peer *peer, const char *reason)
 {
-    log_line("%s %u refused: %s", role_name(peer->role), peer->id, reason);
+    log_warning("%s %u refused: %s", role_name(peer->role), peer->id, reason);
     peer->refused = true;
     session_refuse(peer->session, reason);
 }

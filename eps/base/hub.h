@@ -7,6 +7,7 @@
 #ifndef EPS_BASE_HUB_H
 #define EPS_BASE_HUB_H
 
+#include "eps/base/pace.h"
 #include "eps/base/progress.h"
 #include "eps/store/updater.h"
 #include "proto/plan/host.h"
@@ -40,13 +41,15 @@ struct peer {
     enum plan_attention attention; /* what its device supports */
     struct profile profile;        /* as the worker sent it, or its device's default */
     enum peer_state state;
-    bool not_finite;      /* the last job with it ended because its gradient was not finite */
+    bool suspect; /* its gradient of the open step was not finite; another attempt at it decides whose fault that is */
+    bool leaves;  /* its session ends once its share is done */
+    uint32_t n_parts;     /* parts to plan it for, once its share is done; 0: it stays as it is planned */
     struct plan plan;     /* the job's plan for its device; all zero between jobs */
     struct ledger ledger; /* as it last reported */
     struct progress progress;
     struct silence silence;
     uint32_t n_pulls; /* pulls not answered yet */
-    bool evaluating;  /* it has rows of the evaluation under way */
+    struct pace pace; /* how fast it has been in the present job */
     bool unfit;       /* it could not join the present job */
 };
 

@@ -60,20 +60,32 @@ int rights_files(const int *fds, unsigned n, struct error *err)
     return 0;
 }
 
-bool rights_trace(const struct peer *worker, const struct peer *client)
+bool rights_trace(const struct peer *worker, uid_t uid)
 {
-    const uid_t uid = session_peer_uid(worker->session);
+    const uid_t theirs = session_peer_uid(worker->session);
 
-    return is_owner(uid) || uid == session_peer_uid(client->session);
+    return is_owner(theirs) || theirs == uid;
 }
 
-int rights_save(const struct peer *peer, const struct peer *client, struct error *err)
+int rights_job(const struct peer *peer, uid_t uid, struct error *err)
 {
-    const uid_t uid = session_peer_uid(peer->session), theirs = client ? session_peer_uid(client->session) : uid;
+    const uid_t theirs = session_peer_uid(peer->session);
 
-    if (is_owner(uid) || uid == theirs)
+    if (is_owner(theirs) || theirs == uid)
         return 0;
     return error_set(err, -EPERM,
-                     "the job belongs to user %u: only they, the daemon's user %u and root may have its weights",
-                     (unsigned)theirs, (unsigned)geteuid());
+                     "the job belongs to user %u: only they, the daemon's user %u and root may have its weights or "
+                     "stop it",
+                     (unsigned)uid, (unsigned)geteuid());
+}
+
+/* It takes the run's directory over, too, so it must be able to write there: the daemon's user is not enough. */
+int rights_take(const struct peer *client, uid_t uid, struct error *err)
+{
+    const uid_t theirs = session_peer_uid(client->session);
+
+    if (theirs == uid || theirs == 0)
+        return 0;
+    return error_set(err, -EPERM, "the detached job belongs to user %u: only they and root may take it over",
+                     (unsigned)uid);
 }

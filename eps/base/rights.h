@@ -10,10 +10,11 @@ int rights_stop(const struct peer *peer, struct error *err);
 int rights_output(const struct peer *client, struct error *err);
 /* -EINVAL unless all are regular files open for writing at offsets. Regular files never block. */
 int rights_files(const int *fds, unsigned n, struct error *err);
-/* True if the worker may append to the client's trace: its user is the client's or the daemon's. */
-bool rights_trace(const struct peer *worker, const struct peer *client);
-/* Checks that a viewer may have the weights of the client's job. 0 without a client (NULL): callers report that there
- * is no job. */
-int rights_save(const struct peer *peer, const struct peer *client, struct error *err);
+/* True if the worker may append to the trace of this user's client: its user is that user or the daemon's. */
+bool rights_trace(const struct peer *worker, uid_t uid);
+/* Checks that a viewer may have the weights of this user's job, or end it. */
+int rights_job(const struct peer *peer, uid_t uid, struct error *err);
+/* Checks that a client may take over the detached job of this user. */
+int rights_take(const struct peer *client, uid_t uid, struct error *err);
 
 #endif

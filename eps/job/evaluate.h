@@ -11,9 +11,11 @@
 /* The job is at rest. An impossible request costs the client its session. */
 void evaluate_start(struct job *job, const struct message *m);
 void evaluate_generate(struct job *job, const struct message *m);
-/* Gives rows that nobody computes to workers that have none: a worker has joined. */
+/* True if an evaluation is under way and waits for rows of this worker, or a generation for its tokens. */
+bool evaluate_has(struct job *job, const struct peer *worker);
+/* Gives rows or tokens that nobody computes to workers that have none: a worker has joined. */
 void evaluate_go_on(struct job *job);
-/* A worker with rows has gone. */
+/* A worker has gone; whatever it had to compute, others do. */
 void evaluate_on_left(struct job *job, const struct peer *worker);
 /* During an evaluation or generation. */
 void evaluate_on_worker(struct job *job, struct peer *worker, const struct message *m);

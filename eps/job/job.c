@@ -42,6 +42,12 @@ struct trace *job_trace(const struct job *job, struct trace *track)
     return job->trace_file >= 0 ? track : NULL;
 }
 
+void job_tell(const struct job *job, const struct message *m)
+{
+    if (job->client)
+        session_send(job->client->session, m);
+}
+
 /* ---- begin ------------------------------------------------------------------------------------------------------ */
 
 static void note(struct job *job, uint64_t bytes)
@@ -75,7 +81,8 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    return updater_reserve(job->hub->updater, n_jobs + job->n_seats + 4) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return updater_reserve(job->hub->updater, n_jobs + HUB_MAX_WORKERS + 4) ? error_set(err, -ENOMEM, "out of memory")
+                                                                            : 0;
 }
 
 bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
@@ -84,11 +91,17 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
 
     job_init(job);
     job->client = client;
+    job->uid = session_peer_uid(client->session);
+    job->pid = session_peer_pid(client->session);
     job->request = *m;
     job->step = m->job.step;
     job->said = job->hub->said;
-    for (struct peer *p = job->hub->peers; p; p = p->next)
+    for (struct peer *p = job->hub->peers; p; p = p->next) {
         p->unfit = false;
+        p->n_parts = 0;
+        p->suspect = false;
+        p->pace = (struct pace){0};
+    }
     job_enter(job, JOB_LOADING);
     ledger_forget_peaks(&job->hub->ledger);
     int rc = job_take_files(job, fds, n_fds, &err);
@@ -134,7 +147,7 @@ static void assign(struct job_seat *seat)
     m.assign.n_slots = job->host.n_slots;
     m.assign.n_threads = plan->setting.n_threads;
     m.assign.takes_turns = worker->backend->takes_turns;
-    m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->client);
+    m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->uid);
     m.assign.replay = job_replays(job);
     m.assign.choice = plan->choice;
     m.assign.products = job->products;
@@ -221,14 +234,10 @@ static void on_renewed(struct job_seat *seat, int result)
     count_memory(job);
     if (job->state == JOB_ENDING || !seat->peer) /* the worker has gone meanwhile */
         return;
-    if (!result) {
+    if (!result)
         assign(seat);
-        return;
-    }
-    log_line("worker %u cannot join: %s", seat->peer->id, job->load_error.text);
-    seat->peer->state = PEER_IDLE;
-    seat->peer->unfit = true;
-    job_vacate(seat);
+    else
+        job_turn_away(seat, job->load_error.text);
 }
 
 void job_on_called(struct job *job, const struct updater_task *work)
@@ -249,7 +258,7 @@ void job_on_called(struct job *job, const struct updater_task *work)
 struct job_seat *job_find_seat(struct job *job, uint32_t worker)
 {
     for (uint32_t i = 0; i < job->n_seats; i++)
-        if (job->seats[i].worker == worker || (job->seats[i].peer && job->seats[i].peer->id == worker))
+        if (job->seats[i].peer ? job->seats[i].peer->id == worker : job->seats[i].worker == worker)
             return &job->seats[i];
     return NULL;
 }
@@ -263,12 +272,66 @@ void job_renew_seat(struct job_seat *seat)
     updater_submit(seat->job->hub->updater, &work);
 }
 
+struct job_seat *job_new_seat(struct job *job)
+{
+    if (!job_trains(job) || job->n_seats >= job_goal(job)->n_parts || job->n_seats >= HUB_MAX_WORKERS)
+        return NULL;
+    job->seats[job->n_seats] = (struct job_seat){.job = job};
+    return &job->seats[job->n_seats];
+}
+
+static void plan_bytes(struct job *job, enum ledger_category category, uint64_t more)
+{
+    job->host.bytes[category] += more;
+    job->host.total += more;
+}
+
+void job_take_seat(struct job_seat *seat, struct peer *worker)
+{
+    struct job *job = seat->job;
+    const struct plan *plan = &worker->plan;
+
+    if (seat == &job->seats[job->n_seats]) {
+        job->n_seats++;
+        plan_bytes(job, LEDGER_INBOX, job->host.inbox_bytes);
+    }
+    if (plan->host_stash_bytes > seat->stash_bytes) {
+        plan_bytes(job, LEDGER_STASH, plan->host_stash_bytes - seat->stash_bytes);
+        seat->stash_bytes = plan->host_stash_bytes;
+    }
+    if (seat->device_bytes < plan_total(plan))
+        seat->device_bytes = plan_total(plan);
+    seat->too_many = 0;
+    seat->room = plan->setting.share_rows / plan->setting.part_rows;
+    seat->peer = worker;
+    worker->state = PEER_JOINING;
+    worker->n_parts = 0;
+}
+
+void job_release_seat(struct job_seat *seat)
+{
+    const struct message m = {.kind = MESSAGE_RELEASE};
+
+    seat->peer->state = PEER_RELEASING;
+    session_send(seat->peer->session, &m);
+    seat->peer = NULL;
+    seat->worker = 0; /* it may join again, elsewhere */
+}
+
 /* Contributions of the worker that left stay, and count, until the relay is told of its loss. */
 void job_vacate(struct job_seat *seat)
 {
     relay_expect_loss(seat->job->relay, seat->peer->id);
     seat->left = seat->peer->id;
     seat->peer = NULL;
+}
+
+void job_turn_away(struct job_seat *seat, const char *why)
+{
+    log_warning("worker %u cannot join the job: %s", seat->peer->id, why);
+    seat->peer->state = PEER_IDLE;
+    seat->peer->unfit = true;
+    job_vacate(seat);
 }
 
 /* ---- assigned --------------------------------------------------------------------------------------------------- */
@@ -279,7 +342,9 @@ static void on_all_assigned(struct job *job)
 
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct relay_action *actions;
-        const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = job->workers[i]->id};
+        const struct relay_event event = {.kind = RELAY_ATTACHED,
+                                          .worker = job->workers[i]->id,
+                                          .room = job->seats[i].room};
         if (relay_feed(job->relay, &event, &actions) < 0) {
             job_end(job, -ENOMEM, "out of memory");
             return;
@@ -289,7 +354,7 @@ static void on_all_assigned(struct job *job)
     m.job_opened.n_workers = job->n_workers;
     m.job_opened.data_bytes = job->data.bytes;
     m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
-    m.job_opened.choice = job->workers[0]->plan.choice;
+    m.job_opened.choice = job->choice;
     m.job_opened.replay = job->host.replay;
     job_enter(job, JOB_RESTING);
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
@@ -375,7 +440,7 @@ void job_end(struct job *job, int code, const char *format, ...)
     va_start(args, format);
     vsnprintf(err.text, sizeof err.text, format, args);
     va_end(args);
-    log_line("job ended after %" PRIu64 " steps: %s", job->step, err.text);
+    (code ? log_warning : log_line)("job ended after %" PRIu64 " steps: %s", job->step, err.text);
     job->closing = code == 0;
     if (job->client && code)
         tell_client(job, code, &err);
@@ -390,7 +455,7 @@ static void close_trace(struct job *job)
     const int rc = trace_close(&job->optimizer_trace), rc2 = trace_close(&job->writer_trace);
 
     if (rc || rc2)
-        log_line("the trace ends early: %s", strerror(rc ? -rc : -rc2));
+        log_warning("the trace ends early: %s", strerror(rc ? -rc : -rc2));
 }
 
 bool job_is_in_use(const struct job *job)

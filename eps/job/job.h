@@ -31,12 +31,15 @@ struct job_seat {
     struct peer *peer; /* NULL: vacant */
     uint32_t left;     /* the worker that was here before, until the relay is told of its loss; 0: nobody */
     uint32_t worker;   /* whose contributions are in the inbox */
+    uint32_t room;     /* parts that its worker has memory for */
+    uint32_t n_parts;  /* that it gets in a step, once they are divided */
+    uint32_t
+        too_many; /* parts that it has no memory for, by the plan made when the job's workers had changed so often: */
+    uint32_t tried;
     struct segment inbox;
     struct segment stash;               /* empty if the worker's stash is on its device */
-    uint64_t stash_bytes, device_bytes; /* planned for the first worker */
+    uint64_t stash_bytes, device_bytes; /* the most that was planned for a worker here, in the host's plan too */
     uint64_t new_stash_bytes;           /* for the one that joins */
-    const struct plan_backend *backend; /* of the first */
-    enum plan_attention attention;      /* the same for all */
     uint32_t n_folds;                   /* of its inbox, with the optimizer thread */
     bool renewing;                      /* that thread is making its memory anew */
 };
@@ -49,10 +52,24 @@ struct job_range {
     double sum;
 };
 
+/* Tokens of a text that were run at once. Others were run one by one. */
+enum { JOB_MAX_PIECES = 64 };
+struct job_piece {
+    uint32_t first, n;
+};
+
 struct job {
     struct hub *hub;
-    enum job_state state;   /* assigned by job_enter alone */
-    struct peer *client;    /* NULL once it has left, or has been told that the job ended */
+    enum job_state state; /* assigned by job_enter alone */
+    struct peer *client;  /* NULL once it has left, or has been told that the job ended */
+    uint32_t id;          /* numbered from 1 by the daemon */
+    uid_t uid;            /* the client's user */
+    pid_t pid;            /* the client's process */
+    bool detached;        /* its client died, and another may take it over: eps/takeover.h */
+    bool asked;           /* somebody has asked for its end, and the client may take PATIENCE_TICKS: eps/takeover.c */
+    bool warned;      /* somebody has asked for the end of a detached job that cannot be saved, and was refused once */
+    unsigned n_ticks; /* since then */
+    unsigned rest_ticks;    /* of a detached job: until it is saved again, if that failed */
     bool closing;           /* the client requested the end; CLOSE answers it once memory is given back */
     struct message request; /* the JOB */
     struct segment config;  /* text of config.json, ended by a 0; shared with the workers */
@@ -71,17 +88,25 @@ struct job {
     struct segment data;
     struct relay *relay;
     uint32_t microbatch;                   /* rows; the same for all workers */
+    struct plan_choice choice;             /* for the first worker */
     struct products products;              /* algorithms for all workers; version 0: their libraries choose */
     struct plan_host host;                 /* memory that it takes in this process */
     struct plan_host_setting host_setting; /* what `host` was computed from */
     struct peer *workers[HUB_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */
     uint32_t n_workers;
-    struct job_seat seats[HUB_MAX_WORKERS]; /* (n_seats) one for each worker when the job began */
+    bool divided;                           /* among them, the parts of a step are */
+    struct job_seat seats[HUB_MAX_WORKERS]; /* (n_seats) one for each worker when the job began, later up to n_parts */
     uint32_t n_seats;
+    const struct plan_backend *backend;       /* of the first worker */
+    enum plan_attention attention;            /* the same for all */
     struct message evaluation;                /* the EVALUATE under way */
-    struct job_range ranges[HUB_MAX_WORKERS]; /* (n_seats) of it */
-    uint64_t step;                            /* updates done */
-    uint32_t n_generated;                     /* tokens that a generating job has run, or is running */
+    struct job_range ranges[HUB_MAX_WORKERS]; /* (n_ranges) of it: one for each worker when the job began */
+    uint32_t n_ranges;
+    uint64_t step;          /* updates done */
+    uint32_t n_generated;   /* tokens that a generating job has run, or is running */
+    struct peer *generator; /* who runs them, and has run the first n_run; NULL: nobody */
+    uint32_t n_run, n_pieces;
+    struct job_piece pieces[JOB_MAX_PIECES]; /* (n_pieces) of several tokens, in their order */
     uint64_t n_read;                     /* runs of files read so far; the optimizer thread adds to it by __atomic */
     struct ledger load_ledger;           /* memory that the optimizer thread took for the job's segments and store */
     uint64_t counted[LEDGER_CATEGORIES]; /* bytes of it that are in the daemon's ledger */
@@ -117,26 +142,39 @@ static inline bool job_has_output(const struct job *job)
     return job->output >= 0 || job->request.job.files;
 }
 
-/* Parts of a step that each worker has memory for. */
-static inline uint32_t job_most_parts(const struct job *job)
+/* True if the seat's worker may get parts of the next step: it is not about to leave, or to be planned anew. */
+static inline bool job_is_taken(const struct job_seat *seat)
 {
-    return (job_goal(job)->n_parts + job->n_seats - 1) / job->n_seats;
+    return seat->peer && seat->peer->state == PEER_ASSIGNED && !seat->peer->leaves && !seat->peer->n_parts;
+}
+
+/* Parts of a step that the workers have memory for. */
+static inline uint32_t job_room(const struct job *job)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        n += job_is_taken(&job->seats[i]) ? job->seats[i].room : 0;
+    return n;
 }
 
 /* True if the workers have room for all parts of a step. */
 static inline bool job_has_room(const struct job *job)
 {
-    return job->n_workers * job_most_parts(job) >= job_goal(job)->n_parts;
+    return job_room(job) >= job_goal(job)->n_parts;
 }
 
 /* True if steps may be opened and the relay may be fed. */
 static inline bool job_is_open(const struct job *job)
 {
-    return job->state == JOB_RESTING || job->state == JOB_STEPPING || job->state == JOB_EVALUATING;
+    return job->state == JOB_RESTING || job->state == JOB_STEPPING || job->state == JOB_EVALUATING ||
+           job->state == JOB_GENERATING;
 }
 
 void job_init(struct job *job); /* no job; keeps its hub */
 void job_enter(struct job *job, enum job_state state);
+/* Sends a message to the client, if there is one. */
+void job_tell(const struct job *job, const struct message *m);
 /* A zeroed table, in the ledger until job_free. NULL: out of memory. Owned: free. */
 void *job_take_table(struct job *job, size_t n, size_t size);
 /* Returns the track, or NULL if the job is not traced. */
@@ -154,12 +192,23 @@ void job_on_assigned(struct job *job, struct peer *worker, const struct message 
 void job_on_released(struct peer *worker);
 /* The seat of a worker, or of one that has left; NULL: it has none. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker);
-/* Plans a worker for a vacant seat of an open job. -ENODEV, -EINVAL, -ENOSPC with a sentence: it does not fit. */
-int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, struct error *err);
-/* Has the optimizer thread make the seat's memory anew, and sends ASSIGN then. No fold of its inbox is under way. */
+/* A seat that the job has not had yet, or NULL: it has one for each part. It counts once job_take_seat is called. */
+struct job_seat *job_new_seat(struct job *job);
+/* Plans a worker for a share of n_parts parts, in a vacant or new seat of an open job or in its own. -ENODEV, -EINVAL,
+ * -ENOSPC, -ENOMEM with a sentence: it does not fit. */
+int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, uint32_t n_parts,
+                  struct error *err);
+/* The worker has the seat, by its plan. Its bytes are in the host's plan from now on. */
+void job_take_seat(struct job_seat *seat, struct peer *worker);
+/* The worker keeps its session, but gives its seat and its memory in the job back. */
+void job_release_seat(struct job_seat *seat);
+/* Has the optimizer thread make the seat's memory anew, and sends ASSIGN then. No fold of its inbox is under way, and no
+ * other seat's memory is being made. */
 void job_renew_seat(struct job_seat *seat);
-/* The seat's worker has gone, or cannot stay. */
+/* The seat's worker has gone. */
 void job_vacate(struct job_seat *seat);
+/* The seat's worker, which was to join, cannot: it is idle, and not asked again in this job. */
+void job_turn_away(struct job_seat *seat, const char *why);
 /* Answers a pull; before: with the weights before the unit's last update. */
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before);
 

@@ -177,7 +177,7 @@ static int read_side(struct job *job)
     json_t *side;
     const int rc = side_parse(&side, job->side_text, job->side_bytes, err);
     if (!rc && job->request.job.resume && side_products(&job->products, side, err))
-        log_line("%s: the run goes on with the library's first choices", err->text);
+        log_warning("%s: the run goes on with the library's first choices", err->text);
     if (!rc)
         json_decref(side);
     return rc;

@@ -114,8 +114,11 @@ static int refuse(const struct job *job, const struct plan_fit_asked *asked, con
 
 static void take_plans(struct job *job, const struct plan_fit *fit)
 {
-    job->n_seats = fit->n_workers;
+    job->n_seats = job->n_ranges = fit->n_workers;
+    job->backend = job->workers[0]->backend;
+    job->attention = fit->plans[0].setting.attention;
     job->microbatch = fit->plans[0].choice.microbatch;
+    job->choice = fit->plans[0].choice;
     job->host = fit->host;
     job->host_setting = fit->setting;
     for (uint32_t i = 0; i < fit->n_workers; i++) {
@@ -123,10 +126,9 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
         job->seats[i] = (struct job_seat){.job = job,
                                           .peer = job->workers[i],
                                           .worker = job->workers[i]->id,
+                                          .room = fit->plans[i].setting.share_rows / fit->plans[i].setting.part_rows,
                                           .stash_bytes = fit->plans[i].host_stash_bytes,
-                                          .device_bytes = plan_total(&fit->plans[i]),
-                                          .backend = job->workers[i]->backend,
-                                          .attention = fit->plans[i].setting.attention};
+                                          .device_bytes = plan_total(&fit->plans[i])};
     }
 }
 
@@ -160,34 +162,93 @@ static int plan_all(struct job *job, struct error *err)
     return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
 }
 
-/* The microbatch and the algorithms are the job's, so the bits are those that any worker would compute. */
-int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, struct error *err)
+static int check_kind(const struct job *job, const struct peer *worker, struct error *err)
 {
-    const struct job *job = seat->job;
-    const bool shares_host = worker->backend && worker->backend->takes_turns;
-    struct plan_setting setting = {.backend = worker->backend,
-                                   .library_bytes = worker->library_bytes,
-                                   .attention = seat->attention,
-                                   .goal = *job_goal(job)};
-    struct plan_wish wish = {.microbatch = job->microbatch,
-                             .no_host_stash = !seat->stash_bytes,
-                             .host = &job->host_setting};
-
     if (!worker->backend)
         return error_set(err, -ENODEV, "its device '%s' is not known", worker->device);
-    if (job->request.job.deterministic && worker->backend != seat->backend)
+    if (job->request.job.deterministic && worker->backend != job->backend)
         return error_set(err, -EINVAL, "--deterministic requires workers of one kind");
-    if (worker->attention != seat->attention && seat->attention != PLAN_ATTENTION_OWN)
+    if (worker->attention != job->attention && job->attention != PLAN_ATTENTION_OWN)
         return error_set(err, -EINVAL, "it computes attention by another algorithm");
-    if (shares_host != seat->backend->takes_turns)
+    if (worker->backend->takes_turns != job->backend->takes_turns)
         return error_set(err, -EINVAL,
                          "its device has not the memory, the host's or its own, that the job was planned for");
-    plan_share(&setting, job->n_seats, sysconf(_SC_NPROCESSORS_ONLN));
-    const uint64_t budget = shares_host && seat->device_bytes < worker->budget ? seat->device_bytes : worker->budget;
-    int rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
-    if (!rc && out->host_stash_bytes > seat->stash_bytes) {
-        wish.no_host_stash = true;
-        rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
+    return 0;
+}
+
+/* Bytes of the host that are free for a seat beyond what it was planned with: for the daemon, within its cap, and for
+ * a worker whose arena is there. */
+struct spare {
+    uint64_t of_daemon, of_arena;
+};
+
+static uint64_t minus(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Workers that share the host's cores, this one included: as many as the job began with, at least. */
+static uint32_t count_sharers(const struct job *job, const struct peer *worker)
+{
+    uint32_t n = 1;
+
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        n += job->seats[i].peer && job->seats[i].peer != worker;
+    return n > job->n_ranges ? n : job->n_ranges;
+}
+
+static struct spare find_spare(const struct job *job, const struct job_seat *seat, const struct peer *worker)
+{
+    const uint64_t inbox = seat == &job->seats[job->n_seats] ? job->host.inbox_bytes : 0;
+    const uint64_t held = worker->backend->takes_turns ? plan_total(&worker->plan) : 0; /* that it gives back first */
+    const uint64_t available = process_available_bytes();
+    const uint64_t free = minus(available, plan_host_slack(available, 1) + inbox);
+    const uint64_t cap = minus(cap_of(job), job->host.total + inbox);
+
+    return (struct spare){.of_daemon = cap < free ? cap : free,
+                          .of_arena = available == UINT64_MAX ? UINT64_MAX : free + held};
+}
+
+static bool has_inbox(const struct job *job, const struct job_seat *seat)
+{
+    const struct plan_room room = {.available = process_available_bytes(), .cap = cap_of(job)};
+
+    return seat != &job->seats[job->n_seats] ||
+           (job->host.total + job->host.inbox_bytes <= room.cap && job->host.inbox_bytes <= room.available);
+}
+
+/* The microbatch and the algorithms are the job's, so the bits are those that any worker would compute. Within what
+ * the seat was planned with, if possible; then with what is free. */
+int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, uint32_t n_parts,
+                  struct error *err)
+{
+    const struct job *job = seat->job;
+    struct plan_setting setting = {.backend = worker->backend,
+                                   .library_bytes = worker->library_bytes,
+                                   .attention = job->attention,
+                                   .goal = *job_goal(job)};
+    struct plan_wish wish = {.microbatch = job->microbatch, .host = &job->host_setting};
+    const int kind = check_kind(job, worker, err);
+
+    if (kind)
+        return kind;
+    if (!has_inbox(job, seat))
+        return error_set(err, -ENOMEM, "the host has no room for its inbox");
+    const struct spare spare = find_spare(job, seat, worker);
+    const bool shares_host = worker->backend->takes_turns;
+    plan_share(&setting, count_sharers(job, worker), sysconf(_SC_NPROCESSORS_ONLN));
+    setting.share_rows = n_parts * setting.part_rows;
+    int rc = -ENOSPC;
+    for (int roomy = 0; roomy < 2 && rc == -ENOSPC; roomy++) {
+        const uint64_t stash = seat->stash_bytes + (roomy ? spare.of_daemon : 0);
+        const uint64_t most = roomy && seat->device_bytes < spare.of_arena ? spare.of_arena : seat->device_bytes;
+        const uint64_t budget = shares_host && most < worker->budget ? most : worker->budget;
+        for (int no_stash = stash == 0; no_stash < 2 && rc == -ENOSPC; no_stash++) {
+            wish.no_host_stash = no_stash;
+            rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
+            if (!rc && out->host_stash_bytes > stash)
+                rc = -ENOSPC;
+        }
     }
     return rc;
 }

@@ -16,6 +16,8 @@
  * looks like a slow one. */
 #include "eps/job/watch.h"
 
+#include "eps/job/evaluate.h"
+
 #include "proto/plan/cost.h"
 
 #include <errno.h>
@@ -36,7 +38,7 @@ static bool has_parts(const struct job *job, const struct peer *peer)
 }
 
 /* What the job waits for from this worker; NULL: nothing. The daemon itself owes the answers to pulls. */
-static const char *owed_by(const struct job *job, const struct peer *worker)
+static const char *owed_by(struct job *job, const struct peer *worker)
 {
     if (worker->state == PEER_ASSIGNING)
         return "the job waits for it to claim its memory";
@@ -44,10 +46,9 @@ static const char *owed_by(const struct job *job, const struct peer *worker)
         return "the last job's memory waits for it to let go";
     if (worker->state == PEER_IDLE || !has_parts(job, worker))
         return NULL;
-    if (job->state == JOB_EVALUATING && worker->evaluating)
-        return "the job waits for its part of an evaluation";
-    if (job->state == JOB_GENERATING)
-        return "the job waits for the token that it computes";
+    if (evaluate_has(job, worker))
+        return job->state == JOB_GENERATING ? "the job waits for the token that it computes"
+                                            : "the job waits for its part of an evaluation";
     if (job->state == JOB_STEPPING && worker->n_pulls == 0 && !updater_pending(job->hub->updater) &&
         relay_owes(job->relay) == worker->id)
         return "the job waits for its part of the step";
@@ -107,7 +108,7 @@ static void watch_optimizer(struct watch *watch)
                       optimizer_allowance(job)))
         return;
     watch->hung = true;
-    log_line("the optimizer thread hangs: nothing done for %u s; the daemon ends", watch->optimizer.ticks);
+    log_error("the optimizer thread hangs: nothing done for %u s; the daemon ends", watch->optimizer.ticks);
     job_end(job, -EIO, "the daemon's optimizer thread hangs: nothing done for %u s; the daemon ends with it",
             watch->optimizer.ticks);
 }

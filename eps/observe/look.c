@@ -7,6 +7,16 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Workers that the job has no seat for. */
+static uint32_t count_idle(const struct look *look)
+{
+    uint32_t n = 0;
+
+    for (const struct peer *p = look->hub->peers; p && job_is_open(look->job); p = p->next)
+        n += p->role == ROLE_WORKER && !p->refused && p->state == PEER_IDLE;
+    return n;
+}
+
 static void send_status(const struct look *look, struct peer *peer)
 {
     static const enum message_state states[] = {
@@ -23,13 +33,19 @@ static void send_status(const struct look *look, struct peer *peer)
         m.status_reply.state = STATE_GENERATING;
     else if (job_is_open(job) && job_trains(job) && !job_has_room(job) && !look->stopping)
         m.status_reply.state = STATE_WAITING;
+    if (job->detached && job_is_open(job) && !look->stopping)
+        m.status_reply.state = STATE_DETACHED;
+    m.status_reply.waits = job_is_open(job) && job_trains(job) && !job_has_room(job);
     m.status_reply.step = job->step;
     m.status_reply.n_steps = job->request.job.n_steps;
     m.status_reply.n_parameters = job->model.n_parameters;
     m.status_reply.n_workers = peer_count_workers(look->hub->peers);
+    m.status_reply.n_idle = count_idle(look);
     m.status_reply.n_threads = look->n_threads;
     m.status_reply.pid = (uint32_t)getpid();
-    m.status_reply.uid = job->client ? session_peer_uid(job->client->session) : geteuid();
+    m.status_reply.uid = job->state == JOB_NONE ? geteuid() : job->uid;
+    m.status_reply.job = job->state == JOB_NONE ? 0 : job->id;
+    m.status_reply.n_queued = look->queue->n;
     m.status_reply.loss = job->state == JOB_NONE ? NAN : look->steps->loss;
     if (job->model.n_units)
         snprintf(m.status_reply.model, sizeof m.status_reply.model, "%.40s, vocabulary %u",
@@ -236,6 +252,25 @@ void look_workers(struct look *look, struct peer *peer)
             continue;
         m = (struct message){.kind = MESSAGE_WORKERS_REPLY, .workers_reply = {.last = --left == 0}};
         fill_worker(&m, look->job, p);
+        session_send(peer->session, &m);
+    }
+}
+
+void look_queue(struct look *look, struct peer *peer)
+{
+    struct message m = {.kind = MESSAGE_QUEUE_REPLY, .queue_reply.last = true};
+
+    if (!look->queue->first)
+        session_send(peer->session, &m);
+    for (const struct queue_entry *entry = look->queue->first; entry; entry = entry->next) {
+        m.queue_reply.last = !entry->next;
+        m.queue_reply.job = entry->job;
+        m.queue_reply.pid = (uint32_t)session_peer_pid(entry->client->session);
+        m.queue_reply.uid = session_peer_uid(entry->client->session);
+        m.queue_reply.purpose = entry->request.job.goal.purpose;
+        m.queue_reply.step = entry->request.job.step;
+        m.queue_reply.n_steps = entry->request.job.n_steps;
+        memcpy(m.queue_reply.out, entry->request.job.out, sizeof m.queue_reply.out);
         session_send(peer->session, &m);
     }
 }

@@ -3,6 +3,7 @@
 #ifndef EPS_OBSERVE_LOOK_H
 #define EPS_OBSERVE_LOOK_H
 
+#include "eps/job/queue.h"
 #include "eps/step/steps.h"
 #include "proto/base/pages.h"
 
@@ -25,6 +26,7 @@ struct look {
     const struct job *job;
     const struct steps *steps;
     const struct saves *saves;
+    const struct queue *queue;
     bool stopping;      /* shown by the status */
     unsigned n_threads; /* of the optimizer's team */
     struct look_pages pages;
@@ -36,6 +38,7 @@ void look_status(struct look *look, struct peer *peer, uint32_t n_workers);
 void look_on_worker(struct look *look);
 void look_units(struct look *look, struct peer *peer, uint32_t first);
 void look_workers(struct look *look, struct peer *peer);
+void look_queue(struct look *look, struct peer *peer);
 void look_recent(struct look *look, struct peer *peer);
 void look_memory(struct look *look, struct peer *peer,
                  bool pages); /* pages: later, if it has to be asked of the system */

@@ -96,18 +96,6 @@ bool relay_is_current(const struct relay *r, uint32_t worker, uint32_t part, uin
     return r->parts[part].owner == worker && r->parts[part].attempt == attempt;
 }
 
-/* Some of the part's names are neither folded nor with the optimizer thread. */
-static bool is_unfinished(const struct relay *r, uint32_t part)
-{
-    return !r->covered && r->parts[part].n_sure < r->n_names_of_part;
-}
-
-/* Version t of every unit is still there: kept for replay, or as no unit can have been updated without the part. */
-static bool can_redo(const struct relay *r, uint32_t part)
-{
-    return r->config.replay || r->config.fenced || !r->parts[part].n_sure;
-}
-
 /* The step will not be finished. If it is eager and something was folded, the model is torn. Else the step is
  * skipped: every unit's fence advances, and nothing else does. */
 static void give_up(struct relay *r)
@@ -143,32 +131,38 @@ static void announce(struct relay *r)
     }
 }
 
-/* NULL: there is none. */
+/* Of those with room. NULL: there is none. */
 static struct relay_worker *least_loaded(struct relay *r)
 {
     struct relay_worker *least = NULL;
     for (uint32_t i = 0; i < r->n_workers; i++) {
-        if (!r->workers[i].leaving && (!least || r->workers[i].load < least->load))
+        const struct relay_worker *w = &r->workers[i];
+        if (!w->leaving && w->load < w->room && (!least || w->load < least->load))
             least = &r->workers[i];
     }
     return least;
 }
 
-/* Parts without a worker go to the worker with the least to do, as a new attempt. */
-static void assign_parts(struct relay *r)
+static void count_loads(struct relay *r)
 {
     for (uint32_t i = 0; i < r->n_workers; i++)
         r->workers[i].load = 0;
-    for (uint32_t p = 0; p < r->config.n_parts; p++) {
-        r->parts[p].moved = false;
-        if (r->parts[p].owner != RELAY_NOBODY && is_unfinished(r, p))
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (r->parts[p].owner != RELAY_NOBODY && relay_is_unfinished(r, p))
             relay_find_worker(r, r->parts[p].owner)->load++;
-    }
+}
+
+/* Parts without a worker go to the worker with the least to do, as a new attempt; or wait until one has room. */
+static void assign_parts(struct relay *r)
+{
+    count_loads(r);
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        r->parts[p].moved = false;
     for (uint32_t p = 0; p < r->config.n_parts; p++) {
         struct relay_part_state *part = &r->parts[p];
-        if (part->owner != RELAY_NOBODY || !is_unfinished(r, p))
+        if (part->owner != RELAY_NOBODY || !relay_is_unfinished(r, p))
             continue;
-        if (!can_redo(r, p)) {
+        if (!relay_can_redo(r, p)) {
             give_up(r);
             return;
         }
@@ -250,15 +244,32 @@ static void answer(struct relay *r, const struct relay_pull *pull, enum buffer w
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
-static void on_attached(struct relay *r, uint32_t worker)
+static void on_attached(struct relay *r, uint32_t worker, uint32_t room)
 {
     assert(worker != RELAY_NOBODY);
     if (relay_find_worker(r, worker)) {
         refuse(r, worker, "attached already");
         return;
     }
-    relay_add_worker(r, worker);
+    relay_add_worker(r, worker, room);
     assign_parts(r); /* joins at the next step, unless some part has no worker */
+}
+
+static void on_room(struct relay *r, uint32_t worker, uint32_t room)
+{
+    struct relay_worker *w = relay_find_worker(r, worker);
+    if (!w)
+        return;
+    w->room = room;
+    assign_parts(r);
+}
+
+static uint32_t count_owned(const struct relay_event *e, uint32_t worker)
+{
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < e->n_owners; p++)
+        n += e->owners[p] == worker;
+    return n;
 }
 
 /* Why an open is refused, or NULL. */
@@ -269,7 +280,12 @@ static const char *open_refusal(const struct relay *r, const struct relay_event 
     bool all = e->n_owners == r->config.n_parts;
     for (uint32_t p = 0; p < e->n_owners && all; p++)
         all = relay_find_worker(r, e->owners[p]) != NULL;
-    return all ? NULL : "a part without a worker";
+    if (!all)
+        return "a part without a worker";
+    for (uint32_t i = 0; i < r->n_workers; i++)
+        if (count_owned(e, r->workers[i].id) > r->workers[i].room)
+            return "more parts than a worker has room for";
+    return NULL;
 }
 
 static void on_open(struct relay *r, const struct relay_event *e)
@@ -503,7 +519,10 @@ static void on_event(struct relay *r, const struct relay_event *e)
 {
     switch (e->kind) {
     case RELAY_ATTACHED:
-        on_attached(r, e->worker);
+        on_attached(r, e->worker, e->room);
+        break;
+    case RELAY_ROOM:
+        on_room(r, e->worker, e->room);
         break;
     case RELAY_LOST:
         on_lost(r, e->worker);

@@ -334,83 +334,6 @@ uint32_t relay_owes(struct relay *r)
     return r->parts[r->mark.name.part].owner;
 }
 
-static bool is_unfinished_of(const struct relay *r, uint32_t worker, uint32_t part)
-{
-    return !r->torn && !r->covered && r->parts[part].owner == worker && r->parts[part].n_sure < r->n_names_of_part;
-}
-
-uint32_t relay_load(const struct relay *r, uint32_t worker)
-{
-    uint32_t n = 0;
-
-    for (uint32_t p = 0; p < r->config.n_parts; p++)
-        n += is_unfinished_of(r, worker, p);
-    return n;
-}
-
-/* The optimizer thread has this contribution, or had it. */
-static bool is_sure(const struct relay *r, const struct relay_standing *x)
-{
-    const struct relay_slice *slice = &r->units[x->tag.unit].slices[x->tag.name.slice];
-    const struct contribution_name *flying = &slice->tag.name;
-
-    return relay_is_folded(r, x->name) || (slice->flying && flying->step == r->t &&
-                                           flying->visit == x->tag.name.visit && flying->part == x->tag.name.part);
-}
-
-/* ---- a loss that is expected -------------------------------------------------------------------------------------- */
-
-/* Some contribution of the part has not come from the worker yet. */
-static bool is_missing(const struct relay *r, uint32_t worker, uint32_t part)
-{
-    uint32_t n_sent = r->parts[part].n_sure;
-
-    if (!is_unfinished_of(r, worker, part))
-        return false;
-    for (size_t i = 0; i < r->n_standing; i++)
-        n_sent +=
-            r->standing[i].tag.name.part == part && r->standing[i].worker == worker && !is_sure(r, &r->standing[i]);
-    return n_sent < r->n_names_of_part;
-}
-
-uint32_t relay_missing(const struct relay *r, uint32_t worker, struct relay_part *parts)
-{
-    uint32_t n = 0;
-
-    for (uint32_t p = 0; p < r->config.n_parts; p++)
-        if (is_missing(r, worker, p))
-            parts[n++] = (struct relay_part){.part = p, .attempt = r->parts[p].attempt};
-    return n;
-}
-
-/* Version t of a unit may be gone once it was updated, which takes a contribution of every part. */
-static bool keeps_weights(const struct relay *r)
-{
-    return r->config.replay || r->config.fenced;
-}
-
-bool relay_can_lose(const struct relay *r, uint32_t worker)
-{
-    for (uint32_t p = 0; p < r->config.n_parts && !keeps_weights(r); p++)
-        if (r->parts[p].n_sure > 0 && is_missing(r, worker, p))
-            return false;
-    return true;
-}
-
-void relay_expect_loss(struct relay *r, uint32_t worker)
-{
-    relay_find_worker(r, worker)->leaving = true;
-    for (uint32_t p = 0; p < r->config.n_parts && !keeps_weights(r); p++) {
-        if (!is_missing(r, worker, p))
-            continue;
-        size_t kept = 0;
-        for (size_t i = 0; i < r->n_standing; i++)
-            if (r->standing[i].worker != worker || r->standing[i].tag.name.part != p)
-                r->standing[kept++] = r->standing[i];
-        r->n_standing = kept;
-    }
-}
-
 /* The standing list is in the order of names. A name that was redone may be in it twice. */
 bool relay_has_all(const struct relay *r)
 {
@@ -447,4 +370,80 @@ void relay_look(const struct relay *r, uint32_t first, uint32_t n, struct relay_
         if (unit >= first && unit - first < n && out[unit - first].at == RELAY_AT_REST)
             out[unit - first].at = RELAY_AT_INBOX;
     }
+}
+
+/* ---- a loss that is expected -------------------------------------------------------------------------------------- */
+
+static bool is_unfinished_of(const struct relay *r, uint32_t worker, uint32_t part)
+{
+    return r->parts[part].owner == worker && relay_is_unfinished(r, part);
+}
+
+uint32_t relay_load(const struct relay *r, uint32_t worker)
+{
+    uint32_t n = 0;
+
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        n += is_unfinished_of(r, worker, p);
+    return n;
+}
+
+/* Some contribution of the part has not come from the worker yet. */
+static bool is_missing(const struct relay *r, uint32_t worker, uint32_t part)
+{
+    uint32_t n_sent = r->parts[part].n_sure;
+
+    if (!is_unfinished_of(r, worker, part))
+        return false;
+    for (size_t i = 0; i < r->n_standing; i++) {
+        const struct relay_standing *x = &r->standing[i];
+        n_sent += x->tag.name.part == part && x->worker == worker && !relay_is_folded(r, x->name) &&
+                  !relay_is_flying(r, &x->tag);
+    }
+    return n_sent < r->n_names_of_part;
+}
+
+uint32_t relay_missing(const struct relay *r, uint32_t worker, struct relay_part *parts)
+{
+    uint32_t n = 0;
+
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (is_missing(r, worker, p))
+            parts[n++] = (struct relay_part){.part = p, .attempt = r->parts[p].attempt};
+    return n;
+}
+
+uint32_t relay_n_waiting(const struct relay *r)
+{
+    uint32_t n = 0;
+
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        n += is_unfinished_of(r, RELAY_NOBODY, p);
+    return n;
+}
+
+bool relay_can_redo_all(const struct relay *r, uint32_t worker)
+{
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (is_unfinished_of(r, worker, p) && !relay_can_redo(r, p))
+            return false;
+    return true;
+}
+
+bool relay_can_lose(const struct relay *r, uint32_t worker)
+{
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (!relay_can_redo(r, p) && is_missing(r, worker, p))
+            return false;
+    return true;
+}
+
+void relay_expect_loss(struct relay *r, uint32_t worker)
+{
+    relay_find_worker(r, worker)->leaving = true;
+    if (r->config.replay || r->config.fenced)
+        return;
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (is_missing(r, worker, p))
+            relay_drop_standing(r, worker, p);
 }

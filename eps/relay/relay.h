@@ -5,6 +5,9 @@
  * was searched exhaustively. This code follows it rule by rule, so that traces of both can be compared line by line
  * (tests/eps/relay/).
  *
+ * A part goes to a worker that has room for it, or waits for one. A worker that is about to leave the job has room for
+ * none: it finishes those that it has.
+ *
  * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A
  * contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
  * upwards. The *mark* is the lowest name in fold order that is not folded.
@@ -33,8 +36,9 @@ struct relay_config {
 };
 
 enum relay_event_kind {
-    RELAY_ATTACHED,     /* worker */
+    RELAY_ATTACHED,     /* worker, room */
     RELAY_LOST,         /* worker; final */
+    RELAY_ROOM,         /* worker, room: another number from now on */
     RELAY_OPEN,         /* step, visits, n_slices, frozen, owners */
     RELAY_PULL,         /* worker, step (the version), unit */
     RELAY_LOSS,         /* worker, name (without visit and slice), ok */
@@ -48,6 +52,7 @@ enum relay_event_kind {
 struct relay_event {
     enum relay_event_kind kind;
     uint32_t worker, unit, slot, reader;
+    uint32_t room; /* unfinished parts that the worker may have at a time; 0: it is given no more */
     uint64_t step;
     struct contribution_name name;
     bool ok;
@@ -57,7 +62,7 @@ struct relay_event {
     uint32_t n_visits;
     const uint32_t *frozen; /* (n_frozen) units to leave alone */
     uint32_t n_frozen;
-    const uint32_t *owners; /* (n_owners) worker of each part; n_owners must be n_parts */
+    const uint32_t *owners; /* (n_owners) worker of each part, within its room; n_owners must be n_parts */
     uint32_t n_owners;
 };
 
@@ -122,6 +127,8 @@ uint32_t relay_load(const struct relay *relay, uint32_t worker);
 /* The parts of which a worker still has to send contributions, in their attempts, ascending. Returns their number; parts
  * has room for n_parts. */
 uint32_t relay_missing(const struct relay *relay, uint32_t worker, struct relay_part *parts);
+/* Parts of the open step without a worker: they wait for room. */
+uint32_t relay_n_waiting(const struct relay *relay);
 /* True if that part of the open step is the worker's, in this attempt. part < n_parts. */
 bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part, uint32_t attempt);
 /* The worker is gone, and RELAY_LOST will be fed later. Until then it is given no part, and its contributions count:
@@ -129,6 +136,8 @@ bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part,
 void relay_expect_loss(struct relay *relay, uint32_t worker);
 /* False if the worker's loss tears the model: a part that it has begun, and not sent whole, cannot be redone. */
 bool relay_can_lose(const struct relay *relay, uint32_t worker);
+/* False if another worker cannot redo all of its unfinished parts, those that it has sent whole included. */
+bool relay_can_redo_all(const struct relay *relay, uint32_t worker);
 
 /* True if the open step needs only folds, and nothing more from workers: its losses are known, and each of its
  * contributions was folded or is in an inbox. When this is possible at all, the call costs the occupied slots. */

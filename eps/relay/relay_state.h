@@ -11,9 +11,10 @@
 
 #include "eps/relay/relay.h"
 
-#define RELAY_NOBODY  UINT32_MAX /* as owner of a part, or worker at fault */
-#define RELAY_NO_SUM  UINT32_MAX /* index of a unit that is not in sums */
-#define RELAY_NO_STEP UINT64_MAX /* so that the next is 0 */
+#define RELAY_NOBODY    UINT32_MAX /* as owner of a part, or worker at fault */
+#define RELAY_NO_SUM    UINT32_MAX /* index of a unit that is not in sums */
+#define RELAY_ALL_PARTS UINT32_MAX
+#define RELAY_NO_STEP   UINT64_MAX /* so that the next is 0 */
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64 };
 
@@ -32,6 +33,7 @@ struct relay_worker {
     uint32_t id;
     uint32_t n_free;           /* ordinary slots */
     uint32_t load;             /* unfinished parts, while parts are being placed */
+    uint32_t room;             /* most of them */
     bool leaving;              /* its loss is expected */
     struct relay_cell granted; /* last granted in this step */
     struct relay_cell *cells;  /* (1 + n_slots) */
@@ -139,10 +141,12 @@ struct relay_reader *relay_add_reader(struct relay *r, uint32_t id);
 
 /* In slots.c. */
 struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id); /* NULL: not attached */
-void relay_add_worker(struct relay *r, uint32_t id);
+void relay_add_worker(struct relay *r, uint32_t id, uint32_t room);
 void relay_drop_worker(struct relay *r, struct relay_worker *w);
 bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const struct relay_tag *tag);
 void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag);
+/* The worker's contributions to a part, or to RELAY_ALL_PARTS, count no longer. */
+void relay_drop_standing(struct relay *r, uint32_t worker, uint32_t part);
 /* Says that a slot may be written again. */
 void relay_free_slot(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag);
 /* Empties a slot if it still holds this contribution. Its worker may have been lost since, and replaced. */
@@ -160,6 +164,26 @@ static inline uint32_t relay_name_of(const struct relay *r, const struct relay_t
 {
     const struct relay_visit *v = &r->visits[tag->name.visit];
     return v->first_name + tag->name.part * v->n_slices + tag->name.slice;
+}
+
+/* Some of the part's names are neither folded nor with the optimizer thread. */
+static inline bool relay_is_unfinished(const struct relay *r, uint32_t part)
+{
+    return !r->covered && r->parts[part].n_sure < r->n_names_of_part;
+}
+
+/* Version t of every unit is still there: kept for replay, or as no unit can have been updated without the part. */
+static inline bool relay_can_redo(const struct relay *r, uint32_t part)
+{
+    return r->config.replay || r->config.fenced || !r->parts[part].n_sure;
+}
+
+/* The optimizer thread has a contribution of this name of the open step, in any attempt. */
+static inline bool relay_is_flying(const struct relay *r, const struct relay_tag *tag)
+{
+    const struct relay_slice *s = &r->units[tag->unit].slices[tag->name.slice];
+    return s->flying && s->tag.name.step == r->t && s->tag.name.visit == tag->name.visit &&
+           s->tag.name.part == tag->name.part;
 }
 
 static inline bool relay_is_folded(const struct relay *r, uint32_t name)

@@ -24,24 +24,30 @@ struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id)
     return i < r->n_workers && r->workers[i].id == id ? &r->workers[i] : NULL;
 }
 
-void relay_add_worker(struct relay *r, uint32_t id)
+void relay_add_worker(struct relay *r, uint32_t id, uint32_t room)
 {
     uint32_t i = worker_index(r, id);
     struct relay_cell *cells = r->workers[r->n_workers].cells;
     memmove(&r->workers[i + 1], &r->workers[i], (r->n_workers - i) * sizeof *r->workers);
     memset(cells, 0, ((size_t)r->config.n_slots + 1) * sizeof *cells);
-    r->workers[i] = (struct relay_worker){.id = id, .n_free = r->config.n_slots, .cells = cells};
+    r->workers[i] = (struct relay_worker){.id = id, .n_free = r->config.n_slots, .room = room, .cells = cells};
     r->n_workers++;
+}
+
+void relay_drop_standing(struct relay *r, uint32_t worker, uint32_t part)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < r->n_standing; i++) {
+        const struct relay_standing *x = &r->standing[i];
+        if (x->worker != worker || (part != RELAY_ALL_PARTS && x->tag.name.part != part))
+            r->standing[kept++] = *x;
+    }
+    r->n_standing = kept;
 }
 
 void relay_drop_worker(struct relay *r, struct relay_worker *w)
 {
-    size_t kept = 0;
-    for (size_t i = 0; i < r->n_standing; i++) {
-        if (r->standing[i].worker != w->id)
-            r->standing[kept++] = r->standing[i];
-    }
-    r->n_standing = kept;
+    relay_drop_standing(r, w->id, RELAY_ALL_PARTS);
     struct relay_cell *cells = w->cells;
     r->n_workers--;
     memmove(w, w + 1, (size_t)(&r->workers[r->n_workers] - w) * sizeof *w);
@@ -217,10 +223,7 @@ void relay_grant(struct relay *r)
     this.name.step = r->t;
     this.name.attempt = part->attempt;
     this.unit = r->visits[this.name.visit].unit;
-    const struct relay_slice *slice = &r->units[this.unit].slices[this.name.slice];
-    bool flying = slice->flying && slice->tag.name.step == r->t && slice->tag.name.visit == this.name.visit &&
-                  slice->tag.name.part == this.name.part;
-    if (flying || part->owner == RELAY_NOBODY)
+    if (relay_is_flying(r, &this) || part->owner == RELAY_NOBODY)
         return;
     struct relay_worker *w = relay_find_worker(r, part->owner);
     if (w->cells[RELAY_RESERVED].full || w->n_free || relay_has_tag(r, w, &this))

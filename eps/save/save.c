@@ -77,7 +77,7 @@ void save_conclude(struct save *s)
 
     s->over = true;
     if (s->rc)
-        log_line("step %" PRIu64 " not saved: %s", s->step, s->error.text);
+        log_warning("step %" PRIu64 " not saved: %s", s->step, s->error.text);
     else if (s->checkpoint)
         log_line("step %" PRIu64 " saved%s%s", s->step, s->why.text[0] ? ", but " : "", s->why.text);
     if (s->checkpoint && s->rc)
@@ -400,6 +400,24 @@ void save_on_first_step(struct saves *saves)
     for (struct save *s = saves->first; s; s = s->next)
         if (!s->announced)
             save_announce(s);
+}
+
+static void give_up_without_client(struct save *s)
+{
+    struct error err;
+
+    error_set(&err, -ECANCELED, "its client went before it had put step %" PRIu64 " in place", s->step);
+    s->awaits = SAVE_FOR_NOTHING;
+    save_give_up(s, -ECANCELED, &err);
+    if (!s->begun)
+        save_conclude(s);
+}
+
+void save_on_client_gone(struct saves *saves)
+{
+    for (struct save *s = saves->first; s; s = s->next)
+        if (s->by_client && !s->over)
+            give_up_without_client(s);
 }
 
 void save_on_job_over(struct saves *saves)

@@ -30,6 +30,12 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 void save_on_output_done(struct saves *saves, const struct message *m, const int *fds, unsigned n_fds); /* takes fds */
 /* The relay has just opened the job's first step: announces the readers that waited for it. */
 void save_on_first_step(struct saves *saves);
+/* True if the model's present version is saved. */
+bool save_stands(const struct saves *saves);
+/* Begins a checkpoint that nobody asked for, of an open job with a directory. 0 also if one is under way; -EBUSY, -ENOMEM. */
+int save_without_client(struct saves *saves, struct error *err);
+/* The client is gone while its job goes on: saves that need it end. */
+void save_on_client_gone(struct saves *saves);
 /* RELAY_CAPTURE: a unit does not change until it is released. */
 void save_on_capture(struct saves *saves, const struct relay_action *a);
 /* EVENT_WRITTEN. */

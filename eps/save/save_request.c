@@ -5,6 +5,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -104,6 +105,11 @@ void save_on_client(struct saves *saves, const struct message *m)
         peer_refuse(job->client, "a save of another step than the next one");
         return;
     }
+    if (m->save.step == MESSAGE_NO_STEP && cut > job->step && !job_has_room(job)) {
+        error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and waits for a worker", cut);
+        save_tell_client(job, -EAGAIN, &err, cut);
+        return;
+    }
     if (saves->saved_step == cut) {
         save_tell_client(job, 0, NULL, cut);
         return;
@@ -130,7 +136,29 @@ static int check_job(const struct job *job, bool checkpoint, struct error *err)
                          job->state == JOB_ENDING ? "ending" : "being opened");
     if (checkpoint && !job_has_output(job))
         return error_set(err, -EINVAL, "the job has no output directory to save into");
+    if (checkpoint && job->request.job.files && !job->client)
+        return error_set(err, -EAGAIN,
+                         "the job is detached, and only a client of user %u can open its checkpoint's files: eps train "
+                         "--attach takes it over",
+                         (unsigned)job->uid);
     return 0;
+}
+
+bool save_stands(const struct saves *saves)
+{
+    return saves->saved_step == find_cut(saves->job);
+}
+
+int save_without_client(struct saves *saves, struct error *err)
+{
+    struct save *s;
+
+    if (find_checkpoint(saves, find_cut(saves->job)))
+        return 0;
+    const int rc = add(&s, saves, true, err);
+    if (!rc)
+        begin(s);
+    return rc;
 }
 
 static void add_viewer(struct save *s, struct peer *viewer)

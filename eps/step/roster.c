@@ -30,13 +30,6 @@ static void list(struct job *job, struct peer *worker)
     job->workers[i] = worker;
 }
 
-/* Shares that workers were told ahead are not those that the step will open with. */
-static void note_change(struct steps *steps)
-{
-    steps->n_changes++;
-    steps->told_ahead = MESSAGE_NO_STEP;
-}
-
 static void end_job(struct job *job, const struct peer *worker, const char *reason)
 {
     if (job->state == JOB_STEPPING)
@@ -49,17 +42,132 @@ static void end_job(struct job *job, const struct peer *worker, const char *reas
                 worker->device, job->step, reason);
 }
 
-static void tell_client(const struct job *job, const struct peer *worker, const char *reason)
+/* True if it has sent all that it had to: then its inbox is waited for, and nothing is redone. */
+static bool has_sent_all(const struct job *job, uint32_t worker)
 {
-    struct message m = {.kind = MESSAGE_LOST};
+    struct relay_part parts[MESSAGE_MAX_PARTS];
 
+    return relay_load(job->relay, worker) > 0 && relay_missing(job->relay, worker, parts) == 0;
+}
+
+/* ---- memory for more parts -------------------------------------------------------------------------------------- */
+
+static uint32_t at_least(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint32_t count_taken(const struct job *job)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        n += job_is_taken(&job->seats[i]);
+    return n;
+}
+
+static uint32_t lacking_room(const struct job *job)
+{
+    const uint32_t n_parts = job_goal(job)->n_parts, room = job_room(job);
+
+    return n_parts > room ? n_parts - room : 0;
+}
+
+/* A worker that has memory for more parts than it was planned for. */
+struct grown {
+    struct job_seat *seat;
+    uint32_t n_parts;
+};
+
+/* Whether a worker can give its memory back now: it has nothing of the step, or another can redo what it has, and the
+ * step waits for a worker anyway. */
+static bool may_retire(const struct job *job, const struct peer *worker)
+{
+    return relay_load(job->relay, worker->id) == 0 ||
+           (relay_n_waiting(job->relay) > 0 && relay_can_redo_all(job->relay, worker->id));
+}
+
+/* The same, once the relay has been told of a loss and workers have finished what cannot be redone. */
+static bool may_retire_soon(const struct job *job, const struct peer *worker)
+{
+    return may_retire(job, worker) || relay_can_redo_all(job->relay, worker->id);
+}
+
+static bool is_too_many(const struct steps *steps, const struct job_seat *seat, uint32_t n_parts)
+{
+    return seat->too_many && seat->tried == steps->n_changes && n_parts >= seat->too_many;
+}
+
+/* Of workers that lack room for all parts, one that can have room for more: for an equal share, or else for all that is
+ * lacking. now: it can be planned at once. */
+static bool find_grown(struct steps *steps, bool now, struct grown *out)
+{
+    struct job *job = steps->job;
+    const uint32_t n_parts = job_goal(job)->n_parts, lacking = lacking_room(job), n = count_taken(job);
+    struct plan plan;
+    struct error err;
+
+    for (int all = 0; lacking > 0 && n > 0 && all < 2; all++)
+        for (uint32_t i = 0; i < job->n_seats; i++) {
+            struct job_seat *seat = &job->seats[i];
+            const uint32_t wanted = all ? seat->room + lacking : (n_parts + n - 1) / n;
+            if (!job_is_taken(seat) || wanted <= seat->room || is_too_many(steps, seat, wanted) ||
+                !(now ? may_retire : may_retire_soon)(job, seat->peer))
+                continue;
+            if (job_plan_seat(&plan, seat, seat->peer, wanted, &err)) {
+                seat->too_many = wanted;
+                seat->tried = steps->n_changes;
+                continue;
+            }
+            *out = (struct grown){seat, wanted};
+            return true;
+        }
+    return false;
+}
+
+/* A private run's client starts another worker instead. */
+static bool may_replan(const struct job *job)
+{
+    return job_trains(job) && !job->hub->is_private && (job->state == JOB_RESTING || job->state == JOB_STEPPING);
+}
+
+/* ---- leaving, continued ----------------------------------------------------------------------------------------- */
+
+/* The worker has no seat any more. */
+static void tell(struct steps *steps, const struct peer *worker, const char *reason)
+{
+    const struct job *job = steps->job;
+    struct message m = {.kind = MESSAGE_LOST};
+    struct grown grown;
+
+    m.lost.waits = !job_has_room(job) && !(may_replan(job) && find_grown(steps, false, &grown));
+    log_warning("worker %u (%s) %s after %" PRIu64 " steps: %s; %s", worker->id, worker->device,
+                worker->leaves ? "left" : "was lost", job->step, reason,
+                m.lost.waits ? "the job waits for another worker" : "the others go on without it");
+    if (!job->client || !job_trains(job))
+        return;
     m.lost.worker = worker->id;
     m.lost.pid = (uint32_t)session_peer_pid(worker->session);
     m.lost.step = job->step;
-    m.lost.waits = !job_has_room(job);
+    m.lost.left = worker->leaves;
     snprintf(m.lost.device, sizeof m.lost.device, "%s", worker->device);
     snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", reason);
     session_send(job->client->session, &m);
+}
+
+/* Whether the job can go on without the worker. */
+static bool can_lose(const struct job *job, const struct peer *worker)
+{
+    if (job->state == JOB_GENERATING)
+        return true;
+    return job_is_open(job) && relay_can_lose(job->relay, worker->id);
+}
+
+static void forget(struct steps *steps, struct peer *worker)
+{
+    unlist(steps->job, worker);
+    steps_note_change(steps);
+    evaluate_on_left(steps->job, worker);
 }
 
 void roster_leave(struct steps *steps, struct peer *worker, const char *reason)
@@ -69,45 +177,63 @@ void roster_leave(struct steps *steps, struct peer *worker, const char *reason)
 
     if (!seat || seat->peer != worker)
         return;
-    unlist(job, worker);
-    if (!job_is_open(job) || !job_trains(job) || !relay_can_lose(job->relay, worker->id)) {
+    if (!can_lose(job, worker)) {
+        unlist(job, worker);
         seat->peer = NULL;
         end_job(job, worker, reason);
         return;
     }
     job_vacate(seat);
-    note_change(steps);
-    log_line("worker %u (%s) was lost after %" PRIu64 " steps: %s; %s", worker->id, worker->device, job->step, reason,
-             job_has_room(job) ? "the others go on without it" : "the job waits for another worker");
-    if (job->client)
-        tell_client(job, worker, reason);
-    if (job->state == JOB_EVALUATING)
-        evaluate_on_left(job, worker);
+    forget(steps, worker);
+    tell(steps, worker, reason);
+}
+
+void roster_expel(struct steps *steps, struct peer *worker, const char *reason, const char *why)
+{
+    const struct job_seat *seat = job_find_seat(steps->job, worker->id);
+
+    if (seat && seat->peer == worker)
+        roster_leave(steps, worker, reason);
+    else
+        tell(steps, worker, reason);
+    peer_refuse(worker, why);
+}
+
+void roster_on_leaving(struct steps *steps, struct peer *worker)
+{
+    struct job *job = steps->job;
+    const struct job_seat *seat = job_find_seat(job, worker->id);
+    const struct relay_event event = {.kind = RELAY_ROOM, .worker = worker->id, .room = 0};
+
+    if (worker->leaves)
+        return;
+    worker->leaves = true;
+    log_line("worker %u (%s) leaves%s", worker->id, worker->device,
+             seat && seat->peer == worker ? " once its share is done" : "");
+    if (!seat || seat->peer != worker || !job_is_open(job))
+        return;
+    steps_note_change(steps);
+    steps_feed(steps, &event);
+}
+
+void roster_on_failed(struct steps *steps, struct peer *worker, const struct message *m)
+{
+    struct job *job = steps->job;
+    const int code = m->failed.code ? m->failed.code : -EIO;
+    bool others = false;
+
+    for (const struct peer *p = job->hub->peers; p; p = p->next)
+        others = others || (p != worker && p->role == ROLE_WORKER && !p->refused && !p->unfit && !p->leaves);
+    if ((code != -EIO && !others) || steps->failed_in == job->step + 1 || !can_lose(job, worker)) {
+        job_end(job, code, "worker %u (%s): %s", worker->id, worker->device, m->failed.error.text);
+        return;
+    }
+    if (code != -EIO) /* a device may be lost for this process only; anything else would repeat in the next one */
+        steps->failed_in = job->step + 1;
+    roster_expel(steps, worker, m->failed.error.text, m->failed.error.text);
 }
 
 /* ---- the relay --------------------------------------------------------------------------------------------------- */
-
-/* Parts that the workers could still take into their memory. */
-static uint32_t count_room(const struct job *job)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < job->n_seats; i++) {
-        const struct peer *worker = job->seats[i].peer;
-        const uint32_t load = worker ? relay_load(job->relay, worker->id) : 0;
-        if (worker && load < job_most_parts(job))
-            n += job_most_parts(job) - load;
-    }
-    return n;
-}
-
-/* True if it has sent all that it had to: then its inbox is waited for, and nothing is redone. */
-static bool has_sent_all(const struct job *job, uint32_t worker)
-{
-    struct relay_part parts[MESSAGE_MAX_PARTS];
-
-    return relay_load(job->relay, worker) > 0 && relay_missing(job->relay, worker, parts) == 0;
-}
 
 /* From here on its inbox counts no longer, and its parts are other workers'. */
 static void tell_relay(struct steps *steps, struct job_seat *seat)
@@ -118,70 +244,176 @@ static void tell_relay(struct steps *steps, struct job_seat *seat)
     steps_feed(steps, &event);
 }
 
-static bool may_tell(const struct job *job, const struct job_seat *seat, uint32_t room)
+/* Contributions that can neither be redone nor are missing are folded first. */
+static bool may_tell(const struct job *job, const struct job_seat *seat)
 {
-    return seat->left && !has_sent_all(job, seat->left) && relay_load(job->relay, seat->left) <= room;
+    return seat->left && !has_sent_all(job, seat->left) && relay_can_redo_all(job->relay, seat->left);
 }
 
 /* ---- joining ---------------------------------------------------------------------------------------------------- */
 
-/* Whom the seat fits; its plan is then made. */
-static struct peer *find_candidate(const struct job_seat *seat)
+/* Parts that a worker which joins is planned for: an equal share, or what the others lack room for. */
+static uint32_t wanted_parts(const struct job *job, const struct peer *worker)
+{
+    const uint32_t n_parts = job_goal(job)->n_parts, n = job_trains(job) ? count_taken(job) + 1 : job->n_ranges;
+
+    if (worker->n_parts)
+        return worker->n_parts;
+    return at_least((n_parts + n - 1) / n, job_trains(job) ? lacking_room(job) : 0);
+}
+
+static bool plan_candidate(struct peer *worker, const struct job_seat *seat, struct error *err)
+{
+    for (uint32_t n = wanted_parts(seat->job, worker); n > 0; n /= 2)
+        if (!job_plan_seat(&worker->plan, seat, worker, n, err))
+            return true;
+    return false;
+}
+
+/* Whom the seat fits; its plan is then made. One whose numbers were not finite is asked last. */
+static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
 {
     struct error err;
 
     for (struct peer *p = seat->job->hub->peers; p; p = p->next) {
-        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->state != PEER_IDLE)
+        if (p->role != ROLE_WORKER || p->refused || p->unfit || p->leaves || p->suspect != suspect ||
+            p->state != PEER_IDLE)
             continue;
-        if (!job_plan_seat(&p->plan, seat, p, &err))
+        if (plan_candidate(p, seat, &err))
             return p;
-        log_line("worker %u cannot join the job: %s", p->id, err.text);
+        log_warning("worker %u cannot join the job: %s", p->id, err.text);
         memset(&p->plan, 0, sizeof p->plan);
         p->unfit = true;
     }
     return NULL;
 }
 
-/* The relay hears of the new worker first, so that it gets the parts of the one before. */
 static void join(struct steps *steps, struct job_seat *seat, struct peer *worker)
 {
-    const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = worker->id};
-
-    worker->state = PEER_JOINING;
-    seat->peer = worker;
+    job_take_seat(seat, worker);
+    const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = worker->id, .room = seat->room};
     steps_feed(steps, &event);
-    if (seat->left && job_is_open(steps->job))
-        tell_relay(steps, seat);
 }
 
-static bool is_vacant(const struct job *job, const struct job_seat *seat)
+static bool is_vacant(const struct job_seat *seat)
 {
-    return !seat->peer && !seat->renewing && (!seat->left || !has_sent_all(job, seat->left));
+    return !seat->peer && !seat->renewing && !seat->left;
+}
+
+static struct job_seat *find_vacant(struct job *job)
+{
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        if (is_vacant(&job->seats[i]))
+            return &job->seats[i];
+    return job_new_seat(job);
+}
+
+static bool join_one(struct steps *steps, bool suspect)
+{
+    struct job_seat *seat = find_vacant(steps->job);
+    struct peer *worker = seat ? find_candidate(seat, suspect) : NULL;
+
+    if (worker)
+        join(steps, seat, worker);
+    return worker != NULL;
+}
+
+/* ---- going at the end of a share -------------------------------------------------------------------------------- */
+
+void roster_put_aside(struct steps *steps, struct peer *worker)
+{
+    job_release_seat(job_find_seat(steps->job, worker->id));
+    forget(steps, worker);
+}
+
+/* Its seat is vacant then, and all that it has of the step, if anything, is others'. */
+static void retire(struct steps *steps, struct job_seat *seat)
+{
+    const struct relay_event event = {.kind = RELAY_LOST, .worker = seat->peer->id};
+
+    roster_put_aside(steps, seat->peer);
+    steps_feed(steps, &event);
+}
+
+static bool retire_one(struct steps *steps)
+{
+    struct job *job = steps->job;
+
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        struct job_seat *seat = &job->seats[i];
+        struct peer *worker = seat->peer;
+        if (!worker || worker->state != PEER_ASSIGNED || !(worker->leaves || worker->n_parts) ||
+            !may_retire(job, worker) || evaluate_has(job, worker))
+            continue;
+        retire(steps, seat);
+        if (worker->leaves)
+            tell(steps, worker, "it was told to leave");
+        return true;
+    }
+    return false;
+}
+
+/* Plans a worker anew for more parts. Nothing is tried twice in the same state. */
+static bool grow_one(struct steps *steps)
+{
+    struct job *job = steps->job;
+    struct grown grown;
+
+    if (!may_replan(job) || job_has_room(job))
+        return false;
+    for (const struct peer *p = job->hub->peers; p; p = p->next)
+        if (p->state == PEER_JOINING || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING)
+            return false;
+    if (!find_grown(steps, true, &grown))
+        return false;
+    log_line("worker %u is planned anew, for %u parts", grown.seat->peer->id, grown.n_parts);
+    grown.seat->peer->n_parts = grown.n_parts;
+    retire(steps, grown.seat);
+    return true;
+}
+
+static bool dismiss_one(struct steps *steps)
+{
+    for (struct peer *p = steps->job->hub->peers; p; p = p->next)
+        if (p->leaves && p->state == PEER_IDLE && !p->refused) {
+            p->refused = true;
+            session_close(p->session);
+            return true;
+        }
+    return false;
+}
+
+/* One seat's memory at a time: each is counted before the next is made. */
+static bool is_renewing(const struct job *job)
+{
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        if (job->seats[i].renewing)
+            return true;
+    return false;
 }
 
 bool roster_go_on(struct steps *steps)
 {
     struct job *job = steps->job;
 
-    if (!job_is_open(job) || !job_trains(job))
+    if (dismiss_one(steps))
+        return true;
+    if (!job_is_open(job))
         return false;
+    const bool renewing = is_renewing(job);
     for (uint32_t i = 0; i < job->n_seats; i++) {
         struct job_seat *seat = &job->seats[i];
-        struct peer *candidate;
-        if (!seat->peer && may_tell(job, seat, count_room(job))) {
+        if (!seat->peer && may_tell(job, seat)) {
             tell_relay(steps, seat);
             return true;
         }
-        if (is_vacant(job, seat) && (candidate = find_candidate(seat))) {
-            join(steps, seat, candidate);
-            return true;
-        }
-        if (seat->peer && seat->peer->state == PEER_JOINING && !seat->renewing && seat->n_folds == 0) {
+        if (seat->peer && seat->peer->state == PEER_JOINING && !renewing && seat->n_folds == 0) {
             job_renew_seat(seat);
             return true;
         }
     }
-    return false;
+    return retire_one(steps) || join_one(steps, false) || grow_one(steps) ||
+           (!job_has_room(job) && join_one(steps, true));
 }
 
 void roster_on_assigned(struct steps *steps, struct peer *worker, const struct message *m)
@@ -191,19 +423,16 @@ void roster_on_assigned(struct steps *steps, struct peer *worker, const struct m
     char arena[PROCESS_BYTES_TEXT];
 
     if (m->kind == MESSAGE_REFUSED) {
-        log_line("worker %u cannot join the job: %s", worker->id, m->refused.error.text);
-        worker->state = PEER_IDLE;
-        worker->unfit = true;
-        job_vacate(seat);
+        job_turn_away(seat, m->refused.error.text);
         return;
     }
     worker->state = PEER_ASSIGNED;
     list(job, worker);
-    note_change(steps);
-    log_line("worker %u joins after %" PRIu64 " steps: arena of %s", worker->id, job->step,
-             process_format_bytes(arena, m->assigned.arena_bytes));
+    steps_note_change(steps);
+    log_line("worker %u joins after %" PRIu64 " steps: arena of %s for %u part%s", worker->id, job->step,
+             process_format_bytes(arena, m->assigned.arena_bytes), seat->room, seat->room > 1 ? "s" : "");
     if (job->state == JOB_STEPPING)
         steps_share(steps, worker);
-    else if (job->state == JOB_EVALUATING)
+    else
         evaluate_go_on(job);
 }

@@ -3,6 +3,8 @@
 #include "eps/step/steps.h"
 
 #include "eps/job/evaluate.h"
+#include "eps/step/faults.h"
+#include "eps/step/shares.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -97,25 +99,40 @@ static struct peer *find_worker(const struct job *job, uint32_t id)
     return NULL;
 }
 
+void steps_note_change(struct steps *steps)
+{
+    steps->n_changes++;
+    steps->told_ahead = MESSAGE_NO_STEP;
+    steps->job->divided = false;
+}
+
+/* The worker's parts of the step that `open` opens. */
+static void send_share(struct peer *worker, const struct message *open, const struct relay_part *parts, uint32_t n)
+{
+    struct message m = {.kind = MESSAGE_SHARE};
+
+    if (n == 0)
+        return;
+    m.share.step = open->open_step.step;
+    m.share.buffer = open->open_step.buffer;
+    m.share.n_valid = open->open_step.n_valid;
+    m.share.n_tokens = open->open_step.n_tokens;
+    m.share.n = n;
+    for (uint32_t i = 0; i < n; i++) {
+        m.share.parts[i].part = parts[i].part;
+        m.share.parts[i].attempt = parts[i].attempt;
+    }
+    progress_begin(&worker->progress, PHASE_FORWARD, parts[0].part, n);
+    pace_begin(&worker->pace, n);
+    session_send(worker->session, &m);
+}
+
 /* A share replaces the one that the worker has, so it lists parts that it is in the middle of, too. */
 void steps_share(struct steps *steps, struct peer *worker)
 {
     struct relay_part parts[MESSAGE_MAX_PARTS];
-    struct message m = {.kind = MESSAGE_SHARE};
 
-    m.share.step = steps->relayed;
-    m.share.buffer = steps->buffer;
-    m.share.n_valid = steps->n_valid;
-    m.share.n_tokens = steps->n_tokens;
-    m.share.n = relay_missing(steps->job->relay, worker->id, parts);
-    if (!m.share.n)
-        return;
-    progress_begin(&worker->progress, PHASE_FORWARD, parts[0].part, m.share.n);
-    for (uint32_t i = 0; i < m.share.n; i++) {
-        m.share.parts[i].part = parts[i].part;
-        m.share.parts[i].attempt = parts[i].attempt;
-    }
-    session_send(worker->session, &m);
+    send_share(worker, &steps->open, parts, relay_missing(steps->job->relay, worker->id, parts));
 }
 
 static void submit(struct steps *steps, const struct relay_action *a)
@@ -152,7 +169,7 @@ static void submit(struct steps *steps, const struct relay_action *a)
     updater_submit(job->hub->updater, &work);
 }
 
-static void send_step(const struct steps *steps, enum message_kind kind, uint64_t step)
+static void send_step(struct steps *steps, enum message_kind kind, uint64_t step)
 {
     const struct job *job = steps->job;
     struct message m = {.kind = kind};
@@ -165,7 +182,9 @@ static void send_step(const struct steps *steps, enum message_kind kind, uint64_
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (m.done.device_peak < job->workers[i]->ledger.total.peak)
             m.done.device_peak = job->workers[i]->ledger.total.peak;
-    session_send(job->client->session, &m);
+    if (kind == MESSAGE_DONE)
+        steps->ended[step % MESSAGE_DONE_STEPS] = m.done;
+    job_tell(job, &m);
 }
 
 /* Nats per token; NAN where a part's is not finite, or not known. */
@@ -175,7 +194,7 @@ static double find_loss(const struct steps *steps)
 
     for (uint32_t p = 0; p < job_goal(steps->job)->n_parts; p++)
         sum += steps->part_loss[p];
-    return sum / (double)steps->n_valid;
+    return sum / (double)steps->open.open_step.n_valid;
 }
 
 static void on_covered(struct steps *steps, uint64_t step)
@@ -183,13 +202,17 @@ static void on_covered(struct steps *steps, uint64_t step)
     struct steps_recent *recent = &steps->recent;
 
     steps->covered = true;
+    if (steps->n_changes > 0) /* a worker may be redoing what was folded after all */
+        steps->fence.n_past = step + 1;
     steps->loss = find_loss(steps);
     steps->grad_norm = steps->fence.norm;
     steps->skipped = steps->fence.skipped;
-    recent->tokens += steps->n_real;
+    recent->tokens += steps->open.open_step.n_real;
     recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
         (struct steps_covered){(float)steps->loss, uv_now(steps->job->hub->loop), recent->tokens};
     send_step(steps, MESSAGE_COVERED, step);
+    faults_convict(steps);
+    shares_review(steps);
 }
 
 static void on_done(struct steps *steps, uint64_t step)
@@ -197,8 +220,6 @@ static void on_done(struct steps *steps, uint64_t step)
     struct job *job = steps->job;
 
     job->step = step + 1;
-    for (uint32_t i = 0; i < job->n_workers; i++)
-        job->workers[i]->not_finite = false;
     send_step(steps, MESSAGE_DONE, step);
     if (steps->n_opened == job->step)
         job_enter(job, JOB_RESTING);
@@ -207,14 +228,19 @@ static void on_done(struct steps *steps, uint64_t step)
 /* A fenced step leaves no trace; any other ends the job. */
 static void on_skipped(struct steps *steps, uint64_t step)
 {
+    faults_acquit(steps);
+    if (!job_is_fenced(steps->job) && steps->fault.worker) {
+        faults_end(steps, step);
+        return;
+    }
     if (!job_is_fenced(steps->job)) {
         job_end(steps->job, -EDOM,
                 "the loss of step %" PRIu64 " is not finite; nothing of that step was applied: try a lower --lr",
                 step + 1);
         return;
     }
-    log_line("step %" PRIu64 " skipped: its %s is not finite; weights and moments are as before it", step + 1,
-             isnan(find_loss(steps)) ? "loss" : "gradient");
+    log_warning("step %" PRIu64 " skipped: its %s is not finite; weights and moments are as before it", step + 1,
+                isnan(find_loss(steps)) ? "loss" : "gradient");
     fence_skip(&steps->fence, step);
 }
 
@@ -231,23 +257,13 @@ static void send_slot(struct peer *worker, const struct relay_action *a)
     session_send(worker->session, &m);
 }
 
-/* Ends the job, and the session of the worker at fault, so that the worker is not in the next job. A gradient that
- * is not finite is mostly caused by the run's learning rate. So a worker is blamed for one only if it happens in two
- * jobs in a row. */
-static void blame(struct job *job, struct peer *worker, const struct relay_action *a)
+static void end_torn(struct steps *steps, uint64_t step)
 {
-    const bool not_finite = a->not_finite, at_fault = !not_finite || worker->not_finite;
-
-    worker->not_finite = not_finite;
-    if (not_finite)
-        job_end(job, -EDOM,
-                "the gradient of step %" PRIu64 " is not finite, as worker %u (%s) has it: try a lower --lr",
-                job->step + 1, worker->id, worker->device);
+    if (steps->fault.worker)
+        faults_end(steps, step);
     else
-        job_end(job, -EIO, "worker %u (%s) was at fault in step %" PRIu64 ": %s", worker->id, worker->device,
-                job->step + 1, a->why);
-    if (at_fault)
-        peer_refuse(worker, not_finite ? "its gradient is not finite in two jobs in a row" : a->why);
+        job_end(steps->job, -EDOM,
+                "step %" PRIu64 " was begun and could not be finished; the weights in memory are void", step + 1);
 }
 
 /* Carries out one action. The job may have ended when this returns. A worker that has left, or has not joined yet, is
@@ -259,12 +275,14 @@ static void act(struct steps *steps, const struct relay_action *a)
 
     switch (a->kind) {
     case RELAY_SHARE:
-        if (worker && !(steps->opening && a->step == steps->told_ahead))
+        if (worker && a->step != steps->told_ahead)
             steps_share(steps, worker);
         break;
     case RELAY_ANSWER:
-        if (worker)
+        if (worker) {
+            pace_on_weights(&worker->pace, (double)uv_now(job->hub->loop));
             job_send_weights(job, worker, a->step, a->unit, a->before);
+        }
         break;
     case RELAY_FOLD:
     case RELAY_UPDATE:
@@ -285,18 +303,16 @@ static void act(struct steps *steps, const struct relay_action *a)
         assert(!a->to_reader); /* no fold comes too early, twice, or beyond its number */
         if (a->to_client)
             job_end(job, -EPROTO, "step refused: %s", a->why);
-        else if (worker)
-            blame(job, worker, a);
         else if (a->not_finite)
-            job_end(job, -EDOM, "the gradient of step %" PRIu64 " is not finite, as worker %u had it: try a lower --lr",
-                    job->step + 1, a->worker);
+            faults_suspect(steps, worker, a->worker);
+        else if (worker)
+            faults_blame(steps, worker, a->why);
         break;
     case RELAY_SKIPPED:
         on_skipped(steps, a->step);
         break;
     case RELAY_TORN:
-        job_end(job, -EDOM, "step %" PRIu64 " was begun and could not be finished; the weights in memory are void",
-                a->step + 1);
+        end_torn(steps, a->step);
         break;
     case RELAY_CAPTURE:
         save_on_capture(steps->saves, a);
@@ -322,7 +338,7 @@ static void note_arrival(struct steps *steps)
             return;
     steps->arrived = true;
     m.arrived.step = steps->n_opened - 1;
-    session_send(job->client->session, &m);
+    job_tell(job, &m);
 }
 
 void steps_feed(struct steps *steps, const struct relay_event *event)
@@ -351,36 +367,6 @@ static void feed_saves(struct steps *steps, const struct relay_event *event)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static struct peer *with_fewest_parts(const struct job *job, struct peer *const *owners)
-{
-    struct peer *best = NULL;
-    uint32_t fewest = UINT32_MAX;
-
-    for (uint32_t i = 0; i < job->n_workers; i++) {
-        uint32_t n = 0;
-        for (uint32_t p = 0; p < job_goal(job)->n_parts; p++)
-            n += owners[p] == job->workers[i];
-        if (n < fewest)
-            fewest = n, best = job->workers[i];
-    }
-    return best;
-}
-
-/* The worker of each part: that of its seat. Parts of vacant seats go to workers with the fewest. So whoever comes or
- * goes, the others keep the parts of their seats. There is room for all. */
-static void find_owners(const struct job *job, struct peer *owners[MESSAGE_MAX_PARTS])
-{
-    const uint32_t n_parts = job_goal(job)->n_parts;
-
-    for (uint32_t p = 0; p < n_parts; p++) {
-        struct peer *worker = job->seats[(uint64_t)p * job->n_seats / n_parts].peer;
-        owners[p] = worker && worker->state == PEER_ASSIGNED ? worker : NULL;
-    }
-    for (uint32_t p = 0; p < n_parts; p++)
-        if (!owners[p])
-            owners[p] = with_fewest_parts(job, owners);
-}
-
 static void begin_step(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
@@ -399,13 +385,10 @@ static void begin_step(struct steps *steps, const struct message *m)
         .n_owners = n_parts,
     };
 
-    find_owners(job, workers);
+    shares_find_owners(job, workers);
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = workers[p]->id;
-    steps->buffer = m->open_step.buffer;
-    steps->n_valid = m->open_step.n_valid;
-    steps->n_tokens = m->open_step.n_tokens;
-    steps->n_real = m->open_step.n_real;
+    steps->open = *m;
     steps->hyper = (struct hyper){.lr = m->open_step.lr,
                                   .beta1 = job->request.job.beta1,
                                   .beta2 = job->request.job.beta2,
@@ -417,10 +400,8 @@ static void begin_step(struct steps *steps, const struct message *m)
     fence_begin(&steps->fence);
     job_enter(job, JOB_STEPPING);
     steps->covered = steps->arrived = false;
-    steps->relayed = m->open_step.step;
-    steps->opening = true;
+    steps->fault.worker = 0;
     steps_feed(steps, &event);
-    steps->opening = false;
     steps->told_ahead = MESSAGE_NO_STEP;
     if (m->open_step.step == job->request.job.step)
         save_on_first_step(steps->saves);
@@ -436,21 +417,15 @@ static void begin_ahead(struct steps *steps, const struct message *m)
 
     if (!job_has_room(job))
         return;
-    find_owners(job, owners);
+    shares_find_owners(job, owners);
     steps->told_ahead = m->open_step.step;
     for (uint32_t i = 0; i < job->n_workers; i++) {
-        struct message share = {.kind = MESSAGE_SHARE};
-        share.share.step = m->open_step.step;
-        share.share.buffer = m->open_step.buffer;
-        share.share.n_valid = m->open_step.n_valid;
-        share.share.n_tokens = m->open_step.n_tokens;
+        struct relay_part parts[MESSAGE_MAX_PARTS];
+        uint32_t n = 0;
         for (uint32_t p = 0; p < job_goal(job)->n_parts; p++)
             if (owners[p] == job->workers[i])
-                share.share.parts[share.share.n++].part = p;
-        if (!share.share.n)
-            continue;
-        progress_begin(&job->workers[i]->progress, PHASE_FORWARD, share.share.parts[0].part, share.share.n);
-        session_send(job->workers[i]->session, &share);
+                parts[n++] = (struct relay_part){.part = p};
+        send_share(job->workers[i], m, parts, n);
     }
 }
 
@@ -494,6 +469,23 @@ void steps_open(struct steps *steps, const struct message *m)
         steps_begin_ahead(steps); /* if there are workers for all parts */
 }
 
+/* A step ahead is counted as opened only: neither COVERED nor ARRIVED can have been sent for it. */
+void steps_tell_taken(const struct steps *steps, struct message *m)
+{
+    const struct job *job = steps->job;
+    const uint64_t first = job->request.job.step, begun = steps->n_opened - steps->has_ahead;
+    const uint64_t n = job->step - first < MESSAGE_DONE_STEPS ? job->step - first : MESSAGE_DONE_STEPS;
+
+    m->taken.opened = steps->n_opened;
+    m->taken.done = job->step;
+    m->taken.covered = job->state == JOB_STEPPING && !steps->covered ? begun - 1 : begun;
+    m->taken.arrived = steps->arrived ? begun : m->taken.covered;
+    m->taken.waits = !job_has_room(job);
+    m->taken.n = (uint32_t)n;
+    for (uint64_t i = 0; i < n; i++)
+        m->taken.steps[i] = steps->ended[(job->step - n + i) % MESSAGE_DONE_STEPS];
+}
+
 /* ---- workers ---------------------------------------------------------------------------------------------------- */
 
 /* For observers only; the relay refuses what is invalid. */
@@ -518,11 +510,11 @@ static bool is_outdated(const struct steps *steps, const struct peer *worker, ui
         return false;
     if (steps->has_ahead && step == steps->ahead.open_step.step)
         return true;
-    return step == steps->relayed && !relay_is_current(steps->job->relay, worker->id, part, attempt);
+    return step == steps->open.open_step.step && !relay_is_current(steps->job->relay, worker->id, part, attempt);
 }
 
-/* True if the message belongs to a step that was skipped while the worker was still in it, or to an outdated share. If
- * so, it has been answered. */
+/* True if the message belongs to a step that was skipped, or covered, while the worker was still in it, or to an outdated
+ * share. If so, it has been answered. */
 static bool is_past(struct steps *steps, struct peer *worker, const struct message *m)
 {
     const struct contribution_name *name = &m->contribution.name;
@@ -577,6 +569,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.ok = m->loss.finite && isfinite(m->loss.sum);
         steps->part_loss[m->loss.part] = event.ok ? m->loss.sum : NAN;
         progress_loss(&worker->progress, &job->model, m->loss.part);
+        pace_on_loss(&worker->pace, (double)uv_now(job->hub->loop));
     } else if (m->kind == MESSAGE_CONTRIBUTION) {
         event.kind = RELAY_CONTRIBUTION;
         event.name = m->contribution.name;

@@ -22,26 +22,28 @@ struct fence {
     uint32_t *n_given; /* (n_units) folds of the unit given to that thread; borrowed */
     double norm;       /* of the gradient before clipping; NAN until it is known, and of a skipped step */
     bool skipped;
-    uint64_t n_past; /* a step below this may have been skipped while a worker was in the middle of it */
+    uint64_t n_past; /* a step below this was skipped, or covered without work that a worker is in the middle of */
 };
 
 struct steps {
     struct job *job;
     struct saves *saves;
-    uint64_t n_opened;    /* job->step, or one or two more */
-    bool covered;         /* the relay's last step is folded entirely */
-    bool arrived;         /* the relay's last step has all it needs of the workers, and the client was told */
-    bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
-    struct message ahead; /* its OPEN_STEP */
-    uint64_t told_ahead;  /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
-    bool opening;         /* the relay is being fed the open of that step */
-    uint32_t n_changes;   /* workers that left the job, or joined it */
-    /* The open step: */
-    uint64_t relayed; /* its number */
-    uint64_t n_valid;
-    uint32_t n_tokens;
-    uint64_t n_real;
-    uint32_t buffer;
+    uint64_t n_opened;     /* job->step, or one or two more */
+    bool covered;          /* the relay's last step is folded entirely */
+    bool arrived;          /* the relay's last step has all it needs of the workers, and the client was told */
+    bool has_ahead;        /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
+    struct message ahead;  /* its OPEN_STEP */
+    uint64_t told_ahead;   /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
+    uint32_t n_changes;    /* workers that left the job, or joined it, and shares that changed */
+    uint32_t n_unreviewed; /* steps since the shares were compared with the speeds */
+    uint64_t failed_in;    /* the step, from 1, that a worker could not finish; 0: none */
+    /* Of the open step: whose gradient was not finite; worker 0: nobody's. */
+    struct {
+        uint32_t worker;
+        char device[32];
+    } fault;
+    /* The relay's last step: */
+    struct message open; /* its OPEN_STEP */
     struct hyper hyper;
     struct fence fence;
     double part_loss[MESSAGE_MAX_PARTS]; /* NAN: not known */
@@ -52,6 +54,7 @@ struct steps {
     double grad_norm; /* as in the message */
     bool skipped;
     struct steps_recent recent;
+    struct message_done ended[MESSAGE_DONE_STEPS]; /* step t is at t modulo this: for a client that takes over */
 };
 
 /* A job has begun: takes the tables for it. -ENOMEM. Undo: steps_free, which is safe after failure, and twice. */
@@ -69,6 +72,10 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
 void steps_feed(struct steps *steps, const struct relay_event *event);
 /* Begins the step ahead, if there is one and it is due. False: it did not. */
 bool steps_begin_ahead(struct steps *steps);
+/* Workers came, went, or get other shares: those told ahead are not those that the step will open with. */
+void steps_note_change(struct steps *steps);
+/* Fills in TAKEN. */
+void steps_tell_taken(const struct steps *steps, struct message *m);
 /* Tells a worker which parts of the open step it still has to send, if any. */
 void steps_share(struct steps *steps, struct peer *worker);
 

@@ -107,5 +107,5 @@ void memory_report(const struct memory *memory, unsigned said)
         if (memory->denied & ~said & wishes[i].what)
             n += (size_t)snprintf(text + n, sizeof text - n, "%s %s", n ? "," : "", wishes[i].name);
     if (n)
-        log_line("memory: the system does not allow%s; it works without, a little slower", text);
+        log_warning("memory: the system does not allow%s; it works without, a little slower", text);
 }

@@ -4,6 +4,7 @@
 #include "proto/model/model.h"
 
 #include <assert.h>
+#include <immintrin.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -67,6 +68,7 @@ enum { BLOCK = 512 };
 
 struct scratch {
     float w[BLOCK], m[BLOCK], v[BLOCK], g[BLOCK];
+    uint16_t high[BLOCK];
     uint32_t words[BLOCK + OPTIMIZER_GROUP]; /* of whole groups: the first may begin before the block */
 };
 
@@ -87,7 +89,7 @@ static bool is_plain(const struct gradient *g)
 
 static bool needs_scratch(const struct call *call, unsigned what)
 {
-    return (what & WEIGHTS && !call->p->w) || (what & MOMENTS && !call->p->m) ||
+    return (what & WEIGHTS && (!call->p->w || call->p->new_w)) || (what & MOMENTS && !call->p->m) ||
            (what & GRADIENT && !is_plain(call->gradient));
 }
 
@@ -114,7 +116,7 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     struct view view = {.n = needs_scratch(call, what) ? smaller(BLOCK, n) : n};
 
     if (what & WEIGHTS && p->w) {
-        view.w = p->w + at, view.new_w = p->new_w ? p->new_w + at : view.w;
+        view.w = p->w + at, view.new_w = p->new_w ? scratch->w : view.w;
     } else if (what & WEIGHTS) {
         call->kernel->join(scratch->w, p->high + at, p->low + at, view.n);
         view.w = view.new_w = scratch->w;
@@ -136,8 +138,13 @@ static void close_view(struct scratch *scratch, const struct call *call, unsigne
 {
     const struct parameters *p = call->p;
 
-    if (what & WEIGHTS && !p->w)
-        call->kernel->split((p->new_high ? p->new_high : p->high) + at, p->low + at, scratch->w, n);
+    if (what & WEIGHTS && p->new_w) {
+        call->kernel->stream(p->new_w + at, scratch->w, n * sizeof *p->new_w);
+    } else if (what & WEIGHTS && !p->w) {
+        call->kernel->split(p->new_high ? scratch->high : p->high + at, p->low + at, scratch->w, n);
+        if (p->new_high)
+            call->kernel->stream(p->new_high + at, scratch->high, n * sizeof *p->new_high);
+    }
     if (what & MOMENTS && !p->m) {
         const uint64_t first = p->first + at, group = first / OPTIMIZER_GROUP, end = first + n;
         const uint32_t *words = scratch->words + first % OPTIMIZER_GROUP;
@@ -205,6 +212,7 @@ static void update_range(void *data, size_t begin, size_t n)
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS, at, view.n);
     }
+    _mm_sfence();
 }
 
 bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64_t t, bool decays, double divisor)
@@ -228,6 +236,7 @@ static void step_range(void *data, size_t begin, size_t n)
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS | MOMENTS, at, view.n);
     }
+    _mm_sfence();
 }
 
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,

@@ -48,7 +48,7 @@ struct parameters {
     float *w; /* the master, or its two halves: */
     uint16_t *high;
     int16_t *low;
-    float *new_w; /* where new weights, or new high halves, are written: elsewhere than the old ones; NULL: in place */
+    float *new_w; /* where new weights, or new high halves, are written past the caches; NULL: in place */
     uint16_t *new_high;
     float *m, *v;          /* moments, or in 16 bits: */
     uint16_t *m16, *v16;   /* bf16; 8 + 8 bits */

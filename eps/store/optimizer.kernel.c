@@ -113,6 +113,29 @@ static bool step(float *to, const float *w, float *restrict m, float *restrict v
     return carry >> 31 == 0;
 }
 
+/* The widest store past the caches. */
+#if defined __AVX512F__
+typedef __m512i wide;
+#define STREAM(to, from) _mm512_stream_si512(to, _mm512_loadu_si512(from))
+#elif defined __AVX2__
+typedef __m256i wide;
+#define STREAM(to, from) _mm256_stream_si256(to, _mm256_loadu_si256(from))
+#else
+typedef __m128i wide;
+#define STREAM(to, from) _mm_stream_si128(to, _mm_loadu_si128(from))
+#endif
+
+static void stream(void *restrict to, const void *restrict from, size_t bytes)
+{
+    const size_t before = -(uintptr_t)to % sizeof(wide), head = before < bytes ? before : bytes;
+    size_t i = head;
+
+    memcpy(to, from, head);
+    for (; i + sizeof(wide) <= bytes; i += sizeof(wide))
+        STREAM((wide *)((char *)to + i), (const wide *)((const char *)from + i));
+    memcpy((char *)to + i, (const char *)from + i, bytes - i);
+}
+
 static void sum_up(float *restrict sum, const float *restrict g, size_t n, bool first)
 {
     if (first) {
@@ -286,6 +309,7 @@ const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .fold = fold,
     .update = update,
     .step = step,
+    .stream = stream,
     .sum = sum_up,
     .scale = scale_all,
     .squares = squares,

@@ -26,6 +26,8 @@ struct optimizer_kernel {
                    const struct optimizer_constants *c);
     bool (*step)(float *to, const float *w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c);
+    /* Copies past the caches, so that no line of `to` is read before it is written. An _mm_sfence orders the stores. */
+    void (*stream)(void *restrict to, const void *restrict from, size_t bytes);
     void (*sum)(float *restrict sum, const float *restrict g, size_t n, bool first);
     void (*scale)(float *restrict out, const float *restrict g, float scale, size_t n);
 

@@ -6,6 +6,8 @@
 #ifndef PROTO_BASE_ERROR_H
 #define PROTO_BASE_ERROR_H
 
+#include "proto/base/log.h" /* whoever meets a fault may have to log it */
+
 #include <stdarg.h>
 
 enum { ERROR_TEXT_BYTES = 512 };
@@ -23,13 +25,5 @@ void error_prefix(struct error *err, const char *what);
 
 /* Appends to the sentence, usually the remedy. At least its first 300 bytes are kept. */
 void error_append(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* Writes one line "name: text" to stderr, for events in the life of a daemon or worker. main sets name once, before any
- * thread starts; the default is "eps". Safe from every thread (one write each).
- *
- * It never blocks: a stopped terminal, or a pipe that nobody reads, must not stall an event loop. A line that stderr
- * does not take at once is dropped. The next line that it takes is preceded by "N lines of the log were dropped". */
-void log_name(const char *name);
-void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

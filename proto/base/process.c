@@ -19,17 +19,25 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+/* By the program's own path, because ps would show /proc/self/exe. */
+int process_restart(char **argv)
+{
+    char path[4096];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+
+    if (n < 0)
+        return -errno;
+    path[n] = '\0';
+    execv(path, argv);
+    return -errno;
+}
+
 void process_bound_spinning(char **argv)
 {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
         return;
-    /* The program's own path, because ps would show /proc/self/exe. */
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (n > 0 && setenv("GOMP_SPINCOUNT", "2000", 1) == 0) {
-        path[n] = '\0';
-        execv(path, argv);
-    }
+    if (setenv("GOMP_SPINCOUNT", "2000", 1) == 0)
+        process_restart(argv);
 }
 
 int process_check_stack(struct error *err)

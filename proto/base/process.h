@@ -13,6 +13,10 @@
  * if the restart fails. */
 void process_bound_spinning(char **argv);
 
+/* Restarts this program with the present environment: every thread and all memory are gone, the process stays. Returns
+ * only if that fails: -errno. */
+int process_restart(char **argv);
+
 /* libuv requires descriptors 0, 1 and 2 to be open, and room for more. If one is closed, the next file opened gets its
  * number: a file of the run could become standard output. A closed one becomes /dev/null opened in the wrong direction,
  * so that using it still fails. -EMFILE with a sentence. Call before anything is opened. */

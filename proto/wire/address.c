@@ -105,7 +105,8 @@ int session_directory(char *out, size_t cap, const char *address, struct error *
     int n, rc;
 
     if (address && strncmp(address, "tcp://", 6) == 0)
-        return error_set(err, -EPROTONOSUPPORT, "%s: daemons serve their own host only, at a name or a path", address);
+        return error_set(err, -EPROTONOSUPPORT,
+                         "%s: only workers attach by tcp; on the daemon's own host, give its name or path", address);
     if (address && strstr(address, "://"))
         return error_set(err, -EINVAL, "%s: an address is a name, or a directory's path with a / in it", address);
     if (address && strchr(address, '/')) {

@@ -43,6 +43,8 @@ void attach_on_hello(struct session *s, const struct message *m)
 
     s->hello = *m;
     s->nonce = m->hello.nonce;
+    if (s->peer_uid == SESSION_REMOTE_USER)
+        s->peer_pid = (int)m->hello.pid; /* of its own host, for the log */
     s->by_door = m->hello.role == ROLE_VIEWER || !session_is_own(s);
     if (!s->by_door) {
         if (!open_channel(s))
@@ -156,8 +158,8 @@ void attach_on_tick(struct session *s)
         unsigned limit = s->state == SESSION_HELLO ? HELLO_TICKS : GREETING_TICKS;
         if (s->n_ticks >= limit)
             session_fault(s, -ETIMEDOUT, "said nothing for %u s", limit);
-    } else if (s->n_ticks >= 1u << (s->n_attempts - 1)) {
-        if (s->n_attempts == ATTEMPTS) {
+    } else if (s->n_ticks >= (s->path[0] ? 1u << (s->n_attempts - 1) : GREETING_TICKS)) {
+        if (s->n_attempts == ATTEMPTS || !s->path[0]) {
             session_finish(s, "does not answer: it is stopped, or its machine is overloaded");
             return;
         }
@@ -190,10 +192,45 @@ int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, c
     return 0;
 }
 
+/* A session with its hello; NULL: out of memory. */
+static struct session *new_caller(uv_loop_t *loop, const struct message *hello, const struct session_events *events,
+                                  void *data)
+{
+    struct session *s = session_new(loop, events, data);
+
+    if (!s)
+        return NULL;
+    s->hello = *hello;
+    s->hello.kind = MESSAGE_HELLO;
+    s->hello.hello.pid = (uint32_t)getpid();
+    return s;
+}
+
+int session_connect_by(struct session **out, uv_loop_t *loop, int fd, const struct message *hello,
+                       const struct session_events *events, void *data, struct error *err)
+{
+    struct session *s = new_caller(loop, hello, events, data);
+
+    *out = NULL;
+    if (!s) {
+        close(fd);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    const int rc = session_open_door(s, fd);
+    if (rc < 0) {
+        free(s);
+        return error_set(err, rc, "watching a pair of sockets: %s", uv_strerror(rc));
+    }
+    session_start(s);
+    say_hello(s);
+    *out = s;
+    return 0;
+}
+
 int session_connect(struct session **out, uv_loop_t *loop, const char *directory, const struct message *hello,
                     const struct session_events *events, void *data, struct error *err)
 {
-    struct session *s = session_new(loop, events, data);
+    struct session *s = new_caller(loop, hello, events, data);
     int rc;
 
     *out = NULL;
@@ -203,9 +240,6 @@ int session_connect(struct session **out, uv_loop_t *loop, const char *directory
         free(s);
         return error_set(err, -ENAMETOOLONG, "%s: too long a path for a socket: choose a shorter one", directory);
     }
-    s->hello = *hello;
-    s->hello.kind = MESSAGE_HELLO;
-    s->hello.hello.pid = (uint32_t)getpid();
     rc = open_door(s, err);
     if (rc < 0) {
         free(s);

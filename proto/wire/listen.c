@@ -241,9 +241,14 @@ static rlim_t descriptor_limit(void)
 }
 
 /* A new descriptor gets the lowest free number, so fd descriptors are below it. */
+bool session_leaves_fds(int fd, unsigned spare)
+{
+    return (rlim_t)fd + spare <= descriptor_limit();
+}
+
 bool session_leaves_spare(int fd)
 {
-    return (rlim_t)fd + SESSION_SPARE_FDS <= descriptor_limit();
+    return session_leaves_fds(fd, SESSION_SPARE_FDS);
 }
 
 static bool is_master(uid_t uid)
@@ -279,7 +284,7 @@ static const char *turn_away(const struct session_listener *listener, int fd, co
 void session_note_away(struct session_listener *listener, int pid, uid_t uid, const char *who, const char *why)
 {
     if (listener->n_away++ < AWAY_LINES)
-        log_line("turned away at the door, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
+        log_warning("turned away at the door, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
 }
 
 /* Sends the refusal and closes. A session for it would give descriptors to a peer that tries again and again. */
@@ -322,6 +327,20 @@ static void admit(struct session_listener *listener, int fd)
     session_enlist(s, &listener->sessions);
 }
 
+int session_adopt(struct session_listener *listener, int fd)
+{
+    struct session *s;
+    const int rc = session_accept(&s, listener->loop, fd, ++listener->n_sessions, "", listener->events, listener->data);
+
+    if (rc < 0)
+        return rc;
+    s->peer_uid = SESSION_REMOTE_USER;
+    s->peer_pid = 0;
+    s->listener = listener;
+    session_enlist(s, &listener->sessions);
+    return 0;
+}
+
 /* Accepts the next waiting connection; -1: none. */
 static int accept_one(struct entrance *at)
 {
@@ -350,7 +369,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
     }
     if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
         if (at->listener->n_away++ < AWAY_LINES)
-            log_line("the door: %s", strerror(errno));
+            log_warning("the door: %s", strerror(errno));
         uv_poll_stop(&at->poll); /* a waiting peer would wake the loop again and again */
     }
 }
@@ -377,7 +396,7 @@ static void on_retry(uv_timer_t *timer)
     if (++listener->n_retries < AWAY_RETRIES)
         return;
     if (listener->n_away > AWAY_LINES)
-        log_line("turned away at the door: %u more", listener->n_away - AWAY_LINES);
+        log_warning("turned away at the door: %u more", listener->n_away - AWAY_LINES);
     listener->n_retries = listener->n_away = 0;
 }
 

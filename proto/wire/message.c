@@ -250,14 +250,19 @@ static void grant(struct wire *w, struct message *m)
     name_fields(w, &m->grant.name);
 }
 
+static void done_fields(struct wire *w, struct message_done *done)
+{
+    wire_u64(w, &done->step);
+    wire_f64(w, &done->loss);
+    wire_u64(w, &done->device_peak);
+    wire_u64(w, &done->host_bytes);
+    wire_f64(w, &done->grad_norm);
+    wire_flag(w, &done->skipped);
+}
+
 static void done(struct wire *w, struct message *m)
 {
-    wire_u64(w, &m->done.step);
-    wire_f64(w, &m->done.loss);
-    wire_u64(w, &m->done.device_peak);
-    wire_u64(w, &m->done.host_bytes);
-    wire_f64(w, &m->done.grad_norm);
-    wire_flag(w, &m->done.skipped);
+    done_fields(w, &m->done);
 }
 
 static void evaluate(struct wire *w, struct message *m)
@@ -297,8 +302,14 @@ static void lost(struct wire *w, struct message *m)
     wire_u32(w, &m->lost.pid);
     wire_u64(w, &m->lost.step);
     wire_flag(w, &m->lost.waits);
+    wire_flag(w, &m->lost.left);
     wire_text(w, m->lost.device, sizeof m->lost.device);
     wire_text(w, m->lost.error.text, sizeof m->lost.error.text);
+}
+
+static void drain(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->drain.worker);
 }
 
 static void status(struct wire *w, struct message *m)
@@ -320,19 +331,75 @@ static void output_done(struct wire *w, struct message *m)
     wire_text(w, m->output_done.error.text, sizeof m->output_done.error.text);
 }
 
+static void job_number(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->stop.job);
+}
+
+static void queued(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->queued.job);
+    wire_u32_in(w, &m->queued.place, 1, UINT32_MAX);
+}
+
+static void queue_reply(struct wire *w, struct message *m)
+{
+    wire_flag(w, &m->queue_reply.last);
+    wire_u32(w, &m->queue_reply.job);
+    wire_u32(w, &m->queue_reply.pid);
+    wire_u32(w, &m->queue_reply.uid);
+    m->queue_reply.purpose = wire_choice(w, m->queue_reply.purpose, PLAN_TRAIN, PLAN_GENERATE);
+    wire_u64(w, &m->queue_reply.step);
+    wire_u64(w, &m->queue_reply.n_steps);
+    wire_text(w, m->queue_reply.out, sizeof m->queue_reply.out);
+}
+
+static void description(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->description.job);
+    wire_u64(w, &m->description.step);
+    wire_u32_in(w, &m->description.config_bytes, 1, MESSAGE_MAX_CONFIG_BYTES);
+    wire_flag(w, &m->description.output);
+    wire_flag(w, &m->description.files);
+    wire_text(w, m->description.out, sizeof m->description.out);
+    wire_u32(w, &m->description.n_workers);
+    wire_u64(w, &m->description.n_parameters);
+    wire_u64(w, &m->description.data_bytes);
+    choice_fields(w, &m->description.choice);
+    m->description.replay = wire_choice(w, m->description.replay, PLAN_REPLAY_NONE, PLAN_REPLAY_OVER_CAP);
+}
+
+static void taken(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->taken.opened);
+    wire_u64(w, &m->taken.arrived);
+    wire_u64(w, &m->taken.covered);
+    wire_u64(w, &m->taken.done);
+    wire_flag(w, &m->taken.waits);
+    wire_u32_in(w, &m->taken.n, 0, MESSAGE_DONE_STEPS);
+    for (uint32_t i = 0; !w->why && i < m->taken.n; i++)
+        done_fields(w, &m->taken.steps[i]);
+    if (m->taken.done > m->taken.covered || m->taken.covered > m->taken.arrived || m->taken.arrived > m->taken.opened)
+        wire_wrong(w, "steps that end before they begin");
+}
+
 static void status_reply(struct wire *w, struct message *m)
 {
-    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_WAITING);
+    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_DETACHED);
     wire_u64(w, &m->status_reply.step);
     wire_u64(w, &m->status_reply.n_steps);
     wire_u64(w, &m->status_reply.n_parameters);
     wire_u32(w, &m->status_reply.n_workers);
+    wire_u32(w, &m->status_reply.n_idle);
     wire_u32(w, &m->status_reply.n_threads);
     wire_u32(w, &m->status_reply.pid);
     wire_u32(w, &m->status_reply.uid);
+    wire_u32(w, &m->status_reply.job);
+    wire_u32(w, &m->status_reply.n_queued);
     wire_f64(w, &m->status_reply.loss);
     wire_u64(w, &m->status_reply.saved_step);
     wire_flag(w, &m->status_reply.saving);
+    wire_flag(w, &m->status_reply.waits);
     m->status_reply.precision = number_field(w, m->status_reply.precision);
     wire_flag(w, &m->status_reply.fenced);
     wire_text(w, m->status_reply.model, sizeof m->status_reply.model);
@@ -479,10 +546,18 @@ static const struct {
     [MESSAGE_WORKERS_REPLY] = {"WORKERS_REPLY", workers_reply},
     [MESSAGE_RECENT] = {"RECENT", nothing},
     [MESSAGE_RECENT_REPLY] = {"RECENT_REPLY", recent_reply},
-    [MESSAGE_STOP] = {"STOP", nothing},
+    [MESSAGE_STOP] = {"STOP", job_number},
     [MESSAGE_REFUSED] = {"REFUSED", refused},
     [MESSAGE_FAILED] = {"FAILED", refused},
     [MESSAGE_LOST] = {"LOST", lost},
+    [MESSAGE_DRAIN] = {"DRAIN", drain},
+    [MESSAGE_QUEUED] = {"QUEUED", queued},
+    [MESSAGE_QUEUE] = {"QUEUE", nothing},
+    [MESSAGE_QUEUE_REPLY] = {"QUEUE_REPLY", queue_reply},
+    [MESSAGE_DESCRIBE] = {"DESCRIBE", job_number},
+    [MESSAGE_DESCRIPTION] = {"DESCRIPTION", description},
+    [MESSAGE_TAKE] = {"TAKE", job_number},
+    [MESSAGE_TAKEN] = {"TAKEN", taken},
     [MESSAGE_DISMISSED] = {"DISMISSED", refused},
     [MESSAGE_BYE] = {"BYE", nothing},
 };
@@ -497,7 +572,7 @@ const char *message_name(enum message_kind kind)
 bool message_has_descriptors(enum message_kind kind)
 {
     return kind == MESSAGE_JOB || kind == MESSAGE_JOB_OPENED || kind == MESSAGE_ASSIGN || kind == MESSAGE_SNAPSHOT ||
-           kind == MESSAGE_OUTPUT_DONE;
+           kind == MESSAGE_OUTPUT_DONE || kind == MESSAGE_DESCRIPTION;
 }
 
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m)

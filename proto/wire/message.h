@@ -17,6 +17,11 @@
  *             D>W ASSIGN door [weights, inbox, data, config, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (it does not fit; the sentence says what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
+ *   queue     a JOB that must wait: D>C QUEUED when it is queued, and whenever its place changes; JOB_OPENED or REFUSED
+ *             once its turn has come
+ *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION door [data, config,
+ *             side file, output directory or -]. C>D TAKE makes the sender the job's client; D>C TAKEN says how far its
+ *             steps are. REFUSED answers either
  *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
@@ -34,8 +39,11 @@
  *             figures on their pages, if requested
  *             any>D UNITS, WORKERS, RECENT; D> UNITS_REPLY (a page of units), a WORKERS_REPLY for each worker, the last
  *             marked, RECENT_REPLY (the last steps)
+ *             any>D QUEUE; D> QUEUE_REPLY for each job that waits, the last marked
  *   stop      V>D STOP: D>C STOP; the client saves what it promised and sends CLOSE. Then, after 60 s, or at a second
- *             STOP, the daemon ends its job, tells the client, and exits
+ *             STOP, the daemon ends its job, tells the client, and exits. With a job's number, it ends that job alone
+ *   drain     V>D DRAIN: a worker finishes its share, then its session ends; D>V DRAIN at once, or REFUSED.
+ *             W>D DRAIN: the same of itself
  *   LOST      D>C: a worker of a training job has gone. Its parts are redone by the others, or by the next worker
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
@@ -58,12 +66,13 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 13,
+    MESSAGE_VERSION = 14,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
     MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
     MESSAGE_RECENT_STEPS = 128,
+    MESSAGE_DONE_STEPS = 8,             /* in TAKEN: more than can end while a job has no client */
     MESSAGE_MAX_CONFIG_BYTES = 1 << 20, /* of config.json */
 };
 
@@ -116,6 +125,14 @@ enum message_kind {
     MESSAGE_FAILED,
     MESSAGE_DISMISSED,
     MESSAGE_LOST,
+    MESSAGE_DRAIN,
+    MESSAGE_QUEUED,
+    MESSAGE_QUEUE,
+    MESSAGE_QUEUE_REPLY,
+    MESSAGE_DESCRIBE,
+    MESSAGE_DESCRIPTION,
+    MESSAGE_TAKE,
+    MESSAGE_TAKEN,
     MESSAGE_BYE,
     MESSAGE_KINDS
 };
@@ -128,7 +145,8 @@ enum message_state {
     STATE_EVALUATING,
     STATE_GENERATING,
     STATE_STOPPING,
-    STATE_WAITING, /* for another worker */
+    STATE_WAITING,  /* for another worker */
+    STATE_DETACHED, /* the job's client is gone, and another may take the job over */
 };
 
 /* The daemon's requests to a client that opens its own checkpoint files. OUTPUT_DROP is not answered. */
@@ -143,7 +161,8 @@ enum message_unit { UNIT_WAITING, UNIT_RELAYING, UNIT_FOLDING, UNIT_UPDATING, UN
 /* Label of a position that does not count. */
 #define MESSAGE_NO_LABEL UINT32_MAX
 
-/* In SAVE: the next step. In status: nothing saved yet. */
+/* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that it
+ * cannot be saved without that step. In status: nothing saved yet. */
 #define MESSAGE_NO_STEP UINT64_MAX
 
 struct message {
@@ -265,7 +284,7 @@ struct message {
         struct {
             struct contribution_name name;
         } grant;
-        struct {
+        struct message_done {
             uint64_t step;
             double loss;          /* nats per token, before this step's update */
             uint64_t device_peak; /* bytes, of the worker with the most */
@@ -309,6 +328,7 @@ struct message {
             uint32_t pid;
             uint64_t step; /* updates done */
             bool waits;    /* the job goes on only once another worker has joined */
+            bool left;     /* it was told to leave, and had finished its share */
             char device[32];
             struct error error; /* why it was lost */
         } lost;
@@ -317,18 +337,57 @@ struct message {
             uint64_t step, n_steps; /* updates done, and of the run */
             uint64_t n_parameters;
             uint32_t n_workers;
+            uint32_t n_idle;    /* of these, without a place in the job; 0 without a job */
             uint32_t n_threads; /* that fold and update */
             uint32_t pid;
             uint32_t uid;        /* of the job's owner; of the daemon without a job */
+            uint32_t job;        /* its number; 0: there is none */
+            uint32_t n_queued;   /* jobs that wait */
             double loss;         /* of the last step; NAN before the first */
             uint64_t saved_step; /* of the last checkpoint of this job, or MESSAGE_NO_STEP */
             bool saving;
+            bool waits;                 /* as in lost; also while the daemon is stopping */
             enum number_type precision; /* of the job */
             bool fenced;
             char model[64];    /* "gpt2 6x384" */
             char out[192];     /* output directory; empty without one */
             char trouble[256]; /* why the last save failed; empty if it did not */
         } status_reply;
+        struct {
+            uint32_t worker; /* its session's id; 0, from a worker: itself */
+        } drain;
+        struct {
+            uint32_t job; /* numbered from 1 by the daemon; 0: in stop the daemon, in describe the detached job */
+        } stop, describe, take;
+        struct {
+            uint32_t job;
+            uint32_t place; /* from 1, the next */
+        } queued;
+        struct {
+            bool last;
+            uint32_t job;      /* 0: none waits */
+            uint32_t pid, uid; /* of its client */
+            enum plan_purpose purpose;
+            uint64_t step, n_steps; /* as in job */
+            char out[192];          /* as in job */
+        } queue_reply;
+        struct {
+            uint32_t job;
+            uint64_t step; /* updates done */
+            uint32_t config_bytes;
+            bool output, files; /* as in job; with output its directory's descriptor is sent */
+            char out[192];
+            uint32_t n_workers; /* as in job_opened, to the end */
+            uint64_t n_parameters, data_bytes;
+            struct plan_choice choice;
+            enum plan_replay replay;
+        } description;
+        struct {
+            uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */
+            bool waits;                              /* as in lost */
+            uint32_t n;
+            struct message_done steps[MESSAGE_DONE_STEPS]; /* (n) the last ones done, oldest first */
+        } taken;
         struct {
             uint32_t n_workers; /* to wait for, at most one such request at a time; 0: answer at once */
         } status;

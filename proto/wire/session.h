@@ -76,6 +76,18 @@ void session_let_thread_go(int hold); /* after the last session has closed */
 int session_connect(struct session **out, uv_loop_t *loop, const char *directory, const struct message *hello,
                     const struct session_events *events, void *data, struct error *err);
 
+/* The same by fd, one end of a pair of SOCK_SEQPACKET sockets (always taken), to a daemon elsewhere: all messages go
+ * through it, and there is one attempt. The other end carries them on: proto/net/gate.h. */
+int session_connect_by(struct session **out, uv_loop_t *loop, int fd, const struct message *hello,
+                       const struct session_events *events, void *data, struct error *err);
+/* The daemon's side of that: a session with a peer that has authenticated itself to whoever holds fd's other end. It has
+ * no user and no process here, so neither channel nor rights beyond a worker's. Takes fd. -ENOMEM, -errno. */
+int session_adopt(struct session_listener *listener, int fd);
+/* True if a new descriptor fd leaves so many free. */
+bool session_leaves_fds(int fd, unsigned spare);
+/* The user of such a session's peer. */
+#define SESSION_REMOTE_USER ((uid_t)-1)
+
 /* Sends a copy of the message by the channel, or through the door if there is none; in order. Never blocks and never
  * fails: if the peer does not read, the session closes and on_closed reports it. Not before on_open; does nothing after
  * the end has begun. */

@@ -1,14 +1,40 @@
-/* tests/fuzz/fuzz_config.c - model_config_parse takes any bytes, as daemon and worker do, and what it takes is a model.
+/* tests/fuzz/fuzz_config.c - config.json, as client, daemon and worker read it: what is taken is a model.
  *
- * Built by the fuzz preset: build/fuzz/bin/fuzz_config -max_total_time=60. Models of few layers are built as well: every
- * value within its limits gives one. */
+ * Models of few layers are built, too: every value within its limits gives one. */
+#include "client/data/labels.h"
 #include "proto/model/model.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
+enum { FEW_LAYERS = 64, FEW_TOKENS = 1 << 16, FEW_LABELS = 64 };
 
-enum { FEW_LAYERS = 64, FEW_TOKENS = 1 << 16 };
+/* What is printed for an export is the same model. */
+static void print(const struct model_config *config, const uint8_t *bytes, size_t n)
+{
+    struct model_config again;
+    struct error err = {""};
+    char *text = model_config_print((const char *)bytes, n, SAFETENSORS_BF16);
+
+    fuzz_demand(text && model_config_parse(&again, text, strlen(text), &err) == 0);
+    fuzz_demand(again.n_layers == config->n_layers && again.width == config->width &&
+                again.n_labels == config->n_labels);
+    free(text);
+}
+
+static void take_labels(const struct model_config *config, const uint8_t *bytes, size_t n)
+{
+    struct client_labels labels;
+    struct error err = {""};
+    char said[200];
+
+    fuzz_demand(client_labels_init(&labels, config->regression, &err) == 0);
+    if (!config->regression &&
+        fuzz_took(client_labels_take(&labels, (const char *)bytes, n, config->n_labels, &err), &err))
+        client_labels_say(said, sizeof said, &labels);
+    client_labels_free(&labels);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
@@ -16,17 +42,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     struct error err = {""};
     struct model model;
 
-    if (model_config_parse(&config, (const char *)bytes, n, &err) < 0) {
-        if (!err.text[0])
-            abort();
+    if (!fuzz_took(model_config_parse(&config, (const char *)bytes, n, &err), &err))
         return 0;
-    }
-    if (model_config_check(&config, &err) < 0)
-        abort();
+    fuzz_demand(model_config_check(&config, &err) == 0);
+    print(&config, bytes, n);
+    if (config.n_labels > 0 && config.n_labels <= FEW_LABELS)
+        take_labels(&config, bytes, n);
     if (config.n_layers > FEW_LAYERS || config.vocabulary > FEW_TOKENS)
         return 0;
-    if (model_init(&model, &config, &err) < 0)
-        abort();
+    fuzz_demand(model_init(&model, &config, &err) == 0);
     model_free(&model);
     return 0;
 }

@@ -193,6 +193,8 @@ void driver_turn(struct driver *driver)
     } else if (m.kind == MESSAGE_SAVE_FAILED) {
         driver->n_failed++;
         driver->failed = m;
+    } else if (m.kind == MESSAGE_LOST) {
+        driver->n_lost++;
     } else {
         ck_assert_msg(m.kind == MESSAGE_STOP, "%s: %s", message_name(m.kind),
                       m.kind == MESSAGE_FAILED ? m.failed.error.text : "");

@@ -33,7 +33,7 @@ struct driver {
     uint64_t opened, arrived, covered, done;
     struct message last_done;         /* DONE */
     uint64_t saved[DRIVER_MAX_SAVES]; /* (n_saved) steps of SAVED, as they came */
-    unsigned n_saved, n_failed, n_stops;
+    unsigned n_saved, n_failed, n_stops, n_lost;
     struct message failed; /* the last SAVE_FAILED */
 };
 

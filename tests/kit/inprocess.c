@@ -312,7 +312,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
 {
     const struct inprocess_options *o = &ip->options;
     struct inprocess_worker *w = &ip->workers[id];
-    const struct relay_event attached = {.kind = RELAY_ATTACHED, .worker = id};
+    const struct relay_event attached = {.kind = RELAY_ATTACHED, .worker = id, .room = UINT32_MAX};
     const uint32_t part_rows = o->batch / o->n_parts;
     struct device_worker_options options = {
         .config = o->config,

@@ -389,6 +389,22 @@ struct eps_train_options processes_options(const char *model, const char *const 
     return options;
 }
 
+struct awaited {
+    const char *path, *text;
+};
+
+static bool is_there(void *context)
+{
+    const struct awaited *a = context;
+
+    return processes_count(a->path, a->text) > 0;
+}
+
+void processes_await_text(const char *path, const char *text)
+{
+    ck_assert_msg(processes_until(is_there, &(struct awaited){path, text}), "%s: no '%s'", path, text);
+}
+
 unsigned processes_count_fds(pid_t pid)
 {
     char path[40];
@@ -398,7 +414,7 @@ unsigned processes_count_fds(pid_t pid)
     DIR *open_files = opendir(path);
     ck_assert_msg(open_files != NULL, "%s: %s", path, strerror(errno));
     for (const struct dirent *entry; (entry = readdir(open_files));)
-        n += entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(open_files);
+        n += entry->d_name[0] != '.' && (pid != getpid() || atoi(entry->d_name) != dirfd(open_files));
     closedir(open_files);
     return n;
 }

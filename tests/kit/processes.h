@@ -79,6 +79,9 @@ void processes_await_free(const char *name);
 /* Polls until ready(context) is true; false after two minutes. */
 bool processes_until(bool (*ready)(void *context), void *context);
 
+/* Until a text is in a file. Asserts. */
+void processes_await_text(const char *path, const char *text);
+
 /* Descriptors that a process has open. */
 unsigned processes_count_fds(pid_t pid);
 

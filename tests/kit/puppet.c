@@ -62,6 +62,7 @@ static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit)
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
 
     m.contribution.name.step = p->share.share.step;
+    m.contribution.name.attempt = p->share.share.parts[0].attempt;
     m.contribution.name.visit = visit;
     m.contribution.slot = index;
     session_send(p->session, &m);
@@ -87,6 +88,8 @@ static void break_a_rule(struct puppet *p)
 {
     struct message m = {.kind = MESSAGE_PULL, .pull = {.version = p->share.share.step, .unit = p->model.n_units}};
 
+    if (p->fault == PUPPET_FAILS)
+        m = (struct message){.kind = MESSAGE_FAILED, .failed = {.code = -EDOM, .error.text = "no mood"}};
     if (p->fault == PUPPET_CONTRIBUTES_AMISS)
         m = (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.name.step = p->share.share.step + 7}};
     if (p->fault == PUPPET_ENDS_TWICE)
@@ -100,7 +103,7 @@ static void begin_step(struct puppet *p, const struct message *share)
     p->backward = false;
     p->share = *share;
     p->visit = 0;
-    if (p->fault >= PUPPET_PULLS_AMISS && p->fault <= PUPPET_ENDS_TWICE && p->share.share.step == 1)
+    if (p->fault >= PUPPET_PULLS_AMISS && p->fault <= PUPPET_FAILS && p->share.share.step == 1)
         break_a_rule(p);
     ask_weights(p);
 }
@@ -109,7 +112,10 @@ static void turn(struct puppet *p)
 {
     const bool faulty = p->share.share.step == 1 && p->fault == PUPPET_IN_LOSS;
     const struct message m = {.kind = MESSAGE_LOSS,
-                              .loss = {.step = p->share.share.step, .sum = faulty ? 0 : 64, .finite = !faulty}};
+                              .loss = {.step = p->share.share.step,
+                                       .attempt = p->share.share.parts[0].attempt,
+                                       .sum = faulty ? 0 : 64,
+                                       .finite = !faulty}};
 
     p->backward = true;
     session_send(p->session, &m);
@@ -163,7 +169,7 @@ static void take_assignment(struct puppet *p, const struct message *m, const int
 static bool falls_silent(const struct puppet *p, const struct message *m)
 {
     const struct message ahead = {.kind = MESSAGE_PULL, .pull = {.version = m->share.step + 1}},
-                         failed = {.kind = MESSAGE_FAILED, .failed = {.code = -EDOM, .error.text = "no mood"}};
+                         failed = {.kind = MESSAGE_LOSS, .loss = {.step = m->share.step}}; /* not finite */
 
     if (p->fault == PUPPET_PULLS_AHEAD && m->kind == MESSAGE_SHARE)
         session_send(p->session, &ahead);

@@ -24,6 +24,8 @@ enum puppet_fault {
     PUPPET_PULLS_AMISS,
     PUPPET_CONTRIBUTES_AMISS,
     PUPPET_ENDS_TWICE,
+    /* It cannot finish its share. */
+    PUPPET_FAILS,
     /* None, and its device is one that computes beside the optimizer. */
     PUPPET_BESIDE,
     /* What it never does, though its session is in order and answers each PING: answer ASSIGN; contribute; answer RELEASE,

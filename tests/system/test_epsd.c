@@ -14,6 +14,18 @@ static const struct refusal wrongs[] = {
     {"epsd --listen lab --group no-such-group", 2, "epsd: --group no-such-group: ", "no such group"},
     {"epsd --listen lab --private --group users", 2, "epsd: --private and --group", NULL},
     {"epsd --frobnicate", 2, "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n", NULL},
+    {"epsd --listen tcp://127.0.0.1:0", 2, "without a key anybody could attach", "epsd --make-key"},
+    {"epsd --listen tcp://127.0.0.1 --key key", 2,
+     "epsd: tcp://127.0.0.1: an address on the network is tcp://HOST:PORT", NULL},
+    {"epsd --listen lab --key key", 2, "epsd: --key is for workers of other hosts", NULL},
+    {"epsd --listen lab --plain-bulk", 2, "epsd: --plain-bulk is for workers of other hosts", NULL},
+    {"epsd --listen tcp://127.0.0.1:0 --key key", 1, "epsd: the key file key: No such file or directory", NULL},
+    {"eps-worker --connect tcp://127.0.0.1:1 --device cpu", 2, "--key FILE is needed", NULL},
+    {"eps-worker --connect tcp://[::1 --key key", 2, "an address on the network is tcp://HOST:PORT", NULL},
+    {"eps-worker --connect tcp://127.0.0.1:1 --key key --device cpu --device-mem 1MiB", 1,
+     "eps-worker: the key file key: No such file or directory", NULL},
+    {"eps-worker --connect lab --key key", 2, "eps-worker: --key is for a daemon of another host", NULL},
+    {"eps-worker --connect lab --plain-bulk", 2, "eps-worker: --plain-bulk is for a daemon of another host", NULL},
     {"eps-worker --device-mem", 2, "--device-mem: no such option, or its value is missing; see eps-worker --help\n",
      NULL},
     {"eps-worker --device-mem 1e999", 2, "--device-mem: '1e999' is", NULL},
@@ -30,6 +42,13 @@ SUITE_FIXTURE(processes_setup, processes_remove)
 TEST_EACH(a_mistake_is_one_sentence_and_status_2, COUNT(wrongs))
 {
     expect_refusal(&wrongs[_i]);
+}
+
+TEST(a_key_is_made_once)
+{
+    expect("umask 0; epsd --make-key key && stat -c %a key", 0, "600\n");
+    expect_sentence("epsd --make-key key", 1, "key exists: a key is never overwritten");
+    expect_sentence("epsd --make-key nowhere/key", 1, "making the key file nowhere/key: No such file or directory");
 }
 
 TEST(a_job_past_the_cap_is_refused)

@@ -84,23 +84,18 @@ TEST(a_run_ends_with_a_word_when_its_daemon_is_killed_and_the_next_goes_well)
     processes_await_nobody();
 }
 
-static bool waits(void *log)
-{
-    return processes_count(log, "waiting for the daemon") > 0;
-}
-
 /* As when both are started in one breath, whichever comes first. */
 TEST(worker_waits_for_a_daemon_that_is_about_to_start)
 {
     const pid_t early = lend("early");
 
-    ck_assert(processes_until(waits, "early"));
+    processes_await_text("early", "waiting for the daemon");
     const pid_t daemon = processes_daemon("lab", 0, NULL);
     processes_await_workers("lab", 1);
     stop(daemon);
     ck_assert_int_eq(processes_wait(early), 0);
     const pid_t late = lend("late");
-    ck_assert(processes_until(waits, "late"));
+    processes_await_text("late", "waiting for the daemon");
     ck_assert_int_eq(kill(late, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(late), 0);
 }
@@ -128,21 +123,19 @@ static void on_step_intrude(void *user, const struct eps_step *step)
     ck_assert_int_eq(eps_train(&options, NULL, NULL, &intruder->error), -EBUSY);
 }
 
-/* A private run, found by its name as any daemon of the user's; and one on a daemon that stays. */
-TEST_EACH(a_run_outlives_a_second_client_which_is_told_that_the_daemon_is_busy, 2)
+/* A private run, found by its name as any daemon of the user's. At a daemon that stays, the second job waits:
+ * tests/system/test_queue.c. */
+TEST(a_private_run_outlives_a_second_client_which_is_told_that_the_daemon_is_busy)
 {
     const struct eps_train_events events = {.on_step = on_step_intrude};
-    const pid_t daemon = _i ? processes_daemon("lab", 1, NULL) : 0;
-    struct eps_train_options options = endless(_i ? "lab" : NULL, "run");
+    struct eps_train_options options = endless(NULL, "run");
     struct intruder intruder = {.last_step = 0};
     struct eps_error error = {""};
 
     options.steps = 5;
     ck_assert_msg(eps_train(&options, &events, &intruder, &error) == 0, "%s", error.text);
-    ck_assert_holds(intruder.error.text, _i ? "busy with another job" : "busy with the run that started it");
+    ck_assert_holds(intruder.error.text, "busy with the run that started it");
     ck_assert_uint_eq(intruder.last_step, 5);
-    if (daemon)
-        stop(daemon);
     processes_await_nobody();
 }
 

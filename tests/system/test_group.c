@@ -6,11 +6,14 @@
 #include "tests/kit/test.h"
 #include "tests/kit/users.h"
 
+#include <signal.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 SUITE_SKIP_UNLESS(users_can(), "only root can play several users")
+SUITE_TIMEOUT(20)
 SUITE_FIXTURE(users_setup, processes_remove)
 
 /* Whoever runs this program ends with this status, and has said both. */
@@ -95,6 +98,78 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon) | processes_wait(lent), 0);
     ck_assert_int_ne(access(service, F_OK), 0);
+}
+
+/* A member's job is theirs to end, and the owner's. */
+TEST(members_end_jobs_of_their_own)
+{
+    const char *const service = users_service(), *const out = make("theirs", USERS_OWNER),
+                      *const text = processes_text("tiny.txt", 8000),
+                      *const model = processes_config("tiny.json", 1, 2, 16, 32),
+                      *const next = make("mine", USERS_MEMBER);
+    const char *const worker[] = {"--connect", service, "--device-mem", "256MiB", NULL};
+    const char *const train[] = {"train",   "--model", model,     "--data", text,        "--out", out,
+                                 "--steps", "1000000", "--batch", "4",      "--connect", service, NULL};
+    const pid_t daemon = users_start_service();
+
+    users_start(USERS_OWNER, true, "eps-worker", worker);
+    processes_await_workers(service, 1);
+    const pid_t first = users_start(USERS_OWNER, true, "eps", train);
+    processes_await_text(print("%s/metrics.jsonl", out), "\"step\": 2");
+    says(USERS_MEMBER, true, "eps", ARGV("stop", service, "1"), 1, "the job belongs to user 54321", "stop it");
+    const char *const wait[] = {"train",   "--model", model,     "--data", text,        "--out", next,
+                                "--steps", "3",       "--batch", "4",      "--connect", service, NULL};
+    const pid_t second = users_start(USERS_MEMBER, true, "eps", wait);
+    processes_await_text(users_log(), "1st in the queue");
+    says(USERS_MEMBER, true, "eps", ARGV("stop", service, "2"), 0, "", "");
+    ck_assert_int_eq(processes_wait(second), 1);
+    says(USERS_OWNER, true, "eps", ARGV("stop", service, "1"), 0, "", "");
+    ck_assert_int_eq(processes_wait(first), 1);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+
+static void on_state(void *user, const struct eps_status *status)
+{
+    *(bool *)user = strcmp(status->state, "detached") == 0;
+}
+
+static bool is_detached(void *context)
+{
+    bool yes = false;
+
+    (void)context;
+    return eps_status(users_service(), on_state, &yes, NULL) == 0 && yes;
+}
+
+/* Only its client can open a member's files: without one the daemon keeps the job, and says so. */
+TEST(a_members_detached_job_waits_for_them)
+{
+    const char *const service = users_service(), *const text = processes_text("tiny.txt", 8000),
+                      *const model = processes_config("tiny.json", 1, 2, 16, 32),
+                      *const out = make("mine", USERS_MEMBER);
+    const pid_t daemon = users_start_service();
+
+    users_start(USERS_OWNER, true, "eps-worker", ARGV("--connect", service, "--device-mem", "256MiB"));
+    processes_await_workers(service, 1);
+    const pid_t first = users_start(USERS_MEMBER, true, "eps",
+                                    ARGV("train", "--model", model, "--data", text, "--out", out, "--steps", "1000000",
+                                         "--batch", "4", "--save-every", "0", "--connect", service));
+    processes_await_text(print("%s/metrics.jsonl", out), "\"step\": 2");
+    kill(first, SIGKILL);
+    processes_wait(first);
+    ck_assert(processes_until(is_detached, NULL));
+    says(USERS_OWNER, true, "eps", ARGV("train", "--attach", service), 1, "belongs to user 54322", "may take it over");
+    says(USERS_OWNER, true, "eps", ARGV("save", service), 1, "the job is detached", "eps train --attach takes it over");
+    says(USERS_OWNER, true, "eps", ARGV("stop", service, "1"), 1, "only a client of that user can save it",
+         "stop it again");
+    says(USERS_MEMBER, true, "eps", ARGV("status", service), 0, "state        detached", "mine");
+    const pid_t heir = users_start(USERS_MEMBER, true, "eps", ARGV("train", "--attach", service));
+    processes_await_text(users_log(), "took over job 1 of ");
+    says(USERS_OWNER, true, "eps", ARGV("stop", service, "1"), 0, "", "");
+    processes_wait(heir);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
 /* What looks like a service and is not says nothing of its group: nobody is to hand it files. Root stops anyone's. */

@@ -18,7 +18,8 @@ mv "$work/first" "$work/moved"
 cd "$work/moved"
 for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h share/man/man1/eps.1 share/man/man1/epsd.1 \
     share/man/man1/eps-worker.1 share/bash-completion/completions/eps share/doc/eps/README.md \
-    share/doc/eps/copyright share/doc/eps/examples/example_train.c; do
+    share/doc/eps/copyright share/doc/eps/examples/example_train.c lib/systemd/system/epsd.service \
+    lib/systemd/system/eps-worker@.service lib/sysusers.d/eps.conf; do
     [ -s "$file" ] || fail "$file is missing"
 done
 for file in README.md copyright; do
@@ -31,6 +32,19 @@ for program in eps epsd eps-worker; do
     [ "$(bin/$program --version)" = "$program $(sed -n 's/^Version: //p' lib/pkgconfig/eps.pc)" ] ||
         fail "$program --version: $(bin/$program --version)"
 done
+
+# What systemd says of the units, where it is; they name our programs without a path.
+if command -v systemd-analyze >/dev/null; then
+    mkdir "$work/units"
+    for unit in epsd.service eps-worker@.service; do
+        sed "s|^ExecStart=|&$PWD/bin/|" lib/systemd/system/$unit >"$work/units/$unit"
+        systemd-analyze security --offline=true --threshold=20 "$work/units/$unit" >"$work/log" 2>&1 ||
+            fail "$unit is more exposed than 2.0: $(grep exposure "$work/log")"
+    done
+    said=$(systemd-analyze verify --man=no "$work"/units/epsd.service "$work"/units/eps-worker@cpu.service 2>&1) ||
+        fail "systemd-analyze verify: $said"
+    [ -z "$said" ] || fail "systemd-analyze verify: $said"
+fi
 
 grep -q 'SONAME.*\[libeps\.so\.0\]' <<<"$(readelf -d lib/libeps.so)" || fail "libeps.so has another SONAME"
 seen=$(nm -D --defined-only lib/libeps.so | awk '{ print $3 }')
@@ -60,7 +74,7 @@ cd "$build"
 cpack -G DEB -B "$work/package" >"$work/log" 2>&1 || fail "cpack: $(tail -n 5 "$work/log")"
 deb=$(echo "$work"/package/eps_*.deb)
 depends=$(dpkg-deb -f "$deb" Depends)
-for library in libc6 libhwloc15 libjansson4 libnanomsg5 libncursesw6 libuv1 libzstd1 zlib1g; do
+for library in libc6 libhwloc15 libjansson4 libnanomsg5 libncursesw6 libsodium23 libuv1 libzstd1 zlib1g; do
     [[ $depends == *$library* ]] || fail "the package does not depend on $library: $depends"
 done
 dpkg-deb -x "$deb" "$work/root"

@@ -92,14 +92,19 @@ static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
     fate->in_evaluation &= n_tokens == 0;
 }
 
-static void on_note(void *user, const char *sentence)
+/* False: the note is of something else. */
+static bool is_loss(struct fate *fate, const char *sentence)
 {
-    struct fate *fate = user;
-
     if (!strstr(sentence, " was lost after "))
-        return;
+        return false;
     fate->n_notes++;
     snprintf(fate->note, sizeof fate->note, "%s", sentence);
+    return true;
+}
+
+static void on_note(void *user, const char *sentence)
+{
+    is_loss(user, sentence);
 }
 
 static struct eps_train_options short_run(const char *out)
@@ -198,10 +203,8 @@ static void on_note_strike(void *user, const char *sentence)
 {
     struct fate *fate = user;
 
-    if (!strstr(sentence, " was lost after "))
-        return;
-    fate->n_notes++;
-    fate->steps = ~0u;
+    if (is_loss(fate, sentence))
+        fate->steps = ~0u;
 }
 
 static int strike_again(void *user)
@@ -256,12 +259,8 @@ static pid_t lend(const char *device_mem)
 /* One that does not fit is not taken, nor does it end the job. */
 static void on_note_status(void *user, const char *sentence)
 {
-    struct fate *fate = user;
-
-    if (!strstr(sentence, " was lost after "))
+    if (!is_loss(user, sentence))
         return;
-    fate->n_notes++;
-    snprintf(fate->note, sizeof fate->note, "%s", sentence);
     lend("100KiB");
     processes_await_workers("lab", 1);
     expect("eps status lab >status", 0);
@@ -286,6 +285,50 @@ TEST(at_a_shared_daemon_a_step_without_workers_waits_for_one_that_fits)
     ck_assert_uint_eq(killed.n_notes, 1);
     ck_assert_holds(killed.note, "the step waits for another worker to attach");
     expect_file("status", "waiting for a worker");
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    processes_await_nobody();
+}
+
+struct leaving {
+    bool begun;
+    unsigned n_asked;
+};
+
+/* Not at the first questions: until then the worker gets its next rows. */
+static int leave(void *user)
+{
+    struct leaving *leaving = user;
+
+    return leaving->begun && ++leaving->n_asked > 3 ? 2 : 0; /* at once */
+}
+
+static void on_evaluating_leave(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct leaving *leaving = user;
+
+    if (leaving->begun || n_tokens >= n_all)
+        return;
+    leaving->begun = true;
+    strike(SIGSTOP);
+}
+
+/* What the first client's evaluation left undone is not the next one's. */
+TEST(an_evaluation_follows_one_that_its_client_left)
+{
+    const struct eps_train_events leave_it = {.on_evaluating = on_evaluating_leave, .should_stop = leave};
+    struct fate none = {0};
+    struct eps_train_options options = short_run("left");
+    const pid_t daemon = processes_daemon("lab", 1, NULL);
+    struct leaving leaving = {0};
+    struct eps_error error = {""};
+
+    options.connect = "lab", options.device_mem = 0;
+    ck_assert_int_eq(eps_train(&options, &leave_it, &leaving, &error), -EINTR);
+    ck_assert(leaving.begun);
+    strike(SIGCONT);
+    options.out = "whole";
+    train(&options, &none);
     expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
     processes_await_nobody();

@@ -63,6 +63,25 @@ static void check_losses(const char *run, const char *other, int n, double toler
         ck_assert_double_eq_tol(a[i], b[i], tolerance);
 }
 
+/* Weights are uploaded from the worker's own copy of them, contributions sent from its own slots. */
+TEST(a_worker_by_tcp_computes_the_bits_of_a_local_one)
+{
+    static const char job[] = MODEL "--steps 3 --parts 2 --optimizer adamw --deterministic";
+
+    expect(print("cuda/eps train %s --device cuda --device-mem 1GiB --out by_door", job), 0);
+    expect(
+        print("cuda/epsd --make-key key && "
+              "{ cuda/epsd --listen tcp --listen tcp://127.0.0.1:0 --key key 2>tcp.log & daemon=$!; } && "
+              "until grep -q tcp:// tcp.log; do kill -0 $daemon || exit 1; done; "
+              "cuda/eps-worker --connect $(grep -o 'tcp://[0-9.:]*' tcp.log) --key key --device cuda --device-mem 1GiB "
+              "2>log & "
+              "until grep -q 'attached: cuda' tcp.log; do kill -0 $! || exit 1; done; "
+              "cuda/eps train --connect tcp %s --out by_tcp; status=$?; kill $daemon; wait; exit $status",
+              job),
+        0);
+    outputs_check_same_latest("by_door", "by_tcp");
+}
+
 TEST(a_run_on_cuda_is_one_in_bf16_and_takes_what_is_planned)
 {
     char unit[8];
@@ -224,8 +243,8 @@ static pid_t attach(const char *device, const char *log, uint32_t n_workers)
 /* Its name is free then. */
 static void end(pid_t daemon, pid_t worker, pid_t other)
 {
-    kill(daemon, SIGKILL);
-    ck_assert_int_eq(processes_wait(daemon), 128 + SIGKILL);
+    kill(daemon, SIGTERM); /* a killed one's workers would wait for the next */
+    ck_assert_int_eq(processes_wait(daemon), 0);
     processes_wait(worker);
     if (other)
         processes_wait(other);
@@ -259,25 +278,21 @@ TEST(backward_is_ours_where_one_worker_has_no_cudnn)
     expect_file("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
 }
 
-static bool is_idle(void *context)
-{
-    (void)context;
-    return processes_eps("status lab --json") == 0 && processes_count("out", "\"idle\"") == 1;
-}
-
-TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
+TEST(a_worker_on_a_lost_device_ends_and_the_step_goes_on_with_the_next)
 {
     const pid_t daemon = processes_daemon("lab", 0, NULL);
+    const char *line = print("exec " TRAIN "--steps 3 --connect lab --out served >served.said");
 
     setenv("CUDASIM_LOSE", "cublasLtMatmul:30:719", 1);
-    pid_t worker = attach("cuda", "worker.log", 1);
-    expect(TRAIN "--steps 3 --connect lab --out served", 1, "(cuda:0)", "lost");
-    ck_assert_int_eq(processes_wait(worker), 1);
+    const pid_t lost = attach("cuda", "worker.log", 1);
+    const pid_t train = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, "served.err");
+    ck_assert_int_eq(processes_wait(lost), 1);
     expect_file("worker.log", "the device is lost");
-    ck_assert(processes_until(is_idle, NULL));
-    worker = attach("cpu", NULL, 1);
-    expect(TRAIN "--steps 3 --connect lab --out served-again", 0, "of the daemon lab, on cpu\n");
-    end(daemon, worker, 0);
+    processes_await_text("served.said", "the step waits for another worker to attach");
+    const pid_t next = attach("cpu", NULL, 1);
+    ck_assert_int_eq(processes_wait(train), 0);
+    expect_file("served.said", "(cuda:0) was lost");
+    end(daemon, next, 0);
 }
 
 TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same)

@@ -162,7 +162,7 @@ TEST_EACH(counts_take_whole_numbers_in_range_only, 4)
 TEST(help_is_a_page_and_it_and_version_are_commands_too)
 {
     static const char *const commands[] = {"",       "train", "plan",   "eval", "generate", "report", "export", "chat",
-                                           "verify", "bench", "status", "mem",  "top",      "save",   "stop"};
+                                           "verify", "bench", "status", "mem",  "top",      "save",   "drain",  "stop"};
     static const char *const same[][2] = {{"eps train --help", "eps help train"},
                                           {"eps --help", "eps help"},
                                           {"eps --version", "eps version"},

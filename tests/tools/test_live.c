@@ -54,9 +54,10 @@ static void await_more(char *file, unsigned n)
 
 TEST(without_a_name_one_daemon_is_the_one)
 {
-    static const char *const keys[] = {"state", "step",    "n_steps",   "model",  "parameters",       "workers",
-                                       "pid",   "uid",     "loss",      "saving", "saved_step",       "trouble",
-                                       "out",   "address", "precision", "commit", "optimizer_threads"};
+    static const char *const keys[] = {"state", "step",    "n_steps",   "model",  "parameters",        "workers",
+                                       "pid",   "uid",     "loss",      "saving", "saved_step",        "trouble",
+                                       "out",   "address", "precision", "commit", "optimizer_threads", "idle_workers",
+                                       "job",   "queue"};
     pid_t lab = processes_daemon("lab", 0, NULL);
 
     expect("eps status", 0, "state        idle, 0 workers, pid ", "run/eps/lab\n");

@@ -2,14 +2,14 @@
 # The lists are those of --help: tests/system/test_documentation.sh compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train plan eval generate chat report export verify bench status mem top save stop"
+_eps_commands="train plan eval generate chat report export verify bench status mem top save drain stop"
 _eps_presets="text-small text-medium text-large byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of each command; those without a value are absent from _eps_values.
 _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
-    train) echo "--model --data --eval-data --task --columns --separator --out --resume --change --save-every --keep --steps --epochs --batch --seq" \
+    train) echo "--model --data --eval-data --task --columns --separator --out --resume --attach --change --save-every --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --mask-fraction --seed --deterministic" \
         "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
@@ -28,9 +28,9 @@ _eps_options() {
     status) echo "--watch --json --help" ;;
     mem) echo "--watch --json --prometheus --help" ;;
     top) echo "--once --help" ;;
-    save | stop) echo "--json --help" ;;
-    epsd) echo "--listen --host-mem --group --private --version --help" ;;
-    eps-worker) echo "--connect --device --device-mem --share --profile --private --version --help" ;;
+    save | drain | stop) echo "--json --help" ;;
+    epsd) echo "--listen --key --plain-bulk --host-mem --queue --group --make-key --log --log-level --private --version --help" ;;
+    eps-worker) echo "--connect --key --plain-bulk --device --device-mem --share --profile --log-level --private --version --help" ;;
     esac
 }
 
@@ -57,7 +57,7 @@ _eps_values() {
         _eps_files -f "$3"
         [[ $1 != train && $1 != plan ]] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
-    --data | --eval-data | --prompt-file | --predictions | --trace | --prometheus | --profile) _eps_files -f "$3" ;;
+    --data | --eval-data | --prompt-file | --predictions | --trace | --prometheus | --profile | --log) _eps_files -f "$3" ;;
     --out | --resume)
         if [ "$1" = report ]; then _eps_files -f "$3"; else _eps_files -d "$3"; fi
         ;;
@@ -70,9 +70,10 @@ _eps_values() {
     --separator) _eps_words "none eos" "$3" ;;
     --task) _eps_words "classify regress" "$3" ;;
     --order) _eps_words "shuffled sequential" "$3" ;;
+    --log-level) _eps_words "error warning info" "$3" ;;
     --microbatch) _eps_words auto "$3" ;;
     --device) _eps_words "auto cpu cuda" "$3" ;;
-    --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
+    --connect | --listen | --attach) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
     --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
@@ -110,8 +111,8 @@ _eps() {
     case $command:$word in
     verify:-* | report:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
     verify:* | report:*) _eps_files -d "$word" ;;
-    status:-* | mem:-* | top:-* | save:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
-    status:* | mem:* | top:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
+    status:-* | mem:-* | top:-* | save:-* | drain:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
+    status:* | mem:* | top:* | save:* | drain:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
     *) _eps_words "$(_eps_options "$command")" "$word" ;;
     esac
 }

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -112,6 +113,8 @@ void progress_step(struct progress *progress, const struct eps_step *step)
 
     progress->step = *step;
     progress->evaluating = false;
+    if (isnan(step->step_ms)) /* it ended before this client came */
+        return;
     progress->mean_ms = first ? step->step_ms : 0.9 * progress->mean_ms + 0.1 * step->step_ms;
     if (!is_due(progress, first, now))
         return;

@@ -21,7 +21,7 @@ def compare(job):
     relay, check_relay = generate.load_both(relay_py)
     lines, seeds = [], []
     for seed in range(first, first + n):
-        trace = generate.walk(check_relay, seed) if kind == 'walks' else generate.chaos(relay, seed)
+        trace = generate.walk(check_relay, seed) if kind == 'walks' else generate.chaos(relay, seed, kind == 'rooms')
         lines += trace
         seeds += [seed] * len(trace)
     actions = sum(x[0] == ' ' for x in lines)
@@ -43,7 +43,7 @@ def main():
         sys.exit(__doc__)
     relay_py, test_relay = map(os.path.abspath, sys.argv[1:3])
     n = int(sys.argv[3]) if len(sys.argv) == 4 else 10000
-    totals = {'walks': [0, 0, 0], 'chaos': [0, 0, 0]}
+    totals = {kind: [0, 0, 0] for kind, _ in generate.FILES}
     with Pool() as pool:
         for kind in totals:
             jobs = [(relay_py, test_relay, kind, i, min(BATCH, n - i)) for i in range(0, n, BATCH)]

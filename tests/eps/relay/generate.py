@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """generate.py RELAY_PY [FOLDER] - writes the traces that test_relay replays, from the relay's executable specification.
 
-Two kinds, each event with the actions that the specification gives:
+Three kinds, each event with the actions that the specification gives:
   walks   a world of decent workers with faults (check_relay.py, beside relay.py, walks through it at random)
   chaos   events without a world behind them: mostly possible, often stale, doubled, misnamed; steps that differ in
           their units, visits, frozen ones and slices; several readers
+  rooms   chaos of workers that have room for few parts, which the specification's have not: see roomed()
 The walks are the shortest of each sort of setting, so that all sorts are there in little text. Then every mutant of
 check_relay.py, and a few more, are fed the events, to show that the traces tell them from the specification.
 """
@@ -12,7 +13,7 @@ import os
 import random
 import sys
 
-FILES, PER_FILE = (('walks', 6), ('chaos', 3)), 40
+FILES, PER_FILE = (('walks', 6), ('chaos', 3), ('rooms', 1)), 40
 
 
 def load_both(relay_py):
@@ -36,16 +37,64 @@ def sliced(relay_class):
     return Sliced
 
 
+def roomed(relay_class):
+    """Gives workers room for a number of unfinished parts: a second column of attached, and an event
+
+        room W N     roster: worker W may have N unfinished parts from now on; 0: it finishes those that it has
+
+    A part goes to a worker with room, or waits for one. A step is opened within the rooms."""
+    class Roomed(relay_class):
+        def on_attached(self, w, room=None):
+            rooms = self.__dict__.setdefault('room', {})
+            if w not in self.inbox:
+                rooms[w] = 1 << 32 if room is None else room
+            super().on_attached(w)
+
+        def on_room(self, w, room):
+            if w in self.inbox:
+                self.room[w] = room
+                self.place()
+
+        def on_open(self, t, visits, frozen, owners, *more):
+            over = any(owners.count(w) > self.room[w] for w in self.inbox)
+            whole = len(owners) == self.config.parts and all(w in self.inbox for w in owners)
+            if t == self.t + 1 and self.covered and whole and over:
+                return self.refuse('client', 'more parts than a worker has room for')
+            super().on_open(t, visits, frozen, owners, *more)
+
+        def has_room(self, w, load):
+            return load < self.room[w]
+
+        def place(self):
+            moved = {}
+            for p, owner in enumerate(self.owner):
+                if owner is not None or not self.is_unfinished(p):
+                    continue
+                if not self.can_redo(p):
+                    return self.give_up()
+                load = {w: sum(o == w and self.is_unfinished(q) for q, o in enumerate(self.owner)) for w in self.inbox}
+                able = [w for w in self.inbox if self.has_room(w, load[w])]
+                if able:
+                    w = min(able, key=lambda w: (load[w], w))
+                    self.owner[p] = w
+                    self.attempt[p] += 1
+                    moved.setdefault(w, []).append((p, self.attempt[p]))
+            for w in sorted(moved):
+                self.act('share', w, self.t, tuple(moved[w]))
+    return Roomed
+
+
 class Chaos:
     """Looks into the relay for what would be possible next, and mostly does that."""
-    def __init__(self, relay, seed):
+    def __init__(self, relay, seed, narrow):
         self.rng = rng = random.Random(seed)
         fenced = rng.random() < 0.3
         parts = rng.randint(1, 3)
         self.config = relay.Config(parts, 1, rng.randint(1, 3), rng.randint(1, 2),
                                    'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')),
                                    'fenced' if fenced else 'eager', rng.random() < 0.5, rng.random() < 0.6)
-        self.relay = sliced(relay.Relay)(self.config)
+        self.relay = roomed(sliced(relay.Relay))(self.config)
+        self.narrow = narrow                              # workers have room for few parts
         self.past = []
         self.bad = rng.choice((0.01, 0.01, 0.15))         # how often numbers are not finite
         self.order = rng.choice((0.1, 0.4))               # how much of fold order there is in the contributions
@@ -62,14 +111,16 @@ class Chaos:
     def next(self):
         r, rng = self.relay, self.rng
         x = rng.random()
-        if len(r.inbox) < 2 and x < 0.5:
-            return 'attached', rng.randrange(6)
+        if len(r.inbox) < 2 and x < (0.2 if self.narrow and r.inbox else 0.5):
+            return self.attached()
         if r.covered and r.inbox and x < 0.4:
             return self.open()
         if x < 0.02:
-            return rng.choice((('attached', rng.randrange(6)), self.open()))
-        if x < 0.03:
+            return rng.choice((self.attached(), self.open()))
+        if x < (0.06 if self.narrow else 0.03):
             return 'lost', rng.randrange(6)
+        if self.narrow and x < (0.4 if None in r.owner and r.inbox else 0.08):
+            return 'room', rng.choice(sorted(r.inbox) or [0]), rng.randint(0, self.config.parts)
         if x < 0.06:
             return rng.choice((('save', rng.randrange(3)), ('released', rng.randrange(4), rng.randrange(6))))
         if x < 0.12:
@@ -88,6 +139,10 @@ class Chaos:
             return r.updating and ('updated', rng.choice(sorted(r.updating)))
         return self.contribution()
 
+    def attached(self):
+        w = self.rng.randrange(6)
+        return ('attached', w, self.rng.randint(1, self.config.parts)) if self.narrow else ('attached', w)
+
     def open(self):
         r, rng = self.relay, self.rng
         visits = r.visits
@@ -101,7 +156,17 @@ class Chaos:
         parts = self.config.parts + (rng.random() < 0.02)
         of_unit = {u: rng.randint(1, 2) for u in visits}
         return ('open', r.t + (1 if rng.random() < 0.95 else rng.randrange(3)), visits, frozen,
-                tuple(rng.choice(workers or [0]) for _ in range(parts)), tuple(of_unit[u] for u in visits))
+                self.owners(workers, parts), tuple(of_unit[u] for u in visits))
+
+    def owners(self, workers, parts):
+        r, rng = self.relay, self.rng
+        if not self.narrow:
+            return tuple(rng.choice(workers or [0]) for _ in range(parts))
+        owners = []
+        for _ in range(parts):
+            able = [w for w in workers if owners.count(w) < r.room.get(w, 0) or rng.random() < 0.05]
+            owners.append(rng.choice(able or workers or [0]))
+        return tuple(owners)
 
     def spoil(self, x, top):
         return x if self.rng.random() < 0.97 else self.rng.randrange(top)
@@ -140,11 +205,11 @@ class Chaos:
                 self.spoil(s, 3), self.spoil(r.attempt[p], 3), k)
 
 
-def chaos(relay, seed, n=0):
+def chaos(relay, seed, narrow=False):
     """Lines of one trace."""
-    world = Chaos(relay, seed)
+    world = Chaos(relay, seed, narrow)
     lines = [relay.config_to_text(world.config)]
-    for event in world.events(n or world.rng.randint(80, 260)):
+    for event in world.events(world.rng.randint(80, 260)):
         lines.append(relay.to_text(event))
         lines += ['  ' + relay.to_text(a) for a in world.relay.feed(event)]
     return lines
@@ -167,6 +232,21 @@ def more_mutants(relay):
             super().give_up()
             self.jobs = kept
     return [Patient, Careless]
+
+
+def room_mutants(relay):
+    """Rules of roomed() broken, one in each."""
+    class Roomless(roomed(sliced(relay.Relay))):
+        """gives parts to workers without room"""
+        def has_room(self, w, load):
+            return True
+
+    class Forgetful(roomed(sliced(relay.Relay))):
+        """places nothing when a room grows"""
+        def on_room(self, w, room):
+            if w in self.inbox:
+                self.room[w] = room
+    return [Roomless, Forgetful]
 
 
 def walk(check_relay, seed):
@@ -196,7 +276,7 @@ def parse(relay, line):
 
 def differs(relay, mutant, trace):
     """Place of the first line where the mutant does something else."""
-    r = sliced(mutant)(relay.config_from_text(trace[0]))
+    r = (mutant if hasattr(mutant, 'has_room') else roomed(sliced(mutant)))(relay.config_from_text(trace[0]))
     i = 1
     while i < len(trace):
         expected = []
@@ -235,7 +315,9 @@ def main():
     folder = sys.argv[2] if len(sys.argv) == 3 else os.path.dirname(os.path.abspath(__file__))
     mutants = check_relay.MUTANTS + more_mutants(relay)
     traces = {'walks': select_walks(check_relay, FILES[0][1] * PER_FILE),
-              'chaos': select_chaos(relay, mutants, FILES[1][1] * PER_FILE)}
+              'chaos': select_chaos(relay, mutants, FILES[1][1] * PER_FILE),
+              'rooms': [chaos(relay, seed, True) for seed in range(FILES[2][1] * PER_FILE)]}
+    mutants = mutants + room_mutants(relay)
     for kind, n in FILES:
         for i in range(n):
             with open(os.path.join(folder, '%s-%d.trace' % (kind, i)), 'w') as f:
@@ -243,7 +325,8 @@ def main():
                     f.write('\n'.join(trace) + '\n\n')
     for mutant in mutants:
         caught = [kind for kind, _ in FILES for trace in traces[kind] if differs(relay, mutant, trace) is not None]
-        print('%-14s caught by %3d walks, %3d chaos' % (mutant.__name__, caught.count('walks'), caught.count('chaos')))
+        print('%-14s caught by %3d walks, %3d chaos, %3d rooms' %
+              (mutant.__name__, *(caught.count(kind) for kind, _ in FILES)))
 
 
 if __name__ == '__main__':

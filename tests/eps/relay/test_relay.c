@@ -1,7 +1,7 @@
 /* The relay against its executable specification, which wrote the traces: events, and under each its actions.
  *
  *   config parts=2 slices=1 slots=2 accumulators=1 optimizer=adama commit=eager deterministic=0 replay=1
- *   attached 0
+ *   attached 0 1             a worker, and its room; without it, unlimited
  *   open 0 0,1,0 - 0,0       step, units by visit, frozen units, owners by part; then, if the visits differ in slices,
  *     share 0 0 0:0 1:0      those, a column that the specification lacks
  *
@@ -32,17 +32,23 @@ struct trace {
 };
 
 /* A line: its word, then numbers, each named by a letter: worker, unit, visit, part, sliCe, attempt, slot (k), reader,
- * step (t). More may follow. */
+ * step (t), room (n). More may follow. */
 struct form {
     const char *word, *letters;
 };
 
 static const struct form event_forms[] = {
-    [RELAY_ATTACHED] = {"attached", "w"}, [RELAY_LOST] = {"lost", "w"},
-    [RELAY_OPEN] = {"open", "t"},         [RELAY_PULL] = {"pull", "wtu"},
-    [RELAY_LOSS] = {"loss", "wtpa"},      [RELAY_CONTRIBUTION] = {"contribution", "wtvpcak"},
-    [RELAY_FOLDED] = {"folded", "uc"},    [RELAY_UPDATED] = {"updated", "u"},
-    [RELAY_SAVE] = {"save", "r"},         [RELAY_RELEASED] = {"released", "ru"},
+    [RELAY_ATTACHED] = {"attached", "w"},
+    [RELAY_LOST] = {"lost", "w"},
+    [RELAY_ROOM] = {"room", "wn"},
+    [RELAY_OPEN] = {"open", "t"},
+    [RELAY_PULL] = {"pull", "wtu"},
+    [RELAY_LOSS] = {"loss", "wtpa"},
+    [RELAY_CONTRIBUTION] = {"contribution", "wtvpcak"},
+    [RELAY_FOLDED] = {"folded", "uc"},
+    [RELAY_UPDATED] = {"updated", "u"},
+    [RELAY_SAVE] = {"save", "r"},
+    [RELAY_RELEASED] = {"released", "ru"},
 };
 
 static const struct form action_forms[] = {
@@ -154,6 +160,7 @@ static int parse(struct trace *trace, char **words, unsigned n_words, struct rel
                               .unit = (uint32_t)x.of['u'],
                               .slot = (uint32_t)x.of['k'],
                               .reader = (uint32_t)x.of['r'],
+                              .room = (uint32_t)x.of['n'],
                               .step = (uint64_t)x.of['t'],
                               .name = {.step = (uint64_t)x.of['t'],
                                        .visit = (uint32_t)x.of['v'],
@@ -161,6 +168,8 @@ static int parse(struct trace *trace, char **words, unsigned n_words, struct rel
                                        .slice = (uint32_t)x.of['c'],
                                        .attempt = (uint32_t)x.of['a']},
                               .ok = strcmp(words[n_words - 1], "ok") == 0};
+    if (e->kind == RELAY_ATTACHED)
+        e->room = n_words > 2 ? (uint32_t)strtoul(words[2], NULL, 10) : UINT32_MAX;
     return e->kind == RELAY_OPEN ? parse_open(trace, words, n_words, e) : 0;
 }
 
@@ -272,8 +281,9 @@ static unsigned feed_through_refusals(struct trace *trace, const char *line, FIL
 
 /* ---- traces ------------------------------------------------------------------------------------------------------ */
 
-static const char *const traces[] = {"walks-0", "walks-1", "walks-2",    "walks-3", "walks-4", "walks-5", "chaos-0",
-                                     "chaos-1", "chaos-2", "inbox-full", "woken",   "save",    "skipped", "frozen"};
+static const char *const traces[] = {"walks-0",    "walks-1", "walks-2", "walks-3", "walks-4",
+                                     "walks-5",    "chaos-0", "chaos-1", "chaos-2", "rooms-0",
+                                     "inbox-full", "woken",   "save",    "skipped", "frozen"};
 
 /* The actions of the relay at every event of a file must be those that stand under it, though every request for
  * memory be refused once (n_refusals; or NULL). Returns how many traces the file holds. */
@@ -314,12 +324,12 @@ static int replay(const char *name, unsigned *n_refusals)
     return n_traces;
 }
 
-/* tests/eps/relay/generate.py wrote walks and chaos, 40 traces a file. The others: an inbox that is full, and its
+/* tests/eps/relay/generate.py wrote walks, chaos and rooms, 40 traces a file. The others: an inbox that is full, and its
  * head-of-line worker dies; a stopped worker that wakes after its unit was updated; a save in the middle; a step that is
  * skipped while the thread reads; a frozen unit, answered at either version. */
 TEST_EACH(actions_are_those_of_the_specification, COUNT(traces))
 {
-    ck_assert_int_eq(replay(traces[_i], NULL), _i < 9 ? 40 : 1);
+    ck_assert_int_eq(replay(traces[_i], NULL), _i < 10 ? 40 : 1);
 }
 
 TEST_IF(an_event_that_finds_no_memory_changes_nothing, !SANITIZED)
@@ -469,7 +479,7 @@ TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
     struct relay *relay = NULL;
 
     ck_assert_int_eq(relay_open(&relay, &config), 0);
-    ck_assert_int_ge(relay_feed(relay, &(struct relay_event){.kind = RELAY_ATTACHED}, &list), 0);
+    ck_assert_int_ge(relay_feed(relay, &(struct relay_event){.kind = RELAY_ATTACHED, .room = UINT32_MAX}, &list), 0);
     ck_assert_int_eq(relay_feed(relay, &open, &list), -ENOMEM);
     open.n_slices = few;
     ck_assert_int_eq(relay_feed(relay, &open, &list), 1);

@@ -164,7 +164,7 @@ TEST(what_is_no_address_is_refused_by_name)
 {
     char many[200];
 
-    expect_refused("tcp://host:5555", -EPROTONOSUPPORT, "tcp://host:5555: daemons serve their own host only");
+    expect_refused("tcp://host:5555", -EPROTONOSUPPORT, "tcp://host:5555: only workers attach by tcp");
     expect_refused("ipc:///tmp/x", -EINVAL, "ipc:///tmp/x: an address is a name");
     expect_refused("..", -EINVAL, "does not begin with a dot");
     memset(many, 'x', sizeof many);

@@ -1,0 +1,56 @@
+/* client/run/attach.h - takes over the detached job of a shared daemon (eps/takeover.h), as if its client had not died.
+ *
+ * The daemon has the model, the run's options and its tokenizer. The run directory has metrics.jsonl and the checkpoints.
+ * So nothing of the last client is needed, but the data's files.
+ *
+ * The job is described in a first session, and taken in a second one, once the data are read: that takes longer than a
+ * session may be silent. */
+#ifndef CLIENT_RUN_ATTACH_H
+#define CLIENT_RUN_ATTACH_H
+
+#include "client/daemon/look.h"
+#include "client/model/job.h"
+#include "client/run/checkpoints.h"
+
+#include <limits.h>
+#include <stdbool.h>
+
+struct client_run;
+
+struct client_attach {
+    struct message job;                         /* DESCRIPTION */
+    int data_fd, config_fd, side_fd, output_fd; /* owned; -1: there is none, or it was given on */
+    char address[PATH_MAX];                     /* the daemon's directory */
+};
+
+/* Asks the daemon in->attach for its detached job, over a session of its own. -EDOM: options that do not go with it;
+ * -ENOENT, -ENOTUNIQ: no such job, or several; and as client_link_expect. Undo: client_attach_close, also after a
+ * failure. */
+int client_attach_find(struct client_attach *out, struct client_link *link, const struct eps_train_options *in,
+                       struct error *err);
+void client_attach_close(struct client_attach *attach); /* safe on one that was zeroed, and twice */
+
+/* Fills in run->resume, run->model and run->asked: the run's directory, record and options. Errors as
+ * client_resume_open and client_record_merge. */
+int client_attach_open(struct client_run *run, struct client_attach *attach, const struct eps_train_options *in,
+                       const struct client_watch *watch, struct error *err);
+
+/* Makes the client's side of the job. */
+int client_attach_job(struct client_job *job, struct client_link *link, struct client_attach *attach,
+                      const struct client_run *run, struct error *err);
+
+/* Becomes the job's client; waits while the daemon finishes an evaluation. From here on the job's messages come. */
+int client_attach_take(struct message *taken, struct client_link *link, const struct client_attach *attach,
+                       struct error *err);
+
+/* What a run's metrics.jsonl tells. */
+struct client_past {
+    uint64_t last;                           /* step of the last line; 0: none */
+    double eval_loss, step_ms, tokens_per_s; /* of that line; NAN where it has none */
+    struct client_best best;                 /* of all evaluations */
+    unsigned n_skipped, n_skipped_before;    /* steps skipped in a row, up to the last line; to the one before */
+};
+/* Reads the lines of the first `step` steps. */
+void client_attach_read(struct client_past *out, const char *directory, uint64_t step);
+
+#endif

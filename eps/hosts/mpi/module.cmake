@@ -1,0 +1,27 @@
+# eps-mpi.so, the module that reaches other hosts by MPI, built if an MPI library is found. Neither the programs nor the
+# rest of the build need it.
+set(EPS_MPI AUTO CACHE STRING "build the module for several hosts: ON, OFF, or AUTO, where Open MPI is found")
+set_property(CACHE EPS_MPI PROPERTY STRINGS AUTO ON OFF)
+
+if(EPS_MPI)
+  pkg_check_modules(OMPI IMPORTED_TARGET ompi>=3.1)
+endif()
+if(NOT EPS_MPI)
+  message(STATUS "MPI: not built, as EPS_MPI is OFF")
+elseif(NOT OMPI_FOUND)
+  if(EPS_MPI STREQUAL "ON")
+    message(FATAL_ERROR "EPS_MPI is ON, but Open MPI is not found: apt-get install libopenmpi-dev openmpi-bin")
+  endif()
+  message(STATUS "MPI: not built, for lack of Open MPI (apt-get install libopenmpi-dev openmpi-bin)")
+else()
+  message(STATUS "MPI: built with Open MPI ${OMPI_VERSION}")
+  add_library(eps-mpi MODULE eps/hosts/mpi/mpi.c eps/hosts/mpi/progress.c)
+  set_source_files_properties(eps/hosts/mpi/mpi.c PROPERTIES COMPILE_DEFINITIONS EPS_VERSION="${PROJECT_VERSION}")
+  set_target_properties(eps-mpi PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  target_link_libraries(eps-mpi PRIVATE proto PkgConfig::OMPI)
+  target_link_options(eps-mpi PRIVATE -Wl,--as-needed,--exclude-libs,ALL)
+  add_executable(bench_hosts tools/bench/mpi/bench_hosts.c)
+  target_link_libraries(bench_hosts PRIVATE eps_core PkgConfig::OMPI)
+  add_dependencies(bench_hosts eps-mpi)
+endif()

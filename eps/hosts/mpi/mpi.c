@@ -1,0 +1,285 @@
+/* The caller's side: every call leaves a command or takes an event, and returns. */
+#include "eps/hosts/mpi/mpi_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+int ring_init(struct ring *ring, size_t item_bytes, size_t room)
+{
+    *ring = (struct ring){.items = calloc(room, item_bytes), .item_bytes = item_bytes, .room = room};
+    return ring->items ? 0 : -ENOMEM;
+}
+
+void *ring_push(struct ring *ring)
+{
+    assert(ring->n < ring->room);
+    void *const item = ring->items + (ring->first + ring->n++) % ring->room * ring->item_bytes;
+    return memset(item, 0, ring->item_bytes);
+}
+
+bool ring_pop(struct ring *ring, void *item)
+{
+    if (ring->n == 0)
+        return false;
+    memcpy(item, ring->items + ring->first * ring->item_bytes, ring->item_bytes);
+    ring->first = (ring->first + 1) % ring->room;
+    ring->n--;
+    return true;
+}
+
+static void free_all(struct hosts *hosts)
+{
+    for (uint32_t h = 0; hosts->peers && h < hosts->n; h++)
+        free(hosts->peers[h].slots);
+    free(hosts->peers);
+    free(hosts->commands.items);
+    free(hosts->events.items);
+    pthread_cond_destroy(&hosts->work);
+    pthread_cond_destroy(&hosts->done);
+    pthread_mutex_destroy(&hosts->lock);
+    free(hosts);
+}
+
+/* Open MPI's own launcher and Slurm's, by the variables that they set. A process without them would be a job of its own,
+ * which MPI_Init starts a daemon for. */
+static bool is_launched(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (getenv(names[i]))
+            return true;
+    return false;
+}
+
+/* Waits for the thread to leave a phase. */
+static enum phase await(struct hosts *hosts, enum phase phase)
+{
+    while (hosts->phase == phase)
+        pthread_cond_wait(&hosts->done, &hosts->lock);
+    return hosts->phase;
+}
+
+static void close_mpi(struct hosts *hosts)
+{
+    if (!hosts)
+        return;
+    pthread_mutex_lock(&hosts->lock);
+    if (hosts->phase != PHASE_FAILED)
+        hosts->phase = PHASE_CLOSING;
+    pthread_cond_signal(&hosts->work);
+    pthread_mutex_unlock(&hosts->lock);
+    pthread_join(hosts->thread, NULL);
+    free_all(hosts);
+}
+
+static int open_mpi(struct hosts **out, uint32_t *host, uint32_t *n, struct error *err)
+{
+    struct hosts *const hosts = calloc(1, sizeof *hosts);
+    pthread_condattr_t monotonic;
+    sigset_t all, before;
+
+    *out = NULL;
+    if (!hosts)
+        return error_set(err, -ENOMEM, "no memory to join the job");
+    if (!is_launched()) {
+        free(hosts);
+        return error_set(err, -EINVAL, "no launcher started this process: start it by mpirun or srun");
+    }
+    pthread_mutex_init(&hosts->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&hosts->work, &monotonic);
+    pthread_cond_init(&hosts->done, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    sigfillset(&all); /* signals are the caller's */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int rc = pthread_create(&hosts->thread, NULL, hosts_mpi_run, hosts);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc) {
+        free_all(hosts);
+        return error_set(err, -rc, "no thread for MPI: %s", strerror(rc));
+    }
+    pthread_mutex_lock(&hosts->lock);
+    const enum phase phase = await(hosts, PHASE_OPENING);
+    pthread_mutex_unlock(&hosts->lock);
+    if (phase == PHASE_FAILED) {
+        if (err)
+            *err = hosts->err;
+        close_mpi(hosts);
+        return -EINVAL;
+    }
+    *host = hosts->host;
+    *n = hosts->n;
+    *out = hosts;
+    return 0;
+}
+
+/* Each bound is that of the protocol: what may be under way at once. */
+static int allocate(struct hosts *hosts)
+{
+    const size_t others = hosts->n - 1, n_slots = hosts->options.n_slots;
+
+    if (ring_init(&hosts->commands, sizeof(struct command),
+                  others * (HOSTS_WINDOW + 2 * n_slots + 2) + HOSTS_FETCHES) ||
+        ring_init(&hosts->events, sizeof(struct hosts_event),
+                  others * (HOSTS_WINDOW + 1 + 2 * n_slots) + HOSTS_FETCHES + 1))
+        return -ENOMEM;
+    hosts->peers = calloc(hosts->n, sizeof *hosts->peers);
+    for (uint32_t h = 0; hosts->peers && h < hosts->n; h++) {
+        hosts->peers[h].window = HOSTS_WINDOW;
+        hosts->peers[h].slots = calloc(n_slots + 1, sizeof *hosts->peers[h].slots);
+        if (!hosts->peers[h].slots)
+            return -ENOMEM;
+    }
+    return hosts->peers ? 0 : -ENOMEM;
+}
+
+static int start_mpi(struct hosts *hosts, const struct hosts_options *options, struct error *err)
+{
+    if (options->slot_bytes > INT_MAX)
+        return error_set(err, -EINVAL, "a slot of %zu bytes is larger than an MPI message", options->slot_bytes);
+    hosts->options = *options;
+    if (allocate(hosts))
+        return error_set(err, -ENOMEM, "no memory for messages to %u hosts", hosts->n - 1);
+    pthread_mutex_lock(&hosts->lock);
+    assert(hosts->phase == PHASE_OPEN);
+    hosts->phase = PHASE_STARTING;
+    pthread_cond_signal(&hosts->work);
+    const enum phase phase = await(hosts, PHASE_STARTING);
+    pthread_mutex_unlock(&hosts->lock);
+    if (phase == PHASE_FAILED && err)
+        *err = hosts->err;
+    return phase == PHASE_FAILED ? -EINVAL : 0;
+}
+
+static struct command *add(struct hosts *hosts, enum frame_kind kind, uint32_t host, uint32_t number)
+{
+    struct command *const c = ring_push(&hosts->commands);
+
+    c->kind = kind;
+    c->host = host;
+    c->number = number;
+    pthread_cond_signal(&hosts->work);
+    return c;
+}
+
+static void attach(struct command *c, const void *message, size_t bytes)
+{
+    assert(bytes <= HOSTS_MESSAGE_BYTES);
+    if (bytes)
+        memcpy(c->message, message, bytes);
+    c->message_bytes = bytes;
+}
+
+/* The other host `host`, with the lock taken; NULL once a host is lost. */
+static struct peer *lock_peer(struct hosts *hosts, uint32_t host)
+{
+    assert(host < hosts->n && host != hosts->host);
+    pthread_mutex_lock(&hosts->lock);
+    return hosts->lost ? NULL : &hosts->peers[host];
+}
+
+static int send_mpi(struct hosts *hosts, uint32_t to, const void *message, size_t bytes)
+{
+    struct peer *const peer = lock_peer(hosts, to);
+    int rc = peer ? 0 : -EIO;
+
+    if (peer && peer->window == 0) {
+        peer->is_short = true;
+        rc = -EAGAIN;
+    } else if (peer) {
+        peer->window--;
+        attach(add(hosts, FRAME_MESSAGE, to, 0), message, bytes);
+    }
+    pthread_mutex_unlock(&hosts->lock);
+    return rc;
+}
+
+static int send_slice_mpi(struct hosts *hosts, uint32_t to, uint32_t slot, const void *message, size_t message_bytes,
+                          const void *data, size_t bytes)
+{
+    struct peer *const peer = lock_peer(hosts, to);
+
+    if (peer) {
+        assert(slot < hosts->options.n_slots && bytes <= hosts->options.slot_bytes && !peer->slots[slot].out);
+        peer->slots[slot].out = true;
+        struct command *const c = add(hosts, FRAME_SLICE, to, slot);
+        attach(c, message, message_bytes);
+        c->data = data;
+        c->bytes = bytes;
+    }
+    pthread_mutex_unlock(&hosts->lock);
+    return peer ? 0 : -EIO;
+}
+
+static int free_slot_mpi(struct hosts *hosts, uint32_t from, uint32_t slot)
+{
+    struct peer *const peer = lock_peer(hosts, from);
+
+    if (peer) {
+        assert(slot < hosts->options.n_slots && peer->slots[slot].in == SLOT_TAKEN);
+        peer->slots[slot].in = SLOT_FREE;
+        add(hosts, FRAME_FREED, from, slot);
+    }
+    pthread_mutex_unlock(&hosts->lock);
+    return peer ? 0 : -EIO;
+}
+
+static int fetch_mpi(struct hosts *hosts, uint32_t from, uint64_t offset, void *into, size_t bytes, uint64_t token)
+{
+    struct peer *const peer = lock_peer(hosts, from);
+
+    if (peer) {
+        assert(bytes > 0 && bytes <= INT_MAX && offset <= peer->exposed_bytes && bytes <= peer->exposed_bytes - offset);
+        assert(hosts->n_fetches < HOSTS_FETCHES);
+        hosts->n_fetches++;
+        struct command *const c = add(hosts, FRAME_FETCH, from, 0);
+        put32(c->message, (uint32_t)offset);
+        put32(c->message + 4, (uint32_t)(offset >> 32));
+        c->message_bytes = 8;
+        c->into = into;
+        c->bytes = bytes;
+        c->token = token;
+    }
+    pthread_mutex_unlock(&hosts->lock);
+    return peer ? 0 : -EIO;
+}
+
+/* Messages are credited by halves of the window, so that a busy host need not wait. */
+static bool next_mpi(struct hosts *hosts, struct hosts_event *event)
+{
+    pthread_mutex_lock(&hosts->lock);
+    const bool found = ring_pop(&hosts->events, event);
+    if (found && event->kind == HOSTS_MESSAGE && ++hosts->peers[event->host].taken == HOSTS_WINDOW / 2) {
+        hosts->peers[event->host].taken = 0;
+        if (!hosts->lost)
+            add(hosts, FRAME_CREDIT, event->host, HOSTS_WINDOW / 2);
+    }
+    if (found && event->kind == HOSTS_SLICE)
+        hosts->peers[event->host].slots[event->slot].in = SLOT_TAKEN;
+    if (found && event->kind == HOSTS_FETCHED)
+        hosts->n_fetches--;
+    pthread_mutex_unlock(&hosts->lock);
+    return found;
+}
+
+static const struct hosts_ops ops = {
+    .name = "mpi",
+    .open = open_mpi,
+    .start = start_mpi,
+    .send = send_mpi,
+    .send_slice = send_slice_mpi,
+    .free_slot = free_slot_mpi,
+    .fetch = fetch_mpi,
+    .next = next_mpi,
+    .close = close_mpi,
+};
+
+extern const struct hosts_module hosts_module;
+__attribute__((visibility("default")))
+const struct hosts_module hosts_module = {.version = EPS_VERSION, .ops_bytes = sizeof(struct hosts_ops), .ops = &ops};

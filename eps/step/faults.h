@@ -1,0 +1,22 @@
+/* eps/step/faults.h - who is at fault: a worker that breaks the relay's rules, or whose gradient is not finite.
+ *
+ * A gradient that is not finite is mostly the run's: its learning rate is too high. So the part is computed once more,
+ * from the same weights: by another worker, if one has memory for it; else by the same one. If it is finite then, the
+ * first worker was at fault, and loses its session. If it is not, the step is given up, and nobody loses a session. */
+#ifndef EPS_STEP_FAULTS_H
+#define EPS_STEP_FAULTS_H
+
+#include "eps/step/steps.h"
+
+/* The relay has taken its parts from the worker, whose gradient is not finite. worker NULL: it has left, or is joining. */
+void faults_suspect(struct steps *steps, struct peer *worker, uint32_t id);
+/* The step is covered: its numbers were finite in another attempt, and suspects were at fault. */
+void faults_convict(struct steps *steps);
+/* The step was given up: suspects were not at fault. */
+void faults_acquit(struct steps *steps);
+/* The worker broke a rule: it loses its session, and others do what it was to do. The job may have ended then. */
+void faults_blame(struct steps *steps, struct peer *worker, const char *why);
+/* Ends the job with the sentence for a gradient that is not finite. */
+void faults_end(struct steps *steps, uint64_t step);
+
+#endif

@@ -1,0 +1,17 @@
+/* eps/step/shares.h - who gets which parts of a step: whole parts, in runs, by measured speed (eps/base/pace.h).
+ *
+ * A share stays its worker's within a step. The parts are divided anew when a worker joins or leaves, and when the
+ * speeds say so. */
+#ifndef EPS_STEP_SHARES_H
+#define EPS_STEP_SHARES_H
+
+#include "eps/step/steps.h"
+
+/* The worker of each part of the next step. The workers have room for all. */
+void shares_find_owners(struct job *job, struct peer *owners[MESSAGE_MAX_PARTS]);
+
+/* A step is covered. Divides the parts anew if that is worth it. A worker that must have memory for more parts first is
+ * planned anew: see eps/step/roster.h. */
+void shares_review(struct steps *steps);
+
+#endif

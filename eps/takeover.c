@@ -1,0 +1,212 @@
+#include "eps/takeover.h"
+
+#include "eps/base/rights.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum { PATIENCE_TICKS = 60 }; /* for a client that was asked to save, and between two attempts to save without one */
+
+/* ---- the client has gone ------------------------------------------------------------------------------------------ */
+
+/* "closed": it left on purpose. The side file has what a new client must know: the run's options. */
+static bool is_kept(const struct daemon *d, const struct peer *client, const char *reason)
+{
+    const struct job *job = &d->job;
+
+    if (d->stopping || d->hub.is_private || client->refused || !reason || strcmp(reason, "closed") == 0)
+        return false;
+    if ((d->asked || job->asked) && job->output < 0)
+        return false;
+    return job_is_open(job) && job_trains(job) && job->side_file >= 0;
+}
+
+void takeover_on_client_gone(struct daemon *d, const struct peer *client, const char *reason)
+{
+    struct job *job = &d->job;
+
+    job->client = NULL;
+    if (!is_kept(d, client, reason)) {
+        job_end(job, -ECANCELED, "its client is gone");
+        return;
+    }
+    job->detached = true;
+    log_line("job %u is detached after %" PRIu64 " steps; eps train --attach takes it over", job->id, job->step);
+    save_on_client_gone(&d->saves);
+}
+
+bool takeover_can_save(const struct daemon *d)
+{
+    return d->job.detached && job_is_open(&d->job) && d->job.output >= 0;
+}
+
+/* ---- a new client ------------------------------------------------------------------------------------------------- */
+
+static int check(const struct daemon *d, const struct peer *client, uint32_t id, struct error *err)
+{
+    const struct job *job = &d->job;
+
+    if (job->client == client || queue_find_client(&d->queue, client))
+        return error_set(err, -EBUSY, "a client has one job at a time");
+    if (job->state != JOB_NONE && job->client && (id == 0 || id == job->id))
+        return error_set(err, -EBUSY, "job %u of the daemon has a client, pid %d: nothing is to be taken over", job->id,
+                         (int)job->pid);
+    if (!job->detached || !job_is_open(job) || (id != 0 && id != job->id))
+        return error_set(err, -ENOENT,
+                         "the daemon has no detached job: eps train --resume DIR continues a run from its checkpoint");
+    if (d->asked || job->asked)
+        return error_set(err, -ECANCELED, "the detached job is being stopped");
+    return rights_take(client, job->uid, err);
+}
+
+void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
+{
+    const struct job *job = &d->job;
+    struct message m = {.kind = MESSAGE_DESCRIPTION};
+    const int fds[] = {job->data.fd, job->config.fd, job->side_file, job->output};
+    struct error err;
+    const int rc = check(d, client, id, &err);
+
+    if (rc) {
+        peer_decline(client, rc, &err);
+        return;
+    }
+    m.description.job = job->id;
+    m.description.step = job->step;
+    m.description.config_bytes = (uint32_t)job->config_bytes;
+    m.description.output = job->output >= 0;
+    m.description.files = job->request.job.files;
+    memcpy(m.description.out, job->request.job.out, sizeof m.description.out);
+    m.description.n_parameters = job->model.n_parameters;
+    m.description.n_workers = job->n_seats;
+    m.description.data_bytes = job->data.bytes;
+    m.description.choice = job->choice;
+    m.description.replay = job->host.replay;
+    session_send_fds(client->session, &m, fds, job->output >= 0 ? 4 : 3);
+}
+
+void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
+{
+    struct job *job = &d->job;
+    struct message m = {.kind = MESSAGE_TAKEN};
+    struct error err;
+    int rc = check(d, client, id, &err);
+
+    if (!rc && job->state == JOB_EVALUATING) /* its end would be reported to a client that did not ask for it */
+        rc = error_set(&err, -EAGAIN, "the daemon finishes an evaluation");
+    if (rc) {
+        peer_decline(client, rc, &err);
+        return;
+    }
+    job->detached = job->warned = false;
+    job->client = client;
+    job->pid = session_peer_pid(client->session);
+    log_line("client %u takes job %u over after %" PRIu64 " steps", client->id, job->id, job->step);
+    steps_tell_taken(&d->steps, &m);
+    session_send(client->session, &m);
+}
+
+/* ---- the end ------------------------------------------------------------------------------------------------------ */
+
+int takeover_warn(struct daemon *d, struct error *err)
+{
+    struct job *job = &d->job;
+
+    if (!job->detached || !job_is_open(job) || job->output >= 0 || job->warned)
+        return 0;
+    job->warned = true;
+    return error_set(
+        err, -EBUSY,
+        "job %u of user %u is detached after %" PRIu64
+        " steps, and only a client of that user can save it: eps train --attach takes it over; stop it again "
+        "to end it without a checkpoint",
+        job->id, (unsigned)job->uid, job->step);
+}
+
+static int stop_running(struct daemon *d, struct error *err)
+{
+    struct job *job = &d->job;
+    const struct message m = {.kind = MESSAGE_STOP, .stop.job = job->id};
+    const int rc = takeover_warn(d, err);
+
+    if (rc || job->state == JOB_ENDING)
+        return rc;
+    if (job->asked || (job->detached && !takeover_can_save(d)) || !job_is_open(job) || !job_trains(job)) {
+        job_end(job, -ECANCELED, "the job was stopped by request");
+        return 0;
+    }
+    job->asked = true;
+    log_line("the end of job %u is requested; it has %d s to save", job->id, PATIENCE_TICKS);
+    job_tell(job, &m);
+    return 0;
+}
+
+static void take_out(struct daemon *d, struct queue_entry *entry)
+{
+    struct error err;
+
+    error_set(&err, -ECANCELED, "job %u was taken out of the queue by request", entry->job);
+    log_line("client %u: %s", entry->client->id, err.text);
+    peer_decline(entry->client, -ECANCELED, &err);
+    queue_drop(&d->queue, entry);
+}
+
+void takeover_stop(struct daemon *d, struct peer *viewer, uint32_t id)
+{
+    struct queue_entry *entry = queue_find(&d->queue, id);
+    const bool runs = d->job.state != JOB_NONE && d->job.id == id;
+    struct error err;
+    int rc = 0;
+
+    if (!entry && !runs)
+        rc = error_set(&err, -ENOENT, "the daemon has no job %u: eps status lists its jobs", id);
+    if (!rc)
+        rc = rights_job(viewer, entry ? session_peer_uid(entry->client->session) : d->job.uid, &err);
+    if (!rc && !entry)
+        rc = stop_running(d, &err);
+    if (rc)
+        peer_decline(viewer, rc, &err);
+    else if (entry)
+        take_out(d, entry);
+}
+
+/* True if the model's version is that of the last step done, and stays so: no step is open that workers go on with. */
+static bool rests(const struct daemon *d)
+{
+    const struct job *job = &d->job;
+
+    if (!job_has_room(job))
+        return job->state != JOB_STEPPING || relay_cut(job->relay) == job->step;
+    return job->state == JOB_RESTING && !d->steps.has_ahead;
+}
+
+bool takeover_go_on(struct daemon *d)
+{
+    struct job *job = &d->job;
+    struct error err;
+
+    if (!takeover_can_save(d) || !rests(d) || (!d->asked && !job->asked && !d->queue.first))
+        return false;
+    if (!save_stands(&d->saves)) {
+        if (job->rest_ticks > 0)
+            return false;
+        job->rest_ticks = PATIENCE_TICKS;
+        if (save_without_client(&d->saves, &err))
+            log_line("the detached job %u cannot be saved: %s", job->id, err.text);
+        return false;
+    }
+    job_end(job, -ECANCELED, "detached and saved after %" PRIu64 " steps, %s", job->step,
+            d->asked || job->asked ? "it was stopped by request" : "it makes room for the next job");
+    return true;
+}
+
+void takeover_tick(struct daemon *d)
+{
+    struct job *job = &d->job;
+
+    if (job->rest_ticks > 0)
+        job->rest_ticks--;
+    if (job->asked && (job->client || takeover_can_save(d)) && ++job->n_ticks > PATIENCE_TICKS)
+        job_end(job, -ECANCELED, "the job was stopped by request, and did not save within %d s", PATIENCE_TICKS);
+}

@@ -1,0 +1,31 @@
+/* eps/takeover.h - a training job whose client died, and jobs that end by request. For eps/dispatch.c and eps/settle.c.
+ *
+ * If the client of a shared daemon's training job dies, the daemon finishes the steps that are open and keeps the model:
+ * the job is detached. A new client of the same user, or root, takes it over (DESCRIBE, TAKE) and goes on with the next
+ * step. A client that leaves on purpose ends its job.
+ *
+ * A detached job stays until it is stopped, or until another job waits: then it is saved first, so no step is lost. If
+ * the daemon cannot save it (only its client could open the files: eps/base/rights.c; or the disk is full), it stays
+ * until somebody takes it over or stops it. */
+#ifndef EPS_TAKEOVER_H
+#define EPS_TAKEOVER_H
+
+#include "eps/settle.h"
+
+/* The job's client is gone: detaches the job, or ends it. */
+void takeover_on_client_gone(struct daemon *d, const struct peer *client, const char *reason);
+/* These answer the client: the job's number, 0: whichever is detached. */
+void takeover_describe(struct daemon *d, struct peer *client, uint32_t id);
+void takeover_take(struct daemon *d, struct peer *client, uint32_t id);
+/* True if the job is detached and the daemon can save it. */
+bool takeover_can_save(const struct daemon *d);
+/* Refuses, once, to end a detached job that cannot be saved. */
+int takeover_warn(struct daemon *d, struct error *err);
+/* A viewer asked for the end of a job, running or waiting. It saves first; asked again, it ends at once. */
+void takeover_stop(struct daemon *d, struct peer *viewer, uint32_t id);
+/* Saves and ends a detached job that must end. False: nothing is due. */
+bool takeover_go_on(struct daemon *d);
+/* One second has passed. */
+void takeover_tick(struct daemon *d);
+
+#endif

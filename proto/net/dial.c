@@ -1,0 +1,188 @@
+#include "proto/net/dial.h"
+
+#include "proto/net/cipher.h"
+#include "proto/net/gate.h"
+#include "proto/net/handshake.h"
+#include "proto/net/port.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+static long now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Waits until a socket is ready. */
+static int await(int fd, short events, long deadline)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    const long left = deadline - now_ms();
+    int n;
+
+    do
+        n = left > 0 ? poll(&p, 1, (int)left) : 0;
+    while (n < 0 && errno == EINTR);
+    return n < 0 ? -errno : n == 0 ? -ETIMEDOUT : 0;
+}
+
+/* Reads or writes all n bytes. -ECONNRESET: the other side closed. */
+static int transfer(int fd, uint8_t *bytes, size_t n, bool sends, long deadline)
+{
+    int rc = 0;
+
+    for (size_t at = 0; !rc && at < n;) {
+        const ssize_t done = sends ? send(fd, bytes + at, n - at, MSG_NOSIGNAL) : recv(fd, bytes + at, n - at, 0);
+        if (done > 0)
+            at += (size_t)done;
+        else if (done == 0)
+            rc = -ECONNRESET;
+        else if (errno == EAGAIN)
+            rc = await(fd, sends ? POLLOUT : POLLIN, deadline);
+        else if (errno != EINTR)
+            rc = errno == EPIPE ? -ECONNRESET : -errno;
+    }
+    return rc;
+}
+
+static int connect_one(const struct addrinfo *at, long deadline)
+{
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), fault = 0;
+    socklen_t size = sizeof fault;
+
+    if (fd < 0)
+        return -errno;
+    int rc = connect(fd, at->ai_addr, at->ai_addrlen) < 0 && errno != EINPROGRESS ? -errno : 0;
+    if (!rc)
+        rc = await(fd, POLLOUT, deadline);
+    if (!rc && getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &size) == 0)
+        rc = -fault;
+    if (!rc)
+        return fd;
+    close(fd);
+    return rc;
+}
+
+/* A connected socket. */
+static int connect_any(const struct addrinfo *found, long deadline)
+{
+    int fd = -EHOSTUNREACH;
+
+    for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next)
+        fd = connect_one(at, deadline);
+    return fd;
+}
+
+static int shake(struct handshake *h, int fd, const struct handshake_setup *setup, const char *address, long deadline,
+                 struct error *err)
+{
+    uint8_t out[HANDSHAKE_HELLO_BYTES], in[HANDSHAKE_HELLO_BYTES];
+    const char *why = NULL;
+    size_t n_out;
+    int rc;
+
+    handshake_begin(h, setup, out, &n_out);
+    rc = transfer(fd, out, n_out, true, deadline);
+    while (!rc && handshake_wants(h) > 0) {
+        rc = transfer(fd, in, handshake_wants(h), false, deadline);
+        if (!rc)
+            rc = handshake_take(h, in, out, &n_out, &why);
+        if (!rc && n_out > 0)
+            rc = transfer(fd, out, n_out, true, deadline);
+    }
+    if (why)
+        return error_set(err, rc, "the daemon at %s %s", address, why);
+    if (rc == -ECONNRESET)
+        return error_set(err, -EACCES,
+                         "the daemon at %s turned this worker away: its key is another one, or it has no room; its log "
+                         "says which",
+                         address);
+    return rc ? error_set(err, rc, "the handshake with %s: %s", address,
+                          rc == -ETIMEDOUT ? "no answer: is it a daemon of eps?" : strerror(-rc))
+              : 0;
+}
+
+/* Connects, and shakes hands as this session's channel. Returns the socket. */
+static int open_channel(struct handshake *h, const struct addrinfo *found, struct handshake_setup *setup,
+                        const char *address, struct error *err)
+{
+    const long deadline = now_ms() + DIAL_PATIENCE_MS;
+    int fd = connect_any(found, deadline), rc;
+
+    if (fd < 0)
+        return error_set(err, fd, "connecting to %s: %s%s", address, strerror(-fd),
+                         fd == -ECONNREFUSED ? ": start a daemon there with epsd --listen, or check the address" : "");
+    randombytes_buf(setup->secret, sizeof setup->secret);
+    rc = shake(h, fd, setup, address, deadline, err);
+    if (!rc)
+        return fd;
+    close(fd);
+    return rc;
+}
+
+static int join(int *door, uv_loop_t *loop, struct gate_setup *setup, struct error *err)
+{
+    int ends[2], rc;
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0) {
+        rc = -errno;
+        close(setup->control);
+        close(setup->bulk);
+        return error_set(err, rc, "no pair of sockets: %s", strerror(-rc));
+    }
+    setup->door = ends[1];
+    rc = gate_open(loop, setup);
+    if (rc) {
+        close(ends[0]);
+        return error_set(err, rc, "no connection: %s", uv_strerror(rc));
+    }
+    *door = ends[0];
+    return 0;
+}
+
+int dial(int *door, uv_loop_t *loop, const struct dial_options *options, struct error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+    char name[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
+    struct handshake control, bulk;
+    struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL};
+    struct gate_setup gate = {.on_control = &control, .on_bulk = &bulk, .progress = options->progress};
+    struct addrinfo *found = NULL;
+    int rc = port_split(name, port, options->address, err);
+
+    if (rc)
+        return rc;
+    rc = getaddrinfo(name, port, &hints, &found);
+    if (rc)
+        return error_set(err, -EDOM, "%s: there is no such host: %s", options->address, gai_strerror(rc));
+    setup.flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
+    memcpy(setup.key, options->key, KEY_BYTES);
+    snprintf(gate.peer, sizeof gate.peer, "%.79s", options->address + 6);
+    gate.control = open_channel(&control, found, &setup, options->address, err);
+    gate.bulk = -1;
+    if (gate.control >= 0) {
+        setup.channel = HANDSHAKE_BULK;
+        setup.session = control.name;
+        memcpy(setup.key, control.child, KEY_BYTES);
+        gate.bulk = open_channel(&bulk, found, &setup, options->address, err);
+    }
+    freeaddrinfo(found);
+    rc = gate.control < 0 ? gate.control : gate.bulk < 0 ? gate.bulk : 0;
+    if (!rc)
+        rc = join(door, loop, &gate, err);
+    else if (gate.control >= 0)
+        close(gate.control);
+    sodium_memzero(&setup, sizeof setup);
+    handshake_wipe(&control);
+    handshake_wipe(&bulk);
+    return rc;
+}

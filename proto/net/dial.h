@@ -1,0 +1,24 @@
+/* proto/net/dial.h - the worker's side of the network: from tcp://HOST:PORT and a key to a session. */
+#ifndef PROTO_NET_DIAL_H
+#define PROTO_NET_DIAL_H
+
+#include "proto/net/key.h"
+
+#include <stdbool.h>
+#include <uv.h>
+
+struct dial_options {
+    const char *address; /* tcp://HOST:PORT */
+    uint8_t key[KEY_BYTES];
+    bool plain_bulk;
+    uint64_t *progress; /* of the worker: proto/net/gate.h */
+};
+
+enum { DIAL_PATIENCE_MS = 10000 }; /* for each connection and its handshake */
+
+/* Connects twice and shakes hands; blocks up to twice DIAL_PATIENCE_MS. *door is then one end of a pair of SOCK_SEQPACKET
+ * sockets, for session_connect_by; the other end's gate is on the loop, and frees itself. -EDOM (no such address),
+ * -ECONNREFUSED (nobody listens there), -EACCES (another key), -EPROTO, -ETIMEDOUT, -errno. */
+int dial(int *door, uv_loop_t *loop, const struct dial_options *options, struct error *err);
+
+#endif

@@ -1,0 +1,278 @@
+#include "proto/net/payload.h"
+
+#include "proto/base/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const names[PAYLOAD_SEGMENTS] = {"eps-weights", "eps-inbox", "eps-data", "eps-config", "eps-stash"};
+
+/* ---- segments --------------------------------------------------------------------------------------------------- */
+
+static const struct plan_goal *goal_of(const struct payload *p)
+{
+    return &p->assign.assign.goal;
+}
+
+static bool trains(const struct payload *p)
+{
+    return goal_of(p)->purpose == PLAN_TRAIN;
+}
+
+static bool generates(const struct payload *p)
+{
+    return goal_of(p)->purpose == PLAN_GENERATE;
+}
+
+static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
+{
+    const struct message *m = &p->assign;
+    const struct model *model = &p->model;
+
+    switch (segment) {
+    case PAYLOAD_WEIGHTS:
+        return (model->segment_n + (m->assign.replay ? model->replay_n : 0)) * number_bytes(goal_of(p)->precision);
+    case PAYLOAD_INBOX:
+        return trains(p) ? (1 + (uint64_t)m->assign.n_slots) * p->slot_bytes : 1;
+    case PAYLOAD_DATA:
+        return generates(p) ? plan_generate_bytes(goal_of(p)->seq, model->config.vocabulary) : p->data.bytes;
+    case PAYLOAD_CONFIG:
+        return m->assign.config_bytes;
+    case PAYLOAD_STASH:
+        return m->assign.choice.host_stash ? m->assign.host_stash_bytes : 0;
+    case PAYLOAD_SEGMENTS:
+        break;
+    }
+    return 0;
+}
+
+/* The model, from the text in the config's segment. */
+static int read_model(struct payload *p, struct error *err)
+{
+    const struct segment *config = &p->segments[PAYLOAD_CONFIG];
+    const struct plan_goal *goal = goal_of(p);
+    struct model_config c;
+    char *text = malloc(config->bytes); /* a copy: the peer may write to the segment */
+    int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    if (rc)
+        return rc;
+    memcpy(text, config->base, config->bytes);
+    rc = model_config_parse(&c, text, config->bytes, err);
+    free(text);
+    if (!rc)
+        rc = model_init(&p->model, &c, err);
+    if (!rc)
+        rc = model_freeze(&p->model, p->assign.assign.freeze, err);
+    if (!rc && (p->assign.assign.n_slots > PLAN_HOST_MAX_SLOTS || goal->seq < 1 || goal->batch < 1 ||
+                (uint64_t)goal->batch * goal->seq > 1u << 28))
+        rc = error_set(err, -EPROTO, "an assignment that cannot be");
+    if (rc)
+        return rc;
+    p->slot_bytes = model_slot_bytes(&p->model, goal->grad);
+    p->data = plan_data_of(goal->batch, goal->seq, c.n_labels);
+    p->given = calloc(1 + (size_t)p->assign.assign.n_slots, 1);
+    return p->given ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+int payload_attach(struct payload *p, const struct message *assign, const int *fds, unsigned n_fds, struct error *err)
+{
+    const unsigned n = PAYLOAD_STASH + assign->assign.choice.host_stash;
+    int rc = 0;
+
+    *p = (struct payload){.begun = true, .assign = *assign};
+    if (n_fds != n) {
+        for (unsigned i = 0; i < n_fds; i++)
+            close(fds[i]);
+        return error_set(err, -EPROTO, "an assignment with %u descriptors", n_fds);
+    }
+    rc = segment_attach(&p->segments[PAYLOAD_CONFIG], fds[PAYLOAD_CONFIG], assign->assign.config_bytes, SEGMENT_READ,
+                        err);
+    if (!rc)
+        rc = read_model(p, err);
+    for (unsigned i = 0; i < n; i++) {
+        const bool writes = i == PAYLOAD_INBOX || (i == PAYLOAD_DATA && (generates(p) || p->model.config.n_labels > 0));
+        if (i == PAYLOAD_CONFIG)
+            continue;
+        if (rc || i == PAYLOAD_STASH) /* the worker's stash is on its own host */
+            close(fds[i]);
+        else
+            rc = segment_attach(&p->segments[i], fds[i], bytes_of(p, (enum payload_segment)i),
+                                writes ? SEGMENT_READ_WRITE : SEGMENT_READ, err);
+    }
+    p->open = !rc;
+    return rc;
+}
+
+int payload_begin(struct payload *p, const struct message *assign, struct error *err)
+{
+    *p = (struct payload){.begun = true, .assign = *assign};
+    return segment_create(&p->segments[PAYLOAD_CONFIG], names[PAYLOAD_CONFIG], assign->assign.config_bytes,
+                          SEGMENT_READ, err);
+}
+
+static int check_room(const struct payload *p, struct error *err)
+{
+    const uint64_t available = process_available_bytes();
+    char need[PROCESS_BYTES_TEXT], have[PROCESS_BYTES_TEXT];
+    uint64_t bytes = 0;
+
+    for (unsigned i = 0; i < PAYLOAD_SEGMENTS; i++)
+        bytes += i == PAYLOAD_CONFIG ? 0 : bytes_of(p, (enum payload_segment)i);
+    if (bytes <= available)
+        return 0;
+    return error_set(
+        err, -ENOMEM,
+        "a worker on another host keeps the relayed weights in that host's memory: the job needs %s there, "
+        "and %s are free",
+        process_format_bytes(need, bytes), process_format_bytes(have, available));
+}
+
+int payload_create(struct payload *p, struct error *err)
+{
+    int rc = read_model(p, err);
+
+    if (!rc)
+        rc = check_room(p, err);
+    for (unsigned i = 0; !rc && i < PAYLOAD_SEGMENTS; i++) {
+        const uint64_t bytes = bytes_of(p, (enum payload_segment)i);
+        if (i != PAYLOAD_CONFIG && bytes > 0)
+            rc = segment_create(&p->segments[i], names[i], bytes,
+                                i == PAYLOAD_WEIGHTS ? SEGMENT_READ : SEGMENT_READ_WRITE, err);
+    }
+    p->open = !rc;
+    return rc;
+}
+
+unsigned payload_fds(const struct payload *p, int fds[PAYLOAD_SEGMENTS])
+{
+    const unsigned n = PAYLOAD_STASH + p->assign.assign.choice.host_stash;
+
+    for (unsigned i = 0; i < n; i++)
+        fds[i] = p->segments[i].fd;
+    return n;
+}
+
+void payload_free(struct payload *p)
+{
+    for (unsigned i = 0; i < PAYLOAD_SEGMENTS; i++)
+        segment_close(&p->segments[i]);
+    model_free(&p->model);
+    free(p->given);
+    *p = (struct payload){0};
+}
+
+/* ---- ranges ----------------------------------------------------------------------------------------------------- */
+
+static int one(struct payload_range *out, enum payload_segment segment, uint64_t at, uint64_t bytes)
+{
+    *out = (struct payload_range){segment, at, bytes};
+    return bytes > 0;
+}
+
+/* Rows first .. first+n-1 of a minibatch with n_tokens each. */
+static int rows(struct payload_range *out, const struct payload *p, uint32_t buffer, uint32_t first, uint32_t n,
+                uint32_t n_tokens)
+{
+    const uint64_t row = (uint64_t)n_tokens * sizeof(uint32_t);
+    int k = 0;
+
+    if (generates(p) || buffer > 1 || n_tokens < 1 || n_tokens > goal_of(p)->seq || n < 1 ||
+        (uint64_t)first + n > goal_of(p)->batch)
+        return -EPROTO;
+    k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].ids + first * row, n * row);
+    k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].labels + first * row, n * row);
+    if (p->model.config.n_labels > 0)
+        k += one(&out[k], PAYLOAD_DATA, p->data.buffers[buffer].rows + first * sizeof(struct plan_row),
+                 n * sizeof(struct plan_row));
+    return k;
+}
+
+static int weights(struct payload_range *out, const struct payload *p, const struct message *m)
+{
+    const size_t value = number_bytes(goal_of(p)->precision);
+
+    if (m->weights.unit >= p->model.n_units)
+        return -EPROTO;
+    const struct model_unit *unit = &p->model.units[m->weights.unit];
+    if (m->weights.buffer > 1 || (m->weights.buffer == 1 && (!p->assign.assign.replay || unit->n_trained == 0)))
+        return -EPROTO;
+    return one(out, PAYLOAD_WEIGHTS, model_weights_at(unit, m->weights.buffer) * value, unit->n * value);
+}
+
+static int contribution(struct payload_range *out, struct payload *p, const struct message *m)
+{
+    const struct contribution_name *name = &m->contribution.name;
+    const uint32_t slot = m->contribution.slot;
+
+    if (!trains(p) || name->visit >= p->model.n_visits || slot > p->assign.assign.n_slots || p->given[slot])
+        return -EPROTO;
+    const struct model_unit *unit = &p->model.units[p->model.visits[name->visit]];
+    if (name->slice >= unit->n_slices)
+        return -EPROTO;
+    const uint64_t left = unit->n_trained - (uint64_t)name->slice * MODEL_SLICE;
+    p->given[slot] = 1;
+    return one(out, PAYLOAD_INBOX, slot * (uint64_t)p->slot_bytes,
+               (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(goal_of(p)->grad));
+}
+
+static int evaluate(struct payload_range *out, struct payload *p, const struct message *m)
+{
+    p->first_row = m->evaluate.first_row;
+    p->n_rows = m->evaluate.n_rows;
+    return rows(out, p, m->evaluate.buffer, p->first_row, p->n_rows, m->evaluate.n_tokens);
+}
+
+/* Messages without bytes are none of the other cases. */
+static int ranges(struct payload_range *out, struct payload *p, const struct message *m)
+{
+    const uint64_t label = p->model.config.n_labels * sizeof(float);
+
+    if (m->kind == MESSAGE_WEIGHTS)
+        return weights(out, p, m);
+    if (m->kind == MESSAGE_CONTRIBUTION)
+        return contribution(out, p, m);
+    if (m->kind == MESSAGE_SHARE)
+        return rows(out, p, m->share.buffer, 0, goal_of(p)->batch, m->share.n_tokens);
+    if (m->kind == MESSAGE_EVALUATE)
+        return evaluate(out, p, m);
+    if (m->kind == MESSAGE_EVALUATED)
+        return generates(p) ? -EPROTO
+                            : one(out, PAYLOAD_DATA, p->data.logits + p->first_row * label, p->n_rows * label);
+    if (m->kind == MESSAGE_GENERATE && (!generates(p) || (uint64_t)m->generate.first + m->generate.n > goal_of(p)->seq))
+        return -EPROTO;
+    if (m->kind == MESSAGE_GENERATE)
+        return one(out, PAYLOAD_DATA, m->generate.first * sizeof(uint32_t), m->generate.n * sizeof(uint32_t));
+    return generates(p) ? one(out, PAYLOAD_DATA, plan_generate_logits(goal_of(p)->seq),
+                              p->model.config.vocabulary * sizeof(float))
+                        : -EPROTO;
+}
+
+int payload_ranges(struct payload_range out[PAYLOAD_MAX_RANGES], struct payload *p, const struct message *m,
+                   const char **why)
+{
+    static const bool has_bytes[MESSAGE_KINDS] = {
+        [MESSAGE_WEIGHTS] = true,   [MESSAGE_CONTRIBUTION] = true, [MESSAGE_SHARE] = true,
+        [MESSAGE_EVALUATE] = true,  [MESSAGE_EVALUATED] = true,    [MESSAGE_GENERATE] = true,
+        [MESSAGE_GENERATED] = true,
+    };
+    int n = 0;
+
+    *why = NULL;
+    if (m->kind == MESSAGE_ASSIGN)
+        return one(out, PAYLOAD_CONFIG, 0, m->assign.config_bytes);
+    if (m->kind == MESSAGE_FREE && p->open && m->free.slot <= p->assign.assign.n_slots)
+        p->given[m->free.slot] = 0;
+    if (!has_bytes[m->kind])
+        return 0;
+    n = p->open ? ranges(out, p, m) : -EPROTO;
+    if (n < 0)
+        *why = p->open ? "bytes that are not of its job, or of a slot in use" : "bytes without a job";
+    for (int i = 0; i < n; i++)
+        assert(out[i].at + out[i].bytes <= p->segments[out[i].segment].bytes);
+    return n;
+}

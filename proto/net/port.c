@@ -1,0 +1,495 @@
+#include "proto/net/port.h"
+
+#include "proto/net/cipher.h"
+#include "proto/net/gate.h"
+#include "proto/net/handshake.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <uv.h>
+
+enum {
+    BACKLOG = 128,
+    TICK_MS = 250,
+    AWAY_LINES = 8,  /* of the log per period, for connections turned away */
+    AWAY_TICKS = 40, /* that period */
+    SPARE_FDS = 32,  /* descriptors that stay free for the daemon's own user */
+};
+
+enum guest_state {
+    GUEST_NONE,
+    GUEST_SHAKING, /* ends with the handshake's end, or its patience's */
+    GUEST_WAITING, /* it has the key; ends when its second connection has, too, or with its patience */
+    GUEST_CLOSING  /* ends when libuv has returned its handle */
+};
+
+struct guest {
+    struct port *port;
+    enum guest_state state;
+    uv_tcp_t tcp;
+    struct sockaddr_storage address;
+    uint64_t since; /* on the loop's clock */
+    struct handshake handshake;
+    uint8_t in[HANDSHAKE_HELLO_BYTES];
+    size_t n_in;
+};
+
+struct port {
+    uv_loop_t *loop;
+    uv_tcp_t tcp;
+    uv_timer_t tick;
+    struct session_listener *listener;
+    uint8_t key[KEY_BYTES];
+    unsigned flags, patience_ms;
+    bool closing;
+    unsigned n_handles; /* guests included */
+    unsigned n_gates;
+    unsigned n_ticks, n_away;
+    struct guest guests[PORT_GUESTS];
+};
+
+/* ---- addresses -------------------------------------------------------------------------------------------------- */
+
+bool port_is_address(const char *address)
+{
+    return address && strncmp(address, "tcp://", 6) == 0;
+}
+
+int port_split(char name[PORT_NAME_BYTES], char digits[PORT_DIGITS_BYTES], const char *address, struct error *err)
+{
+    const char *at = address + 6, *colon = strrchr(at, ':'), *first = at, *last = colon;
+
+    if (colon && *at == '[') {
+        first = at + 1;
+        last = colon > at && colon[-1] == ']' ? colon - 1 : NULL;
+    } else if (colon && memchr(at, ':', (size_t)(colon - at))) {
+        last = NULL; /* IPv6 without brackets */
+    }
+    if (!last || last <= first || last - first >= PORT_NAME_BYTES || !colon[1] || strlen(colon + 1) > 5 ||
+        strspn(colon + 1, "0123456789") != strlen(colon + 1) || atoi(colon + 1) > 65535)
+        return error_set(err, -EDOM, "%s: an address on the network is tcp://HOST:PORT, or tcp://[IPv6]:PORT", address);
+    snprintf(name, PORT_NAME_BYTES, "%.*s", (int)(last - first), first);
+    snprintf(digits, PORT_DIGITS_BYTES, "%s", colon + 1);
+    return 0;
+}
+
+static void print_address(char out[GATE_NAME_BYTES], const struct sockaddr_storage *address)
+{
+    char name[INET6_ADDRSTRLEN] = "?";
+    const bool six = address->ss_family == AF_INET6;
+    const unsigned number = ntohs(six ? ((const struct sockaddr_in6 *)address)->sin6_port
+                                      : ((const struct sockaddr_in *)address)->sin_port);
+
+    uv_ip_name((const struct sockaddr *)address, name, sizeof name);
+    snprintf(out, GATE_NAME_BYTES, six ? "[%s]:%u" : "%s:%u", name, number);
+}
+
+/* True for connections that share the places of one address. */
+static bool is_same_place(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return false;
+    if (a->ss_family == AF_INET6)
+        return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr, 8) ==
+               0;
+    return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+}
+
+/* ---- guests ----------------------------------------------------------------------------------------------------- */
+
+static void give_back(struct port *port)
+{
+    if (--port->n_handles > 0 || port->n_gates > 0)
+        return;
+    sodium_memzero(port, sizeof *port);
+    free(port);
+}
+
+static void on_guest_closed(uv_handle_t *handle)
+{
+    struct guest *guest = handle->data;
+    struct port *port = guest->port;
+
+    handshake_wipe(&guest->handshake);
+    guest->state = GUEST_NONE;
+    give_back(port);
+}
+
+static void drop(struct guest *guest)
+{
+    if (guest->state == GUEST_CLOSING || guest->state == GUEST_NONE)
+        return;
+    guest->state = GUEST_CLOSING;
+    uv_close((uv_handle_t *)&guest->tcp, on_guest_closed);
+}
+
+static void note_away(struct port *port, const struct sockaddr_storage *address, const char *why)
+{
+    char name[GATE_NAME_BYTES];
+
+    if (port->n_away++ >= AWAY_LINES)
+        return;
+    print_address(name, address);
+    log_warning("turned away at the tcp port, %s: %s", name, why);
+}
+
+static void turn_away(struct guest *guest, const char *why)
+{
+    note_away(guest->port, &guest->address, why);
+    drop(guest);
+}
+
+static void on_gate_closed(void *data)
+{
+    struct port *port = data;
+
+    port->n_gates--;
+    port->n_handles++; /* give_back takes it again */
+    give_back(port);
+}
+
+/* A second descriptor of its socket, which outlives the guest. */
+static int take_socket(const struct guest *guest)
+{
+    uv_os_fd_t fd;
+
+    return uv_fileno((const uv_handle_t *)&guest->tcp, &fd) == 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
+}
+
+/* Both connections of a worker are here: it becomes a session. */
+static void admit(struct port *port, struct guest *control, struct guest *bulk)
+{
+    struct gate_setup setup = {.is_daemon = true,
+                               .on_control = &control->handshake,
+                               .on_bulk = &bulk->handshake,
+                               .on_closed = on_gate_closed,
+                               .data = port};
+    int ends[2] = {-1, -1}, rc = 0;
+
+    print_address(setup.peer, &control->address);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+        rc = -errno;
+    setup.door = ends[1];
+    setup.control = take_socket(control);
+    setup.bulk = take_socket(bulk);
+    if (!rc && (setup.control < 0 || setup.bulk < 0))
+        rc = -EMFILE;
+    if (rc) {
+        const int fds[] = {ends[0], ends[1], setup.control, setup.bulk};
+        for (unsigned i = 0; i < 4; i++)
+            if (fds[i] >= 0)
+                close(fds[i]);
+    } else {
+        rc = gate_open(port->loop, &setup);
+        port->n_gates += rc == 0;
+        if (rc)
+            close(ends[0]);
+        else
+            rc = session_adopt(port->listener, ends[0]); /* the gate sees the end of the door if this fails */
+    }
+    if (rc)
+        note_away(port, &control->address, strerror(-rc));
+    else
+        log_line("worker at %s has the key; bulk by %s", setup.peer,
+                 cipher_name(bulk->handshake.flags & HANDSHAKE_PLAIN ? CIPHER_PLAIN
+                             : bulk->handshake.flags & HANDSHAKE_AES ? CIPHER_AES
+                                                                     : CIPHER_CHACHA));
+    drop(control);
+    drop(bulk);
+}
+
+/* The guest whose session this is; it waits for its second connection. */
+static struct guest *find_waiting(struct port *port, uint64_t session)
+{
+    for (unsigned i = 0; i < PORT_GUESTS; i++)
+        if (port->guests[i].state == GUEST_WAITING && port->guests[i].handshake.name == session)
+            return &port->guests[i];
+    return NULL;
+}
+
+static const uint8_t *find_key(void *user, enum handshake_channel channel, uint64_t session)
+{
+    struct port *port = user;
+    const struct guest *control = channel == HANDSHAKE_BULK ? find_waiting(port, session) : NULL;
+
+    if (channel == HANDSHAKE_CONTROL)
+        return session == 0 ? port->key : NULL;
+    return control ? control->handshake.child : NULL;
+}
+
+/* The handshake is done. */
+static void greet(struct guest *guest)
+{
+    struct port *port = guest->port;
+
+    uv_read_stop((uv_stream_t *)&guest->tcp);
+    if (guest->handshake.channel == HANDSHAKE_CONTROL && port->n_gates >= PORT_SESSIONS) {
+        turn_away(guest, "there are as many workers as the daemon takes");
+    } else if (guest->handshake.channel == HANDSHAKE_CONTROL) {
+        guest->state = GUEST_WAITING;
+    } else {
+        struct guest *control = find_waiting(port, guest->handshake.session);
+        if (control)
+            admit(port, control, guest);
+        else
+            turn_away(guest, "came too late for its session");
+    }
+}
+
+static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
+{
+    struct guest *guest = handle->data;
+
+    (void)suggested;
+    *buffer =
+        uv_buf_init((char *)guest->in + guest->n_in, (unsigned)(handshake_wants(&guest->handshake) - guest->n_in));
+}
+
+static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
+{
+    struct guest *guest = stream->data;
+    uint8_t out[HANDSHAKE_HELLO_BYTES];
+    const char *why;
+    size_t n_out;
+
+    (void)buffer;
+    if (n < 0) {
+        turn_away(guest, guest->n_in                                 ? "was cut off within the handshake"
+                         : guest->handshake.state == HANDSHAKE_PROOF ? "left in the middle of the handshake"
+                                                                     : "left without a word");
+        return;
+    }
+    guest->n_in += (size_t)n;
+    if (n == 0 || guest->n_in < handshake_wants(&guest->handshake))
+        return;
+    guest->n_in = 0;
+    if (handshake_take(&guest->handshake, guest->in, out, &n_out, &why) < 0) {
+        turn_away(guest, why);
+        return;
+    }
+    uv_buf_t reply = uv_buf_init((char *)out, (unsigned)n_out);
+    if (uv_try_write((uv_stream_t *)&guest->tcp, &reply, 1) != (int)n_out) /* a new socket has room for it */
+        turn_away(guest, "does not take the handshake");
+    else if (guest->handshake.state == HANDSHAKE_DONE)
+        greet(guest);
+}
+
+/* ---- the port --------------------------------------------------------------------------------------------------- */
+
+/* A free place, unless the address has enough of them: then *why. */
+static struct guest *find_place(struct port *port, const struct sockaddr_storage *address, const char **why)
+{
+    struct guest *free_one = NULL;
+    unsigned n_same = 0;
+
+    *why = NULL;
+    for (unsigned i = 0; i < PORT_GUESTS; i++) {
+        struct guest *guest = &port->guests[i];
+        if (guest->state == GUEST_NONE)
+            free_one = free_one ? free_one : guest;
+        else
+            n_same += address && is_same_place(&guest->address, address);
+    }
+    if (n_same > PORT_PER_ADDRESS) /* itself is among them */
+        *why = "too many connections of this address have not shown the key";
+    return free_one;
+}
+
+static void begin(struct guest *guest)
+{
+    struct port *port = guest->port;
+    struct handshake_setup setup = {.flags = port->flags, .find_key = find_key, .user = port};
+    uint8_t none[HANDSHAKE_HELLO_BYTES];
+    int length = sizeof guest->address;
+    const char *why;
+    uv_os_fd_t fd;
+    size_t n;
+
+    randombytes_buf(setup.secret, sizeof setup.secret);
+    handshake_begin(&guest->handshake, &setup, none, &n);
+    sodium_memzero(&setup, sizeof setup);
+    guest->n_in = 0;
+    guest->since = uv_now(port->loop);
+    if (uv_tcp_getpeername(&guest->tcp, (struct sockaddr *)&guest->address, &length) < 0) {
+        drop(guest);
+        return;
+    }
+    find_place(port, &guest->address, &why);
+    if (!why && uv_fileno((const uv_handle_t *)&guest->tcp, &fd) == 0 && !session_leaves_fds(fd, SPARE_FDS))
+        why = "the daemon has no descriptors left";
+    if (why)
+        turn_away(guest, why);
+    else
+        uv_read_start((uv_stream_t *)&guest->tcp, on_room, on_read);
+}
+
+/* Closes a connection for which there is no place. */
+static void on_refused_closed(uv_handle_t *handle)
+{
+    struct port *port = handle->data;
+
+    free(handle);
+    give_back(port);
+}
+
+static void refuse_one(struct port *port)
+{
+    uv_tcp_t *tcp = calloc(1, sizeof *tcp);
+
+    if (!tcp || uv_tcp_init(port->loop, tcp) < 0) {
+        free(tcp);
+        return;
+    }
+    tcp->data = port;
+    port->n_handles++;
+    uv_accept((uv_stream_t *)&port->tcp, (uv_stream_t *)tcp);
+    uv_close((uv_handle_t *)tcp, on_refused_closed);
+    if (port->n_away++ < AWAY_LINES)
+        log_warning("turned away at the tcp port: too many connections have not shown the key");
+}
+
+static void on_connection(uv_stream_t *server, int status)
+{
+    struct port *port = server->data;
+    const char *why;
+    struct guest *guest = find_place(port, NULL, &why);
+
+    if (status < 0) {
+        if (port->n_away++ < AWAY_LINES)
+            log_warning("the tcp port: %s", uv_strerror(status));
+        return;
+    }
+    if (!guest) {
+        refuse_one(port);
+        return;
+    }
+    if (uv_tcp_init(port->loop, &guest->tcp) < 0)
+        return;
+    guest->tcp.data = guest;
+    guest->state = GUEST_SHAKING;
+    memset(&guest->address, 0, sizeof guest->address);
+    port->n_handles++;
+    if (uv_accept(server, (uv_stream_t *)&guest->tcp) < 0)
+        drop(guest);
+    else
+        begin(guest);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct port *port = timer->data;
+
+    for (unsigned i = 0; i < PORT_GUESTS; i++) {
+        struct guest *guest = &port->guests[i];
+        if ((guest->state == GUEST_SHAKING || guest->state == GUEST_WAITING) &&
+            uv_now(port->loop) - guest->since >= port->patience_ms)
+            turn_away(guest, guest->state == GUEST_WAITING ? "its second connection did not come"
+                                                           : "did not finish the handshake in time");
+    }
+    if (++port->n_ticks < AWAY_TICKS)
+        return;
+    if (port->n_away > AWAY_LINES)
+        log_warning("turned away at the tcp port: %u more", port->n_away - AWAY_LINES);
+    port->n_ticks = port->n_away = 0;
+}
+
+static int bind_address(struct port *port, const char *address, struct error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_ADDRCONFIG};
+    char name[PORT_NAME_BYTES], digits[PORT_DIGITS_BYTES], bound[GATE_NAME_BYTES];
+    struct sockaddr_storage at = {0};
+    struct addrinfo *found = NULL;
+    int length = sizeof at, rc = port_split(name, digits, address, err);
+
+    if (rc)
+        return rc;
+    rc = getaddrinfo(strcmp(name, "*") == 0 ? NULL : name, digits, &hints, &found);
+    if (rc)
+        return error_set(err, -EDOM, "%s: there is no such address: %s", address, gai_strerror(rc));
+    rc = uv_tcp_bind(&port->tcp, found->ai_addr, 0);
+    freeaddrinfo(found);
+    if (!rc)
+        rc = uv_listen((uv_stream_t *)&port->tcp, BACKLOG, on_connection);
+    if (!rc)
+        rc = uv_tcp_getsockname(&port->tcp, (struct sockaddr *)&at, &length);
+    if (rc)
+        return error_set(err, rc, "listening at %s: %s%s", address, uv_strerror(rc),
+                         rc == -EADDRINUSE      ? ": choose another port"
+                         : rc == -EADDRNOTAVAIL ? ": it is no address of this host"
+                         : rc == -EACCES        ? ": choose a port above 1023"
+                                                : "");
+    print_address(bound, &at);
+    log_line("listening at tcp://%s for workers with the key%s", bound,
+             port->flags & HANDSHAKE_PLAIN ? "; their bulk is authenticated, but not encrypted" : "");
+    return 0;
+}
+
+unsigned port_number(const struct port *port)
+{
+    struct sockaddr_storage at = {0};
+    int length = sizeof at;
+
+    if (uv_tcp_getsockname(&port->tcp, (struct sockaddr *)&at, &length) < 0)
+        return 0;
+    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                          : ((struct sockaddr_in *)&at)->sin_port);
+}
+
+static void on_own_closed(uv_handle_t *handle)
+{
+    give_back(handle->data);
+}
+
+int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *options,
+                struct session_listener *listener, struct error *err)
+{
+    struct port *port = calloc(1, sizeof *port);
+    int rc;
+
+    *out = NULL;
+    if (!port || sodium_init() < 0) {
+        free(port);
+        return error_set(err, -ENOMEM, "out of memory");
+    }
+    port->loop = loop;
+    port->listener = listener;
+    memcpy(port->key, options->key, KEY_BYTES);
+    port->flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
+    port->patience_ms = options->patience_ms ? options->patience_ms : PORT_PATIENCE_MS;
+    for (unsigned i = 0; i < PORT_GUESTS; i++)
+        port->guests[i].port = port;
+    rc = uv_tcp_init(loop, &port->tcp);
+    if (rc) {
+        free(port);
+        return error_set(err, rc, "no socket: %s", uv_strerror(rc));
+    }
+    uv_timer_init(loop, &port->tick);
+    port->tcp.data = port->tick.data = port;
+    port->n_handles = 2;
+    rc = bind_address(port, options->address, err);
+    if (rc) {
+        port_unlisten(port);
+        return rc;
+    }
+    uv_timer_start(&port->tick, on_tick, TICK_MS, TICK_MS);
+    *out = port;
+    return 0;
+}
+
+void port_unlisten(struct port *port)
+{
+    assert(!port->closing);
+    port->closing = true;
+    for (unsigned i = 0; i < PORT_GUESTS; i++)
+        drop(&port->guests[i]);
+    uv_close((uv_handle_t *)&port->tcp, on_own_closed);
+    uv_close((uv_handle_t *)&port->tick, on_own_closed);
+}

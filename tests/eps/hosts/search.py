@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+"""search.py RELAY_PY [--mutants | --walks N] - searches rules.py: several hosts, each of unmodified relays.
+
+RELAY_PY is the relay's executable specification; check_relay.py lies beside it. Without an option: every order of the
+small settings, then 500 random walks in larger ones, with workers and hosts lost, numbers that are not finite, saves; some
+15 minutes on two cores. --walks N: N walks alone. --mutants breaks one rule at a time and shows that the search notices.
+Exit status 1 if anything is found, or missed.
+"""
+import os
+import random
+import sys
+import time
+from multiprocessing import Pool
+
+import rules
+from rules import Setting, Violation
+from world import World
+
+sys.dont_write_bytecode = True
+base = None
+
+
+def load(relay_py):
+    global base
+    sys.path.insert(0, os.path.dirname(os.path.abspath(relay_py)))
+    import check_relay
+    base = check_relay
+
+
+def explore(setting, world_class=World, limit=10**9):
+    """Breadth first over every order. (states, moves, ends, ended jobs, skipped, saved) or a Violation with its path."""
+    start = world_class(base, setting)
+    seen, level = {start.key()}, [(start, None)]
+    counts = [0] * 5
+    while level:
+        following = []
+        for world, path in level:
+            go, may = world.moves()
+            if not go:
+                try:
+                    world.final()
+                except Violation as v:
+                    raise Violation('%s; after: %s' % (v, base.show(path)))
+                counts[1] += 1
+                counts[2] += world.ended is not None
+                counts[3] += bool(world.skipped)
+                counts[4] += bool(world.saved)
+            for m in go + may:
+                counts[0] += 1
+                after = world.copy()
+                try:
+                    after.move(m)
+                except Violation as v:
+                    raise Violation('%s; after: %s' % (v, base.show((m, path))))
+                key = after.key()
+                if key not in seen:
+                    seen.add(key)
+                    following.append((after, (m, path)))
+            if len(seen) > limit:
+                raise Violation('more than %d states' % limit)
+        level = following
+    return len(seen), *counts
+
+
+def walk(setting, seed, world_class=World):
+    """One random order; one host's channels may lag. Returns (moves, world)."""
+    rng = random.Random(seed)
+    world = world_class(base, setting)
+    slow, n = rng.randrange(len(setting.n_owned) + 2), 0
+    while True:
+        go, may = world.moves()
+        if not go:
+            world.final()
+            return n, world
+        m = rng.choice(may) if may and rng.random() < 0.01 else rng.choice(go)
+        if m[0] == 'deliver' and slow in m[1:]:
+            m = rng.choice(go)
+        world.move(m)
+        n += 1
+
+
+def config(*x, **y):
+    return base.spec.Config(*x, **y)
+
+
+def settings():
+    """Small ones, searched exhaustively: 2 and 3 hosts."""
+    out = []
+    for optimizer, det in (('adama', False), ('adama', True), ('adamw', False), ('adamw', True)):
+        c = config(2, 1, 1, 1, optimizer, 'eager', det, True)
+        tag = '2 hosts, %s%s' % (optimizer, ' det' if det else '')
+        out.append(Setting(tag, c, (0, 1), (1, 1), (1, 1), (1, 1)))
+        out.append(Setting(tag + ', bad numbers', c, (0, 1), (1, 1), (1, 1), (1, 1), faults=('badloss', 'bad'), n_faults=1,
+                           late=1))
+        out.append(Setting(tag + ', 2 workers, one lost', c._replace(parts=2), (0, 1), (1, 1), (2, 0), (2, 1),
+                           faults=('kill',), n_faults=1))
+    c = config(2, 1, 1, 1, 'adama', 'eager', False, True)
+    fenced = config(2, 1, 1, 1, 'adamw', 'fenced', False, False)
+    out.append(Setting('2 hosts, 2 steps', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2))
+    out.append(Setting('2 hosts, 2 steps, save', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2, saves=1))
+    out.append(Setting('2 hosts, tied', c, (0, 1, 0), (1, 1), (1, 1), (1, 1)))
+    out.append(Setting('2 hosts, frozen', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2, frozen=(1,)))
+    out.append(Setting('2 hosts, a worker lost', c, (0, 1), (1, 1), (1, 1), (1, 1), late=1, faults=('kill',), n_faults=1))
+    out.append(Setting('2 hosts, one lost', c, (0, 1), (1, 1), (1, 1), (1, 1), faults=('dead',), n_faults=1))
+    out.append(Setting('2 hosts, no replay, a worker lost', c._replace(replay=False), (0, 1), (1, 1), (1, 1), (1, 1), late=1,
+                       faults=('kill',), n_faults=1))
+    out.append(Setting('2 hosts, 2 parts on one', config(2, 1, 1, 1, 'adamw', 'eager', False, True), (0, 1), (2, 0), (2, 0),
+                       (2, 1)))
+    out.append(Setting('2 hosts, pulls under way', c, (0, 1), (1, 1), (1, 1), (1, 1), coarse=False))
+    out.append(Setting('2 hosts, fenced, bad numbers', fenced, (0, 1), (1, 1), (1, 1), (1, 1), steps=1,
+                       faults=('bad', 'badloss'), n_faults=1))
+    out.append(Setting('3 hosts, a part on one', config(1, 1, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1), steps=2))
+    out.append(Setting('3 hosts, 2 parts', config(2, 1, 1, 1, deterministic=True), (0, 1, 2), (1, 1, 1), (1, 0, 1), (1, 1, 1)))
+    return out
+
+
+def big(seed):
+    """A larger setting for a random walk."""
+    rng = random.Random(seed)
+    n = rng.randint(2, 4)
+    n_owned = [rng.randint(1, 2) for _ in range(n)]
+    visits = tuple(range(sum(n_owned))) + ((0,) if rng.random() < 0.4 else ())
+    n_parts = [rng.randint(0 if h else 1, 2) for h in range(n)]
+    parts, fenced = sum(n_parts), rng.random() < 0.3
+    c = config(parts, rng.randint(1, 2), rng.randint(1, 2), rng.randint(1, 2),
+               'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')), 'fenced' if fenced else 'eager',
+               rng.random() < 0.5, not fenced and rng.random() < 0.8)
+    return Setting('walk %d' % seed, c, visits, tuple(n_owned), tuple(n_parts), tuple(rng.randint(1, 3) for _ in range(n)),
+                   rng.randint(1, 2), rng.randint(1, 2), rng.randint(2, 3), ('kill', 'kill', 'bad', 'badloss', 'dead'),
+                   rng.choice((0, 1, 1, 2)), rng.randint(0, 1), 1, (1,) if rng.random() < 0.2 else (), False)
+
+
+# ---- mutants: one rule broken in each -------------------------------------------------------------------------------
+
+class AnyPart(World):
+    """R1: local sends a slice's parts in any order"""
+    def __init__(self, *x):
+        init = rules.Host.__init__
+
+        def loose(host, spec, setting, h):
+            init(host, spec, setting, h)
+            host.local.config = host.local.config._replace(deterministic=False)
+        rules.Host.__init__ = loose
+        try:
+            super().__init__(*x)
+        finally:
+            rules.Host.__init__ = init
+
+
+class FreeWhenSent(World):
+    """R2: a slice's memory is free when it was sent"""
+    def after_send(self, h, name):
+        self.fold_done(h, name)
+
+    def fold_done(self, h, name):
+        if (self.setting.visits[name[0]], name[2]) in self.hosts[h].local.jobs:
+            super().fold_done(h, name)
+
+
+class LossAtHome(World):
+    """R3: only owners with parts of their own hear of a loss"""
+    def tell_loss(self, h, event):
+        for x in range(self.n):
+            if self.setting.n_parts[x] or x == h:
+                self.tell(h, x, 'loss', event[2], event[3] + self.first_part[h], 0, event[5])
+
+
+class OpenEarly(World):
+    """R4: the next step opens when the owners are covered, whatever their workers do"""
+    def is_through(self, host):
+        return True
+
+
+class GoneIsGone(World):
+    """R4: a covered owner answers no pull of version t"""
+    def stands(self, own, t, u):
+        return False
+
+
+class NoHold(World):
+    """R5: what comes too early is fed at once"""
+    def is_early(self, own, what, message):
+        return False
+
+
+class FenceAlone(World):
+    """R6: an owner updates when its own units are folded"""
+    def waits(self, host, task):
+        return False
+
+
+class SaveAtOnce(World):
+    """R7: a save goes out when it is asked for"""
+    def ask_save(self):
+        self.tell_all(0, 'save')
+
+
+class CheckNothing(World):
+    """R8: a slice is sent unchecked"""
+    def local(self, h, *event):
+        host = self.hosts[h]
+        kept = dict(host.memory)
+        host.memory = {where: (tag, True) for where, (tag, _) in kept.items()}
+        super().local(h, *event)
+        host.memory = kept
+
+
+class OldGrant(World):
+    """R9: a grant holds for its name in any step"""
+    def find_slot(self, host, x, t, name):
+        k = super().find_slot(host, x, t, name)
+        return 0 if k is None and host.grants.get(x, (0, 0))[1] == name and not host.sent[x][0] else k
+
+
+class ForeignReserved(World):
+    """a host puts any slice into its reserved slot"""
+    def find_slot(self, host, x, t, name):
+        return next((k for k, cell in enumerate(host.sent[x]) if not cell), None)
+
+
+class NoReserved(World):
+    """a host ignores an owner's grant"""
+    def find_slot(self, host, x, t, name):
+        return next((k for k, cell in enumerate(host.sent[x]) if k and not cell), None)
+
+
+class Overtakes(World):
+    """a host's last message to an owner arrives before the others"""
+    def move(self, m):
+        if m[0] == 'deliver':
+            self.channels[m[1:]] = self.channels[m[1:]][-1:] + self.channels[m[1:]][:-1]
+        super().move(m)
+
+
+MUTANTS = [AnyPart, FreeWhenSent, LossAtHome, OpenEarly, GoneIsGone, NoHold, FenceAlone, SaveAtOnce, CheckNothing, OldGrant,
+           ForeignReserved, NoReserved, Overtakes]
+
+
+def run_mutant(mutant):
+    """Where it is found: (mutant, number of walks, what was wrong)."""
+    for seed in range(3000):
+        try:
+            walk(big(seed), seed, mutant)
+        except Violation as v:
+            return mutant, seed + 1, str(v)
+        except (AssertionError, IndexError, KeyError, StopIteration, ValueError, AttributeError) as e:
+            return mutant, seed + 1, 'crash %r' % e
+    return mutant, None, 'SURVIVED'
+
+
+def run_walks(seeds):
+    counts = [0] * 5
+    for seed in seeds:
+        try:
+            n, world = walk(big(seed), seed)
+        except Violation as v:
+            return counts, 'seed %d: %s' % (seed, v)
+        counts = [a + b for a, b in zip(counts, (1, n, world.ended is not None, bool(world.skipped), bool(world.saved)))]
+    return counts, None
+
+
+def run_setting(setting):
+    t0 = time.time()
+    try:
+        return setting.name, explore(setting), time.time() - t0, None
+    except Violation as v:
+        return setting.name, None, time.time() - t0, str(v)
+
+
+def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    load(sys.argv[1])
+    options, bad = sys.argv[2:], 0
+    with Pool(initializer=load, initargs=sys.argv[1:2]) as pool:
+        if options == ['--mutants']:
+            for mutant, n, how in pool.imap(run_mutant, MUTANTS):
+                bad += n is None
+                print('%-16s %-72s %5s %s' % (mutant.__name__, mutant.__doc__, n or '-', how), flush=True)
+            print('%d of %d found' % (len(MUTANTS) - bad, len(MUTANTS)))
+            sys.exit(bad > 0)
+        n_walks = 500
+        if options[:1] == ['--walks']:
+            n_walks = int(options[1])
+        else:
+            print('%-40s %8s %9s %6s %6s %6s %6s %6s' % ('setting', 'states', 'moves', 'ends', 'ended', 'skip', 'saved', 's'))
+            for name, counts, seconds, why in pool.imap(run_setting, settings()):
+                bad += why is not None
+                print('%-40s FAILED: %s' % (name, why) if why else
+                      '%-40s %8d %9d %6d %6d %6d %6d %6.1f' % (name, *counts, seconds), flush=True)
+        totals = [0] * 5
+        for counts, why in pool.imap(run_walks, [range(i, min(i + 50, n_walks)) for i in range(0, n_walks, 50)]):
+            totals = [a + b for a, b in zip(totals, counts)]
+            if why:
+                bad += 1
+                print('FAILED: ' + why, flush=True)
+        print('%d walks of %d moves: %d jobs ended, %d with a skipped step, %d saved; %d failed' % (*totals, bad))
+    sys.exit(bad > 0)
+
+
+if __name__ == '__main__':
+    main()

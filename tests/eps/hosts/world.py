@@ -1,0 +1,238 @@
+"""world.py - what happens to the hosts of rules.py: workers that compute, faults, and what must hold after each move.
+
+As in the relay's own search, the world keeps the numbers that relays do not, as a record: which parts were folded into a
+unit in which step. So "as if there were one host" is an equality. What is checked at every move: no name is folded twice,
+and each fold reads memory that still holds it; an update finds every part of the step; fetched weights are those of the
+version that was asked for; versions of all hosts are at most one apart, as are their steps; accumulators, slots and ring
+are within bounds; captures read one version on all hosts; live workers are not refused. At the end of every path: all steps
+done, the record that of one host, nothing left that waits.
+"""
+from rules import Hosts, Host, Worker, Pass, check
+
+
+class World(Hosts):
+    """All hosts with ordered channels between them. move() does one thing that may happen next; see moves()."""
+    def copy(self):
+        n = World.__new__(self.__class__)
+        n.__dict__.update(self.__dict__)
+        for field in ('base', 'sums', 'weights', 'current', 'channels'):
+            setattr(n, field, dict(getattr(self, field)))
+        n.todo = []
+        n.hosts = []
+        for host in self.hosts:
+            twin = Host.__new__(Host)
+            twin.__dict__.update(host.__dict__)
+            twin.own, twin.local = self.base_module.copy_relay(host.own), self.base_module.copy_relay(host.local)
+            twin.workers = {}
+            for w, worker in host.workers.items():
+                twin.workers[w] = Worker.__new__(Worker)
+                twin.workers[w].__dict__.update(worker.__dict__)
+            for field in ('memory', 'sent', 'grants'):
+                setattr(twin, field, dict(getattr(host, field)))
+            n.hosts.append(twin)
+        return n
+
+    def key(self):
+        hosts = tuple((self.base_module.key_relay(x.own), self.base_module.key_relay(x.local),
+                       tuple((w, y.passes, y.slots, y.grant) for w, y in sorted(x.workers.items())),
+                       tuple(sorted(x.memory.items())), tuple(x.sent.values()), tuple(sorted(x.grants.items())), x.queue,
+                       x.tasks, x.running, x.held, x.wants, x.asked, x.there, x.ring, x.opening, x.reported, x.skipped,
+                       x.verdicts, x.captured) for x in self.hosts)
+        return hash((hosts, tuple(self.base.values()), tuple(self.sums.values()), tuple(self.weights.values()),
+                     tuple(self.current.values()), tuple(self.channels.values()), self.skipped, self.t, self.reports,
+                     self.want_save, self.saves, self.saved, self.faults, self.late, self.bad, self.ended))
+
+    # ---- what should be ---------------------------------------------------------------------------------------
+
+    def is_summed(self, u):
+        c = self.setting.config
+        return c.commit == 'fenced' or self.setting.visits.count(u) > 1 or (c.optimizer == 'adamw' and c.parts > 1)
+
+    def full(self, u):
+        return tuple((v, p) for v in reversed(range(len(self.setting.visits))) if self.setting.visits[v] == u
+                     for p in range(self.setting.config.parts))
+
+    def expected(self, u, version):
+        base = 0
+        for t in range(version):
+            if t not in self.skipped and u not in self.setting.frozen:
+                base = self.base_module.intern((base, t, ('decay',) + self.full(u)))
+        return base
+
+    def program(self, q):
+        return self.base_module.program(self.setting, tuple(p for p, _ in q.share))
+
+    # ---- workers ----------------------------------------------------------------------------------------------
+
+    def attach(self, h):
+        host = self.hosts[h]
+        w, host.n_seen = host.n_seen, host.n_seen + 1
+        host.workers[w] = Worker(self.setting.local_slots)
+        self.local(h, 'attached', w)
+        if host.opening is not None:
+            self.open_local(h, host.opening)
+
+    def lose(self, h, w):
+        self.forget(h, w)
+        self.local(h, 'lost', w)
+
+    def forget(self, h, w):
+        host = self.hosts[h]
+        for q in host.workers[w].passes:
+            self.leave_ring(host, q)
+        del host.workers[w]
+        host.wants = tuple(y for y in host.wants if y[0] != w)
+
+    def leave_ring(self, host, q):
+        if q.reading and q.reading in host.ring:
+            i = host.ring.index(q.reading)
+            host.ring = host.ring[:i] + host.ring[i + 1:]
+
+    def next_message(self, worker, q):
+        say = self.program(q)
+        if q.waiting:
+            return None
+        for pc in range(q.pc, len(say)):
+            what, x = say[pc]
+            if what == 'pull':
+                return pc, ('pull', q.t, self.setting.visits[x])
+            if what == 'loss':
+                return pc, ('loss', q.t, x, dict(q.share)[x], 'ok')
+            if worker.grant and (-x[0],) + x[1:] < (-worker.grant[0],) + worker.grant[1:]:
+                continue
+            if (q.t, x, dict(q.share)[x[1]]) in worker.slots:
+                continue
+            slot = next((k for k in range(1, len(worker.slots)) if worker.slots[k] is None), None)
+            if slot is None and worker.grant == x and worker.slots[0] is None:
+                slot = 0
+            return None if slot is None else (pc, ('contribution', q.t, *x, dict(q.share)[x[1]], slot))
+        return None
+
+    def send(self, h, w, j, finite=True):
+        host = self.hosts[h]
+        worker = host.workers[w]
+        q = worker.passes[j]
+        self.leave_ring(host, q)
+        found = self.next_message(worker, q)
+        pc, message = found or (q.pc, None)
+        waiting = bool(message) and message[0] == 'pull'
+        q = q._replace(pc=pc if waiting or not message else pc + 1, waiting=waiting, reading=None)
+        worker.passes = worker.passes[:j] + ((q,) if q.pc < len(self.program(q)) else ()) + worker.passes[j + 1:]
+        if message and message[0] == 'contribution':
+            tag = (q.t, message[2:5], message[5])
+            worker.slots = worker.slots[:message[6]] + (tag,) + worker.slots[message[6] + 1:]
+            host.memory[w, message[6]] = (tag, finite)
+        if message and message[0] == 'loss' and not finite:
+            message = message[:4] + ('bad',)
+        if message:
+            self.local(h, message[0], w, *message[1:])
+
+    def can_send(self, host, worker, q):
+        """A pass that reads fetched weights and has no slot for what it computes still gives them back."""
+        return q.reading is not None or self.next_message(worker, q) is not None
+
+    # ---- what may happen, and what must hold --------------------------------------------------------------------
+
+    def moves(self):
+        """(progress, faults and requests)"""
+        go, may = [], []
+        if self.ended:
+            return go, may
+        go += [('deliver', a, b) for (a, b), messages in self.channels.items() if messages]
+        for h, host in enumerate(self.hosts):
+            go += [('send', h, w, j) for w, worker in sorted(host.workers.items()) for j, q in enumerate(worker.passes)
+                   if not q.waiting and self.can_send(host, worker, q)]
+            if host.running:
+                go.append(('task', h))
+            go += [('fetch', h) + y for y in host.there if self.may_fetch(h, y[1])]
+            go += [('release', h, u) for u, _ in host.captured]
+            if self.late:
+                (may if host.workers else go).append(('attach', h))
+            if self.faults and host.local.t >= 0:
+                for fault in self.setting.faults:
+                    if fault == 'kill':
+                        may += [('kill', h, w) for w in sorted(host.workers)]
+                    elif fault == 'dead':
+                        may.append(('dead', h))
+                    else:
+                        wanted = 'loss' if fault == 'badloss' else 'contribution'
+                        may += [(fault, h, w, j) for w, worker in sorted(host.workers.items())
+                                for j, q in enumerate(worker.passes)
+                                if not q.waiting and (self.next_message(worker, q) or (0, ' '))[1][0] == wanted]
+        if self.saves and len(self.reports) < self.n:
+            may.append(('save',))
+        return go, may
+
+    def move(self, m):
+        what, *x = m
+        if what == 'deliver':
+            a, b = x
+            message, self.channels[a, b] = self.channels[a, b][0], self.channels[a, b][1:]
+            self.todo.append(('heard', b, a, message))
+        elif what == 'send':
+            self.send(*x)
+        elif what == 'task':
+            self.finish_task(*x)
+        elif what == 'fetch':
+            self.fetch(*x)
+        elif what == 'release':
+            h, u = x
+            host = self.hosts[h]
+            version = next(t for v, t in host.captured if v == u)
+            host.captured = tuple(y for y in host.captured if y[0] != u)
+            for s in range(self.setting.config.slices):
+                touched = self.sums[u, s] and not self.is_summed(u)     # what is left of a skipped sum is cleared later
+                check(self.base[u, s] == self.expected(u, version) and not touched, 'captured another version')
+            self.own(h, 'released', 'disk', u)
+        elif what == 'attach':
+            self.late -= 1
+            self.attach(*x)
+        elif what == 'save':
+            self.saves -= 1
+            self.ask_save()
+        else:
+            self.faults -= 1
+            if what == 'kill':
+                self.lose(*x)
+            elif what == 'dead':
+                self.ended = 'host %d is lost' % x[0]                                                    # R10
+            else:
+                host = self.hosts[x[0]]
+                q = host.workers[x[1]].passes[x[2]]
+                message = self.next_message(host.workers[x[1]], q)[1]
+                self.bad += ((q.t, x[0], message[3] if what == 'bad' else message[2]),)
+                if what == 'badloss' and host.local.t == q.t and host.local.loss[message[2]]:
+                    self.bad += self.bad[-1:]                   # finite once: counts as the second
+                self.send(*x, finite=False)
+        self.run()
+
+    def invariants(self):
+        versions = [v for host in self.hosts for u, v in host.own.version.items() if u not in self.setting.frozen]
+        if versions:
+            check(max(versions) - min(versions) <= 1, 'versions are %s' % sorted(versions))
+            check(self.t - 1 <= min(versions) and max(versions) <= self.t + 1, 'step %d, versions %s' % (self.t, versions))
+        steps = [host.own.t for host in self.hosts]
+        check(max(steps) - min(steps) <= 1, 'steps are %s' % steps)
+        for h, host in enumerate(self.hosts):
+            check(len([1 for y in set(host.ring) if self.owner_of[y[1]] != h]) <= max(1, self.setting.ring), 'ring is full')
+            used = {u for (u, s), y in self.sums.items() if y and self.owner_of[u] == h and self.setting.visits.count(u) == 1}
+            c = self.setting.config
+            if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
+                check(len(used) <= c.accumulators, 'more accumulators than there are')
+
+    def final(self):
+        if self.ended:
+            return
+        if any(not host.workers for host in self.hosts):
+            return                                              # the step waits for a worker of that host, and says so
+        stuck = [h for h, host in enumerate(self.hosts) if host.own.t < self.setting.steps - 1 or not host.own.covered]
+        check(not stuck, 'deadlock in step %d: hosts %s' % (self.t, stuck))
+        for host in self.hosts:
+            check(not host.own.readers and not host.own.jobs and not host.running and not host.tasks, 'something is left')
+            check(not any(y for cells in host.own.inbox.values() for y in cells), 'an owner never frees a slot')
+            check(not any(y for cells in host.local.inbox.values() for y in cells), 'a slot is never freed')
+            check(not host.own.waiting and not host.local.waiting and not host.wants, 'a pull is never answered')
+            check(not host.held and not host.queue and not host.ring, 'a message or a copy is left')
+        check(not self.saved or len(self.saved) == self.n, 'a save is never finished')
+        for (u, s), base in self.base.items():
+            check(base == self.expected(u, self.setting.steps), 'the end differs from the fault-free one')

@@ -1,0 +1,349 @@
+/* A job through two gates: each message is handed over with its bytes in place, and segments end at each side's gate. The
+ * test is both sessions. */
+#include "proto/net/gate.h"
+#include "proto/wire/message.h"
+#include "proto/wire/segment.h"
+#include "tests/kit/test.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sodium.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* 4 MiB of embedding: more than one grant of credit. */
+static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 64, "
+                             "\"n_positions\": 16, \"vocab_size\": 16384, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
+                             "\"resid_pdrop\": 0.0}";
+enum { BATCH = 4, SEQ = 16, SLOTS = 2, MAX_FDS = 8 };
+
+static uv_loop_t loop;
+static struct model model;
+static int daemon_end, worker_end; /* doors */
+static unsigned n_closed;
+static uint64_t progress;
+static struct segment segments[4]; /* the daemon's, in the order of ASSIGN */
+static struct segment theirs[4];   /* the worker's */
+
+static void on_closed(void *data)
+{
+    (void)data;
+    n_closed++;
+}
+
+/* Two ends of a tcp connection. */
+static void connect_pair(int ends[2])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    ck_assert_int_eq(connect(ends[0], (struct sockaddr *)&at, sizeof at), 0);
+    ends[1] = accept(listener, NULL, NULL);
+    ck_assert_int_ge(ends[1], 0);
+    close(listener);
+}
+
+static void open_one(bool is_daemon, int door, int control, int bulk)
+{
+    const struct handshake h = {.send = {is_daemon}, .receive = {!is_daemon}};
+    const struct gate_setup setup = {.is_daemon = is_daemon,
+                                     .peer = "the other",
+                                     .door = door,
+                                     .control = control,
+                                     .bulk = bulk,
+                                     .on_control = &h,
+                                     .on_bulk = &h,
+                                     .progress = is_daemon ? NULL : &progress,
+                                     .on_closed = on_closed};
+
+    ck_assert_int_eq(gate_open(&loop, &setup), 0);
+}
+
+static void begin(void)
+{
+    int control[2], bulk[2], doors[2][2];
+    struct model_config c;
+    struct error err = {""};
+
+    ck_assert_int_ge(sodium_init(), 0);
+    uv_loop_init(&loop);
+    ck_assert_msg(model_config_parse(&c, config, strlen(config), &err) == 0, "%s", err.text);
+    ck_assert_int_eq(model_init(&model, &c, &err), 0);
+    connect_pair(control);
+    connect_pair(bulk);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, doors[i]), 0);
+    daemon_end = doors[0][0];
+    worker_end = doors[1][0];
+    n_closed = 0;
+    progress = 0;
+    open_one(true, doors[0][1], control[0], bulk[0]);
+    open_one(false, doors[1][1], control[1], bulk[1]);
+}
+
+static void close_segments(void)
+{
+    for (int i = 0; i < 4; i++) {
+        segment_close(&segments[i]);
+        segment_close(&theirs[i]);
+    }
+}
+
+static void end(void)
+{
+    close(daemon_end);
+    close(worker_end);
+    while (n_closed < 2)
+        uv_run(&loop, UV_RUN_ONCE);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    close_segments();
+    model_free(&model);
+}
+
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(begin, end)
+
+static void say(int door, struct message m, const int *fds, unsigned n_fds)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(MAX_FDS * sizeof(int))] = {0};
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    struct iovec vector = {.iov_base = bytes};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+
+    m.sequence = 1;
+    vector.iov_len = message_encode(bytes, sizeof bytes, &m);
+    if (n_fds > 0) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        *CMSG_FIRSTHDR(&header) = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                                                   .cmsg_type = SCM_RIGHTS,
+                                                   .cmsg_len = CMSG_LEN(n_fds * sizeof(int))};
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&header)), fds, n_fds * sizeof(int));
+    }
+    while (sendmsg(door, &header, MSG_DONTWAIT) < 0) {
+        ck_assert_int_eq(errno, EAGAIN);
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+}
+
+/* Runs the loop until a message has come. False: the door has ended. */
+static bool hear(struct message *m, int door, int *fds, unsigned *n_fds)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    struct iovec vector = {.iov_base = bytes, .iov_len = sizeof bytes};
+    struct msghdr header = {.msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = control,
+                            .msg_controllen = sizeof control};
+    const char *why;
+    ssize_t n;
+
+    while ((n = recvmsg(door, &header, MSG_DONTWAIT)) < 0 && errno == EAGAIN)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    if (n <= 0)
+        return false;
+    ck_assert_int_eq(message_decode(m, bytes, (size_t)n, &why), 0);
+    const struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+    *n_fds = c ? (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int)) : 0;
+    if (c)
+        memcpy(fds, CMSG_DATA(c), *n_fds * sizeof(int));
+    return true;
+}
+
+static struct message expect_message(int door, enum message_kind kind)
+{
+    struct message m;
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
+    ck_assert(hear(&m, door, fds, &n_fds));
+    ck_assert_str_eq(message_name(m.kind), message_name(kind));
+    ck_assert_uint_eq(n_fds, 0);
+    return m;
+}
+
+static void fill(void *base, size_t n, unsigned seed)
+{
+    for (size_t i = 0; i < n; i++)
+        ((uint8_t *)base)[i] = (uint8_t)((i + seed) * 2654435761u >> 11);
+}
+
+/* HELLO, and a job whose segments are filled; the worker has its own. */
+static void assign(void)
+{
+    const struct plan_data data = plan_data_of(BATCH, SEQ, 0);
+    const size_t bytes[4] = {model.segment_n * sizeof(float), (1 + SLOTS) * model_slot_bytes(&model, NUMBER_FP32),
+                             data.bytes, strlen(config)};
+    struct message m = {.kind = MESSAGE_ASSIGN};
+    struct error err = {""};
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
+    m.assign.config_bytes = (uint32_t)strlen(config);
+    m.assign.goal = (struct plan_goal){.purpose = PLAN_TRAIN, .batch = BATCH, .seq = SEQ, .n_parts = 1};
+    m.assign.max_parts = 1;
+    m.assign.n_slots = SLOTS;
+    m.assign.n_threads = 1;
+    m.assign.choice = (struct plan_choice){.microbatch = BATCH, .n_weight_buffers = 1, .n_sums = 1};
+    for (int i = 0; i < 4; i++) {
+        const enum segment_access others = i == 0 ? SEGMENT_READ : SEGMENT_READ_WRITE;
+        ck_assert_int_eq(segment_create(&segments[i], "test", bytes[i], others, &err), 0);
+        fds[i] = segments[i].fd;
+        if (i != 1)
+            fill(segments[i].base, bytes[i], (unsigned)i);
+    }
+    memcpy(segments[3].base, config, strlen(config));
+    say(daemon_end, m, fds, 4);
+    ck_assert(hear(&m, worker_end, fds, &n_fds));
+    ck_assert_int_eq(m.kind, MESSAGE_ASSIGN);
+    ck_assert_uint_eq(n_fds, 4);
+    for (int i = 0; i < 4; i++)
+        ck_assert_msg(segment_attach(&theirs[i], fds[i], bytes[i], i == 0 || i == 3 ? SEGMENT_READ : SEGMENT_READ_WRITE,
+                                     &err) == 0,
+                      "%s", err.text);
+    ck_assert_mem_eq(theirs[3].base, config, strlen(config));
+}
+
+static void greet(void)
+{
+    say(worker_end, (struct message){.kind = MESSAGE_HELLO, .hello = {.role = ROLE_WORKER, .model = "a fast one"}},
+        NULL, 0);
+    ck_assert_str_eq(expect_message(daemon_end, MESSAGE_HELLO).hello.model, "a fast one, by tcp");
+}
+
+static void release(void)
+{
+    say(daemon_end, (struct message){.kind = MESSAGE_RELEASE}, NULL, 0);
+    expect_message(worker_end, MESSAGE_RELEASE);
+    say(worker_end, (struct message){.kind = MESSAGE_RELEASE}, NULL, 0);
+    expect_message(daemon_end, MESSAGE_RELEASE);
+}
+
+TEST(every_message_finds_its_bytes)
+{
+    const struct plan_data data = plan_data_of(BATCH, SEQ, 0);
+    const size_t slot = model_slot_bytes(&model, NUMBER_FP32);
+    struct message m = {.kind = MESSAGE_SHARE, .share = {.buffer = 1, .n_valid = 1, .n_tokens = SEQ, .n = 1}};
+
+    greet();
+    for (int job = 0; job < 2; job++) { /* the next job has segments of its own */
+        assign();
+        m = (struct message){.kind = MESSAGE_SHARE, .share = {.buffer = 1, .n_valid = 1, .n_tokens = SEQ, .n = 1}};
+        say(daemon_end, m, NULL, 0);
+        expect_message(worker_end, MESSAGE_SHARE);
+        const size_t second = data.buffers[1].ids;
+        ck_assert_mem_eq((char *)theirs[2].base + second, (char *)segments[2].base + second, BATCH * SEQ * 4);
+        ck_assert_mem_eq((char *)theirs[2].base + data.buffers[1].labels,
+                         (char *)segments[2].base + data.buffers[1].labels, BATCH * SEQ * 4);
+        ck_assert(memcmp(theirs[2].base, segments[2].base, BATCH * SEQ * 4) != 0); /* the other buffer was not sent */
+
+        for (uint32_t u = 0; u < model.n_units; u++) {
+            const size_t at = model.units[u].offset * sizeof(float), n = model.units[u].n * sizeof(float);
+            say(daemon_end, (struct message){.kind = MESSAGE_WEIGHTS, .weights = {.unit = u}}, NULL, 0);
+            ck_assert_uint_eq(expect_message(worker_end, MESSAGE_WEIGHTS).weights.unit, u);
+            ck_assert_mem_eq((char *)theirs[0].base + at, (char *)segments[0].base + at, n);
+        }
+        ck_assert_uint_gt(progress, 0);
+
+        for (uint32_t k = 0; k < SLOTS; k++) {
+            const struct model_unit *unit = &model.units[model.visits[k]];
+            fill((char *)theirs[1].base + k * slot, slot, 100 + k);
+            m = (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.name = {.visit = k}, .slot = k}};
+            say(worker_end, m, NULL, 0);
+            ck_assert_uint_eq(expect_message(daemon_end, MESSAGE_CONTRIBUTION).contribution.slot, k);
+            ck_assert_mem_eq((char *)segments[1].base + k * slot, (char *)theirs[1].base + k * slot,
+                             unit->n_trained * sizeof(float));
+        }
+        release();
+        close_segments();
+    }
+}
+
+/* Whatever overtakes what, each arrives, and the end comes after all of them. */
+TEST(the_end_is_heard_last)
+{
+    unsigned n_pulls = 0, n_contributions = 0;
+    struct message m;
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
+    greet();
+    assign();
+    for (uint32_t k = 0; k <= SLOTS; k++) {
+        say(worker_end, (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.slot = k}}, NULL, 0);
+        say(worker_end, (struct message){.kind = MESSAGE_PULL, .pull = {.unit = k}}, NULL, 0);
+    }
+    say(worker_end, (struct message){.kind = MESSAGE_BYE}, NULL, 0);
+    while (hear(&m, daemon_end, fds, &n_fds) && m.kind != MESSAGE_BYE) {
+        n_pulls += m.kind == MESSAGE_PULL;
+        n_contributions += m.kind == MESSAGE_CONTRIBUTION;
+    }
+    ck_assert_int_eq(m.kind, MESSAGE_BYE);
+    ck_assert_uint_eq(n_pulls, 1 + SLOTS);
+    ck_assert_uint_eq(n_contributions, 1 + SLOTS);
+}
+
+/* Of a job with 3 slots, and few units. A contribution into a slot that is in use would change what is being folded. */
+static const struct {
+    bool first; /* slot 1 is in use */
+    struct message m;
+} wrongs[] = {
+    {true, {.kind = MESSAGE_CONTRIBUTION, .contribution = {.slot = 1}}},
+    {false, {.kind = MESSAGE_CONTRIBUTION, .contribution = {.slot = 1 + SLOTS}}},
+    {false, {.kind = MESSAGE_CONTRIBUTION, .contribution = {.name = {.visit = 1000}}}},
+    {false, {.kind = MESSAGE_CONTRIBUTION, .contribution = {.name = {.slice = 1}}}},
+    {false, {.kind = MESSAGE_GENERATED}},
+};
+
+TEST_EACH(bytes_that_are_not_of_the_job_end_the_session, COUNT(wrongs))
+{
+    struct message m;
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
+    greet();
+    assign();
+    if (wrongs[_i].first) {
+        say(worker_end, (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.slot = 1}}, NULL, 0);
+        expect_message(daemon_end, MESSAGE_CONTRIBUTION);
+    }
+    say(worker_end, wrongs[_i].m, NULL, 0);
+    ck_assert(!hear(&m, daemon_end, fds, &n_fds) || m.kind == MESSAGE_DISMISSED);
+}
+
+TEST(a_slot_is_free_again_once_the_daemon_says_so)
+{
+    greet();
+    assign();
+    for (int i = 0; i < 5; i++) {
+        say(worker_end, (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.slot = 1}}, NULL, 0);
+        expect_message(daemon_end, MESSAGE_CONTRIBUTION);
+        say(daemon_end, (struct message){.kind = MESSAGE_FREE, .free = {.slot = 1}}, NULL, 0);
+        expect_message(worker_end, MESSAGE_FREE);
+    }
+}
+
+/* More messages than the door's queue holds wait in the gate. */
+TEST(a_session_that_reads_late_gets_everything)
+{
+    struct message m = {.kind = MESSAGE_LEDGER};
+
+    greet();
+    for (uint64_t i = 0; i < 3000; i++) {
+        m.ledger.total.current = i;
+        say(worker_end, m, NULL, 0);
+    }
+    for (int i = 0; i < 1000; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    for (uint64_t i = 0; i < 3000; i++)
+        ck_assert_uint_eq(expect_message(daemon_end, MESSAGE_LEDGER).ledger.total.current, i);
+}

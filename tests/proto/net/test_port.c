@@ -1,0 +1,494 @@
+/* The tcp port, and who meets it: workers with the key, strangers, and whoever sits in between. All on one loop. */
+#include "proto/net/cipher.h"
+#include "proto/net/gate.h"
+#include "proto/net/handshake.h"
+#include "proto/net/port.h"
+#include "proto/wire/wire.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/stage.h"
+#include "tests/kit/test.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct stage st;
+static struct side epsd, worker, later; /* the daemon's first session, its peer, and the daemon's next */
+static struct port *port;
+static const uint8_t key[KEY_BYTES] = {1, 2, 3}, other_key[KEY_BYTES] = {1, 2, 4};
+static int saved_stderr;
+
+static const char *log_path(void)
+{
+    return processes_path("log");
+}
+
+static void listen_with(const struct port_options *options)
+{
+    struct port_options all = *options;
+    struct error err = {""};
+
+    all.address = "tcp://127.0.0.1:0";
+    memcpy(all.key, key, sizeof key);
+    ck_assert_msg(port_listen(&port, &st.loop, &all, st.listener, &err) == 0, "%s", err.text);
+}
+
+/* The log goes to a file. */
+static void begin(void)
+{
+    epsd = worker = later = (struct side){0};
+    epsd.next = &later;
+    processes_setup();
+    saved_stderr = dup(STDERR_FILENO);
+    const int fd = open(log_path(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    ck_assert_int_ge(fd, 0);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+    stage_begin(&st);
+    stage_listen(&st, &epsd);
+}
+
+static void end(void)
+{
+    port_unlisten(port);
+    stage_end(&st); /* no handle is left */
+    dup2(saved_stderr, STDERR_FILENO);
+    close(saved_stderr);
+    processes_remove();
+}
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(begin, end)
+
+/* ---- a worker's side, by hand ----------------------------------------------------------------------------------- */
+
+/* Connects from a loopback address, 127.0.0.`from`. */
+static int connect_from(unsigned from)
+{
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7F000000u + from)},
+                       there = {.sin_family = AF_INET,
+                                .sin_port = htons((uint16_t)port_number(port)),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&here, sizeof here), 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&there, sizeof there), 0);
+    return fd;
+}
+
+static void say(int fd, const void *bytes, size_t n)
+{
+    ck_assert_int_eq(send(fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
+}
+
+/* Runs the loop until n bytes have come. False: the daemon closed. */
+static bool hear(int fd, uint8_t *bytes, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        const ssize_t got = recv(fd, bytes + at, n - at, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN))
+            return false;
+        if (got > 0)
+            at += (size_t)got;
+        else
+            uv_run(&st.loop, UV_RUN_NOWAIT);
+    }
+    return true;
+}
+
+static bool is_closed(int fd)
+{
+    uint8_t byte;
+    const ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
+
+    return got == 0 || (got < 0 && errno != EAGAIN);
+}
+
+/* Until the daemon has closed it; it says nothing before. */
+static void expect_end(int fd)
+{
+    uint8_t byte;
+
+    ck_assert(!hear(fd, &byte, 1));
+    close(fd);
+}
+
+struct connection {
+    int fd;
+    struct handshake h;
+    struct cipher send, receive;
+    uint64_t n_sent;
+};
+
+/* False: turned away. */
+static bool shake(struct connection *c, enum handshake_channel channel, uint64_t session, const uint8_t *with)
+{
+    struct handshake_setup setup = {.calls = true, .channel = channel, .session = session};
+    uint8_t out[HANDSHAKE_HELLO_BYTES], in[HANDSHAKE_HELLO_BYTES];
+    const char *why;
+    size_t n;
+
+    c->fd = connect_from(1);
+    c->n_sent = 0;
+    memcpy(setup.key, with, KEY_BYTES);
+    randombytes_buf(setup.secret, sizeof setup.secret);
+    handshake_begin(&c->h, &setup, out, &n);
+    say(c->fd, out, n);
+    while (handshake_wants(&c->h) > 0) {
+        if (!hear(c->fd, in, handshake_wants(&c->h)) || handshake_take(&c->h, in, out, &n, &why) < 0)
+            return false;
+        if (n > 0)
+            say(c->fd, out, n);
+    }
+    cipher_init(&c->send, CIPHER_CHACHA, c->h.send);
+    cipher_init(&c->receive, CIPHER_CHACHA, c->h.receive);
+    return true;
+}
+
+struct remote {
+    struct connection control, bulk;
+};
+
+static void join(struct remote *r)
+{
+    ck_assert(shake(&r->control, HANDSHAKE_CONTROL, 0, key));
+    ck_assert(shake(&r->bulk, HANDSHAKE_BULK, r->control.h.name, r->control.h.child));
+}
+
+/* A frame with a message of the control connection; its size. */
+static size_t seal_message(uint8_t *frame, struct connection *c, const struct message *m)
+{
+    uint8_t payload[1 + MESSAGE_MAX_BYTES] = {1};
+    const size_t n = 1 + message_encode(payload + 1, MESSAGE_MAX_BYTES, m);
+
+    cipher_seal(&c->send, frame, payload, n, c->n_sent++);
+    return CIPHER_HEADER_BYTES + n + CIPHER_TAG_BYTES;
+}
+
+static void send_message(struct connection *c, const struct message *m)
+{
+    uint8_t frame[2048];
+
+    say(c->fd, frame, seal_message(frame, c, m));
+}
+
+/* Attaches by hand. */
+static void attach(struct remote *r)
+{
+    join(r);
+    send_message(&r->control, &worker_hello);
+    stage_run_until(&st, &epsd.n_opened, 1);
+}
+
+static void leave(struct remote *r)
+{
+    close(r->control.fd);
+    close(r->bulk.fd);
+}
+
+/* ---- workers ---------------------------------------------------------------------------------------------------- */
+
+/* A whole session: gates on both sides. */
+static void open_session(void)
+{
+    const struct message hello = worker_hello;
+    struct remote r;
+    struct gate_setup setup = {.on_control = &r.control.h, .on_bulk = &r.bulk.h};
+    struct error err = {""};
+    int ends[2];
+
+    join(&r);
+    setup.control = r.control.fd;
+    setup.bulk = r.bulk.fd;
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    setup.door = ends[1];
+    ck_assert_int_eq(gate_open(&st.loop, &setup), 0);
+    ck_assert_int_eq(session_connect_by(&worker.s, &st.loop, ends[0], &hello, &side_events, &worker, &err), 0);
+    stage_run_until(&st, &worker.n_opened, 1);
+    stage_run_until(&st, &epsd.n_opened, 1);
+}
+
+TEST(a_worker_with_the_key_is_a_session_like_any_other)
+{
+    listen_with(&(struct port_options){0});
+    worker.n_to_send = 400;
+    open_session();
+    ck_assert_str_eq(epsd.peer.hello.device, "cpu");
+    ck_assert_str_eq(epsd.peer.hello.model, "by tcp");
+    stage_run_until(&st, &epsd.n_received, 400); /* in order, as the stage sees to */
+    ck_assert_uint_eq(session_peer_uid(epsd.s), SESSION_REMOTE_USER);
+    side_send_pulls(epsd.s, 0, 5);
+    stage_run_until(&st, &worker.n_received, 5);
+    stage_close(&st, &epsd, &worker);
+    ck_assert_str_eq(worker.reason, "closed");
+}
+
+TEST(both_sides_hear_of_the_others_end)
+{
+    listen_with(&(struct port_options){0});
+    open_session();
+    stage_close(&st, &worker, &epsd);
+    ck_assert_str_eq(epsd.reason, "closed");
+}
+
+TEST(a_worker_that_dies_is_a_lost_one)
+{
+    struct remote r;
+
+    listen_with(&(struct port_options){0});
+    attach(&r);
+    leave(&r);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_str_eq(epsd.reason, "killed");
+}
+
+TEST(a_refusal_is_told)
+{
+    listen_with(&(struct port_options){0});
+    open_session();
+    session_refuse(epsd.s, "no such luck");
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_str_eq(worker.reason, "refused: no such luck");
+}
+
+/* ---- strangers -------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    char bytes[80]; /* (n) */
+    size_t n;
+    const char *says; /* in the log */
+} strangers[] = {
+    {"GET / HTTP/1.1\r\nHost: somewhere.example\r\nUser-Agent: a curious one\r\n\r\n", 71, "no greeting of eps"},
+    {"\x51\xe9\x07\x00\x02\x02\x01", 64, "another version of the handshake"},
+    {"\x51\xe9\x07\x00\x01\x01\x01", 64, "is no worker"},
+    {"\x51\xe9\x07\x00\x01\x02\x03", 64, "a channel that there is none of"},
+    {"\x51\xe9\x07\x00\x01\x02\x01\x80", 64, "unknown bits"},
+    {"\x51\xe9\x07\x00\x01\x02\x01\x00", 64, "gives no secret"}, /* its public key is 0 */
+    {"\x51\xe9\x07\x00\x01\x02\x02\x00\x07", 64, "a session that there is none of"},
+};
+
+TEST_EACH(a_stranger_is_turned_away_and_logged_once, COUNT(strangers))
+{
+    struct remote r;
+
+    listen_with(&(struct port_options){0});
+    const int fd = connect_from(1);
+    say(fd, strangers[_i].bytes, strangers[_i].n);
+    expect_end(fd);
+    ck_assert_uint_eq(processes_count(log_path(), "turned away"), 1);
+    ck_assert_uint_eq(processes_count(log_path(), strangers[_i].says), 1);
+    attach(&r); /* others are none the worse */
+    leave(&r);
+    stage_run_until(&st, &epsd.n_closed, 1);
+}
+
+TEST(another_key_and_none_are_turned_away_after_the_proof)
+{
+    struct connection c;
+
+    listen_with(&(struct port_options){0});
+    ck_assert(!shake(&c, HANDSHAKE_CONTROL, 0, other_key));
+    ck_assert_int_eq(c.h.state, HANDSHAKE_PROOF); /* the daemon has proved nothing */
+    close(c.fd);
+    ck_assert_uint_eq(processes_count(log_path(), "has no key, or another one"), 1);
+}
+
+TEST(a_second_connection_needs_the_sessions_own_key)
+{
+    struct connection control, bulk;
+
+    listen_with(&(struct port_options){0});
+    ck_assert(shake(&control, HANDSHAKE_CONTROL, 0, key));
+    ck_assert(!shake(&bulk, HANDSHAKE_BULK, control.h.name, key));
+    ck_assert(!shake(&bulk, HANDSHAKE_BULK, control.h.name + 1, control.h.child));
+    ck_assert_uint_eq(epsd.n_opened, 0);
+}
+
+TEST(silence_ends_with_patience)
+{
+    struct connection c;
+
+    listen_with(&(struct port_options){.patience_ms = 10});
+    const int silent = connect_from(1), halting = connect_from(2);
+    say(halting, "\x51\xe9\x07", 3);
+    expect_end(silent);
+    expect_end(halting);
+    ck_assert(shake(&c, HANDSHAKE_CONTROL, 0, key)); /* and no second connection */
+    expect_end(c.fd);
+    ck_assert_uint_eq(processes_count(log_path(), "did not finish the handshake in time"), 2);
+    ck_assert_uint_eq(processes_count(log_path(), "its second connection did not come"), 1);
+}
+
+/* All places are taken, by four addresses; each has no more than its own. */
+TEST(places_without_the_key_are_few)
+{
+    int fds[PORT_GUESTS];
+
+    listen_with(&(struct port_options){.patience_ms = 100000});
+    for (unsigned from = 1; from <= PORT_GUESTS / PORT_PER_ADDRESS; from++) {
+        for (unsigned i = 0; i < PORT_PER_ADDRESS; i++)
+            fds[(from - 1) * PORT_PER_ADDRESS + i] = connect_from(from);
+        if (from == 1)
+            expect_end(connect_from(from));
+    }
+    expect_end(connect_from(99));
+    for (unsigned i = 0; i < PORT_GUESTS; i++) {
+        ck_assert(!is_closed(fds[i]));
+        close(fds[i]);
+    }
+    ck_assert_uint_eq(processes_count(log_path(), "too many connections"), 2);
+}
+
+TEST(a_thousand_strangers_leave_nothing_behind)
+{
+    unsigned before = 0;
+
+    listen_with(&(struct port_options){0});
+    for (int i = 0; i < 1000; i++) {
+        uint8_t bytes[64];
+        const int fd = connect_from(1);
+        randombytes_buf(bytes, sizeof bytes);
+        say(fd, bytes, sizeof bytes);
+        expect_end(fd);
+        if (i == 10)
+            before = processes_count_fds(getpid());
+    }
+    ck_assert_uint_le(processes_count_fds(getpid()), before + 1);
+    ck_assert_uint_le(processes_count(log_path(), "turned away"), 100); /* eight lines, and one for more, each 10 s */
+    ck_assert_uint_eq(epsd.n_opened, 0);
+}
+
+/* ---- in between ------------------------------------------------------------------------------------------------- */
+
+/* What arrives after the worker's HELLO instead of two frames as they were sent. */
+static const char *const deeds[] = {"flipped",  "flipped length", "swapped", "repeated",
+                                    "left out", "reflected",      "cut off", "inserted"};
+
+static void tamper(struct remote *r, const char *deed)
+{
+    const struct message m[2] = {{.kind = MESSAGE_PONG, .sequence = 2}, {.kind = MESSAGE_LEDGER, .sequence = 3}};
+    uint8_t frames[2][2048], greeting[2048];
+    size_t n[2];
+
+    if (strcmp(deed, "inserted") == 0)
+        r->control.n_sent += 7; /* a stranger's guess */
+    for (int i = 0; i < 2; i++)
+        n[i] = seal_message(frames[i], &r->control, &m[i]);
+    if (strcmp(deed, "flipped") == 0)
+        frames[0][n[0] / 2] ^= 4;
+    if (strcmp(deed, "flipped length") == 0)
+        frames[0][0] ^= 1;
+    if (strcmp(deed, "reflected") == 0) { /* WELCOME, as it came */
+        ck_assert(hear(r->control.fd, greeting, CIPHER_HEADER_BYTES));
+        n[0] = wire_get(greeting, CIPHER_HEADER_BYTES) + CIPHER_TAG_BYTES;
+        ck_assert(hear(r->control.fd, greeting + CIPHER_HEADER_BYTES, n[0]));
+        n[0] += CIPHER_HEADER_BYTES;
+        memcpy(frames[0], greeting, n[0]);
+    }
+    if (strcmp(deed, "swapped") != 0 && strcmp(deed, "left out") != 0)
+        say(r->control.fd, frames[0], strcmp(deed, "cut off") == 0 ? n[0] - 1 : n[0]);
+    if (strcmp(deed, "repeated") == 0)
+        say(r->control.fd, frames[0], n[0]);
+    if (strcmp(deed, "cut off") == 0)
+        shutdown(r->control.fd, SHUT_WR);
+    else
+        say(r->control.fd, frames[1], n[1]);
+    if (strcmp(deed, "swapped") == 0)
+        say(r->control.fd, frames[0], n[0]);
+}
+
+TEST_EACH(frames_that_are_not_as_they_were_sent_end_the_session, COUNT(deeds))
+{
+    struct remote r;
+
+    listen_with(&(struct port_options){0});
+    attach(&r);
+    tamper(&r, deeds[_i]);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_uint_eq(epsd.n_received, 0);
+    ck_assert_uint_eq(processes_count(log_path(), strcmp(deeds[_i], "cut off") == 0 ? "was cut off within a frame"
+                                                                                    : "that its key did not seal"),
+                      1);
+    leave(&r);
+    attach(&r); /* the port is as before */
+    leave(&r);
+}
+
+static const struct {
+    struct message m;
+    const char *says;
+} wrongs[] = {
+    {{.kind = MESSAGE_HELLO, .sequence = 2, .hello.role = ROLE_WORKER}, "sent HELLO twice"},
+    {{.kind = MESSAGE_STOP, .sequence = 2}, "a worker does not send"},
+    {{.kind = MESSAGE_SAVE, .sequence = 2}, "a worker does not send"},
+    {{.kind = MESSAGE_CONTRIBUTION, .sequence = 2}, "bytes without a job"},
+    {{.kind = MESSAGE_GENERATED, .sequence = 2}, "bytes without a job"},
+};
+
+TEST_EACH(a_message_that_cannot_be_is_refused_and_logged_once, COUNT(wrongs))
+{
+    struct remote r;
+
+    listen_with(&(struct port_options){0});
+    attach(&r);
+    send_message(&r.control, &wrongs[_i].m);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_uint_eq(processes_count(log_path(), wrongs[_i].says), 1);
+    leave(&r);
+}
+
+TEST(only_workers_come_from_other_hosts)
+{
+    const struct message viewer = {.kind = MESSAGE_HELLO, .sequence = 1, .hello.role = ROLE_VIEWER};
+    struct remote r;
+
+    listen_with(&(struct port_options){0});
+    join(&r);
+    send_message(&r.control, &viewer);
+    stage_run_until(&st, &epsd.n_turned_away, 1);
+    ck_assert_uint_eq(processes_count(log_path(), "only workers attach from other hosts"), 1);
+    leave(&r);
+}
+
+/* ---- addresses -------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *address, *name, *port; /* name NULL: refused */
+} addresses[] = {
+    {"tcp://10.0.0.1:7070", "10.0.0.1", "7070"},
+    {"tcp://gpu-3.lab:1", "gpu-3.lab", "1"},
+    {"tcp://[::1]:65535", "::1", "65535"},
+    {"tcp://*:0", "*", "0"},
+    {"tcp://10.0.0.1", NULL, NULL},
+    {"tcp://10.0.0.1:", NULL, NULL},
+    {"tcp://:7070", NULL, NULL},
+    {"tcp://[]:7070", NULL, NULL},
+    {"tcp://::1:7070", NULL, NULL},
+    {"tcp://host:65536", NULL, NULL},
+    {"tcp://host:-1", NULL, NULL},
+    {"tcp://host:7070/x", NULL, NULL},
+    {"tcp://", NULL, NULL},
+};
+
+TEST_EACH(an_address_has_a_host_and_a_port, COUNT(addresses))
+{
+    char name[PORT_NAME_BYTES], digits[PORT_DIGITS_BYTES];
+    struct error err = {""};
+    const int rc = port_split(name, digits, addresses[_i].address, &err);
+
+    listen_with(&(struct port_options){0});
+    ck_assert_int_eq(rc, addresses[_i].name ? 0 : -EDOM);
+    if (rc) {
+        ck_assert_holds(err.text, addresses[_i].address, "tcp://HOST:PORT");
+        return;
+    }
+    ck_assert_str_eq(name, addresses[_i].name);
+    ck_assert_str_eq(digits, addresses[_i].port);
+}

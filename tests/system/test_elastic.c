@@ -1,0 +1,416 @@
+/* Workers that attach and leave while a run goes on, more and fewer than it began with: the run ends with the bits of one
+ * worker's run. Real processes and signals. */
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+SUITE_LABELS(slow)
+
+static const char *const files[] = {"text.txt"};
+
+static void setup(void)
+{
+    processes_setup();
+    processes_config_with("model.json", 2, 4, 64, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_text("text.txt", 16000);
+}
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, processes_remove)
+
+enum { STEPS = 10, BEFORE = 3, MAX_WORKERS = 4, PATIENCE = 500 /* of 10 ms: a client that is longer silent is lost */ };
+
+/* A daemon "lab" whose log is the file "log", its workers, and what is done to them from step BEFORE on, on a thread. */
+struct lab {
+    pid_t daemon, workers[MAX_WORKERS];
+    unsigned n_workers;
+    void (*act)(struct lab *lab);
+    pthread_t thread;
+    bool acting;
+    atomic_bool acted;
+    char notes[2000];
+    double losses[STEPS + 1];
+    unsigned n_at_work; /* workers that had pulled weights before the last step */
+};
+
+static pid_t attach(struct lab *lab)
+{
+    static const char *const worker[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+
+    return lab->workers[lab->n_workers++] = processes_start("eps-worker", worker, NULL);
+}
+
+static void begin(struct lab *lab, unsigned n_workers)
+{
+    static const char *const daemon[] = {"--listen", "lab", NULL};
+
+    processes_await_free("lab");
+    lab->daemon = processes_start("epsd", daemon, "log");
+    processes_await_workers("lab", 0);
+    for (unsigned i = 0; i < n_workers; i++) {
+        attach(lab);
+        processes_await_workers("lab", i + 1); /* in this order */
+    }
+}
+
+struct search {
+    pid_t pid;
+    uint32_t id;
+};
+
+static void compare_pid(void *user, const struct eps_worker *worker)
+{
+    struct search *search = user;
+
+    if ((pid_t)worker->pid == search->pid)
+        search->id = worker->id;
+}
+
+/* The daemon's number of a worker. */
+static uint32_t id_of(const struct lab *lab, unsigned i)
+{
+    struct search search = {.pid = lab->workers[i]};
+    struct eps_error error;
+    struct eps_look *look;
+
+    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, &error), 0);
+    ck_assert_int_eq(eps_look_workers(look, compare_pid, &search, &error), 0);
+    eps_look_close(look);
+    ck_assert_uint_gt(search.id, 0);
+    return search.id;
+}
+
+static bool have_joined(void *n)
+{
+    return processes_count("log", " joins after ") >= *(unsigned *)n;
+}
+
+static void await_joins(unsigned n)
+{
+    ck_assert(processes_until(have_joined, &n));
+}
+
+static void end(struct lab *lab)
+{
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(lab->daemon), 0);
+    processes_await_nobody();
+}
+
+static void count_at_work(void *user, const struct eps_worker *worker)
+{
+    *(unsigned *)user += worker->down_bytes > 0;
+}
+
+static void *act(void *user)
+{
+    struct lab *lab = user;
+
+    lab->act(lab);
+    atomic_store(&lab->acted, true);
+    return NULL;
+}
+
+/* Steps go on slowly until it is done. */
+static void await_act(struct lab *lab, const struct eps_step *step)
+{
+    if (step->step == BEFORE && lab->act) {
+        ck_assert_int_eq(pthread_create(&lab->thread, NULL, act, lab), 0);
+        lab->acting = true;
+    }
+    for (int i = 0; lab->acting && !atomic_load(&lab->acted) && (i < PATIENCE || step->step == STEPS - 2); i++)
+        poll(NULL, 0, 10);
+    if (lab->acting && atomic_load(&lab->acted)) {
+        pthread_join(lab->thread, NULL);
+        lab->acting = false;
+    }
+}
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct lab *lab = user;
+
+    lab->losses[step->step] = step->loss;
+    await_act(lab, step);
+    if (step->step == STEPS - 1 && lab->daemon) {
+        struct eps_error error;
+        struct eps_look *look;
+        ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, &error), 0);
+        ck_assert_int_eq(eps_look_workers(look, count_at_work, &lab->n_at_work, &error), 0);
+        eps_look_close(look);
+    }
+}
+
+static void on_note(void *user, const char *sentence)
+{
+    struct lab *lab = user;
+    const size_t n = strlen(lab->notes);
+
+    snprintf(lab->notes + n, sizeof lab->notes - n, "%s\n", sentence);
+}
+
+static void train(struct lab *lab, const char *out, uint32_t parts)
+{
+    const struct eps_train_events events = {.on_step = on_step, .on_note = on_note};
+    struct eps_train_options options = processes_options("model.json", files, out);
+    struct eps_error error = {""};
+
+    options.steps = STEPS, options.batch = 12, options.seq = 32, options.parts = parts, options.microbatch = 1;
+    options.deterministic = true;
+    if (lab->daemon)
+        options.connect = "lab", options.device_mem = 0;
+    ck_assert_msg(eps_train(&options, &events, lab, &error) == 0, "%s", error.text);
+}
+
+/* The same as by one worker that nobody disturbed. */
+static void same_run(const struct lab *lab, uint32_t parts)
+{
+    static struct lab alone;
+
+    alone = (struct lab){0};
+    train(&alone, "alone", parts);
+    ck_assert_mem_eq(alone.losses, lab->losses, sizeof alone.losses);
+    expect(print("cmp %s %s", processes_path("alone/latest/model.safetensors"),
+                 processes_path("tried/latest/model.safetensors")),
+           0);
+    expect(print("cmp %s %s", processes_path("alone/latest/optimizer.safetensors"),
+                 processes_path("tried/latest/optimizer.safetensors")),
+           0);
+}
+
+static void attach_three(struct lab *lab)
+{
+    for (unsigned i = 0; i < 3; i++)
+        attach(lab);
+    await_joins(2);
+    expect("eps status lab", 0, ", 4 workers (1 idle), pid ");
+    json_t *status = expect_json("eps status lab --json", 0);
+    ck_assert_double_eq(json_number_at(status, "idle_workers"), 1);
+    json_decref(status);
+}
+
+/* Of one worker's run with three parts, two of three that attach get one; the third stays idle. */
+TEST(workers_that_attach_join_up_to_the_number_of_parts)
+{
+    struct lab lab = {.act = attach_three};
+
+    begin(&lab, 1);
+    train(&lab, "tried", 3);
+    ck_assert_uint_eq(processes_count("log", " joins after "), 2);
+    ck_assert_uint_eq(lab.n_at_work, 3);
+    ck_assert_ptr_null(strstr(lab.notes, " lost "));
+    end(&lab);
+    same_run(&lab, 3);
+}
+
+static void kill_first(struct lab *lab)
+{
+    kill(lab->workers[0], SIGKILL);
+    await_joins(1);
+}
+
+/* Each had memory for its own part alone. */
+TEST(a_survivor_is_planned_anew_for_the_parts_of_a_lost_worker)
+{
+    struct lab lab = {.act = kill_first};
+
+    begin(&lab, 2);
+    const uint32_t survivor = id_of(&lab, 1);
+    train(&lab, "tried", 2);
+    ck_assert_holds(lab.notes, " (cpu) was lost after ", "; the others redo its parts of the step");
+    ck_assert_uint_eq(processes_count("log", print("worker %u is planned anew, for 2 parts", survivor)), 1);
+    end(&lab);
+    same_run(&lab, 2);
+}
+
+static void drain_first(struct lab *lab)
+{
+    const uint32_t id = id_of(lab, 0);
+
+    expect(print("eps drain %u lab", id), 0, print("worker %u has left\n", id));
+    ck_assert_int_eq(processes_wait(lab->workers[0]), 0);
+}
+
+static bool are_two(void *user)
+{
+    (void)user;
+    return processes_workers("lab") == 2;
+}
+
+static void terminate_first(struct lab *lab)
+{
+    kill(lab->workers[0], SIGTERM);
+    ck_assert(processes_until(are_two, NULL));
+    ck_assert_int_eq(processes_wait(lab->workers[0]), 0);
+}
+
+/* The client is told of no part that is redone. */
+TEST_EACH(a_worker_that_is_told_to_leave_finishes_its_share, 2)
+{
+    struct lab lab = {.act = _i ? terminate_first : drain_first};
+
+    begin(&lab, 3);
+    train(&lab, "tried", 6);
+    ck_assert_holds(lab.notes, " (cpu) left after ", ": it was told to leave; the others go on without it");
+    ck_assert_uint_eq(processes_count("log", " was lost after "), 0);
+    ck_assert_uint_eq(processes_workers("lab"), 2);
+    end(&lab);
+    same_run(&lab, 6);
+}
+
+static void replace_last(struct lab *lab)
+{
+    expect(print("eps drain %u lab", id_of(lab, 0)), 0);
+    expect("eps status lab >status", 0);
+    attach(lab);
+}
+
+TEST(a_job_whose_last_worker_leaves_waits_for_another)
+{
+    struct lab lab = {.act = replace_last};
+
+    begin(&lab, 1);
+    train(&lab, "tried", 2);
+    ck_assert_holds(lab.notes, " (cpu) left after ", "the step waits for another worker to attach");
+    expect_file("status", "waiting for a worker");
+    end(&lab);
+    same_run(&lab, 2);
+}
+
+enum { CYCLES = 4 };
+
+/* One worker comes and goes, again and again; each time it takes the seat of the one before. */
+static void come_and_go(struct lab *lab)
+{
+    uint64_t bytes[CYCLES];
+    unsigned n_fds[CYCLES];
+
+    for (unsigned i = 0; i < CYCLES; i++) {
+        lab->n_workers = 1;
+        attach(lab);
+        await_joins(i + 1);
+        expect(print("eps drain %u lab", id_of(lab, 1)), 0);
+        ck_assert_int_eq(processes_wait(lab->workers[1]), 0);
+        json_t *mem = expect_json("eps mem lab --json", 0);
+        bytes[i] = (uint64_t)json_number_at(mem, "host.current");
+        json_decref(mem);
+        n_fds[i] = processes_count_fds(lab->daemon);
+        ck_assert_uint_eq(bytes[i], bytes[0]);
+        ck_assert_uint_eq(n_fds[i], n_fds[0]);
+    }
+}
+
+TEST(workers_that_come_and_go_leave_no_byte_and_no_descriptor)
+{
+    struct lab lab = {.act = come_and_go};
+
+    begin(&lab, 1);
+    train(&lab, "tried", 4);
+    ck_assert_uint_eq(processes_count("log", " joins after "), CYCLES);
+    end(&lab);
+    same_run(&lab, 4);
+}
+
+TEST(a_worker_that_does_not_exist_cannot_be_drained)
+{
+    struct lab lab = {0};
+
+    begin(&lab, 1);
+    expect_sentence("eps drain 777 lab", 1, "there is no worker 777", "eps top");
+    expect_sentence("eps drain lab", 2, "WORKER lab: a worker's number is needed");
+    ck_assert_uint_eq(processes_workers("lab"), 1);
+    expect(print("eps drain %u lab", id_of(&lab, 0)), 0); /* idle: it ends at once */
+    ck_assert_int_eq(processes_wait(lab.workers[0]), 0);
+    end(&lab);
+}
+
+/* ---- without training -------------------------------------------------------------------------------------------- */
+
+/* A worker that is killed at the n-th call. */
+struct victim {
+    struct lab *lab;
+    unsigned n_calls, at;
+    char text[4000];
+};
+
+/* Whichever of the two has the job: the other takes over. */
+static void strike(struct victim *victim)
+{
+    if (++victim->n_calls == victim->at)
+        kill(victim->lab->workers[0], SIGKILL);
+}
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    (void)n_tokens, (void)n_all;
+    strike(user);
+}
+
+static void on_token(void *user, uint32_t id, const char *text, size_t n)
+{
+    struct victim *victim = user;
+    const size_t at = strlen(victim->text);
+
+    (void)text, (void)n;
+    snprintf(victim->text + at, sizeof victim->text - at, " %u", id);
+    strike(victim);
+}
+
+TEST(an_evaluation_survives_its_worker)
+{
+    const struct eps_eval_events events = {.on_evaluating = on_evaluating};
+    struct lab alone = {0}, lab = {0};
+    struct victim victims[2] = {{.lab = &lab}, {.lab = &lab, .at = 3}};
+    struct eps_error error = {""};
+    double loss[2];
+    uint64_t tokens[2];
+
+    train(&alone, "alone", 1);
+    begin(&lab, 2);
+    for (int i = 0; i < 2; i++) {
+        const struct eps_eval_options options = {
+            .model = processes_path("alone/latest"), .connect = "lab", .data = files, .n_data = 1, .batch = 4};
+        ck_assert_msg(eps_eval(&loss[i], &tokens[i], &options, &events, &victims[i], &error) == 0, "%s", error.text);
+    }
+    ck_assert_mem_eq(&loss[0], &loss[1], sizeof *loss);
+    ck_assert_uint_gt(victims[1].n_calls, 3);
+    ck_assert_uint_eq(processes_count("log", " joins after "), 1);
+    end(&lab);
+}
+
+/* Killed in the prompt's wake and in the middle: all tokens are run again, cut into the same pieces. */
+TEST(a_generation_survives_its_worker)
+{
+    const struct eps_generate_events events = {.on_token = on_token};
+    struct lab alone = {0}, lab = {0};
+    struct victim victims[2] = {{.lab = &lab}, {.lab = &lab, .at = 20}};
+    struct eps_error error = {""};
+
+    train(&alone, "alone", 1);
+    begin(&lab, 2);
+    for (int i = 0; i < 2; i++) {
+        const struct eps_generate_options options = {.model = processes_path("alone/latest"),
+                                                     .connect = "lab",
+                                                     .prompt = "the quick brown",
+                                                     .prompt_bytes = 15,
+                                                     .n_tokens = 40,
+                                                     .temperature = 1,
+                                                     .top_p = NAN,
+                                                     .seed = 5};
+        struct eps_generated out;
+        ck_assert_msg(eps_generate(&out, &options, &events, &victims[i], &error) == 0, "%s", error.text);
+    }
+    ck_assert_str_eq(victims[0].text, victims[1].text);
+    ck_assert_uint_eq(processes_count("log", " joins after "), 1);
+    end(&lab);
+}

@@ -1,0 +1,330 @@
+/* Workers that attach by tcp compute the bits of local ones: alone, mixed with local ones, killed, without encryption, in
+ * every kind of job. Real processes. */
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+SUITE_LABELS(slow)
+
+static char address[64]; /* of the daemon under test, "tcp://127.0.0.1:PORT" */
+static bool plain;
+
+static void setup(void)
+{
+    processes_setup();
+    processes_config_with("model.json", 2, 2, 48, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_text("text.txt", 16000);
+    expect("epsd --make-key key", 0);
+    plain = false;
+}
+
+SUITE_TIMEOUT(180)
+SUITE_FIXTURE(setup, processes_remove)
+
+static pid_t start_daemon(void)
+{
+    const char *const argv[] = {"--listen",
+                                "lab",
+                                "--listen",
+                                "tcp://127.0.0.1:0",
+                                "--key",
+                                processes_path("key"),
+                                plain ? "--plain-bulk" : NULL,
+                                NULL};
+
+    processes_await_free("lab");
+    unlink(processes_path("epsd.log"));
+    const pid_t pid = processes_start("epsd", argv, processes_path("epsd.log"));
+    processes_await_workers("lab", 0);
+    char *log = processes_read(processes_path("epsd.log"));
+    const char *at = strstr(log, "tcp://");
+    ck_assert_ptr_nonnull(at);
+    snprintf(address, sizeof address, "%.*s", (int)strcspn(at, " "), at);
+    free(log);
+    return pid;
+}
+
+static pid_t start_worker(bool remote, const char *log)
+{
+    const char *const there[] = {
+        "--connect", address, "--key", processes_path("key"), "--device-mem", "32MiB", plain ? "--plain-bulk" : NULL,
+        NULL};
+    const char *const here[] = {"--connect", "lab", "--device-mem", "32MiB", NULL};
+
+    return processes_start("eps-worker", remote ? there : here, processes_path(log));
+}
+
+/* n workers, those of the bits set in `remote` by tcp. */
+static pid_t start_all(pid_t *workers, uint32_t n, unsigned remote)
+{
+    const pid_t pid = start_daemon();
+
+    for (uint32_t i = 0; i < n; i++) {
+        workers[i] = start_worker(remote >> i & 1, print("worker-%u.log", i));
+        processes_await_workers("lab", i + 1);
+    }
+    return pid;
+}
+
+static void stop_all(pid_t daemon, const pid_t *workers, uint32_t n)
+{
+    kill(daemon, SIGTERM);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    for (uint32_t i = 0; i < n; i++)
+        processes_wait(workers[i]);
+    processes_await_nobody();
+}
+
+/* ---- training --------------------------------------------------------------------------------------------------- */
+
+struct run {
+    const char *name;
+    uint32_t workers, parts;
+    unsigned remote;     /* a bit for each worker */
+    const char *options; /* of eps train */
+    const char *tight;   /* --device-mem of its workers; NULL: roomy */
+    bool plain;
+};
+
+static const struct run runs[] = {
+    {"one", 1, 1, 1, "--optimizer adamw", NULL, false},
+    {"one, bulk not encrypted", 1, 1, 1, "--optimizer adamw", NULL, true},
+    {"one and a local one", 2, 4, 2, "--optimizer adamw", NULL, false},
+    {"two, AdamA in 16 bits", 2, 4, 3, "--optimizer adama --precision bf16 --moments bf16 --grad-dtype bf16", NULL,
+     false},
+    {"fenced", 2, 2, 1, "--optimizer adamw --commit fenced --clip-norm 1", NULL, false},
+};
+
+static const char *train_line(const struct run *run, const char *out)
+{
+    return print("eps train --connect lab --model model.json --data text.txt --steps 4 --batch 12 --seq 32 --parts %u "
+                 "--eval-every 2 --save-every 100 --deterministic %s --out %s",
+                 run->parts, run->options, out);
+}
+
+static void same_file(const char *a, const char *b)
+{
+    expect(print("cmp %s %s", processes_path(a), processes_path(b)), 0);
+}
+
+static void same_run(void)
+{
+    same_file("whole/latest/model.safetensors", "remote/latest/model.safetensors");
+    same_file("whole/latest/optimizer.safetensors", "remote/latest/optimizer.safetensors");
+}
+
+TEST_EACH(workers_by_tcp_compute_the_bits_of_local_ones, COUNT(runs))
+{
+    const struct run *run = &runs[_i];
+    pid_t workers[2], daemon;
+
+    daemon = start_all(workers, run->workers, 0);
+    expect(train_line(run, "whole"), 0);
+    stop_all(daemon, workers, run->workers);
+    plain = run->plain;
+    daemon = start_all(workers, run->workers, run->remote);
+    expect(train_line(run, "remote"), 0);
+    same_run();
+    expect("eps top lab --once", 0, plain ? "by tcp, bulk not encrypted" : "by tcp");
+    expect_file(processes_path("epsd.log"), plain ? "bulk by Poly1305, not encrypted" : "has the key; bulk by ");
+    expect_absent(processes_path("epsd.log"), "was cut off", "turned away");
+    stop_all(daemon, workers, run->workers);
+}
+
+/* The stash is on the host of its worker. */
+TEST(a_worker_by_tcp_stays_in_the_smallest_memory)
+{
+    static const char job[] = "--model model.json --data text.txt --steps 3 --batch 12 --seq 32 --save-every 100";
+    const char *const argv[] = {"--connect", address, "--key", processes_path("key"), "--device-mem", "2804352", NULL};
+
+    expect(print("eps train %s --device-mem 2804352 --out whole", job), 0, "stash");
+    const pid_t daemon = start_daemon();
+    const pid_t worker = processes_start("eps-worker", argv, processes_path("worker.log"));
+    expect(print("eps train --connect lab %s --out remote", job), 0);
+    same_run();
+    stop_all(daemon, &worker, 1);
+}
+
+/* ---- lost ------------------------------------------------------------------------------------------------------- */
+
+static const struct loss {
+    int signal;
+    bool beside_local; /* the worker that stays is of this host */
+} losses[] = {{SIGKILL, true}, {SIGKILL, false}, {SIGSTOP, false}};
+
+/* At the end of a step, while the next may be under way. */
+struct fate {
+    int signal; /* 0: nothing happens */
+    pid_t worker, next;
+};
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct fate *fate = user;
+
+    if (step->step != 2 || !fate->signal)
+        return;
+    kill(fate->worker, fate->signal);
+    fate->next = start_worker(true, "next.log");
+}
+
+static void train_with(struct fate *fate, const char *out)
+{
+    static const char *const files[] = {"text.txt"};
+    const struct eps_train_events events = {.on_step = on_step};
+    struct eps_train_options options = processes_options("model.json", files, out);
+    struct eps_error error = {""};
+
+    options.connect = "lab";
+    options.steps = 8, options.batch = 12, options.seq = 32, options.parts = 2;
+    options.optimizer = EPS_ADAMW, options.deterministic = true;
+    const int rc = eps_train(&options, &events, fate, &error);
+    ck_assert_msg(rc == 0, "%s", error.text);
+}
+
+TEST_EACH(a_lost_worker_by_tcp_costs_no_bit, COUNT(losses))
+{
+    const struct loss *loss = &losses[_i];
+    pid_t workers[2];
+    const pid_t daemon = start_all(workers, 2, loss->beside_local ? 2 : 3);
+    struct fate none = {0}, fate = {.signal = loss->signal, .worker = workers[1]};
+
+    train_with(&none, "whole");
+    train_with(&fate, "remote");
+    same_run();
+    expect_file(processes_path("epsd.log"), "was lost after", loss->signal == SIGSTOP ? "silent for 15 s" : "killed");
+    kill(workers[1], SIGKILL);
+    workers[1] = fate.next;
+    stop_all(daemon, workers, 2);
+}
+
+/* ---- the rest --------------------------------------------------------------------------------------------------- */
+
+TEST(evaluation_and_generation_by_tcp_are_those_of_local_workers)
+{
+    static const char *const commands[] = {
+        "eps eval --model whole/latest --data text.txt --json",
+        "eps generate --model whole/latest --prompt 'The ' --tokens 20 --seed 3 2>&1 | sed 's/eps generate.*//'",
+    };
+    pid_t worker;
+
+    expect("eps train --model model.json --data text.txt --steps 2 --batch 12 --seq 32 --out whole", 0);
+    const pid_t daemon = start_all(&worker, 1, 1);
+    for (int i = 0; i < 2; i++) {
+        char here[512];
+        const char *pipe = strstr(commands[i], " 2>&1");
+        expect(commands[i], 0);
+        snprintf(here, sizeof here, "%s", command_out());
+        expect(print("%.*s --connect lab%s", (int)(pipe ? pipe - commands[i] : (long)strlen(commands[i])), commands[i],
+                     pipe ? pipe : ""),
+               0, here);
+    }
+    stop_all(daemon, &worker, 1);
+}
+
+TEST(a_worker_without_the_key_hears_why)
+{
+    pid_t worker;
+    const pid_t daemon = start_daemon();
+
+    expect("epsd --make-key other", 0);
+    expect_sentence(print("eps-worker --connect %s --key other --device cpu --device-mem 32MiB", address), 1,
+                    "its key is another one, or it has no room");
+    expect_sentence(print("eps-worker --connect %s --key key --plain-bulk --device cpu --device-mem 32MiB", address), 1,
+                    "encrypts all bytes", "give it to both, or to neither");
+    ck_assert_uint_eq(processes_count(processes_path("epsd.log"), "has no key, or another one"), 1);
+    worker = start_worker(true, "worker.log");
+    processes_await_workers("lab", 1);
+    stop_all(daemon, &worker, 1);
+}
+
+/* ---- two network namespaces ------------------------------------------------------------------------------------- */
+
+static int open_tunnel(void)
+{
+    struct ifreq request = {.ifr_name = "eps0", .ifr_flags = IFF_TUN | IFF_NO_PI};
+    const int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC);
+
+    return fd >= 0 && ioctl(fd, TUNSETIFF, &request) == 0 ? fd : -1;
+}
+
+/* As `test_network tunnel PID`: makes a device eps0 in this network namespace and one in that of the process, and carries
+ * packets between them until it is killed. */
+static int tunnel(int argc, char **argv)
+{
+    char packet[65536], path[64];
+
+    if (argc != 3 || strcmp(argv[1], "tunnel") != 0)
+        return -1;
+    struct pollfd ends[2] = {{.fd = open_tunnel(), .events = POLLIN}, {.events = POLLIN}};
+    snprintf(path, sizeof path, "/proc/%s/ns/net", argv[2]);
+    const int there = open(path, O_RDONLY | O_CLOEXEC);
+    if (ends[0].fd < 0 || there < 0 || setns(there, CLONE_NEWNET) || (ends[1].fd = open_tunnel()) < 0)
+        return 77;
+    puts("joined");
+    fflush(stdout);
+    while (poll(ends, 2, -1) > 0)
+        for (int i = 0; i < 2; i++) {
+            const ssize_t n = ends[i].revents & POLLIN ? read(ends[i].fd, packet, sizeof packet) : 0;
+            if (n > 0 && write(ends[!i].fd, packet, (size_t)n) < 0 && errno != EIO) /* EIO: it is not up yet */
+                return 1;
+        }
+    return 0;
+}
+
+SUITE_COMMAND(tunnel)
+
+/* Both programs run as root of a user namespace, each in a network of its own. Status 77: not allowed here. */
+TEST(two_network_namespaces_train_by_tcp)
+{
+    static const char script[] =
+        "unshare -n sleep 1000 & there=$!\n"
+        "trap 'kill $there $tunnel $daemon 2>/dev/null' EXIT\n"
+        "until [ \"$(readlink /proc/$there/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ]; do :; done\n"
+        "exec 3< <(" BIN_DIR "/test_network tunnel $there); tunnel=$!\n"
+        "read -r word <&3 && [ \"$word\" = joined ] || exit 77\n"
+        "set -e\n"
+        "there=\"$there -n\"\n"
+        "ip addr add 10.77.0.1 peer 10.77.0.2 dev eps0\n"
+        "ip link set eps0 up\n"
+        "nsenter -t $there ip addr add 10.77.0.2 peer 10.77.0.1 dev eps0\n"
+        "nsenter -t $there ip link set eps0 up\n"
+        "epsd --listen lab --listen tcp://10.77.0.1:7070 --key key 2>epsd.log & daemon=$!\n"
+        "nsenter -t $there eps-worker --connect tcp://10.77.0.1:7070 --key key --device cpu --device-mem 32MiB 2>log "
+        "&\n"
+        "until grep -q 'worker 1 attached' epsd.log; do kill -0 $daemon; done\n"
+        "eps train --connect lab --model model.json --data text.txt --steps 3 --batch 12 --seq 32 --out remote\n";
+
+    processes_put_text("namespaces.sh", script);
+    expect("eps train --model model.json --data text.txt --steps 3 --batch 12 --seq 32 --device cpu --device-mem 32MiB "
+           "--out whole",
+           0);
+    const bool may = system("unshare -rn true 2>/dev/null") == 0;
+    const int status = may ? system(print("cd %s && PATH=" BIN_DIR ":$PATH timeout 120 unshare -rn bash namespaces.sh "
+                                          ">out 2>err",
+                                          processes_directory()))
+                           : 0;
+    if (!may || WEXITSTATUS(status) == 77) {
+        fprintf(stderr, "test_network: no network namespaces or tunnels are allowed here: training across two is not "
+                        "tested\n");
+        return;
+    }
+    ck_assert_int_eq(status, 0);
+    same_run();
+    expect_file(processes_path("epsd.log"), "worker at 10.77.0.2:", "has the key");
+}

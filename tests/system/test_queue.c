@@ -1,0 +1,152 @@
+/* Jobs that wait for their turn at a shared daemon, and those that are taken out. Real programs. */
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+#include "tests/kit/users.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void setup(void)
+{
+    processes_setup();
+    processes_config("model.json", 1, 2, 16, 32);
+    processes_text("text.txt", 8000);
+}
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, processes_remove)
+
+/* A run of eps train at the daemon, OUT.said and OUT.err what it says. */
+static pid_t start(const char *out, unsigned steps, const char *more)
+{
+    const char *line = print("exec %s/eps train --connect lab --model model.json --data text.txt --batch 8 --seq 32 "
+                             "--out %s --steps %u %s >%s.said 2>%s.err",
+                             BIN_DIR, out, steps, more, out, out);
+
+    return processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+}
+
+enum { ENDLESS = 1000000 };
+
+static pid_t start_first(const char *out)
+{
+    const pid_t pid = start(out, ENDLESS, "");
+
+    processes_await_text(print("%s/metrics.jsonl", out), "\"step\": 2");
+    return pid;
+}
+
+static unsigned n_queued;
+
+static bool are_queued(void *context)
+{
+    json_t *status = expect_json("eps status lab --json", 0);
+    const bool yes = json_array_size(json_at(status, "queue")) == n_queued;
+
+    (void)context;
+    json_decref(status);
+    return yes;
+}
+
+static void await_queued(unsigned n)
+{
+    n_queued = n;
+    ck_assert(processes_until(are_queued, NULL));
+}
+
+TEST(jobs_wait_in_turn_and_are_taken_out_by_their_numbers)
+{
+    const pid_t daemon = processes_daemon("lab", 1, NULL), first = start_first("first");
+    const pid_t second = start("second", 3, "");
+
+    await_queued(1);
+    const pid_t third = start("third", 3, "");
+    await_queued(2);
+    const pid_t fourth = start("fourth", 4, "");
+    await_queued(3);
+    processes_await_text("fourth.said", "job 4 waits for its turn at the daemon: 3rd in the queue");
+    expect("eps status lab", 0, "state        training", "\njob          1\n", "\nqueue        job 2, training, user ",
+           "/second\n             job 3, training, user ", "/third\n             job 4");
+    json_t *status = expect_json("eps status lab --json", 0);
+    ck_assert_int_eq((int)json_number_at(status, "job"), 1);
+    ck_assert_int_eq((int)json_number_at(status, "queue.1.job"), 3);
+    ck_assert_int_eq((int)json_number_at(status, "queue.1.place"), 2);
+    ck_assert_int_eq((int)json_number_at(status, "queue.1.n_steps"), 3);
+    ck_assert_str_eq(json_string_value(json_at(status, "queue.1.does")), "training");
+    json_decref(status);
+    expect_refusal(&(struct refusal){"eps stop lab 9", 1, "the daemon has no job 9", "eps status"});
+    expect_refusal(&(struct refusal){"eps stop lab nine", 2, "JOB 'nine' is no number of a job", NULL});
+
+    /* Of three that wait, the second goes; the next moves up. */
+    expect("eps stop lab 3", 0);
+    ck_assert_int_eq(processes_wait(third), 1);
+    expect_file("third.err", "eps train: job 3 was taken out of the queue by request\n");
+    ck_assert_int_ne(access("third", F_OK), 0); /* nothing of it is left */
+    processes_await_text("fourth.said", "2nd in the queue");
+
+    /* The one that runs saves, and ends; then the others run, the one that waited longest first. */
+    json_t *stopped = expect_json("eps stop 1 --json", 0);
+    ck_assert_int_eq((int)json_number_at(stopped, "job"), 1);
+    json_decref(stopped);
+    ck_assert_int_eq(processes_wait(first), 1);
+    expect_file("first.err", "eps train: the job was stopped: the run ended after ", "; saved in first/step-",
+                "eps train --resume first");
+    ck_assert_int_eq(processes_wait(second), 0);
+    ck_assert_int_eq(processes_wait(fourth), 0);
+    expect_file("fourth.said", "1st in the queue", "loss ");
+    expect("eps verify second", 0, "step-3");
+    await_queued(0);
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+
+/* With its own model, an evaluation is a job, too. A client that leaves makes room; a full queue refuses. */
+TEST(a_queue_has_a_limit_and_forgets_those_who_leave)
+{
+    static const char *const daemon_argv[] = {"--listen", "lab", "--queue", "1", NULL},
+                             *const worker_argv[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+    const pid_t daemon = processes_start("epsd", daemon_argv, "log");
+
+    processes_await_workers("lab", 0);
+    processes_start("eps-worker", worker_argv, NULL);
+    processes_await_workers("lab", 1);
+    ck_assert_int_eq(processes_wait(start("model", 2, "")), 0);
+    const pid_t first = start_first("first"), second = start("second", 3, "");
+    await_queued(1);
+    expect_refusal(&(struct refusal){
+        "eps train --connect lab --model model.json --data text.txt --batch 8 --seq 32 --out third --steps 3", 1,
+        "the daemon is busy, and 1 job waits already", "epsd --queue"});
+    ck_assert_int_eq(kill(second, SIGINT), 0);
+    ck_assert_int_eq(processes_wait(second), 130);
+    expect_file("second.err", "interrupted before the first step");
+    await_queued(0);
+    const char *line =
+        print("exec %s/eps eval --connect lab --model model/latest --data text.txt >eval.said 2>eval.err", BIN_DIR);
+    const pid_t eval = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+    await_queued(1);
+    expect("eps status lab", 0, ", evaluating, user ");
+    expect("eps stop lab 2", 0);
+    ck_assert_int_eq(processes_wait(first), 1);
+    ck_assert_int_eq(processes_wait(eval), 0);
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_refusal(
+        &(struct refusal){"epsd --listen lab --queue many", 2, "--queue many: a number of jobs, 0 to 256", NULL});
+}
+
+TEST(those_who_wait_are_told_that_the_daemon_stops)
+{
+    const pid_t daemon = processes_daemon("lab", 1, NULL), first = start_first("first"),
+                second = start("second", 3, "");
+
+    await_queued(1);
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(first), 1);
+    ck_assert_int_eq(processes_wait(second), 1);
+    expect_file("first.err", "the daemon was stopped: the run ended after ", "saved in first/step-");
+    expect_file("second.err", "eps train: the daemon was stopped\n");
+}

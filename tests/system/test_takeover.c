@@ -1,0 +1,321 @@
+/* Clients of a shared daemon that die, at any moment of a run, and those who take their jobs over: the run ends with the
+ * bits of one that was left alone. Real processes. */
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+SUITE_LABELS(slow)
+
+static const char *const files[] = {"text.txt"};
+
+static void setup(void)
+{
+    processes_setup();
+    processes_config_with("model.json", 1, 2, 16, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_text("text.txt", 12000);
+    processes_text("other.txt", 11000);
+}
+
+SUITE_TIMEOUT(180)
+SUITE_FIXTURE(setup, processes_remove)
+
+enum { STEPS = 12, EVERY = 4, SAVED = 3 };
+
+/* When a client kills itself. */
+enum moment { NEVER, AT_STEP, WITH_WORKER, BEFORE_EVALUATION, IN_EVALUATION, AFTER_EVALUATION, AT_SAVED };
+
+struct fate {
+    enum moment moment;
+    uint64_t step; /* at this one, or the first after it */
+    uint64_t done;
+    pid_t worker; /* WITH_WORKER: this one dies at the step, and the client waits for another */
+};
+
+static void die_at(const struct fate *fate, enum moment moment, uint64_t step)
+{
+    if (fate->moment == moment && step >= fate->step)
+        kill(getpid(), SIGKILL);
+}
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct fate *fate = user;
+
+    fate->done = step->step;
+    die_at(fate, AT_STEP, step->step);
+    if (fate->moment == WITH_WORKER && step->step == fate->step)
+        kill(fate->worker, SIGKILL);
+}
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    const struct fate *fate = user;
+
+    (void)n_all;
+    die_at(fate, n_tokens == 0 ? BEFORE_EVALUATION : IN_EVALUATION, fate->done + 1); /* its step is not reported yet */
+}
+
+static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens)
+{
+    (void)loss, (void)tokens;
+    die_at(user, AFTER_EVALUATION, step);
+}
+
+static void on_saved(void *user, uint64_t step, const char *path)
+{
+    (void)path;
+    die_at(user, AT_SAVED, step);
+}
+
+static const struct kind {
+    const char *name;
+    uint32_t workers, parts;
+    enum eps_optimizer_kind optimizer;
+    enum eps_commit commit;
+    enum eps_number number;
+} kinds[] = {
+    {"one part", 1, 1, EPS_ADAMW, EPS_EAGER, EPS_FP32},
+    {"AdamA in 16 bits, two workers", 2, 4, EPS_ADAMA, EPS_EAGER, EPS_BF16},
+    {"fenced and clipped, two workers", 2, 2, EPS_ADAMW, EPS_FENCED, EPS_FP32},
+};
+
+static struct eps_train_options run_of(const struct kind *kind, const char *out)
+{
+    struct eps_train_options options = processes_options("model.json", files, out);
+
+    options.connect = "lab", options.device_mem = 0, options.workers = 0;
+    options.steps = STEPS, options.batch = 8, options.seq = 32, options.eval_every = EVERY, options.save_every = SAVED;
+    options.deterministic = true;
+    options.keep = 0;
+    options.parts = kind->parts, options.optimizer = kind->optimizer, options.commit = kind->commit;
+    options.precision = options.moments = options.grad_dtype = kind->number;
+    if (kind->commit == EPS_FENCED)
+        options.clip_norm = 0.5;
+    return options;
+}
+
+/* A client in a process of its own. */
+static pid_t start(const struct eps_train_options *options, struct fate fate)
+{
+    const struct eps_train_events events = {.on_step = on_step,
+                                            .on_evaluating = on_evaluating,
+                                            .on_evaluated = on_evaluated,
+                                            .on_saved = on_saved};
+    struct eps_error error = {""};
+    const pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid > 0)
+        return pid;
+    const int rc = eps_train(options, &events, &fate, &error);
+    if (rc)
+        fprintf(stderr, "%s\n", error.text);
+    _exit(rc ? 1 : 0);
+}
+
+/* True if it dies, false if the run is complete. */
+static bool dies(const struct eps_train_options *options, struct fate fate)
+{
+    const pid_t pid = start(options, fate);
+    int status;
+
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "a client failed");
+    return WIFSIGNALED(status);
+}
+
+static void on_state(void *user, const struct eps_status *status)
+{
+    snprintf(user, 32, "%s", status->state);
+}
+
+static bool is_detached(void *context)
+{
+    char state[32] = "";
+
+    (void)context;
+    return eps_status("lab", on_state, state, NULL) == 0 && strcmp(state, "detached") == 0;
+}
+
+/* Lines of metrics.jsonl without what depends on the clock, and on when the memory was asked for. */
+static json_t *read_lines(const char *out)
+{
+    char *text = processes_read(processes_path(print("%s/metrics.jsonl", out))), *rest = text, *line;
+    static const char *const leave[] = {"step_ms", "tokens_per_s", "memory", "device_peak_bytes", "host_bytes"};
+    json_t *lines = json_array();
+
+    while ((line = strsep(&rest, "\n")) && *line) {
+        json_t *object = json_loads(line, 0, NULL);
+        ck_assert_msg(object != NULL, "%s", line);
+        for (int i = 0; i < COUNT(leave); i++)
+            json_object_del(object, leave[i]);
+        json_array_append_new(lines, object);
+    }
+    free(text);
+    return lines;
+}
+
+static void same_metrics(const char *a, const char *b)
+{
+    json_t *first = read_lines(a), *second = read_lines(b);
+
+    ck_assert_uint_eq(json_array_size(first), STEPS);
+    ck_assert_uint_eq(json_array_size(second), STEPS);
+    for (size_t i = 0; i < STEPS; i++)
+        ck_assert_msg(json_equal(json_array_get(first, i), json_array_get(second, i)), "step %zu: %s, not %s", i + 1,
+                      json_dumps(json_array_get(second, i), 0), json_dumps(json_array_get(first, i), 0));
+    json_decref(first);
+    json_decref(second);
+}
+
+/* Weights and moments of each checkpoint, the best one, and every line. */
+static void same_run(const char *a, const char *b)
+{
+    same_metrics(a, b);
+    expect(print("ls %s >a; ls %s >b; cmp a b", a, b), 0);
+    expect(print("for i in %s/step-*; do for f in model optimizer; do cmp $i/$f.safetensors %s/${i##*/}/$f.safetensors "
+                 "|| exit 1; done; done",
+                 a, b),
+           0);
+    expect(print("test $(readlink %s/best) = $(readlink %s/best)", a, b), 0);
+    expect(print("test $(readlink %s/latest) = $(readlink %s/latest)", a, b), 0);
+}
+
+/* Moments in order: of a client, and of those who take its run over. */
+static const struct {
+    int kind;
+    struct fate fates[5];
+} lives[] = {
+    {0,
+     {{.moment = AT_STEP, .step = 1},
+      {.moment = AT_STEP, .step = 2},
+      {.moment = AT_STEP, .step = 7},
+      {.moment = AT_STEP, .step = STEPS - 1}}},
+    {0,
+     {{.moment = BEFORE_EVALUATION, .step = 4},
+      {.moment = IN_EVALUATION, .step = 8},
+      {.moment = BEFORE_EVALUATION, .step = STEPS}}},
+    {0,
+     {{.moment = AFTER_EVALUATION, .step = 4},
+      {.moment = AT_SAVED, .step = 6},
+      {.moment = AFTER_EVALUATION, .step = STEPS},
+      {.moment = AT_STEP, .step = STEPS}}},
+    {1, {{.moment = AT_STEP, .step = 3}, {.moment = IN_EVALUATION, .step = 4}, {.moment = AT_SAVED, .step = 9}}},
+    {2,
+     {{.moment = AT_STEP, .step = 5},
+      {.moment = AFTER_EVALUATION, .step = 8},
+      {.moment = IN_EVALUATION, .step = STEPS}}},
+};
+
+TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
+{
+    const struct kind *kind = &kinds[lives[_i].kind];
+    const struct fate *fate = lives[_i].fates;
+    const pid_t daemon = processes_daemon("lab", kind->workers, NULL);
+    struct eps_train_options options = run_of(kind, "whole"), attach = eps_train_defaults();
+
+    ck_assert(!dies(&options, (struct fate){.moment = NEVER}));
+    options.out = "taken";
+    attach.attach = "lab";
+    for (int i = 0; fate[i].moment; i++) {
+        ck_assert_msg(dies(i ? &attach : &options, fate[i]), "%s: client %d did not live to see its end", kind->name,
+                      i);
+        ck_assert(processes_until(is_detached, NULL));
+    }
+    ck_assert(!dies(&attach, (struct fate){.moment = NEVER}));
+    same_run("whole", "taken");
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+
+/* What the others may do meanwhile, and who is refused. */
+TEST(a_detached_job_is_observed_saved_and_used)
+{
+    const pid_t daemon = processes_daemon("lab", 1, NULL);
+    struct eps_train_options options = run_of(&kinds[0], "run");
+
+    expect_refusal(&(struct refusal){"eps train --attach", 1, "no daemon of yours has a detached job", "--resume DIR"});
+    expect_refusal(&(struct refusal){"eps train --attach lab", 1, "the daemon has no detached job", "--resume DIR"});
+    ck_assert(dies(&options, (struct fate){.moment = AT_STEP, .step = 3}));
+    ck_assert(processes_until(is_detached, NULL));
+    expect("eps status lab", 0, "state        detached, ",
+           "job          1: its client is gone; take it over with eps train --attach lab\n");
+    expect("eps save lab", 0, "/run/step-");
+    expect("eps eval --connect lab --data text.txt", 0, "loss ");
+    expect("eps generate --connect lab --prompt a --tokens 3", 0);
+    expect_refusal(&(struct refusal){"eps train --attach lab --steps 30", 2, "--steps 30 differs from the job's 12",
+                                     "keeps its options"});
+    expect_refusal(
+        &(struct refusal){"eps train --attach lab --resume run", 2, "--resume does not go with --attach", NULL});
+    expect_refusal(&(struct refusal){"eps train --attach lab --out other", 2, "--out does not go with --attach", NULL});
+    expect_refusal(&(struct refusal){"eps train --resume run --connect lab", 1, "run is in use by another run", NULL});
+    expect_refusal(
+        &(struct refusal){"eps train --attach lab --data other.txt", 1, "is not what the run was trained on", NULL});
+    expect("eps status lab", 0, "state        detached, "); /* nobody has taken it */
+
+    /* It is stopped as any job is: it saves first. */
+    expect("eps stop lab 1", 0);
+    expect("eps status lab", 0, "state        idle, ");
+    expect("eps train --resume run --connect lab", 0);
+    options.out = "whole";
+    ck_assert(!dies(&options, (struct fate){.moment = NEVER}));
+    expect("cmp run/latest/model.safetensors whole/latest/model.safetensors", 0);
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+
+/* The next job does not wait for a client that may never come. What makes room can be resumed. */
+TEST(a_detached_job_is_saved_when_another_needs_the_room)
+{
+    const pid_t daemon = processes_daemon("lab", 1, NULL);
+    struct eps_train_options options = run_of(&kinds[0], "run"), next = run_of(&kinds[0], "whole");
+
+    options.save_every = STEPS; /* nothing is saved before */
+    ck_assert(dies(&options, (struct fate){.moment = AT_STEP, .step = 5}));
+    ck_assert(!dies(&next, (struct fate){.moment = NEVER}));
+    expect_refusal(&(struct refusal){"eps train --attach lab", 1, "the daemon has no detached job", NULL});
+    expect("eps train --resume run --connect lab", 0, "continuing from run/step-");
+    expect("cmp run/latest/model.safetensors whole/latest/model.safetensors", 0);
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+
+static bool waits_for_worker(void *context)
+{
+    char state[32] = "";
+
+    (void)context;
+    return eps_status("lab", on_state, state, NULL) == 0 && strcmp(state, "waiting for a worker") == 0;
+}
+
+/* A worker dies, and then the client that waits for another one. */
+TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
+{
+    static const char *const worker_argv[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+    pid_t worker, daemon = processes_daemon("lab", 1, &worker);
+    struct eps_train_options options = run_of(&kinds[0], "whole");
+
+    ck_assert(!dies(&options, (struct fate){.moment = NEVER}));
+    options.out = "taken";
+    const pid_t client = start(&options, (struct fate){.moment = WITH_WORKER, .step = 3, .worker = worker});
+    ck_assert(processes_until(waits_for_worker, NULL));
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(client, NULL, 0), client);
+    ck_assert(processes_until(is_detached, NULL));
+    const char *attach = print("exec %s/eps train --attach >attach.said 2>&1", BIN_DIR);
+    const pid_t heir = processes_start("/bin/sh", (const char *const[]){"-c", attach, NULL}, NULL);
+    processes_await_text("attach.said", "the next one waits for another worker to attach");
+    processes_start("eps-worker", worker_argv, NULL);
+    ck_assert_int_eq(processes_wait(heir), 0);
+    same_run("whole", "taken");
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}

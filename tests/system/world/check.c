@@ -1,0 +1,255 @@
+/* What must hold at every event. The folds and updates are counted here anew, from what the daemon gives to its optimizer
+ * thread, by the promises of eps/relay/relay.h and nothing of its code. */
+#include "eps/settle.h"
+#include "eps/step/roster.h"
+#include "tests/system/world/world.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { MOST_UNITS = 64, MOST_VISITS = 64, MOST_PARTS = 8, MOST_PENDING = 512 };
+
+int __real_updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
+                         void *context);
+int __wrap_updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
+                         void *context);
+void __real_updater_submit(struct updater *updater, const struct updater_task *task);
+void __wrap_updater_submit(struct updater *updater, const struct updater_task *task);
+bool __real_updater_take(struct updater *updater, struct updater_task *task);
+bool __wrap_updater_take(struct updater *updater, struct updater_task *task);
+
+struct pending {
+    const void *bytes;
+    size_t n;
+    uint64_t hash;
+};
+
+static struct {
+    struct daemon *daemon;
+    struct process *process;
+    bool begun;    /* the job's relay has opened a step */
+    uint64_t step; /* of the folds counted: */
+    bool folded[MOST_VISITS][MOST_PARTS];
+    uint32_t n_folds[MOST_UNITS];
+    uint64_t versions[MOST_UNITS];
+    struct pending pending[MOST_PENDING];
+    unsigned n_pending;
+    uint64_t idle_bytes;
+    bool knows_idle;
+} seen;
+
+int __wrap_updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
+                         void *context)
+{
+    memset(&seen, 0, sizeof seen);
+    seen.daemon = context;
+    seen.process = process_running;
+    return __real_updater_start(out, store, n_threads, on_done, context);
+}
+
+static void begin_job(void)
+{
+    seen.begun = false;
+    seen.n_pending = 0;
+    memset(seen.versions, 0, sizeof seen.versions);
+}
+
+static void begin_step(uint64_t step)
+{
+    if (seen.begun && step == seen.step)
+        return;
+    if (seen.begun && step != seen.step + 1)
+        world_fail("a fold of step %" PRIu64 " after one of step %" PRIu64, step, seen.step);
+    seen.begun = true;
+    seen.step = step;
+    memset(seen.folded, 0, sizeof seen.folded);
+    memset(seen.n_folds, 0, sizeof seen.n_folds);
+}
+
+static void note_fold(const struct updater_task *task)
+{
+    const struct job *job = &seen.daemon->job;
+    const struct model_unit *unit = &job->model.units[task->unit];
+    const uint32_t part = task->contribution.part;
+    struct pending *p = &seen.pending[seen.n_pending++];
+
+    begin_step(task->step);
+    if (task->visit >= job->model.n_visits || job->model.visits[task->visit] != task->unit || task->slice > 0 ||
+        part >= job->request.job.goal.n_parts || seen.n_pending == MOST_PENDING)
+        world_fail("a fold of visit %u, part %u, slice %u, unit %u", task->visit, part, task->slice, task->unit);
+    if (seen.folded[task->visit][part])
+        world_fail("visit %u of part %u is folded twice in step %" PRIu64, task->visit, part, task->step);
+    seen.folded[task->visit][part] = true;
+    seen.n_folds[task->unit]++;
+    p->bytes = task->contribution.g;
+    p->n = unit->n_trained * number_bytes(task->contribution.type);
+    p->hash = XXH3_64bits(p->bytes, p->n);
+}
+
+static void note_update(const struct updater_task *task)
+{
+    const struct job *job = &seen.daemon->job;
+    const struct model_unit *unit = &job->model.units[task->unit];
+
+    if (!seen.begun || task->step > seen.step || task->step + 1 < seen.step)
+        world_fail("an update of step %" PRIu64, task->step);
+    if (task->step == seen.step &&
+        seen.n_folds[task->unit] != unit->n_visits * unit->n_slices * job->request.job.goal.n_parts)
+        world_fail("unit %u is updated in step %" PRIu64 " with %u folds", task->unit, task->step,
+                   seen.n_folds[task->unit]);
+    if (seen.versions[task->unit] > task->step)
+        world_fail("unit %u is updated twice in step %" PRIu64, task->unit, task->step);
+    seen.versions[task->unit] = task->step + 1;
+}
+
+void __wrap_updater_submit(struct updater *updater, const struct updater_task *task)
+{
+    if (task->kind == UPDATER_FOLD)
+        note_fold(task);
+    else if (task->kind == UPDATER_UPDATE)
+        note_update(task);
+    else if (seen.daemon->job.state == JOB_LOADING)
+        begin_job();
+    __real_updater_submit(updater, task);
+}
+
+/* The slot belongs to the optimizer until then. */
+bool __wrap_updater_take(struct updater *updater, struct updater_task *task)
+{
+    if (!__real_updater_take(updater, task))
+        return false;
+    for (unsigned i = 0; task->kind == UPDATER_FOLD && i < seen.n_pending; i++)
+        if (seen.pending[i].bytes == (const void *)task->contribution.g) {
+            if (XXH3_64bits(seen.pending[i].bytes, seen.pending[i].n) != seen.pending[i].hash)
+                world_fail("a slot of unit %u was written while it was folded", task->unit);
+            seen.pending[i] = seen.pending[--seen.n_pending];
+            return true;
+        }
+    if (task->kind == UPDATER_FOLD)
+        world_fail("a fold of unit %u that was not given", task->unit);
+    return true;
+}
+
+/* ---- rare places ------------------------------------------------------------------------------------------------- */
+
+/* Functions that are called where something uncommon happens. The linker brings their calls here (CMakeLists.txt), so the
+ * product has no marks. A fault comes once in so many times. */
+struct relay_worker;
+struct relay_tag;
+
+#define RARE(odds, name, parameters, ...)                                                                              \
+    void __real_##name parameters;                                                                                     \
+    void __wrap_##name parameters;                                                                                     \
+    void __wrap_##name parameters                                                                                      \
+    {                                                                                                                  \
+        world_rare(#name, odds);                                                                                       \
+        __real_##name(__VA_ARGS__);                                                                                    \
+    }
+
+RARE(4, job_vacate, (struct job_seat * seat), seat)
+RARE(4, job_renew_seat, (struct job_seat * seat), seat)
+RARE(4, job_turn_away, (struct job_seat * seat, const char *why), seat, why)
+RARE(4, steps_share, (struct steps * steps, struct peer *worker), steps, worker)
+RARE(4, roster_leave, (struct steps * steps, struct peer *worker, const char *reason), steps, worker, reason)
+RARE(4, roster_on_assigned, (struct steps * steps, struct peer *worker, const struct message *m), steps, worker, m)
+RARE(4, save_on_first_step, (struct saves * saves), saves)
+RARE(50, relay_put, (struct relay * r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag), r, w, slot,
+     tag)
+RARE(4, job_unload, (struct job * job), job)
+RARE(4, settle_open_job,
+     (struct daemon * d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds), d, client, m,
+     fds, n_fds)
+
+/* ---- the daemon at rest ----------------------------------------------------------------------------------------- */
+
+static void check_ledger(const struct ledger *ledger, bool is_idle)
+{
+    uint64_t sum = 0;
+
+    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
+        sum += ledger->rows[c].current;
+    if (sum != ledger->total.current)
+        world_fail("the ledger's rows add up to %" PRIu64 ", not %" PRIu64, sum, ledger->total.current);
+    if (!is_idle)
+        return;
+    if (!seen.knows_idle) {
+        seen.knows_idle = true;
+        seen.idle_bytes = sum;
+    }
+    if (sum != seen.idle_bytes)
+        world_fail("without a job the ledger has %" PRIu64 " bytes, not %" PRIu64, sum, seen.idle_bytes);
+}
+
+static bool is_peer(const struct daemon *d, const struct peer *peer)
+{
+    const struct peer *p = d->hub.peers;
+
+    while (p && p != peer)
+        p = p->next;
+    return p != NULL;
+}
+
+static void check_roster(const struct daemon *d)
+{
+    const struct job *job = &d->job;
+    uint32_t n_folds = 0;
+
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (!is_peer(d, job->workers[i]))
+            world_fail("the job has a worker that is gone");
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        if (job->seats[i].peer && !is_peer(d, job->seats[i].peer))
+            world_fail("seat %u has a worker that is gone", i);
+        n_folds += job->seats[i].n_folds;
+    }
+    if (n_folds != seen.n_pending)
+        world_fail("the seats have %u folds, and %u are under way", n_folds, seen.n_pending);
+    if (job->client && !is_peer(d, job->client))
+        world_fail("the job has a client that is gone");
+}
+
+static void check_versions(const struct job *job)
+{
+    struct relay_view views[MOST_UNITS];
+    const uint32_t n = job->model.n_units;
+
+    if (!seen.begun || n > MOST_UNITS)
+        return;
+    relay_look(job->relay, 0, n, views);
+    for (uint32_t u = 0; u < n; u++)
+        if (views[u].version < job->step || views[u].version > job->step + 2 ||
+            (job->state == JOB_RESTING && views[u].version != job->step))
+            world_fail("unit %u is at version %" PRIu64 ", with %" PRIu64 " steps done", u, views[u].version,
+                       job->step);
+}
+
+/* A step that nobody is to move would wait for ever. */
+static void check_owner(struct daemon *d)
+{
+    struct job *job = &d->job;
+
+    if (job->state != JOB_STEPPING || updater_pending(d->hub.updater) || d->saves.first || d->hub.n_events)
+        return;
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        if (!job->seats[i].peer || job->seats[i].peer->state != PEER_ASSIGNED || job->seats[i].left)
+            return;
+    if (relay_owes(job->relay) == UINT32_MAX)
+        world_fail("step %" PRIu64 " waits for nobody", job->step);
+}
+
+void check_event(void)
+{
+    struct daemon *d = seen.daemon;
+
+    if (!d || !seen.process->alive)
+        return;
+    check_ledger(&d->hub.ledger, d->job.state == JOB_NONE);
+    if (!job_is_open(&d->job))
+        return;
+    check_roster(d);
+    if (job_trains(&d->job))
+        check_versions(&d->job);
+    check_owner(d);
+}

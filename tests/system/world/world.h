@@ -1,0 +1,101 @@
+/* tests/system/world/world.h - one run of the world: a model trained by simulated processes, while faults come.
+ *
+ * An operator starts the daemon, its workers and a client, and starts again whoever has ended, until the client has saved
+ * the last step. Then weights, moments and the loss of each step must have the bits of a run without faults. */
+#ifndef TESTS_SYSTEM_WORLD_WORLD_H
+#define TESTS_SYSTEM_WORLD_WORLD_H
+
+#include "tests/system/world/fiber.h"
+
+#define WORLD_ADDRESS "/world/eps"
+
+enum { WORLD_MOST_STEPS = 16, WORLD_MOST_FAULTS = 16, WORLD_MOST_WORKERS = 8 };
+
+/* A model and how it is trained: drawn from a number below WORLD_SETTINGS. */
+enum { WORLD_SETTINGS = 24 };
+struct world_setting {
+    unsigned n_layers, vocabulary, batch, seq, n_parts, n_workers, n_steps, save_every;
+    bool adamw, fenced, bf16, evaluates;
+    bool beside; /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
+};
+void world_setting(struct world_setting *out, unsigned number);
+
+/* What must come out: the same for each run of a setting. */
+struct world_result {
+    double losses[WORLD_MOST_STEPS], evaluations[WORLD_MOST_STEPS]; /* of each step; before it, 0: none */
+    uint64_t weights[WORLD_MOST_STEPS + 1],
+        moments[WORLD_MOST_STEPS + 1]; /* hashes of the checkpoint after that many */
+    uint64_t n_events;
+};
+
+enum fault_kind {
+    FAULT_KILL_WORKER,
+    FAULT_STOP_WORKER,   /* for a time */
+    FAULT_HANG_WORKER,   /* its compute thread, for a time */
+    FAULT_DETACH_WORKER, /* SIGTERM */
+    FAULT_ATTACH_WORKER, /* one more */
+    FAULT_SLOW,          /* what a process sends and receives is late, for a time */
+    FAULT_CUT_WORKER,    /* from the daemon, without either hearing of it */
+    FAULT_KILL_CLIENT,
+    FAULT_STOP_CLIENT,
+    FAULT_KILL_DAEMON,
+    FAULT_STOP_DAEMON,
+    FAULT_HANG_DAEMON, /* its threads but the one of messages, for good */
+    FAULT_END_DAEMON,  /* SIGTERM */
+    FAULT_FULL_DISK,
+    FAULT_NO_MEMORY, /* an allocation fails */
+    FAULT_SUSPEND,   /* the machine: clocks jump */
+    FAULT_RIVAL,     /* another client asks for a job */
+    FAULT_VIEWER,    /* observes, and asks for a checkpoint and a snapshot */
+    FAULT_KINDS
+};
+
+struct fault {
+    enum fault_kind kind;
+    unsigned number; /* in the seed's list */
+    uint64_t at;     /* number of the event before which it comes */
+    uint64_t lasts;  /* ns */
+    uint64_t which;  /* draws the victim */
+};
+
+struct world_options {
+    unsigned setting;
+    uint64_t seed;
+    uint64_t n_events;                   /* of a run without faults */
+    const struct world_result *expected; /* NULL: this is that run */
+    const char *directory;               /* for checkpoints; exists and is empty */
+    uint64_t kept;                       /* of the seed's faults, a bit for each that comes */
+};
+
+/* The seed's faults, in the order of their coming. */
+unsigned world_faults(struct fault out[WORLD_MOST_FAULTS], const struct world_options *options);
+const char *world_fault_name(enum fault_kind kind);
+
+/* Runs it in this process, which is good for one run. Returns when all is well; world_fail ends the process otherwise. */
+void world_run(struct world_result *out, const struct world_options *options);
+
+/* Something must never be: says so, with the number of the event, and ends the process with status 3. */
+_Noreturn void world_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* A rare place has been reached: once in `odds` times the next fault comes now. */
+void world_rare(const char *place, unsigned odds);
+
+extern const struct world_setting *world_is;    /* of this run */
+extern const struct world_options *world_wants; /* likewise */
+
+/* ---- script.c ---- */
+int script_client(void *arg); /* main functions of processes */
+int script_rival(void *arg);
+int script_viewer(void *arg);
+/* The last checkpoint in the run's directory; -1: none. */
+long script_last_step(void);
+/* Compares a checkpoint with that of a run without faults. */
+void script_check_saved(uint64_t step);
+extern struct world_result script_result; /* what the clients have seen */
+extern bool script_in_job;                /* the client's job has been opened */
+extern char script_error[512];            /* why the last client ended */
+
+/* ---- check.c ---- */
+void check_event(void); /* after each event */
+
+#endif
