@@ -250,6 +250,8 @@ static int check_children(void *data, struct error *err)
             continue;
         last_words(words, sizeof words, spawn, child);
         const char *role = i == 0 ? "daemon" : "worker";
+        if (child->why.text[0])
+            return error_set(err, -EIO, "the %s (%s) was lost: %s", role, child->name, child->why.text);
         if (child->signal)
             return error_set(err, -EIO, "the %s (%s) was killed by signal %d (%s)", role, child->name, child->signal,
                              strsignal(child->signal));
@@ -286,8 +288,10 @@ static void on_lost(void *data, const struct message *m)
         if ((uint32_t)child->process.pid != m->lost.pid)
             continue;
         child->lost = true;
-        if (!child->ended)
+        if (!child->ended) {
+            child->why = m->lost.error;
             uv_process_kill(&child->process, SIGKILL);
+        }
     }
 }
 

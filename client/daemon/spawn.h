@@ -33,6 +33,7 @@ struct client_child {
     const char *name; /* "epsd", "eps-worker" */
     bool running;
     bool lost;  /* the daemon has said so */
+    struct error why; /* it was killed for that: what the daemon said; else empty */
     bool ended; /* it has exited: */
     int64_t status;
     int signal;

@@ -221,14 +221,22 @@ TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
     ck_assert_uint_eq(processes_count("auto/log", "the CPU computes instead"), _i == 1);
 }
 
-/* Lost in the middle of the run, after its first checkpoint: on with it elsewhere. */
-TEST(a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_checkpoint)
+/* Each worker is lost after three steps, and another one started on the device. */
+TEST(a_run_whose_device_is_lost_goes_on_with_the_same_bits)
 {
-    expect("CUDASIM_LOSE=cublasLtMatmul:400:719 " TRAIN "--steps 1000 --save-every 1 --device cuda --out lost", 1,
-           "the device is lost", "eps train --resume");
-    const unsigned n = processes_count("lost/metrics.jsonl", "\n");
-    ck_assert(n > 1 && n < 16);
-    expect(print("cuda/eps train --resume lost --steps %u --device cpu", n + 2), 0, "numbers      bf16, ");
+    expect(TRAIN "--steps 8 --device cuda --out unharmed", 0);
+    expect("CUDASIM_LOSE=cublasLtMatmul:400:719 " TRAIN "--steps 8 --device cuda --out lost", 0, "the device is lost",
+           "another one is started");
+    expect("cmp unharmed/latest/model.safetensors lost/latest/model.safetensors", 0);
+}
+
+/* No worker ends its first step. */
+TEST(a_run_whose_device_stays_lost_ends_with_a_sentence_and_goes_on_elsewhere)
+{
+    expect(TRAIN "--steps 2 --device cuda --out gone", 0);
+    expect("CUDASIM_LOSE=cublasLtMatmul:30:719 cuda/eps train --resume gone --steps 4", 1, "the device is lost",
+           "eps train --resume");
+    expect("cuda/eps train --resume gone --steps 4 --device cpu", 0, "numbers      bf16, ");
 }
 
 static pid_t attach(const char *device, const char *log, uint32_t n_workers)
@@ -289,7 +297,8 @@ TEST(a_worker_on_a_lost_device_ends_and_the_step_goes_on_with_the_next)
     ck_assert_int_eq(processes_wait(lost), 1);
     expect_file("worker.log", "the device is lost");
     processes_await_text("served.said", "the step waits for another worker to attach");
-    const pid_t next = attach("cpu", NULL, 1);
+    unsetenv("CUDASIM_LOSE");
+    const pid_t next = attach("cuda", NULL, 1);
     ck_assert_int_eq(processes_wait(train), 0);
     expect_file("served.said", "(cuda:0) was lost");
     end(daemon, next, 0);
