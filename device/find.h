@@ -1,18 +1,11 @@
 /* device/find.h - backends by name.
  *
- * The CPU's is part of the program. CUDA's is a module, eps-cuda.so, loaded on demand: so the programs run without
- * CUDA, and start as fast. */
+ * The CPU's is part of the program. CUDA's is a module (proto/base/module.h): eps-cuda.so, with device_module. */
 #ifndef DEVICE_FIND_H
 #define DEVICE_FIND_H
 
 #include "device/device.h"
-
-/* What a module exports, by the name device_module. */
-struct device_module {
-    char version[16];
-    size_t ops_bytes; /* of the table, as the module knows it */
-    const struct device_ops *ops;
-};
+#include "proto/base/module.h"
 
 /* "cpu"; or "cuda" from the module beside the running program, else in the installed library directory. NULL with a
  * sentence: there is no such backend or module, it does not load, or it belongs to another build. A loaded module stays

@@ -225,16 +225,23 @@ static int try_to_attach(struct worker_process *w, const struct place *place, co
     return rc ? rc : session_connect_by(&w->session, &w->loop, door, hello, &events, w, err);
 }
 
-/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. */
-static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
+/* Signals are held until watch_signals: one of those that end the worker ends it here. */
+static void rest(long ms)
 {
-    static const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
-    sigset_t ending; /* held until watch_signals */
+    const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
+    sigset_t ending;
 
     sigemptyset(&ending);
     sigaddset(&ending, SIGTERM);
     sigaddset(&ending, SIGINT);
     sigaddset(&ending, SIGHUP);
+    if (sigtimedwait(&ending, NULL, &pause) > 0)
+        end(0);
+}
+
+/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. */
+static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
+{
     for (int waited_ms = 0;; waited_ms += RETRY_MS) {
         const int rc = try_to_attach(w, place, hello, err);
         if ((rc != -ENOENT && rc != -ECONNREFUSED) || place->is_private)
@@ -245,8 +252,7 @@ static int attach(struct worker_process *w, const struct place *place, const str
         }
         if (waited_ms == 0 && !w->seeks)
             log_line("waiting for the daemon at %s", place->other ? place->other->address : place->directory);
-        if (sigtimedwait(&ending, NULL, &pause) > 0)
-            end(0);
+        rest(RETRY_MS);
     }
 }
 
@@ -255,20 +261,13 @@ static int attach(struct worker_process *w, const struct place *place, const str
 static void await_successor(const char *directory)
 {
     char lock[4096];
-    sigset_t ending; /* held until watch_signals */
 
-    sigemptyset(&ending);
-    sigaddset(&ending, SIGTERM);
-    sigaddset(&ending, SIGINT);
-    sigaddset(&ending, SIGHUP);
     if ((size_t)snprintf(lock, sizeof lock, "%s/lock", directory) >= sizeof lock)
         return;
     for (long ms = RETRY_MS; !session_is_live(directory); ms = 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS) {
-        const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
         if (access(lock, R_OK) && errno == EACCES)
             return;
-        if (sigtimedwait(&ending, NULL, &pause) > 0)
-            end(0);
+        rest(ms);
     }
 }
 

@@ -32,9 +32,9 @@ struct client_child {
     uv_process_t process;
     const char *name; /* "epsd", "eps-worker" */
     bool running;
-    bool lost;  /* the daemon has said so */
+    bool lost;        /* the daemon has said so */
     struct error why; /* it was killed for that: what the daemon said; else empty */
-    bool ended; /* it has exited: */
+    bool ended;       /* it has exited: */
     int64_t status;
     int signal;
     uint64_t ended_ms; /* by the loop's clock */

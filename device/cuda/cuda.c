@@ -361,7 +361,7 @@ EXPORTED const struct device_ops device_cuda = {
     .squared_error_gradient = squared_error_gradient,
 };
 
-EXPORTED const struct device_module device_module = {
+EXPORTED const struct module device_module = {
     .version = EPS_VERSION,
     .ops_bytes = sizeof(struct device_ops),
     .ops = &device_cuda,

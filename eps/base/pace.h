@@ -42,8 +42,8 @@ struct pace_share {
 };
 
 /* Sets n of each so that the slowest share takes the least time; each gets a part, if there are enough, for a worker
- * without one could not be measured again. A worker whose speed is not known is taken to be of
- * middle speed. Ties go to the first. Each has room for a part, and all together for n_parts. */
+ * without one could not be measured again. A worker whose speed is not known is taken to be of middle speed. Ties go to
+ * the first. Each has room for a part, and all together for n_parts. */
 void pace_divide(struct pace_share *shares, uint32_t n_shares, uint32_t n_parts);
 /* Time of the slowest share; 0 if a speed is not known. */
 double pace_time(const struct pace_share *shares, uint32_t n_shares);

@@ -87,14 +87,7 @@ struct hosts_ops {
     void (*close)(struct hosts *hosts);
 };
 
-/* What a module, eps-NAME.so, exports as hosts_module. */
-struct hosts_module {
-    char version[16];
-    size_t ops_bytes; /* of the table, as the module knows it */
-    const struct hosts_ops *ops;
-};
-
-/* "mpi": from eps-mpi.so beside the running program, else in the installed library directory. NULL with a sentence:
+/* "mpi": from eps-mpi.so (proto/base/module.h, with hosts_module) beside the running program, else in the installed library directory. NULL with a sentence:
  * there is no such backend or module, it does not load, or it is of another build. A loaded module stays. */
 const struct hosts_ops *hosts_find(const char *name, struct error *err);
 

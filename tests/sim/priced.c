@@ -79,7 +79,7 @@ __attribute__((constructor)) static void price(void)
     call_intercept(&priced, on_call);
 }
 
-__attribute__((visibility("default"))) const struct device_module device_module = {
+__attribute__((visibility("default"))) const struct module device_module = {
     .version = EPS_VERSION,
     .ops_bytes = sizeof(struct device_ops),
     .ops = &priced,

@@ -280,6 +280,6 @@ static const struct hosts_ops ops = {
     .close = close_mpi,
 };
 
-extern const struct hosts_module hosts_module;
+extern const struct module hosts_module;
 __attribute__((visibility("default")))
-const struct hosts_module hosts_module = {.version = EPS_VERSION, .ops_bytes = sizeof(struct hosts_ops), .ops = &ops};
+const struct module hosts_module = {.version = EPS_VERSION, .ops_bytes = sizeof(struct hosts_ops), .ops = &ops};

@@ -13,6 +13,7 @@
 #define EPS_HOSTS_MPI_MPI_STATE_H
 
 #include "eps/hosts/hosts.h"
+#include "proto/base/module.h"
 
 #include <pthread.h>
 

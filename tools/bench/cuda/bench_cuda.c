@@ -151,7 +151,7 @@ fail:
 }
 
 #ifdef BENCH_SIMULATED
-extern const struct device_module device_module;
+extern const struct module device_module;
 /* Linked into the program: a module would bring a second simulated device. */
 static const struct device_ops *find(const char *module, struct error *err)
 {
