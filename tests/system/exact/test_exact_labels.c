@@ -105,15 +105,19 @@ static bool is_number(const struct exact *exact, const struct fixture_piece *pie
 }
 
 /* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32; three times in a regression, whose gradients
- * are all multiples of seven errors and share their rounding. keys: for the biases of keys, whose gradient is rounding alone. */
+ * are all multiples of seven errors and share their rounding. The exact value, rounded to fp32, may be 2^-24 of it away: of
+ * a tensor of a few numbers, PyTorch's may happen to be nearer. keys: for the biases of keys, whose gradient is rounding
+ * alone. */
 static void check_set(struct exact *exact, const struct fixture_set *set, double keys)
 {
     const double most = exact->ip->model.config.regression ? 3 : 2;
 
     for (size_t i = 0; i < fixture_n_pieces(set); i++) {
         const struct fixture_piece p = fixture_measure(set, i, exact_find, exact);
-        ck_assert_msg(p.is_key ? p.distance <= keys
-                               : p.distance <= 1e-5 * p.norm && (is_number(exact, &p) || p.distance <= most * p.single),
+        ck_assert_msg(p.is_key
+                          ? p.distance <= keys
+                          : p.distance <= 1e-5 * p.norm && (is_number(exact, &p) || p.distance <= most * p.single ||
+                                                            p.distance <= 0x1p-24 * p.norm),
                       "%s: %.2e from float64, whose norm is %.2e; PyTorch's fp32 %.2e", p.text, p.distance, p.norm,
                       p.single);
     }
