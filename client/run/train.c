@@ -343,10 +343,21 @@ static int run(struct train *t, struct error *err)
     return rc;
 }
 
-static bool is_removed(const struct client_run *run)
+/* True if somebody removed the run's directory, or is at it and has removed its checkpoints. */
+static bool is_removed(const struct train *t)
 {
+    const int fd = t->run.directory_fd;
+    struct client_checkpoints left = {0};
+    struct error none;
     struct stat st;
-    return run->directory_fd >= 0 && fstat(run->directory_fd, &st) == 0 && st.st_nlink == 0;
+
+    if (fd < 0 || fstat(fd, &st))
+        return false;
+    if (st.st_nlink == 0 || client_steps_saved(&t->steps) == MESSAGE_NO_STEP)
+        return st.st_nlink == 0;
+    const bool removed = client_checkpoints_list(&left, fd, &none) == 0 && left.n == 0;
+    client_checkpoints_free(&left);
+    return removed;
 }
 
 /* Appends how the run can continue, if it can. */
@@ -356,7 +367,7 @@ static void add_remedy(const struct train *t, struct error *err)
     const char *directory = eps_quote(quoted, sizeof quoted, t->run.directory); /* ready to paste into a shell */
     const uint64_t saved = client_steps_saved(&t->steps);
 
-    if (is_removed(&t->run))
+    if (is_removed(t))
         error_append(err, "; no checkpoint is left: %s was removed", t->run.directory);
     else if (saved != MESSAGE_NO_STEP &&
              (t->link.failed == -EDOM || t->steps.diverged)) /* a resumed run would diverge again */
@@ -399,7 +410,7 @@ static int conclude(const struct train *t, struct error *err)
             error_set(err, 0, "metrics.jsonl is incomplete: %s", s->metrics_error.text);
         else
             error_append(err, "; metrics.jsonl is incomplete: %.100s", s->metrics_error.text);
-        if (!s->save_rc && is_removed(&t->run)) /* the directory was removed after the last checkpoint */
+        if (!s->save_rc && is_removed(t)) /* the directory was removed after the last checkpoint */
             add_remedy(t, err);
         rc = s->metrics_rc;
     }

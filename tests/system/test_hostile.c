@@ -166,7 +166,7 @@ TEST(a_directory_that_was_removed_is_not_said_to_resume)
 {
     shell(1, "$train --steps 100 --save-every 10 --out o >said 2>err & "
              "until [ -e o/latest ]; do kill -0 $! || exit 9; done; "
-             "until rm -rf o 2>rm-said; do :; done; wait $!");
+             "kill -STOP $!; until rm -rf o 2>rm-said; do :; done; kill -CONT $!; wait $!");
     expect_file("err", "no checkpoint is left: o was removed");
     expect_absent("err", "--resume");
     expect_file("said", "no longer in o: it was moved or removed");
