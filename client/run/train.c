@@ -334,12 +334,12 @@ static int run(struct train *t, struct error *err)
     t->spawn.replaces = true;
     if (!rc)
         rc = client_steps_run(&t->steps, err);
-    t->spawn.replaces = false;
     if (!rc)
         rc = client_look_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
     if (!rc)
         rc = client_job_close(&t->job, err);
     t->closed = rc == 0;
+    t->spawn.replaces = false;
     return rc;
 }
 

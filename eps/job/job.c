@@ -191,7 +191,8 @@ static int begin_assigning(struct job *job, struct error *err)
         return error_set(err, rc, "out of memory");
     choose_products(job);
     for (uint32_t i = 0; i < job->n_seats; i++)
-        assign(&job->seats[i]);
+        if (job->seats[i].peer)
+            assign(&job->seats[i]);
     return 0;
 }
 
@@ -344,7 +345,7 @@ static void on_all_assigned(struct job *job)
         const struct relay_action *actions;
         const struct relay_event event = {.kind = RELAY_ATTACHED,
                                           .worker = job->workers[i]->id,
-                                          .room = job->seats[i].room};
+                                          .room = job_find_seat(job, job->workers[i]->id)->room};
         if (relay_feed(job->relay, &event, &actions) < 0) {
             job_end(job, -ENOMEM, "out of memory");
             return;
@@ -358,6 +359,14 @@ static void on_all_assigned(struct job *job)
     m.job_opened.replay = job->host.replay;
     job_enter(job, JOB_RESTING);
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
+}
+
+static void open_if_assigned(struct job *job)
+{
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i]->state != PEER_ASSIGNED)
+            return;
+    on_all_assigned(job);
 }
 
 /* ASSIGN goes through the door and RELEASE over the channel, so ASSIGN must be answered before RELEASE is sent. */
@@ -389,10 +398,14 @@ void job_on_assigned(struct job *job, struct peer *worker, const struct message 
     assert(job->state == JOB_ASSIGNING);
     log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
              process_format_bytes(arena, m->assigned.arena_bytes), job->microbatch, job->microbatch > 1 ? "s" : "");
-    for (uint32_t i = 0; i < job->n_workers; i++)
-        if (job->workers[i]->state != PEER_ASSIGNED)
-            return;
-    on_all_assigned(job);
+    open_if_assigned(job);
+}
+
+void job_begin_without(struct job_seat *seat)
+{
+    seat->peer = NULL;
+    if (seat->job->state == JOB_ASSIGNING)
+        open_if_assigned(seat->job);
 }
 
 void job_on_released(struct peer *worker)

@@ -205,6 +205,8 @@ void job_release_seat(struct job_seat *seat);
 /* Has the optimizer thread make the seat's memory anew, and sends ASSIGN then. No fold of its inbox is under way, and no
  * other seat's memory is being made. */
 void job_renew_seat(struct job_seat *seat);
+/* The seat's worker has gone before the job was open, and is not among its workers any more; others are. */
+void job_begin_without(struct job_seat *seat);
 /* The seat's worker has gone. */
 void job_vacate(struct job_seat *seat);
 /* The seat's worker, which was to join, cannot: it is idle, and not asked again in this job. */

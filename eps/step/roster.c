@@ -177,6 +177,13 @@ void roster_leave(struct steps *steps, struct peer *worker, const char *reason)
 
     if (!seat || seat->peer != worker)
         return;
+    if ((job->state == JOB_LOADING || job->state == JOB_ASSIGNING) && job->n_workers > 1) {
+        log_warning("worker %u (%s) was lost before the first step: %s; the others begin without it", worker->id,
+                    worker->device, reason);
+        unlist(job, worker);
+        job_begin_without(seat);
+        return;
+    }
     if (!can_lose(job, worker)) {
         unlist(job, worker);
         seat->peer = NULL;

@@ -179,7 +179,8 @@ TEST_EACH(a_private_run_replaces_killed_workers_and_ends_with_the_same_bits, COU
     train(&options, &killed);
     same_run(&none, &killed);
     ck_assert_uint_ge(killed.n_notes, 2); /* the others died while no step or evaluation was under way, or at the end */
-    ck_assert_holds(killed.note, "(cpu) was lost after ", " steps: killed", "another one is started");
+    ck_assert_holds(killed.note, "(cpu) was lost after ", " steps: killed",
+                    " its parts of the step"); /* by whom depends on when */
     processes_await_nobody();
 }
 
@@ -245,6 +246,32 @@ TEST(at_a_shared_daemon_the_others_redo_the_parts_of_a_lost_worker)
     ck_assert_uint_eq(killed.n_notes, 1);
     ck_assert_holds(killed.note, "the others redo its parts of the step");
     ck_assert_uint_eq(processes_workers("lab"), 2);
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    processes_await_nobody();
+}
+
+/* The one that is stopped does not answer ASSIGN; the other has. */
+TEST(at_a_shared_daemon_a_run_begins_without_a_worker_that_dies_before_it)
+{
+    static const char *const daemon_argv[] = {"--listen", "lab", NULL}, *const worker_argv[] = {"--connect", "lab",
+                                                                                                NULL};
+    const pid_t daemon = processes_start("epsd", daemon_argv, "log");
+    pid_t workers[2];
+
+    for (uint32_t i = 0; i < 2; i++) {
+        workers[i] = processes_start("eps-worker", worker_argv, NULL);
+        processes_await_workers("lab", i + 1);
+    }
+    kill(workers[1], SIGSTOP);
+    const char *line = print("exec %s/eps train --connect lab --model model.json --data text.txt --parts 2 --batch 12 "
+                             "--seq 32 --steps 2 --out fewer >said",
+                             BIN_DIR);
+    const pid_t client = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, "err");
+    processes_await_text("log", ": arena of ");
+    kill(workers[1], SIGKILL);
+    ck_assert_int_eq(processes_wait(client), 0);
+    expect_file("log", "was lost before the first step: killed; the others begin without it", "2 steps");
     expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
     processes_await_nobody();
