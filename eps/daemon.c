@@ -48,7 +48,7 @@ static void on_lonely(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
 
-    d->exit_code = -ETIMEDOUT;
+    d->exit_code = error_set(&d->why, -ETIMEDOUT, "no client came within %d s", LONELY_S);
     settle_stop(d, "its client did not come");
     settle(d);
 }
@@ -178,7 +178,11 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
         return rc;
     start_clocks(d, options->most_quiet);
     watch_signals(d);
-    return 0;
+    if (options->spread)
+        rc = spread_start(&d->spread, options->spread, &d->steps, err);
+    if (rc)
+        session_unlisten(d->listener, NULL); /* its files at least: the process ends */
+    return rc;
 }
 
 static void close_any(uv_handle_t *handle, void *data)
@@ -208,11 +212,12 @@ int daemon_run(const struct daemon_options *options, struct error *err)
         uv_run(&loop, UV_RUN_DEFAULT);
         rc = d->exit_code;
         if (rc)
-            error_set(err, rc, "no client came within %d s", LONELY_S);
+            *err = d->why;
     } else { /* what was begun */
         uv_walk(&loop, close_any, NULL);
         uv_run(&loop, UV_RUN_DEFAULT);
     }
+    spread_close(d->spread);
     updater_stop(d->hub.updater);
     if (d->messages_held >= 0)
         session_let_thread_go(d->messages_held);

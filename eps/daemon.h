@@ -4,6 +4,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/notify.h"
+#include "eps/step/spread.h"
 #include "proto/net/port.h"
 
 #include <stdbool.h>
@@ -19,6 +20,7 @@ struct daemon_options {
     uint64_t host_mem;                  /* bytes that a job may take; 0: all that is free */
     struct notify *notify;              /* told that the daemon serves and is alive; NULL: nobody is */
     unsigned queue;                     /* jobs that may wait */
+    const struct spread_options *spread; /* the daemons that a launcher started with this one; NULL: it is alone */
     unsigned most_quiet; /* seconds without progress before a worker or thread counts as hung; 0: 60. For tests */
 };
 

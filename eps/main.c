@@ -20,6 +20,7 @@
 static const char usage[] =
     "usage: epsd --listen ADDRESS [--listen tcp://HOST:PORT --key FILE] [--host-mem BYTES]\n"
     "            [--queue N] [--group G] [--log FILE]\n"
+    "       mpirun -n HOSTS [--map-by ppr:1:node] epsd --mpi --listen ADDRESS [...]\n"
     "       epsd --make-key FILE\n"
     "\n"
     "Holds models and optimizer state in host memory. Workers (eps-worker) attach to it, and eps\n"
@@ -36,6 +37,11 @@ static const char usage[] =
     "                    shown it within 5 s is dropped; 64 connections may try, 16 of one address\n"
     "  --plain-bulk      for trusted links: authenticate weights and gradients that travel by tcp, but\n"
     "                    do not encrypt them; workers need it, too\n"
+    "  --mpi             on each of several hosts, started by mpirun or srun: the hosts divide a\n"
+    "                    training job's units and optimizer state among them, and the parts of each\n"
+    "                    step (--parts, at least one a host). Host 0 listens at ADDRESS and takes the\n"
+    "                    jobs; host N listens at ADDRESS-N, for its own workers. All must see the same\n"
+    "                    files. A host that is lost ends the job and the daemons\n"
     "  --host-mem BYTES  hard cap on the host memory of a job, as in 8GiB; default: free memory\n"
     "  --queue N         how many jobs may wait for their turn, 0 to 256; default 16\n"
     "  --group G         share the daemon with your group G: its members may run jobs, attach workers\n"
@@ -63,7 +69,7 @@ struct arguments {
     const char *address, *group, *log; /* NULL: unset */
     const char *network, *key;         /* tcp://...; NULL: unset */
     bool plain_bulk;
-    bool is_private;
+    bool is_private, mpi;
     long parent;          /* 0: unset */
     uint64_t host_mem;    /* 0: unset */
     const char *make_key; /* file for a new key; NULL: none */
@@ -92,6 +98,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"group", required_argument, NULL, 'g'},
         {"key", required_argument, NULL, 'K'},
         {"plain-bulk", no_argument, NULL, 'P'},
+        {"mpi", no_argument, NULL, 'M'},
         {"make-key", required_argument, NULL, 'k'},
         {"private", optional_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
@@ -115,6 +122,9 @@ static bool parse(struct arguments *out, int argc, char **argv)
             break;
         case 'P':
             out->plain_bulk = true;
+            break;
+        case 'M':
+            out->mpi = true;
             break;
         case 'q':
             if (parse_queue(&out->queue, optarg, &err) == 0)
@@ -162,6 +172,11 @@ static bool parse(struct arguments *out, int argc, char **argv)
         log_error("--private and --group: a private daemon has nobody to share with");
         return false;
     }
+    if (out->mpi && (out->is_private || out->group)) {
+        log_error("--mpi and --%s: a daemon on several hosts serves its own user, job after job",
+                  out->group ? "group" : "private");
+        return false;
+    }
     if (out->network && !out->key) {
         log_error(
             "--listen %s: without a key anybody could attach; make one with epsd --make-key FILE, and give it to both "
@@ -205,13 +220,34 @@ static int open_network(struct port_options *out, char name[64], const struct ar
     return rc ? rc : key_read(out->key, arguments->key, err);
 }
 
+/* Joins the daemons that a launcher started together. Host 0 has the address itself: on one machine, too, each has its
+ * own. hosts is NULL if there is only one. 0, or -errno with a sentence. */
+static int open_hosts(struct spread_options *out, char *name, size_t n_bytes, const char *address, struct error *err)
+{
+    *out = (struct spread_options){.ops = hosts_find("mpi", err)};
+    int rc = out->ops ? out->ops->open(&out->hosts, &out->host, &out->n, err) : -ENODEV;
+
+    if (rc)
+        return rc;
+    if (out->n == 1) {
+        out->ops->close(out->hosts);
+        out->hosts = NULL;
+    }
+    if (out->host == 0)
+        snprintf(name, n_bytes, "%s", address);
+    else
+        snprintf(name, n_bytes, "%s-%u", address, out->host);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct daemon_options options = {0};
     struct arguments arguments;
     struct port_options network;
     struct notify notify;
-    char directory[4096], name[64];
+    char directory[4096], name[64], numbered[4096];
+    struct spread_options spread = {0};
     struct error err = {""};
 
     process_hold_signals();
@@ -253,8 +289,14 @@ int main(int argc, char **argv)
     notify_open(&notify);
     options.notify = &notify;
     int rc = arguments.network ? open_network(&network, name, &arguments, &err) : 0;
+    const char *address = arguments.address ? arguments.address : name;
+    if (!rc && arguments.mpi) {
+        rc = open_hosts(&spread, numbered, sizeof numbered, address, &err);
+        address = numbered;
+    }
+    options.spread = spread.hosts ? &spread : NULL;
     if (!rc)
-        rc = session_directory(directory, sizeof directory, arguments.address ? arguments.address : name, &err);
+        rc = session_directory(directory, sizeof directory, address, &err);
     options.network = arguments.network ? &network : NULL;
     if (!rc)
         rc = daemon_run(&options, &err);

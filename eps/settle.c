@@ -22,6 +22,8 @@ void settle_stop(struct daemon *d, const char *why)
         return;
     d->stopping = d->look.stopping = true;
     log_line("stopping: %s", why);
+    if (d->spread)
+        spread_stop(d->spread);
     queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
     job_end(&d->job, -ECANCELED, "the daemon was stopped %s", why);
     for (struct peer *p = d->hub.peers; p; p = p->next)
@@ -70,22 +72,60 @@ static void refuse_job(struct peer *client, int code, const struct error *err)
     peer_decline(client, code, err);
 }
 
-static void begin_job(struct daemon *d, struct peer *client, uint32_t id, const struct message *m, const int *fds,
-                      unsigned n_fds)
+static void load_job(struct daemon *d)
 {
     struct error err = {""};
-    const bool begun = job_begin(&d->job, client, m, fds, n_fds);
-
-    d->job.id = id;
-    if (!begun)
-        return;
     int rc = steps_init(&d->steps, &err);
+
     if (!rc)
         rc = save_init(&d->saves, &err);
     if (rc)
         job_end(&d->job, rc, "%s", err.text);
     else
         job_load(&d->job);
+}
+
+static void begin_job(struct daemon *d, struct peer *client, uint32_t id, const struct message *m, const int *fds,
+                      unsigned n_fds)
+{
+    const bool begun = job_begin(&d->job, client, m, NULL, fds, n_fds);
+
+    d->job.id = id;
+    if (!begun)
+        return;
+    if (job_is_spread(&d->job))
+        spread_forward(d->spread);
+    if (d->job.state == JOB_LOADING)
+        load_job(d);
+}
+
+/* Host 0 has a job, which this host shares. */
+static bool begin_forwarded(struct daemon *d)
+{
+    struct forward forward;
+
+    if (!d->spread || d->job.state != JOB_NONE || d->stopping || !spread_take_request(d->spread, &forward))
+        return false;
+    job_begin(&d->job, NULL, &forward.request, &forward.products, forward.fds, forward.n_fds);
+    spread_begun(d->spread, &forward);
+    if (d->job.state == JOB_LOADING)
+        load_job(d);
+    return true;
+}
+
+/* Another daemon stops, or is lost. */
+static bool follow_others(struct daemon *d)
+{
+    const char *lost;
+
+    if (!d->spread || d->stopping || !spread_is_over(d->spread, &lost))
+        return false;
+    if (lost) {
+        d->exit_code = -EIO;
+        error_set(&d->why, -EIO, "%s", lost);
+    }
+    settle_stop(d, lost ? "another host of this daemon is lost" : "with the other hosts of this daemon");
+    return true;
 }
 
 void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
@@ -96,6 +136,9 @@ void settle_open_job(struct daemon *d, struct peer *client, const struct message
 
     if (d->stopping || d->asked) {
         rc = error_set(&err, -ECANCELED, "the daemon is stopping");
+    } else if (d->hub.host > 0) {
+        rc = error_set(&err, -EBUSY, "this is host %u of a daemon on %u hosts: host 0 takes jobs", d->hub.host,
+                       d->hub.n_hosts);
     } else if (d->hub.is_private && client->id != d->first_client) {
         rc = error_set(&err, -EBUSY, "the daemon is busy with the run that started it; start a daemon of your own");
     } else if (queue_find_client(&d->queue, client) || (job->client == client && job->state != JOB_ENDING)) {
@@ -119,7 +162,7 @@ static void on_event(struct daemon *d, const struct event *event)
 {
     switch (event->kind) {
     case EVENT_ANNOUNCED:
-        steps_feed(&d->steps, &(struct relay_event){.kind = RELAY_SAVE, .reader = event->reader});
+        steps_feed_reader(&d->steps, &(struct relay_event){.kind = RELAY_SAVE, .reader = event->reader});
         break;
     case EVENT_WRITTEN:
         save_on_written(&d->saves);
@@ -135,6 +178,7 @@ static void on_work(struct daemon *d, const struct updater_task *work)
         break;
     case UPDATER_FOLD:
     case UPDATER_UPDATE:
+    case UPDATER_CHECK:
         steps_on_optimizer(&d->steps, work);
         break;
     }
@@ -177,7 +221,8 @@ static void go_on(struct daemon *d)
 /* Closes the last handles, so that the loop ends, once nobody needs them. */
 static void end(struct daemon *d)
 {
-    if (!d->stopping || d->hub.peers || d->job.state != JOB_NONE || updater_pending(d->hub.updater))
+    if (!d->stopping || d->hub.peers || d->job.state != JOB_NONE || updater_pending(d->hub.updater) ||
+        (d->spread && spread_is_busy(d->spread)))
         return;
     close_handle((uv_handle_t *)&d->hub.wake);
     close_handle((uv_handle_t *)&d->tick);
@@ -192,7 +237,9 @@ static void end(struct daemon *d)
  *      an update of that step ends. So the job does not rest between two steps that were both requested.
  *   4. A worker's loss that the relay can be told of, or a vacant seat that an idle worker can take.
  *   5. The end of a detached job that has to make room. Nothing that is ready may be left in its last step.
- *   6. A finished task of the optimizer thread. It comes last because it may end the job. */
+ *   6. What other hosts sent, and what their relay leaves to be done: local hears of a fold before it hears of the
+ *      update that follows.
+ *   7. A finished task of the optimizer thread. It comes last because it may end the job. */
 static bool take_next(struct daemon *d)
 {
     struct relay_event released;
@@ -202,12 +249,16 @@ static bool take_next(struct daemon *d)
     if (hub_take(&d->hub, &event))
         on_event(d, &event);
     else if (save_take_released(&d->saves, &released))
-        steps_feed(&d->steps, &released);
+        steps_feed_reader(&d->steps, &released);
     else if (steps_begin_ahead(&d->steps))
         return true;
     else if (roster_go_on(&d->steps))
         return true;
     else if (takeover_go_on(d))
+        return true;
+    else if (d->spread && spread_go_on(d->spread))
+        return true;
+    else if (follow_others(d) || begin_forwarded(d))
         return true;
     else if (updater_take(d->hub.updater, &work))
         on_work(d, &work);
@@ -217,10 +268,10 @@ static bool take_next(struct daemon *d)
 }
 
 /* Runs once none of those is due. In this order:
- *   7. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
- *   8. The writer's next task. It comes this late to include every unit that is ready. It comes after 7, so that saves
+ *   8. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
+ *   9. The writer's next task. It comes this late to include every unit that is ready. It comes after 8, so that saves
  *      that were given up are discarded instead of written on.
- *   9. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 8, which decides whether
+ *  10. The job's end, once no save, worker, optimizer thread or other host uses its memory. It comes after 9, which decides whether
  *      a save still uses it. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {

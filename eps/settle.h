@@ -3,7 +3,7 @@
 #ifndef EPS_SETTLE_H
 #define EPS_SETTLE_H
 
-#include "eps/step/steps.h"
+#include "eps/step/spread.h"
 #include "eps/job/queue.h"
 #include "eps/job/watch.h"
 #include "eps/observe/look.h"
@@ -14,6 +14,7 @@ struct daemon {
     struct job job;
     struct saves saves;
     struct steps steps;
+    struct spread *spread; /* the other daemons that a launcher started with this one; NULL: it is alone */
     struct look look;
     struct watch watch;
     struct notify *notify; /* daemon_run's */
@@ -31,6 +32,7 @@ struct daemon {
     unsigned n_ticks;      /* ticks since then; the client may take PATIENCE_TICKS */
     bool stopping;
     int exit_code;
+    struct error why; /* of exit_code */
 };
 
 /* In eps/dispatch.c; for session_listen, whose data is the daemon. A message that is malformed, out of place or

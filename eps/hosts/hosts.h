@@ -8,6 +8,7 @@
  *             host has n_slots for every other one, in memory that it gave. The sender names the slot; the slot is the
  *             credit: it is in use until the receiver frees it.
  *   fetches   reads from memory that another host exposes, without its caller's help; at most HOSTS_FETCHES at a time.
+ *             What is exposed may change from job to job; the rest stays for the process's life.
  * A host's memory for all of it is bounded: n - 1 times (n_slots * slot_bytes + 2 * HOSTS_WINDOW messages).
  *
  * The caller has one thread, which never waits: what happens comes from next(), and `notify` says that there is
@@ -21,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { HOSTS_MESSAGE_BYTES = 240, HOSTS_WINDOW = 32, HOSTS_FETCHES = 64 };
+enum { HOSTS_MESSAGE_BYTES = 592, HOSTS_WINDOW = 32, HOSTS_FETCHES = 64, HOSTS_REGIONS = 3 };
 
 enum hosts_event_kind {
     HOSTS_MESSAGE, /* host, message */
@@ -42,14 +43,12 @@ struct hosts_event {
     const char *why; /* HOSTS_LOST: one sentence that names the host; valid until close */
 };
 
-/* Borrowed until close. Sizes must be the same on all hosts; what is exposed may differ. */
+/* Borrowed until close. Sizes must be the same on all hosts. */
 struct hosts_options {
     uint32_t n_slots; /* of each other host */
     size_t slot_bytes;
     void *inbox; /* (n hosts, n_slots, slot_bytes): slot k of host h is at (h * n_slots + k) * slot_bytes; the own row
                   * may be left out of memory, as nothing is written there */
-    const void *exposed; /* what other hosts may fetch; NULL if exposed_bytes is 0 */
-    size_t exposed_bytes;
     unsigned silence_ms; /* a host from which nothing came for so long is lost; counted while this host runs, so a
                           * suspended machine loses nobody */
     void (*notify)(void *data); /* there are events; from any thread, so let it do no more than uv_async_send */
@@ -75,10 +74,14 @@ struct hosts_ops {
                       const void *data, size_t bytes);
     /* The slot, whose HOSTS_SLICE was taken (asserted), may be overwritten by its host. -EIO: a host is lost. */
     int (*free_slot)(struct hosts *hosts, uint32_t from, uint32_t slot);
-    /* Reads bytes > 0 at an offset of what another host exposes (asserted to lie within) into memory that is borrowed
-     * until HOSTS_FETCHED with the same token. Reads what is there at some moment in between. Asserted: no more than
-     * HOSTS_FETCHES at a time. -EIO: a host is lost. */
-    int (*fetch)(struct hosts *hosts, uint32_t from, uint64_t offset, void *into, size_t bytes, uint64_t token);
+    /* From open on. Other hosts may fetch these bytes from now on, as that one of HOSTS_REGIONS; 0 bytes: nothing. The memory is
+     * borrowed until the next call for the region, which must come after what others fetch of it has ended. */
+    void (*expose)(struct hosts *hosts, uint32_t region, const void *base, size_t bytes);
+    /* Reads bytes > 0 at an offset of a region that another host exposes into memory that is borrowed until
+     * HOSTS_FETCHED with the same token. Reads what is there at some moment in between. Asserted: no more than
+     * HOSTS_FETCHES at a time. What lies beyond the region makes this host lost to the other. -EIO: a host is lost. */
+    int (*fetch)(struct hosts *hosts, uint32_t from, uint32_t region, uint64_t offset, void *into, size_t bytes,
+                 uint64_t token);
     /* The next event; false if there is none. Events of one host are in order, as far as the kinds above say so. */
     bool (*next)(struct hosts *hosts, struct hosts_event *event);
     /* Leaves the job. It waits until every host has called close, and what was sent has arrived. After a loss, or before

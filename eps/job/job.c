@@ -85,14 +85,25 @@ static int size_up(struct job *job, struct error *err)
                                                                             : 0;
 }
 
-bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+/* All workers of a training job use the algorithms of the first worker's profile, so that they compute the same bits. A
+ * resumed run keeps those that it began with. Other jobs leave the choice to the libraries. */
+static void choose_products(struct job *job)
+{
+    if (!job_trains(job) || job->request.job.resume)
+        return;
+    for (uint32_t i = 0; !job->products.version && i < job->n_workers; i++)
+        job->products = job->workers[i]->profile.products;
+}
+
+bool job_begin(struct job *job, struct peer *client, const struct message *m, const struct products *products,
+               const int *fds, unsigned n_fds)
 {
     struct error err = {""};
 
     job_init(job);
     job->client = client;
-    job->uid = session_peer_uid(client->session);
-    job->pid = session_peer_pid(client->session);
+    job->uid = client ? session_peer_uid(client->session) : getuid();
+    job->pid = client ? session_peer_pid(client->session) : getpid();
     job->request = *m;
     job->step = m->job.step;
     job->said = job->hub->said;
@@ -109,6 +120,10 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
         note(job, job->config_bytes);
         rc = size_up(job, &err);
     }
+    if (!rc && client)
+        choose_products(job);
+    else if (!rc)
+        job->products = *products;
     if (rc)
         job_end(job, rc, "%s", err.text);
     return rc == 0;
@@ -123,8 +138,8 @@ void job_load(struct job *job)
                                       .trace = job_trace(job, &job->optimizer_trace)};
     char title[MODEL_TITLE_BYTES];
 
-    log_line("job of client %u: %s, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", job->client->id,
-             model_title(title, &job->model.config), job->model.n_parameters, m->job.goal.batch, m->job.goal.seq,
+    log_line("job of client %u: %s, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s",
+             job->client ? job->client->id : 0, model_title(title, &job->model.config), job->model.n_parameters, m->job.goal.batch, m->job.goal.seq,
              m->job.goal.n_parts, m->job.goal.n_parts > 1 ? "s" : "");
     updater_submit(job->hub->updater, &work);
 }
@@ -162,34 +177,25 @@ static void assign(struct job_seat *seat)
     session_send_fds(worker->session, &m, fds, n_fds);
 }
 
-/* All workers of a training job use the algorithms of the first worker's profile, so that they compute the same bits. A
- * resumed run keeps those that it began with. Other jobs leave the choice to the libraries. */
-static void choose_products(struct job *job)
-{
-    if (!job_trains(job) || job->request.job.resume)
-        return;
-    for (uint32_t i = 0; !job->products.version && i < job->n_workers; i++)
-        job->products = job->workers[i]->profile.products;
-}
-
+/* On several hosts, parts of a slice go to its owner in order: a later one that waits there for room would keep an
+ * earlier one, which the owner waits for, from being sent. */
 static int begin_assigning(struct job *job, struct error *err)
 {
     const struct message *m = &job->request;
     const struct relay_config config = {
         .first_step = m->job.step,
-        .n_parts = m->job.goal.n_parts,
+        .n_parts = job->n_parts,
         .n_slots = job->host.n_slots,
         .n_accumulators = job->store.n_accumulators,
-        .adamw = m->job.goal.adamw,
+        .adamw = m->job.goal.adamw && !job_is_spread(job),
         .fenced = job_is_fenced(job),
-        .deterministic = m->job.deterministic,
+        .deterministic = m->job.deterministic || job_is_spread(job),
         .replay = job_replays(job),
     };
     int rc = relay_open(&job->relay, &config);
 
     if (rc)
         return error_set(err, rc, "out of memory");
-    choose_products(job);
     for (uint32_t i = 0; i < job->n_seats; i++)
         if (job->seats[i].peer)
             assign(&job->seats[i]);
@@ -275,7 +281,7 @@ void job_renew_seat(struct job_seat *seat)
 
 struct job_seat *job_new_seat(struct job *job)
 {
-    if (!job_trains(job) || job->n_seats >= job_goal(job)->n_parts || job->n_seats >= HUB_MAX_WORKERS)
+    if (!job_trains(job) || job->n_seats >= job->n_parts || job->n_seats >= HUB_MAX_WORKERS)
         return NULL;
     job->seats[job->n_seats] = (struct job_seat){.job = job};
     return &job->seats[job->n_seats];
@@ -339,8 +345,6 @@ void job_turn_away(struct job_seat *seat, const char *why)
 
 static void on_all_assigned(struct job *job)
 {
-    struct message m = {.kind = MESSAGE_JOB_OPENED};
-
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct relay_action *actions;
         const struct relay_event event = {.kind = RELAY_ATTACHED,
@@ -351,13 +355,23 @@ static void on_all_assigned(struct job *job)
             return;
         }
     }
+    job_enter(job, JOB_RESTING);
+    if (!job_is_spread(job))
+        job_tell_opened(job);
+}
+
+void job_tell_opened(struct job *job)
+{
+    struct message m = {.kind = MESSAGE_JOB_OPENED};
+
+    if (!job->client)
+        return;
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
     m.job_opened.data_bytes = job->data.bytes;
     m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
     m.job_opened.choice = job->choice;
     m.job_opened.replay = job->host.replay;
-    job_enter(job, JOB_RESTING);
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
 
@@ -455,6 +469,8 @@ void job_end(struct job *job, int code, const char *format, ...)
     va_end(args);
     (code ? log_warning : log_line)("job ended after %" PRIu64 " steps: %s", job->step, err.text);
     job->closing = code == 0;
+    job->end_code = code;
+    job->end = err;
     if (job->client && code)
         tell_client(job, code, &err);
     job_enter(job, JOB_ENDING);
@@ -473,7 +489,7 @@ static void close_trace(struct job *job)
 
 bool job_is_in_use(const struct job *job)
 {
-    bool in_use = updater_pending(job->hub->updater) > 0;
+    bool in_use = updater_pending(job->hub->updater) > 0 || job->lent;
 
     for (const struct peer *p = job->hub->peers; p; p = p->next)
         in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
@@ -495,6 +511,7 @@ struct peer *job_free(struct job *job)
     for (struct peer *p = job->hub->peers; p; p = p->next)
         memset(&p->plan, 0, sizeof p->plan);
     relay_close(job->relay);
+    relay_close(job->own);
     model_free(&job->model);
     job_close_fds(job->weight_files, job->n_weight_files);
     close_trace(job);

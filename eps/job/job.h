@@ -84,9 +84,16 @@ struct job {
     unsigned said;        /* MEMORY_... (eps/store/memory.h) that the log has reported already */
     uint64_t table_bytes; /* of the config and of job_take_table, as in the ledger */
     struct model model;
+    uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all. Before job_plan */
+    uint64_t hosts_bytes;      /* of slots for the contributions of other hosts, likewise */
     struct store store;
     struct segment data;
     struct relay *relay;
+    uint32_t first_part, n_parts;          /* of a step's parts, those of this host's workers: all, on one host */
+    struct relay *own;                     /* several hosts: who folds what of the own units (eps/step/spread.h); or NULL */
+    bool lent;                             /* other hosts may still use this job's memory, or this host theirs */
+    int end_code;                          /* of an ending job, with its sentence: */
+    struct error end;
     uint32_t microbatch;                   /* rows; the same for all workers */
     struct plan_choice choice;             /* for the first worker */
     struct products products;              /* algorithms for all workers; version 0: their libraries choose */
@@ -130,6 +137,18 @@ static inline bool job_is_fenced(const struct job *job)
     return job_trains(job) && job_goal(job)->fenced;
 }
 
+/* True if the job trains on several hosts: its units and the parts of a step are divided among them. */
+static inline bool job_is_spread(const struct job *job)
+{
+    return job->n_own > 0;
+}
+
+/* The relay that says which version of the units a save reads. */
+static inline struct relay *job_reader_relay(const struct job *job)
+{
+    return job->own ? job->own : job->relay;
+}
+
 /* True if version t of every unit stands until step t is covered. */
 static inline bool job_replays(const struct job *job)
 {
@@ -158,10 +177,10 @@ static inline uint32_t job_room(const struct job *job)
     return n;
 }
 
-/* True if the workers have room for all parts of a step. */
+/* True if the workers have room for all of this host's parts of a step. */
 static inline bool job_has_room(const struct job *job)
 {
-    return job_room(job) >= job_goal(job)->n_parts;
+    return job_room(job) >= job->n_parts;
 }
 
 /* True if steps may be opened and the relay may be fed. */
@@ -182,9 +201,13 @@ struct trace *job_trace(const struct job *job, struct trace *track);
 void job_close_fds(const int *fds, unsigned n);
 
 /* Checks a request and computes all sizes. Takes fds. False: the request was refused. If true, the caller allocates the
- * tables of the other parts and then calls job_load, or job_end with the reason. */
-bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
+ * tables of the other parts and then calls job_load, or job_end with the reason. client NULL: host 0 has it, and has
+ * chosen these products. */
+bool job_begin(struct job *job, struct peer *client, const struct message *m, const struct products *products,
+               const int *fds, unsigned n_fds);
 void job_load(struct job *job);
+/* Sends JOB_OPENED. On several hosts, once all have their workers' memory. */
+void job_tell_opened(struct job *job);
 /* The optimizer thread has loaded the job, or given its memory back. */
 void job_on_called(struct job *job, const struct updater_task *work);
 /* A worker has answered ASSIGN, or RELEASE. */

@@ -151,6 +151,8 @@ static int take_memory(struct job *job)
                                           .seed = m->job.seed,
                                           .draws_head = job_trains(job) && !m->job.resume,
                                           .read = &job->n_read,
+                                          .own_first = job->own_first,
+                                          .n_own = job->n_own,
                                           .clip_update = m->job.clip_update};
     rc = create_segments(job, &memory);
     if (!rc)
@@ -272,7 +274,7 @@ int job_do_load(void *context)
         rc = take_memory(job);
     if (!rc)
         rc = load_model(job);
-    if (!rc && job_trains(job) && job->output >= 0)
+    if (!rc && job_trains(job) && job->output >= 0 && job->own_first == 0) /* of several hosts, host 0 */
         output_clean(job->output);
     return rc;
 }

@@ -44,6 +44,32 @@ static int check_request(const struct job *job, struct error *err)
     return 0;
 }
 
+/* Which parts of a step, and which units, are this host's. The same arithmetic runs on each host. */
+static int divide_among_hosts(struct job *job, struct error *err)
+{
+    const uint64_t n_parts = job_goal(job)->n_parts, n = job->hub->n_hosts, host = job->hub->host;
+
+    job->first_part = 0;
+    job->n_parts = (uint32_t)n_parts;
+    if (n < 2 || !job_trains(job))
+        return 0;
+    if (n_parts < n)
+        return error_set(err, -EINVAL,
+                         "the daemon has %u hosts, and each computes at least one part of a step: choose --parts %u, or "
+                         "more",
+                         (unsigned)n, (unsigned)n);
+    if (job_is_fenced(job))
+        return error_set(err, -EINVAL,
+                         "on several hosts, units are updated as soon as they are complete: omit --commit fenced and "
+                         "--clip-norm, or train on one host");
+    if (job->request.job.files)
+        return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
+    job->first_part = (uint32_t)(n_parts * host / n);
+    job->n_parts = (uint32_t)(n_parts * (host + 1) / n) - job->first_part;
+    job->hosts_bytes = (n - 1) * job->hub->host_bytes;
+    return plan_divide(&job->own_first, &job->n_own, &job->model, (uint32_t)n, (uint32_t)host, err);
+}
+
 /* The result is independent of the number of workers only if all of them round alike. */
 static int check_kinds(const struct job *job, struct error *err)
 {
@@ -66,7 +92,7 @@ static int check_kinds(const struct job *job, struct error *err)
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
 static int choose_workers(struct job *job, struct error *err)
 {
-    for (struct peer *p = job->hub->peers; p && job->n_workers < job_goal(job)->n_parts; p = p->next)
+    for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next)
         if (p->role == ROLE_WORKER && !p->refused)
             job->workers[job->n_workers++] = p;
     if (job->n_workers)
@@ -152,9 +178,13 @@ static int plan_all(struct job *job, struct error *err)
                                          .side_bytes = job->side_bytes,
                                          .devices = devices,
                                          .n_workers = job->n_workers,
+                                         .n_parts = job_is_spread(job) ? job->n_parts : 0,
                                          .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
                                          .available = process_available_bytes(),
-                                         .cap = cap_of(job)};
+                                         .cap = cap_of(job),
+                                         .own_first = job->own_first,
+                                         .n_own = job->n_own,
+                                         .hosts_bytes = job->hosts_bytes};
     const int rc = plan_fit(&fit, &asked, err);
 
     if (!rc)
@@ -258,7 +288,9 @@ int job_plan(struct job *job, struct error *err)
     int rc = check_request(job, err);
 
     if (!rc)
-        rc = job->output >= 0 ? rights_output(job->client, err) : 0;
+        rc = divide_among_hosts(job, err);
+    if (!rc)
+        rc = job->output >= 0 && job->client ? rights_output(job->client, err) : 0;
     if (!rc)
         rc = choose_workers(job, err);
     return rc ? rc : plan_all(job, err);

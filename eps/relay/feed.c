@@ -96,6 +96,11 @@ bool relay_is_current(const struct relay *r, uint32_t worker, uint32_t part, uin
     return r->parts[part].owner == worker && r->parts[part].attempt == attempt;
 }
 
+bool relay_has_loss(const struct relay *r, uint32_t part)
+{
+    return r->parts[part].loss;
+}
+
 /* The step will not be finished. If it is eager and something was folded, the model is torn. Else the step is
  * skipped: every unit's fence advances, and nothing else does. */
 static void give_up(struct relay *r)

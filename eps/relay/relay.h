@@ -131,6 +131,8 @@ uint32_t relay_missing(const struct relay *relay, uint32_t worker, struct relay_
 uint32_t relay_n_waiting(const struct relay *relay);
 /* True if that part of the open step is the worker's, in this attempt. part < n_parts. */
 bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part, uint32_t attempt);
+/* True if that part's loss in the open step is known, and finite. part < n_parts. */
+bool relay_has_loss(const struct relay *relay, uint32_t part);
 /* The worker is gone, and RELAY_LOST will be fed later. Until then it is given no part, and its contributions count:
  * without replay or fence only those of parts that need no more, as a part that was begun could not be redone. */
 void relay_expect_loss(struct relay *relay, uint32_t worker);

@@ -4,6 +4,7 @@
 #include "proto/model/output.h"
 #include "proto/model/side_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,10 +14,13 @@
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static int make_file(int *fd, struct capture *capture, const char *name, struct error *err)
+/* Host 0 of several makes the files before the others open them. */
+static int open_file(int *fd, struct capture *capture, const char *name, struct error *err)
 {
-    *fd = openat(capture->directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return *fd < 0 ? output_fail(err, -errno, capture->directory, name, "made") : 0;
+    const bool makes = store_files_lead(capture->files);
+
+    *fd = openat(capture->directory, name, O_WRONLY | (makes ? O_CREAT | O_EXCL : 0) | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return *fd < 0 ? output_fail(err, -errno, capture->directory, name, makes ? "made" : "opened") : 0;
 }
 
 static int empty_files(const struct capture *capture, struct error *err)
@@ -37,12 +41,13 @@ static int open_checkpoint(struct capture *capture, struct error *err)
         capture->n_used = CAPTURE_SMALL;
         return empty_files(capture, err);
     }
-    int rc = output_begin(&capture->directory, o->output, o->step, err);
+    const bool leads = store_files_lead(capture->files);
+    int rc = (leads ? output_begin : output_join)(&capture->directory, o->output, o->step, err);
 
     if (!rc)
-        rc = make_file(&capture->weights_fd, capture, CHECKPOINT_WEIGHTS, err);
+        rc = open_file(&capture->weights_fd, capture, CHECKPOINT_WEIGHTS, err);
     if (!rc)
-        rc = make_file(&capture->moments_fd, capture, CHECKPOINT_MOMENTS, err);
+        rc = open_file(&capture->moments_fd, capture, CHECKPOINT_MOMENTS, err);
     return rc;
 }
 
@@ -57,6 +62,7 @@ int capture_open(struct capture *capture, const struct capture_options *options,
     *capture = (struct capture){.options = *options, .open = true, .directory = -1, .files = options->store->files};
     capture->weights_fd = capture->moments_fd = -1;
     capture->checkpoint.step = options->step;
+    assert(store_files_lead(capture->files) || (options->checkpoint && options->output >= 0));
     int rc = options->checkpoint ? open_checkpoint(capture, err) : empty_files(capture, err);
     if (!rc && options->checkpoint)
         rc = explain(capture,
@@ -220,8 +226,26 @@ static void close_all(struct capture *capture)
     *capture = (struct capture){.directory = -1, .weights_fd = -1, .moments_fd = -1};
 }
 
+int capture_add(struct capture *capture, const struct store_files_note *notes, size_t n, struct error *err)
+{
+    return explain(capture, store_files_add(capture->files, notes, n, err), err);
+}
+
+size_t capture_notes(struct store_files_note *out, size_t n, const struct capture *capture, uint64_t first)
+{
+    return store_files_notes(out, n, capture->files, first);
+}
+
+void capture_close(struct capture *capture)
+{
+    if (capture->open)
+        close_all(capture);
+}
+
 int capture_finish(struct capture *capture, struct error *err)
 {
+    if (!store_files_lead(capture->files))
+        return explain(capture, store_files_end(capture->files, err), err);
     int rc = capture->options.checkpoint ? finish_checkpoint(capture, err) : finish_snapshot(capture, err);
 
     if (!rc)
@@ -235,7 +259,10 @@ void capture_discard(struct capture *capture)
 
     if (!capture->open)
         return;
+    const bool leads = store_files_lead(capture->files);
     close_all(capture);
+    if (!leads)
+        return;
     if (o.output >= 0)
         output_remove_partial(o.output, o.step);
     else if (!o.checkpoint)

@@ -1,6 +1,9 @@
 /* eps/save/capture.h - writes one version of the model to disk: as a checkpoint in the output directory, or as a
  * snapshot into a viewer's files.
  *
+ * On several hosts, each writes its own units. Host 0, which owns the first one, makes the directory, and finishes after
+ * it has the notes of all others (eps/store/store_files.h).
+ *
  * Units come in any order. None may change while it is written. Calls wait for disks, so they are not for the loop
  * thread; one thread at a time. */
 #ifndef EPS_SAVE_CAPTURE_H
@@ -43,14 +46,21 @@ struct capture {
     struct checkpoint checkpoint;
 };
 
-/* Makes or empties the files. On failure, here and below: -errno with a sentence that names the file and the remedy;
+/* Makes or empties the files. On a host that does not lead, opens those of the directory that host 0 has made: only
+ * checkpoints, with a directory. On failure, here and below: -errno with a sentence that names the file and the remedy;
  * call capture_discard then. */
 int capture_open(struct capture *capture, const struct capture_options *options, struct error *err);
 int capture_write(struct capture *capture, uint32_t unit, struct error *err);
-/* Call after all units are written. Writes the other files, flushes, and closes all; a checkpoint also gets its
- * name. */
+/* On host 0, before capture_finish: takes notes of another host. */
+int capture_add(struct capture *capture, const struct store_files_note *notes, size_t n, struct error *err);
+/* Call after all own units are written. Writes the other files, flushes, and closes all; a checkpoint also gets its
+ * name. On a host that does not lead: flushes, and leaves all open for capture_notes; then capture_close. */
 int capture_finish(struct capture *capture, struct error *err);
-/* Closes and removes what was made. Safe on a zeroed capture, and after finish. */
+/* As store_files_notes, after capture_finish on a host that does not lead. */
+size_t capture_notes(struct store_files_note *out, size_t n, const struct capture *capture, uint64_t first);
+/* Closes what a host that does not lead has opened; what it wrote stays. */
+void capture_close(struct capture *capture);
+/* Closes and removes what was made; what host 0 made, host 0 removes. Safe on a zeroed capture, and after finish. */
 void capture_discard(struct capture *capture);
 
 #endif

@@ -125,7 +125,7 @@ static void sweep(struct saves *saves)
 
     for (struct save **at = &saves->first; *at;) {
         struct save *s = *at;
-        const bool forgotten = !s->announced || is_silent || s->n_captured == job->model.n_units;
+        const bool forgotten = !s->announced || is_silent || s->n_captured == save_n_own(s);
         if (s->over && !s->begun && forgotten) {
             *at = s->next;
             free_save(s);
@@ -331,7 +331,7 @@ static bool find_task(struct save *s)
         return false;
     else if (fill_batch(s))
         s->task = SAVE_WRITE;
-    else if (s->n_written == s->saves->job->model.n_units)
+    else if (s->n_written == save_n_own(s))
         s->task = SAVE_FINISH;
     else
         return false;
@@ -373,7 +373,10 @@ void save_on_capture(struct saves *saves, const struct relay_action *a)
     while (s && s->reader != a->reader)
         s = s->next;
     assert(s && s->step == a->step);
-    save_capture_unit(s, a->unit);
+    if (store_owns(&saves->job->store, a->unit))
+        save_capture_unit(s, a->unit);
+    else /* another host writes it */
+        s->units[a->unit] |= UNIT_QUEUED | UNIT_WRITTEN;
     s->units[a->unit] |= UNIT_HELD;
 }
 
@@ -427,7 +430,7 @@ void save_on_job_over(struct saves *saves)
 
     for (struct save *s = saves->first; s; s = s->next) {
         const bool lost = s->by_client && !job->client;
-        if (s->over || s->rc || (s->n_captured == job->model.n_units && !lost))
+        if (s->over || s->rc || (s->n_captured == save_n_own(s) && !lost))
             continue;
         error_set(&err, -ECANCELED,
                   lost ? "the job ended before its client put step %" PRIu64 " in place"

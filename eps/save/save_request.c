@@ -13,7 +13,7 @@
 /* The version that would be saved now. */
 static uint64_t find_cut(const struct job *job)
 {
-    const uint64_t cut = relay_cut(job->relay);
+    const uint64_t cut = relay_cut(job_reader_relay(job));
 
     return cut == MESSAGE_NO_STEP ? job->step : cut;
 }
@@ -86,11 +86,11 @@ static void begin(struct save *s)
 {
     const struct job *job = s->saves->job;
 
-    if (relay_cut(job->relay) != MESSAGE_NO_STEP) {
+    if (relay_cut(job_reader_relay(job)) != MESSAGE_NO_STEP) {
         save_announce(s);
         return;
     }
-    for (uint32_t u = 0; u < job->model.n_units; u++)
+    for (uint32_t u = job->store.own.first; u < job->store.own.end; u++)
         save_capture_unit(s, u);
 }
 

@@ -52,6 +52,12 @@ struct save {
     uv_work_t work;
 };
 
+/* The units that this host writes. */
+static inline uint32_t save_n_own(const struct save *s)
+{
+    return s->saves->job->store.own.end - s->saves->job->store.own.first;
+}
+
 /* A unit is held at the save's version, so it may be written. */
 void save_capture_unit(struct save *s, uint32_t unit);
 /* Posts that the relay must hear of the save's reader. */

@@ -68,7 +68,7 @@ static uint32_t count_taken(const struct job *job)
 
 static uint32_t lacking_room(const struct job *job)
 {
-    const uint32_t n_parts = job_goal(job)->n_parts, room = job_room(job);
+    const uint32_t n_parts = job->n_parts, room = job_room(job);
 
     return n_parts > room ? n_parts - room : 0;
 }
@@ -103,7 +103,7 @@ static bool is_too_many(const struct steps *steps, const struct job_seat *seat, 
 static bool find_grown(struct steps *steps, bool now, struct grown *out)
 {
     struct job *job = steps->job;
-    const uint32_t n_parts = job_goal(job)->n_parts, lacking = lacking_room(job), n = count_taken(job);
+    const uint32_t n_parts = job->n_parts, lacking = lacking_room(job), n = count_taken(job);
     struct plan plan;
     struct error err;
 
@@ -262,7 +262,7 @@ static bool may_tell(const struct job *job, const struct job_seat *seat)
 /* Parts that a worker which joins is planned for: an equal share, or what the others lack room for. */
 static uint32_t wanted_parts(const struct job *job, const struct peer *worker)
 {
-    const uint32_t n_parts = job_goal(job)->n_parts, n = job_trains(job) ? count_taken(job) + 1 : job->n_ranges;
+    const uint32_t n_parts = job->n_parts, n = job_trains(job) ? count_taken(job) + 1 : job->n_ranges;
 
     if (worker->n_parts)
         return worker->n_parts;

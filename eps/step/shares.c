@@ -24,7 +24,7 @@ static void divide(struct job *job, struct job_seat *const *seats, uint32_t n)
 
     for (uint32_t i = 0; i < n; i++)
         shares[i] = (struct pace_share){.part_ms = pace_of(&seats[i]->peer->pace), .room = seats[i]->room};
-    pace_divide(shares, n, job_goal(job)->n_parts);
+    pace_divide(shares, n, job->n_parts);
     for (uint32_t i = 0; i < n; i++)
         seats[i]->n_parts = shares[i].n;
     job->divided = true;
@@ -69,7 +69,7 @@ static void log_shares(const struct job *job, struct job_seat *const *seats, con
     for (uint32_t i = 0; i < n && used < sizeof text; i++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%u to worker %u", i ? ", " : "", shares[i].n,
                                  seats[i]->peer->id);
-    log_line("shares follow speed after %" PRIu64 " steps: of %u parts, %s", job->step, job_goal(job)->n_parts, text);
+    log_line("shares follow speed after %" PRIu64 " steps: of %u parts, %s", job->step, job->n_parts, text);
 }
 
 void shares_review(struct steps *steps)
@@ -77,7 +77,7 @@ void shares_review(struct steps *steps)
     struct job *job = steps->job;
     struct job_seat *seats[HUB_MAX_WORKERS];
     struct pace_share shares[HUB_MAX_WORKERS];
-    const uint32_t n = list_taken(job, seats), n_parts = job_goal(job)->n_parts;
+    const uint32_t n = list_taken(job, seats), n_parts = job->n_parts;
 
     if (!job->divided || ++steps->n_unreviewed < PACE_STEPS || n < 2)
         return;

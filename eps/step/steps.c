@@ -5,6 +5,7 @@
 #include "eps/job/evaluate.h"
 #include "eps/step/faults.h"
 #include "eps/step/shares.h"
+#include "eps/step/spread.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,6 +25,7 @@ int steps_init(struct steps *steps, struct error *err)
 
     *steps = (struct steps){.job = job,
                             .saves = steps->saves,
+                            .spread = steps->spread,
                             .n_opened = job->step,
                             .told_ahead = MESSAGE_NO_STEP,
                             .loss = NAN,
@@ -45,11 +47,13 @@ int steps_init(struct steps *steps, struct error *err)
 
 void steps_free(struct steps *steps)
 {
+    if (steps->spread)
+        spread_free_tables(steps->spread);
     free(steps->slices);
     free(steps->frozen);
     free(steps->fence.squares);
     free(steps->fence.n_given);
-    *steps = (struct steps){.job = steps->job, .saves = steps->saves, .loss = NAN};
+    *steps = (struct steps){.job = steps->job, .saves = steps->saves, .spread = steps->spread, .loss = NAN};
 }
 
 /* ---- fenced commit ---------------------------------------------------------------------------------------------- */
@@ -106,8 +110,9 @@ void steps_note_change(struct steps *steps)
     steps->job->divided = false;
 }
 
-/* The worker's parts of the step that `open` opens. */
-static void send_share(struct peer *worker, const struct message *open, const struct relay_part *parts, uint32_t n)
+/* The worker's parts of the step that `open` opens. Workers number the parts of all hosts; the relay, this host's. */
+static void send_share(const struct job *job, struct peer *worker, const struct message *open,
+                       const struct relay_part *parts, uint32_t n)
 {
     struct message m = {.kind = MESSAGE_SHARE};
 
@@ -119,7 +124,7 @@ static void send_share(struct peer *worker, const struct message *open, const st
     m.share.n_tokens = open->open_step.n_tokens;
     m.share.n = n;
     for (uint32_t i = 0; i < n; i++) {
-        m.share.parts[i].part = parts[i].part;
+        m.share.parts[i].part = job->first_part + parts[i].part;
         m.share.parts[i].attempt = parts[i].attempt;
     }
     progress_begin(&worker->progress, PHASE_FORWARD, parts[0].part, n);
@@ -132,13 +137,20 @@ void steps_share(struct steps *steps, struct peer *worker)
 {
     struct relay_part parts[MESSAGE_MAX_PARTS];
 
-    send_share(worker, &steps->open, parts, relay_missing(steps->job->relay, worker->id, parts));
+    send_share(steps->job, worker, &steps->open, parts, relay_missing(steps->job->relay, worker->id, parts));
 }
 
 static void submit(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
 
+    if (job_is_spread(job)) {
+        if (a->kind == RELAY_FOLD)
+            spread_on_fold(steps->spread, a);
+        else
+            spread_on_update(steps->spread, a->unit);
+        return;
+    }
     if (a->kind == RELAY_UPDATE && job_is_fenced(job) && isnan(steps->fence.norm)) /* the step's first */
         steps->hyper.grad_scale = fence_commit(&steps->fence, job->request.job.clip_norm);
     struct updater_task work = {
@@ -197,7 +209,7 @@ static double find_loss(const struct steps *steps)
     return sum / (double)steps->open.open_step.n_valid;
 }
 
-static void on_covered(struct steps *steps, uint64_t step)
+void steps_on_covered(struct steps *steps, uint64_t step)
 {
     struct steps_recent *recent = &steps->recent;
 
@@ -215,7 +227,7 @@ static void on_covered(struct steps *steps, uint64_t step)
     shares_review(steps);
 }
 
-static void on_done(struct steps *steps, uint64_t step)
+void steps_on_done(struct steps *steps, uint64_t step)
 {
     struct job *job = steps->job;
 
@@ -244,15 +256,17 @@ static void on_skipped(struct steps *steps, uint64_t step)
     fence_skip(&steps->fence, step);
 }
 
-static void send_slot(struct peer *worker, const struct relay_action *a)
+static void send_slot(const struct job *job, struct peer *worker, const struct relay_action *a)
 {
     struct message m = {.kind = a->kind == RELAY_FREE ? MESSAGE_FREE : MESSAGE_GRANT};
 
     if (m.kind == MESSAGE_FREE) {
         m.free.slot = a->slot;
         m.free.name = a->name;
+        m.free.name.part += job->first_part;
     } else {
         m.grant.name = a->name;
+        m.grant.name.part += job->first_part;
     }
     session_send(worker->session, &m);
 }
@@ -291,13 +305,19 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_FREE:
     case RELAY_GRANT:
         if (worker)
-            send_slot(worker, a);
+            send_slot(job, worker, a);
         break;
     case RELAY_COVERED:
-        on_covered(steps, a->step);
+        if (job_is_spread(job))
+            spread_on_covered(steps->spread);
+        else
+            steps_on_covered(steps, a->step);
         break;
     case RELAY_DONE:
-        on_done(steps, a->step);
+        if (job_is_spread(job))
+            spread_on_done(steps->spread, a->step);
+        else
+            steps_on_done(steps, a->step);
         break;
     case RELAY_REFUSE:
         assert(!a->to_reader); /* no fold comes too early, twice, or beyond its number */
@@ -330,7 +350,7 @@ static void note_arrival(struct steps *steps)
     const struct job *job = steps->job;
     struct message m = {.kind = MESSAGE_ARRIVED};
 
-    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(job) ||
+    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(job) || job_is_spread(job) ||
         !relay_has_all(job->relay))
         return;
     for (uint32_t i = 0; i < job->n_workers; i++)
@@ -354,11 +374,19 @@ void steps_feed(struct steps *steps, const struct relay_event *event)
     note_arrival(steps);
 }
 
+void steps_feed_reader(struct steps *steps, const struct relay_event *event)
+{
+    if (steps->job->own)
+        spread_feed(steps->spread, event);
+    else
+        steps_feed(steps, event);
+}
+
 /* The job has ended, but the optimizer thread may still finish the last unit that a checkpoint waits for. */
 static void feed_saves(struct steps *steps, const struct relay_event *event)
 {
     const struct relay_action *actions;
-    int n = steps->saves->first ? relay_feed(steps->job->relay, event, &actions) : 0;
+    int n = steps->saves->first ? relay_feed(job_reader_relay(steps->job), event, &actions) : 0;
 
     for (int i = 0; i < n; i++)
         if (actions[i].kind == RELAY_CAPTURE)
@@ -367,12 +395,22 @@ static void feed_saves(struct steps *steps, const struct relay_event *event)
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
+struct hyper steps_hyper(const struct job *job, const struct message *open)
+{
+    return (struct hyper){.lr = open->open_step.lr,
+                          .beta1 = job->request.job.beta1,
+                          .beta2 = job->request.job.beta2,
+                          .epsilon = job->request.job.epsilon,
+                          .weight_decay = job->request.job.weight_decay,
+                          .grad_scale = 1};
+}
+
 static void begin_step(struct steps *steps, const struct message *m)
 {
     struct job *job = steps->job;
     uint32_t owners[MESSAGE_MAX_PARTS];
     struct peer *workers[MESSAGE_MAX_PARTS];
-    const uint32_t n_parts = job_goal(job)->n_parts;
+    const uint32_t n_parts = job->n_parts;
     const struct relay_event event = {
         .kind = RELAY_OPEN,
         .step = m->open_step.step,
@@ -389,13 +427,8 @@ static void begin_step(struct steps *steps, const struct message *m)
     for (uint32_t p = 0; p < n_parts; p++)
         owners[p] = workers[p]->id;
     steps->open = *m;
-    steps->hyper = (struct hyper){.lr = m->open_step.lr,
-                                  .beta1 = job->request.job.beta1,
-                                  .beta2 = job->request.job.beta2,
-                                  .epsilon = job->request.job.epsilon,
-                                  .weight_decay = job->request.job.weight_decay,
-                                  .grad_scale = 1};
-    for (uint32_t p = 0; p < n_parts; p++)
+    steps->hyper = steps_hyper(job, m);
+    for (uint32_t p = 0; p < n_parts && !job_is_spread(job); p++) /* else others may have told of theirs */
         steps->part_loss[p] = NAN;
     fence_begin(&steps->fence);
     job_enter(job, JOB_STEPPING);
@@ -422,10 +455,10 @@ static void begin_ahead(struct steps *steps, const struct message *m)
     for (uint32_t i = 0; i < job->n_workers; i++) {
         struct relay_part parts[MESSAGE_MAX_PARTS];
         uint32_t n = 0;
-        for (uint32_t p = 0; p < job_goal(job)->n_parts; p++)
+        for (uint32_t p = 0; p < job->n_parts; p++)
             if (owners[p] == job->workers[i])
                 parts[n++] = (struct relay_part){.part = p};
-        send_share(job->workers[i], m, parts, n);
+        send_share(job, job->workers[i], m, parts, n);
     }
 }
 
@@ -457,12 +490,17 @@ void steps_open(struct steps *steps, const struct message *m)
         m->open_step.n_tokens < 1 || m->open_step.n_tokens > job_goal(job)->seq || m->open_step.n_valid < 1 ||
         m->open_step.n_valid > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || m->open_step.n_real < 1 ||
         m->open_step.n_real > (uint64_t)job_goal(job)->batch * m->open_step.n_tokens || !(m->open_step.lr >= 0)) {
-        peer_refuse(job->client, "a step that cannot be");
+        if (job->client)
+            peer_refuse(job->client, "a step that cannot be");
+        else
+            job_end(job, -EPROTO, "host 0 opened a step that cannot be");
         return;
     }
     steps->n_opened++;
     steps->ahead = *m;
     steps->has_ahead = true;
+    if (job_is_spread(job))
+        spread_open_step(steps->spread, m);
     if (job->state == JOB_STEPPING && !steps->covered)
         begin_ahead(steps, m);
     else
@@ -506,7 +544,7 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
 static bool is_outdated(const struct steps *steps, const struct peer *worker, uint64_t step, uint32_t part,
                         uint32_t attempt)
 {
-    if (steps->n_changes == 0 || part >= job_goal(steps->job)->n_parts)
+    if (steps->n_changes == 0 || part >= steps->job->n_parts)
         return false;
     if (steps->has_ahead && step == steps->ahead.open_step.step)
         return true;
@@ -529,6 +567,7 @@ static bool is_past(struct steps *steps, struct peer *worker, const struct messa
         (name->step < n_past || is_outdated(steps, worker, name->step, name->part, name->attempt))) {
         reply.free.slot = m->contribution.slot;
         reply.free.name = m->contribution.name;
+        reply.free.name.part += steps->job->first_part;
         session_send(worker->session, &reply);
         return true;
     }
@@ -536,10 +575,35 @@ static bool is_past(struct steps *steps, struct peer *worker, const struct messa
            (m->loss.step < n_past || is_outdated(steps, worker, m->loss.step, m->loss.part, m->loss.attempt));
 }
 
-void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *m)
+/* A part in a message of a worker, as the relay numbers it: beyond all if it is another host's. */
+static struct message renumber(const struct job *job, const struct message *m)
+{
+    struct message out = *m;
+
+    if (m->kind == MESSAGE_LOSS)
+        out.loss.part -= job->first_part;
+    else if (m->kind == MESSAGE_CONTRIBUTION)
+        out.contribution.name.part -= job->first_part;
+    return out;
+}
+
+/* Other hosts hear of a part's loss once this host's relay knows it. */
+static void note_loss(struct steps *steps, const struct relay_event *event)
+{
+    const struct job *job = steps->job;
+    const uint32_t part = event->name.part;
+    const bool known = relay_has_loss(job->relay, part);
+
+    steps_feed(steps, event);
+    if (job_is_spread(job) && job_is_open(job) && !known && relay_has_loss(job->relay, part))
+        spread_on_loss(steps->spread, job->first_part + part, steps->part_loss[job->first_part + part]);
+}
+
+void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *from)
 {
     struct job *job = steps->job;
     struct relay_event event = {.worker = worker->id};
+    const struct message renumbered = renumber(job, from), *m = &renumbered;
 
     if (m->kind == MESSAGE_PULL && worker->n_pulls++ == MAX_PULLS) {
         peer_refuse(worker, "more pulls than a worker can have buffers for");
@@ -563,13 +627,15 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.kind = RELAY_PULL;
         event.step = m->pull.version;
         event.unit = m->pull.unit;
-    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job_goal(job)->n_parts) {
+    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job->n_parts) {
         event.kind = RELAY_LOSS;
         event.name = (struct contribution_name){.step = m->loss.step, .part = m->loss.part, .attempt = m->loss.attempt};
         event.ok = m->loss.finite && isfinite(m->loss.sum);
-        steps->part_loss[m->loss.part] = event.ok ? m->loss.sum : NAN;
+        steps->part_loss[job->first_part + m->loss.part] = event.ok ? m->loss.sum : NAN;
         progress_loss(&worker->progress, &job->model, m->loss.part);
         pace_on_loss(&worker->pace, (double)uv_now(job->hub->loop));
+        note_loss(steps, &event);
+        return;
     } else if (m->kind == MESSAGE_CONTRIBUTION) {
         event.kind = RELAY_CONTRIBUTION;
         event.name = m->contribution.name;
@@ -602,12 +668,14 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
                                       .name.slice = work->slice,
                                       .ok = work->result == 0};
 
-    if (work->kind == UPDATER_FOLD)
+    if (work->context)
         ((struct job_seat *)work->context)->n_folds--;
     if (work->result == -ERANGE)
         end_not_finite(steps->job, work);
+    else if (job_is_spread(steps->job) && job_is_open(steps->job))
+        spread_on_optimizer(steps->spread, work);
     else if (job_is_open(steps->job))
         steps_feed(steps, &event);
-    else if (steps->job->state == JOB_ENDING)
+    else if (steps->job->state == JOB_ENDING && work->kind != UPDATER_CHECK)
         feed_saves(steps, &event);
 }

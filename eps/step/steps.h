@@ -25,9 +25,12 @@ struct fence {
     uint64_t n_past; /* a step below this was skipped, or covered without work that a worker is in the middle of */
 };
 
+struct spread;
+
 struct steps {
     struct job *job;
     struct saves *saves;
+    struct spread *spread; /* where jobs train on several hosts; NULL: this one is alone */
     uint64_t n_opened;     /* job->step, or one or two more */
     bool covered;          /* the relay's last step is folded entirely */
     bool arrived;          /* the relay's last step has all it needs of the workers, and the client was told */
@@ -46,7 +49,7 @@ struct steps {
     struct message open; /* its OPEN_STEP */
     struct hyper hyper;
     struct fence fence;
-    double part_loss[MESSAGE_MAX_PARTS]; /* NAN: not known */
+    double part_loss[MESSAGE_MAX_PARTS]; /* of all hosts' parts; NAN: not known */
     uint32_t *slices;                    /* (n_visits) for the relay's open */
     uint32_t *frozen;                    /* (model.n_frozen_units) the same */
     /* Of the last covered step; the next may be open when it is done: */
@@ -70,12 +73,19 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
 void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
 /* Feeds the relay and carries out its actions. Does nothing if the job is not open. */
 void steps_feed(struct steps *steps, const struct relay_event *event);
+/* An event of a reader, for the relay that readers attach to. */
+void steps_feed_reader(struct steps *steps, const struct relay_event *event);
 /* Begins the step ahead, if there is one and it is due. False: it did not. */
 bool steps_begin_ahead(struct steps *steps);
 /* Workers came, went, or get other shares: those told ahead are not those that the step will open with. */
 void steps_note_change(struct steps *steps);
 /* Fills in TAKEN. */
 void steps_tell_taken(const struct steps *steps, struct message *m);
+/* Several hosts: all have covered the step; all have done it, or this one has, if it is not host 0. */
+void steps_on_covered(struct steps *steps, uint64_t step);
+void steps_on_done(struct steps *steps, uint64_t step);
+/* Of the step that this OPEN_STEP opens. */
+struct hyper steps_hyper(const struct job *job, const struct message *open);
 /* Tells a worker which parts of the open step it still has to send, if any. */
 void steps_share(struct steps *steps, struct peer *worker);
 

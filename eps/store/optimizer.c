@@ -342,6 +342,17 @@ void optimizer_read(const struct parameters *p, float *w, float *m, float *v)
         p->kernel->widen_v(v, p->v16, p->n);
 }
 
+/* The upper halves of split masters alone. */
+static void write_upper(const struct parameters *p, const float *w)
+{
+    int16_t low[BLOCK];
+
+    for (size_t at = 0, n; at < p->n; at += n) {
+        n = smaller(BLOCK, p->n - at);
+        p->kernel->split(p->high + at, low, w + at, n);
+    }
+}
+
 void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v)
 {
     const size_t bytes = p->n * sizeof(float);
@@ -350,6 +361,8 @@ void optimizer_write(const struct parameters *p, const float *w, const float *m,
         memcpy(p->w, w, bytes);
     else if (w && p->low)
         p->kernel->split(p->high, p->low, w, p->n);
+    else if (w && p->is_upper)
+        write_upper(p, w);
     else if (w)
         p->kernel->narrow(p->high, w, p->n);
     if (m && p->m)

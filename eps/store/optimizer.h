@@ -48,7 +48,8 @@ struct parameters {
     float *w; /* the master, or its two halves: */
     uint16_t *high;
     int16_t *low;
-    float *new_w; /* where new weights, or new high halves, are written past the caches; NULL: in place */
+    bool is_upper; /* without `low`: high is the upper half of a split master whose low half is on another host */
+    float *new_w;  /* where new weights, or new high halves, are written past the caches; NULL: in place */
     uint16_t *new_high;
     float *m, *v;          /* moments, or in 16 bits: */
     uint16_t *m16, *v16;   /* bf16; 8 + 8 bits */
@@ -87,7 +88,7 @@ double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, 
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);
 
 /* Decode and encode without rounding twice and without random bits: 16-bit moments go to nearest. Only those of w, m
- * and v that are not NULL; serial. high without low: rounded to nearest. */
+ * and v that are not NULL; serial. high without low: rounded to nearest, ties to even, or with is_upper as in a split. */
 void optimizer_read(const struct parameters *p, float *w, float *m, float *v);
 void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v);
 

@@ -70,6 +70,14 @@ static char *find_relayed(const struct store *store, uint32_t unit, uint32_t buf
            (model_weights_at(&store->model->units[unit], buffer) + first) * number_bytes(store->options.precision);
 }
 
+struct store_relayed store_relayed(const struct store *store, uint32_t unit, uint32_t buffer)
+{
+    const struct model_unit *u = &store->model->units[unit];
+    const size_t size = number_bytes(store->options.precision);
+
+    return (struct store_relayed){model_weights_at(u, buffer) * size, u->n * size, u->n_trained * size};
+}
+
 float *store_weights(const struct store *store, uint32_t unit)
 {
     assert(store->options.precision == NUMBER_FP32);
@@ -80,7 +88,7 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
 {
     const struct model_unit *u = &store->model->units[unit];
     const bool frozen = first >= u->n_trained;
-    const uint64_t end = frozen ? u->n : u->n_trained, at = u->trained_offset + first;
+    const uint64_t end = frozen ? u->n : u->n_trained;
     const uint32_t buffer = store_buffer(store, unit, false);
     char *const w = find_relayed(store, unit, buffer, first);
     char *const new_w = store->current && !frozen ? find_relayed(store, unit, !buffer, first) : NULL;
@@ -91,8 +99,10 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
         p.high = (uint16_t *)w, p.new_high = (uint16_t *)new_w;
     else
         p.w = (float *)w, p.new_w = (float *)new_w;
-    if (frozen)
+    p.is_upper = p.high && store->options.train && !frozen;
+    if (frozen || !store_owns(store, unit))
         return p;
+    const uint64_t at = u->trained_offset - store->own.trained_offset + first;
     if (store->low)
         p.low = store->low + at;
     if (store->m)
@@ -151,8 +161,8 @@ static int take_weights(struct store *store, struct memory *memory, struct error
 static int take_blocks(struct store *store, struct memory *memory, struct error *err)
 {
     const struct store_options *o = &store->options;
-    const struct model *model = store->model;
-    const uint64_t n = model->trained_n;
+    const struct plan_own *own = &store->own;
+    const uint64_t n = own->trained_n;
     void *low, *m, *v, *held, *tied, *accumulators;
     const struct {
         void **out;
@@ -164,8 +174,8 @@ static int take_blocks(struct store *store, struct memory *memory, struct error 
         {&m, LEDGER_FIRST_MOMENT, n * number_bytes(o->moments), "first moments"},
         {&v, LEDGER_SECOND_MOMENT, n * number_bytes(o->moments), "second moments"},
         {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
-        {&tied, LEDGER_TIED, o->fenced ? 0 : plan_host_tied_bytes(model), "sums of tied weights"},
-        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * plan_host_accumulator_bytes(model), "accumulators"},
+        {&tied, LEDGER_TIED, o->fenced ? 0 : own->tied_bytes, "sums of tied weights"},
+        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * own->accumulator_bytes, "accumulators"},
     };
     int rc = 0;
 
@@ -253,10 +263,12 @@ static void touch(const struct store *store)
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t slice = 0; slice < model->units[u].n_slices; slice++)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
-                const uint64_t at = model->units[u].trained_offset + run.at;
+                const uint64_t at = model->units[u].trained_offset - store->own.trained_offset + run.at;
                 zero(store->weights.base, size, model->units[u].offset + run.at, run.n);
                 if (store->current)
                     zero(store->weights.base, size, model->units[u].replay_offset + run.at, run.n);
+                if (!store_owns(store, u))
+                    continue;
                 zero(store->low, sizeof *store->low, at, run.n);
                 zero(store->m, sizeof *store->m, at, run.n);
                 zero(store->v, sizeof *store->v, at, run.n);
@@ -269,7 +281,7 @@ static void touch(const struct store *store)
         if (u->n_trained < u->n)
             zero(store->weights.base, size, u->offset + u->n_trained, u->n - u->n_trained);
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
-        const uint64_t n = plan_host_accumulator_bytes(model) / sizeof(float);
+        const uint64_t n = store->own.accumulator_bytes / sizeof(float);
         zero(store->accumulators, sizeof *store->accumulators, i * n, n);
     }
 }
@@ -280,9 +292,9 @@ static void place_sums(struct store *store)
     const struct model *model = store->model;
     float *tied = store->tied;
 
-    for (uint32_t u = 0; u < model->n_units; u++)
+    for (uint32_t u = store->own.first; u < store->own.end; u++)
         if (store->held) {
-            store->sums[u] = store->held + model->units[u].trained_offset;
+            store->sums[u] = store->held + model->units[u].trained_offset - store->own.trained_offset;
         } else if (is_tied(model, u)) {
             store->sums[u] = tied;
             tied += model_rounded(model->units[u].n_trained);
@@ -309,10 +321,12 @@ int store_init(struct store *store, const struct model *model, const struct stor
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
     assert(!options->replay || (options->train && !options->fenced));
+    assert(options->n_own == 0 || options->n_own == model->n_units || options->replay);
     *store = (struct store){.model = model,
                             .options = *options,
                             .kernel = optimizer_find(OPTIMIZER_ISA_BEST),
                             .ledger = ledger};
+    plan_own(&store->own, model, options->own_first, options->n_own);
     if (options->memory) {
         rc = prepare_all(store, options->memory, err);
     } else {
@@ -434,7 +448,7 @@ void store_copy_frozen(struct store *store)
 
 static void take_accumulator(struct store *store, uint32_t unit)
 {
-    const uint64_t n = plan_host_accumulator_bytes(store->model) / sizeof(float);
+    const uint64_t n = store->own.accumulator_bytes / sizeof(float);
     uint32_t i = 0;
 
     while (i < store->n_accumulators && store->accumulator_unit[i] != UINT32_MAX)
@@ -469,6 +483,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     struct run run;
 
     assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
+    assert(store_owns(store, unit));
     if (!optimizer_is_finite(store->kernel, contribution->g, type, walk.end - walk.next))
         return -EDOM;
     if (is_summed(how) && !store->sums[unit])
@@ -554,6 +569,7 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
     const struct model_unit *u = &store->model->units[unit];
     bool finite = true;
 
+    assert(store_owns(store, unit));
     if (store->options.clip_update > 0) {
         assert(how != STORE_FOLD_DIRECT);
         for (uint32_t i = 0; i < u->n_pieces; i++) {
@@ -581,7 +597,7 @@ double store_sum_squares(const struct store *store, uint32_t unit)
     const uint64_t n = store->model->units[unit].n_trained;
     double sum = 0;
 
-    assert(store->held);
+    assert(store->held && store_owns(store, unit));
     for (uint64_t at = 0; at < n; at += MODEL_SLICE)
         sum += optimizer_squares(store->kernel, store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
     return sum;

@@ -1,6 +1,7 @@
 /* eps/store/store.h - the units: relayed weights, low halves of a split master, moments, sums.
  *
- * Bytes per parameter (each block but the weights has model.trained_n elements, unless said otherwise):
+ * Bytes per parameter; each block but the weights has the own units' trained elements (own.trained_n), unless said
+ * otherwise:
  *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment (model.segment_n), which workers map read-only; in fp32 it
  *                                             is the master
  *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: model.replay_n more elements of that segment
@@ -9,13 +10,17 @@
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training
  *   LEDGER_SUM            4                   training with a fenced commit: the gradient, held until the step is known
  *                                             good
- *   LEDGER_TIED           4                   training, not fenced: tied units alone, each as model_rounded
- *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as
+ *   LEDGER_TIED           4                   training, not fenced: own tied units alone, each as model_rounded
+ *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest own unit, as
  *                                             model_rounded; here and above, trained elements only
  *   LEDGER_OTHER          tables over 4 KiB: 8 (sums) + 8 (updates) bytes per unit, 1 with replay, 4 per accumulator;
  *                         in training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES unless all is fp32
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
  * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest.
+ *
+ * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own): it has all relayed weights,
+ * and low halves, moments and sums of its own units alone. It neither folds nor updates the others; their new weights come
+ * from their owners.
  *
  * With replay, a trained unit's relayed weights alternate between two buffers. Folds and updates read them from the
  * current one and write the other, so version t stands, whole, until folds of step t+1 begin. Low halves and moments
@@ -31,6 +36,7 @@
 #include "eps/store/optimizer.h"
 #include "proto/base/ledger.h"
 #include "proto/model/model.h"
+#include "proto/plan/host.h"
 #include "proto/wire/segment.h"
 
 #include <stdbool.h>
@@ -41,33 +47,35 @@ struct store_options {
     bool fenced;                         /* contributions are held until the step ends: STORE_FOLD_HOLD */
     bool replay;                         /* in training, not fenced: relayed weights alternate between two buffers */
     bool require_pinned;                 /* fail if the memory cannot be locked */
-    struct memory *memory;   /* prepares all memory, together with the caller's; NULL: one of the store's own */
-    unsigned said;           /* MEMORY_... that the log has reported already */
-    uint32_t n_accumulators; /* 0 unless adamw with several parts, not fenced */
-    uint64_t seed;           /* for rounding 16-bit moments, and for what store_load draws: */
-    bool draws_head;         /* files may lack a classifier's head: weights_open_base */
-    uint64_t *read;          /* counts runs read from files, by __atomic_fetch_add; or NULL */
-    double clip_update;      /* d of store_update; 0: updates are not clipped */
+    struct memory *memory;     /* prepares all memory, together with the caller's; NULL: one of the store's own */
+    unsigned said;             /* MEMORY_... that the log has reported already */
+    uint32_t n_accumulators;   /* 0 unless adamw with several parts, not fenced */
+    uint64_t seed;             /* for rounding 16-bit moments, and for what store_load draws: */
+    bool draws_head;           /* files may lack a classifier's head: weights_open_base */
+    uint64_t *read;            /* counts runs read from files, by __atomic_fetch_add; or NULL */
+    double clip_update;        /* d of store_update; 0: updates are not clipped */
+    uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). Training with fewer than all needs replay */
 };
 
 struct store {
     const struct model *model; /* borrowed */
     struct store_options options;
+    struct plan_own own;                   /* the own units */
     const struct optimizer_kernel *kernel; /* this machine's best */
     struct segment weights;                /* model.segment_n elements of the precision, and model.replay_n with
                                             * replay: units at model_weights_at */
-    uint8_t *current;           /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
-    int16_t *low;               /* (trained_n) low halves of a split master; NULL in fp32 and without training */
-    float *m, *v;               /* (trained_n) each, the same offsets; NULL without training, or if they are these: */
-    uint16_t *m16, *v16;        /* (trained_n) each */
-    float *held;                /* (trained_n) fenced: the sum of the contributions; else NULL */
-    float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step */
-    float *tied;                /* sums of all tied units, one block, each rounded up as in the segment */
-    float *accumulators;        /* n_accumulators blocks of the largest unit, rounded likewise */
+    uint8_t *current;    /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
+    int16_t *low;        /* (own.trained_n) low halves of a split master; NULL in fp32 and without training */
+    float *m, *v;        /* (own.trained_n) each, the same offsets; NULL without training, or if they are these: */
+    uint16_t *m16, *v16; /* (own.trained_n) each */
+    float *held;         /* (own.trained_n) fenced: the sum of the contributions; else NULL */
+    float **sums;        /* (n_units) NULL, or where the unit's contributions are summed in this step */
+    float *tied;         /* sums of the own tied units, one block, each rounded up as in the segment */
+    float *accumulators; /* n_accumulators blocks of the largest own unit, rounded likewise */
     uint32_t *accumulator_unit; /* (n_accumulators) the unit that has it, or UINT32_MAX */
     uint32_t n_accumulators;
     float *run;                /* training, not all fp32: room for a run of a file (eps/store/store_files.h) */
-    uint64_t *updates;         /* (n_units) Adam's t of the unit */
+    uint64_t *updates;         /* (n_units) Adam's t of the unit; of others' units, as loaded */
     struct store_files *files; /* training: for one save after the other; owned */
     unsigned denied;           /* MEMORY_...: refused by the system (eps/store/memory.h) */
     struct ledger *ledger;     /* borrowed */
@@ -96,25 +104,41 @@ void store_copy_frozen(struct store *store);
  * After a failure the weights must be loaded again. */
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err);
 
-/* Reads both moments and the counts of updates from an open optimizer.safetensors (proto/model/checkpoint.h); fd stays
- * the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor exactly once, as F32, with the tensor's
- * shape, finite, v not negative, and "updates". -EINVAL, by name, for anything else. 16-bit moments are rounded to
- * nearest, which is exact for moments that a run with 16-bit moments wrote. -ENOMEM. The store trains (asserted). After
- * a failure it must be freed. Writing: eps/store/store_files.h. */
+/* Reads both moments of the own units, and all counts of updates, from an open optimizer.safetensors
+ * (proto/model/checkpoint.h); fd stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor exactly
+ * once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". -EINVAL, by name,
+ * for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit moments
+ * wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
 int store_load_moments(struct store *store, int fd, struct error *err);
 
 /* The buffer that has a unit's weights, 0 or 1; `before`: as they were before the last update. Only the owner's thread
  * may call this while updates are under way. before: with replay, of a unit that has been updated. */
 uint32_t store_buffer(const struct store *store, uint32_t unit, bool before);
 
+/* True if the unit's low halves, moments and sums are here. */
+static inline bool store_owns(const struct store *store, uint32_t unit)
+{
+    return unit >= store->own.first && unit < store->own.end;
+}
+
+/* Where a buffer of a unit is in the weights' segment: the trained weights, then the frozen ones. The same on all hosts,
+ * of which one may have another buffer current. So a host fetches the trained bytes of the owner's current buffer into
+ * its own other one, and then calls store_turn. */
+struct store_relayed {
+    uint64_t offset; /* bytes */
+    size_t bytes, trained_bytes;
+};
+struct store_relayed store_relayed(const struct store *store, uint32_t unit, uint32_t buffer);
+
 /* A unit's current weights. The store's are fp32 (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
 
 /* n parameters of a unit, from its element `first` on, all trained or all frozen; part: whose fold their rounding is
- * for. In an evaluation, and for frozen ones, there are no moments, and bf16 weights have no low halves. */
+ * for. In an evaluation, for frozen ones, and for another host's, there are no moments, and bf16 weights have no low
+ * halves. */
 struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part);
 
-/* The tasks of the optimizer thread. slice: 0-based, of MODEL_SLICE elements.
+/* The tasks of the optimizer thread, for own units (asserted). slice: 0-based, of MODEL_SLICE elements.
  *
  * How the contributions to a unit become its update; the same for a whole step:
  *   DIRECT    one part, untied: one pass folds and updates; store_update then only counts
@@ -145,8 +169,8 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
  * as above. */
 int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp);
 
-/* After store_update of the unit, and before its next fold: what was updated becomes current. Does nothing without
- * replay. For tasks of an updater, updater_take has called it. */
+/* After store_update of the unit, or once another host's new weights are in its other buffer, and before its next fold:
+ * the other buffer becomes current. Does nothing without replay. For tasks of an updater, updater_take has called it. */
 void store_turn(struct store *store, uint32_t unit);
 
 /* The sum of squares of a unit's held sum. The gradient's norm is the root of these over all units; tied weights count

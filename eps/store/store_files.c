@@ -190,6 +190,11 @@ static int begin_file(const struct target *to, const struct safetensors_layout *
     return rc != 0 ? rc : write_runs(to, layout->header, layout->header_bytes, 0, err);
 }
 
+bool store_files_lead(const struct store_files *files)
+{
+    return files->store->own.first == 0;
+}
+
 int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
                       struct error *err)
 {
@@ -207,6 +212,9 @@ int store_files_begin(struct store_files *files, int weights_fd, int moments_fd,
     if (files->moments_file && files->moments_runs)
         checkpoint_lend_runs(files->moments_file, files->moments_runs, files->n_moments_runs);
     const struct target weights = weights_target(files), moments = moments_target(files);
+    assert(store_files_lead(files) || (checkpoint && moments_fd >= 0));
+    if (!store_files_lead(files))
+        return 0;
     int rc = begin_file(&weights, &files->weights, err);
     if (rc == 0 && moments_fd >= 0)
         rc = begin_file(&moments, &files->moments, err);
@@ -294,11 +302,16 @@ static void take_updates(struct store_files *files, const struct model *model, u
     }
 }
 
+static uint32_t n_own(const struct store_files *files)
+{
+    return files->store->own.end - files->store->own.first;
+}
+
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err)
 {
     const struct model *model = files->store->model;
 
-    assert(unit < model->n_units && files->n_written < model->n_units);
+    assert(store_owns(files->store, unit) && files->n_written < n_own(files));
     int rc = write_array(files, unit, WEIGHTS, err);
     if (files->moments_fd >= 0) {
         if (rc == 0)
@@ -318,14 +331,132 @@ static int flush(const struct target *to, struct error *err)
     return error_set(err, -errno, "%s cannot be flushed to the disk: %s", to->name, strerror(errno));
 }
 
+/* ---- several hosts ---------------------------------------------------------------------------------------------- */
+
+size_t store_files_notes(struct store_files_note *out, size_t n, const struct store_files *files, uint64_t first)
+{
+    const struct checkpoint_file *const weights = files->weights_file, *const moments = files->moments_file;
+    const uint64_t all = weights->n_runs + moments->n_runs + files->store->model->n_tensors;
+    size_t taken = 0;
+
+    assert(!store_files_lead(files) && files->n_written == n_own(files));
+    for (uint64_t i = first; taken < n && i < all; i++, taken++) {
+        const bool of_weights = i < weights->n_runs, of_run = i < weights->n_runs + moments->n_runs;
+        if (of_run)
+            out[taken] =
+                (struct store_files_note){.kind = of_weights ? STORE_FILES_WEIGHTS : STORE_FILES_MOMENTS,
+                                          .run = of_weights ? weights->runs[i] : moments->runs[i - weights->n_runs]};
+        else
+            out[taken] = (struct store_files_note){.kind = STORE_FILES_UPDATES,
+                                                   .tensor = (uint32_t)(i - weights->n_runs - moments->n_runs),
+                                                   .updates = files->updates[i - weights->n_runs - moments->n_runs]};
+    }
+    return taken;
+}
+
+/* A run lies in its file, behind the header; and there is room for it, as no host may send more than all have. */
+static const char *check_run(const struct checkpoint_file *file, const struct safetensors_layout *layout,
+                             const struct checkpoint_run *run)
+{
+    if (run->bytes == 0 || run->bytes > RUN_BYTES)
+        return "has a length that no run has";
+    if (run->offset < layout->header_bytes || run->offset > file->bytes || run->bytes > file->bytes - run->offset)
+        return "is outside its file";
+    if (file->lent && file->n_runs == file->cap_runs)
+        return "is one more than the model's units have";
+    return NULL;
+}
+
+static int add_run(const struct target *to, const struct safetensors_layout *layout, const struct checkpoint_run *run,
+                   struct error *err)
+{
+    const char *const why = check_run(to->file, layout, run);
+
+    if (why)
+        return error_set(err, -EPROTO, "%s: another host's run of %ju bytes at %ju %s", to->name, (uintmax_t)run->bytes,
+                         (uintmax_t)run->offset, why);
+    if (checkpoint_add_run(to->file, run->offset, run->bytes, run->hash) != 0)
+        return error_set(err, -ENOMEM, "%s: no memory for its checksums", to->name);
+    return 0;
+}
+
+/* Hosts that have pieces of one tensor agree on its count. UINT64_MAX: the sender has no piece of it. */
+static int add_updates(struct store_files *files, const struct store_files_note *note, struct error *err)
+{
+    const struct model *model = files->store->model;
+
+    if (note->tensor >= model->n_tensors)
+        return error_set(err, -EPROTO, "another host has counted updates of tensor %u, and the model has %u tensors",
+                         note->tensor, model->n_tensors);
+    uint64_t *const updates = &files->updates[note->tensor];
+    if (note->updates == UINT64_MAX)
+        return 0;
+    if (*updates != UINT64_MAX && *updates != note->updates)
+        return error_set(err, -EPROTO, "%s has had %ju updates on one host, and %ju on another",
+                         model->tensors[note->tensor].name, (uintmax_t)*updates, (uintmax_t)note->updates);
+    *updates = note->updates;
+    return 0;
+}
+
+int store_files_add(struct store_files *files, const struct store_files_note *notes, size_t n, struct error *err)
+{
+    const struct target weights = weights_target(files), moments = moments_target(files);
+    int rc = 0;
+
+    assert(store_files_lead(files) && weights.file && moments.file);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        if (notes[i].kind == STORE_FILES_WEIGHTS)
+            rc = add_run(&weights, &files->weights, &notes[i].run, err);
+        else if (notes[i].kind == STORE_FILES_MOMENTS)
+            rc = add_run(&moments, &files->moments, &notes[i].run, err);
+        else if (notes[i].kind == STORE_FILES_UPDATES)
+            rc = add_updates(files, &notes[i], err);
+        else
+            rc = error_set(err, -EPROTO, "a host has sent a note of kind %u, which no checkpoint has", notes[i].kind);
+    }
+    return rc;
+}
+
+/* Every byte of a file but `left` ones is in one run: else the checkpoint could not be read again. */
+static int check_covered(const struct target *to, uint64_t left, struct error *err)
+{
+    uint64_t bytes = left;
+
+    for (size_t i = 0; to->file && i < to->file->n_runs; i++)
+        bytes += to->file->runs[i].bytes;
+    if (!to->file || bytes == to->file->bytes)
+        return 0;
+    return error_set(err, -EPROTO, "%s: the hosts have written %ju of its %ju bytes", to->name, (uintmax_t)bytes,
+                     (uintmax_t)to->file->bytes);
+}
+
+static int check_all_covered(const struct store_files *files, uint64_t updates_bytes, struct error *err)
+{
+    const struct target weights = weights_target(files), moments = moments_target(files);
+    const struct model *model = files->store->model;
+    int rc = check_covered(&weights, 0, err);
+
+    if (rc == 0)
+        rc = check_covered(&moments, updates_bytes, err);
+    for (uint32_t t = 0; rc == 0 && moments.file && t < model->n_tensors; t++)
+        if (files->updates[t] == UINT64_MAX)
+            rc = error_set(err, -EPROTO, "no host has counted the updates of %s", model->tensors[t].name);
+    return rc;
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------------------- */
+
 int store_files_end(struct store_files *files, struct error *err)
 {
     const struct model *model = files->store->model;
     const struct target weights = weights_target(files), moments = moments_target(files);
+    const bool leads = store_files_lead(files);
 
-    assert(files->n_written == model->n_units);
-    int rc = flush(&weights, err);
-    if (rc == 0 && files->moments_fd >= 0)
+    assert(files->n_written == n_own(files));
+    int rc = leads ? check_all_covered(files, model->n_tensors * sizeof *files->updates, err) : 0;
+    if (rc == 0)
+        rc = flush(&weights, err);
+    if (rc == 0 && leads && files->moments_fd >= 0)
         rc = write_runs(&moments, files->updates, model->n_tensors * sizeof *files->updates, files->moments.offsets[0],
                         err);
     return rc != 0 || files->moments_fd < 0 ? rc : flush(&moments, err);

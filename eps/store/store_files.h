@@ -6,7 +6,11 @@
  * written from the store's own memory. Others are joined or widened, one run at a time and exactly, in the store's
  * buffer of that size.
  *
- * One save at a time: begin, then each unit once, then end. Every call blocks on the disk and is meant for the
+ * On several hosts, each writes its own units to their places in the same two files. Host 0, which owns the first unit,
+ * begins, and the others begin after it. Each of them ends with what it wrote on the disk, and host 0 gets a note of each
+ * run and count from them (store_files_notes, store_files_add) before it ends.
+ *
+ * One save at a time: begin, then each own unit once, then end. Every call blocks on the disk and is meant for the
  * checkpoint thread. store_files_write reads that unit of the store and nothing else of it. After a failed call the
  * files hold nothing of use; the next begin, with other files, starts afresh. */
 #ifndef EPS_STORE_STORE_FILES_H
@@ -25,7 +29,17 @@ struct store_files {
     /* Of the save under way: */
     int weights_fd, moments_fd;
     struct checkpoint_file *weights_file, *moments_file; /* borrowed; NULL where no checksums are wanted */
-    uint32_t n_written;                                  /* units */
+    uint32_t n_written;                                  /* own units */
+};
+
+/* What the file of another host's units holds, told to host 0: a run of one of the files, or a tensor's count of
+ * updates. It has no pointer and no padding, so its bytes may be sent. */
+enum store_files_kind { STORE_FILES_WEIGHTS, STORE_FILES_MOMENTS, STORE_FILES_UPDATES };
+struct store_files_note {
+    uint32_t kind;   /* enum store_files_kind */
+    uint32_t tensor; /* of updates */
+    uint64_t updates;
+    struct checkpoint_run run; /* of weights or moments */
 };
 
 /* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo:
@@ -36,16 +50,28 @@ int store_files_init(struct store_files *files, const struct store *store, struc
 int store_files_reserve(struct store_files *files, struct error *err);
 void store_files_free(struct store_files *files); /* safe on a zeroed one */
 
+/* True on host 0, and where there is one host: it owns the first unit. */
+bool store_files_lead(const struct store_files *files);
+
 /* Writes the headers into empty files (which stay the caller's) and asks for their whole size, so that a full disk is
- * known before anything else is written. moments_fd -1: weights alone. checkpoint: gets both files' entries and, as
+ * known before anything else is written. On a host that does not lead, the files are those that host 0 has begun, and
+ * there is a checkpoint (asserted); nothing is written. moments_fd -1: weights alone. checkpoint: gets both files' entries and, as
  * they are written, their checksums; NULL: neither checksums nor flushing (a snapshot). -ENOSPC, -errno, -ENOMEM. */
 int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
                       struct error *err);
 
-/* Writes a unit as it is now: weights, moments, its count of updates. The unit must not change meanwhile. */
+/* Writes an own unit (asserted) as it is now: weights, moments, its count of updates. The unit must not change meanwhile. */
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err);
 
-/* After every unit (asserted): writes "updates", and flushes both files if there is a checkpoint. */
+/* After every own unit (asserted). Leading: writes "updates", and flushes both files if there is a checkpoint; -EPROTO
+ * with a sentence if other hosts' notes are missing. Else: flushes. */
 int store_files_end(struct store_files *files, struct error *err);
+
+/* After store_files_end on a host that does not lead (asserted): copies at most n notes, from number `first` on, and
+ * returns how many. 0: there are no more. Valid until the checkpoint is freed. */
+size_t store_files_notes(struct store_files_note *out, size_t n, const struct store_files *files, uint64_t first);
+/* On host 0 (asserted), between begin, with a checkpoint, and end: takes notes of another host. Nothing in them is
+ * trusted: -EPROTO with a sentence. */
+int store_files_add(struct store_files *files, const struct store_files_note *notes, size_t n, struct error *err);
 
 #endif

@@ -46,6 +46,10 @@ void updater_run_task(struct updater_task *task, struct store *store)
     case UPDATER_CALL:
         task->result = task->call(task->context);
         break;
+    case UPDATER_CHECK:
+        task->result =
+            optimizer_is_finite(store->kernel, task->contribution.g, task->contribution.type, task->n) ? 0 : -EDOM;
+        break;
     }
 }
 

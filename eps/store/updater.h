@@ -9,12 +9,13 @@
 #include "eps/store/store.h"
 #include "proto/base/trace.h"
 
-enum updater_task_kind { UPDATER_FOLD, UPDATER_UPDATE, UPDATER_CALL };
+enum updater_task_kind { UPDATER_FOLD, UPDATER_UPDATE, UPDATER_CALL, UPDATER_CHECK };
 
 struct updater_task {
     enum updater_task_kind kind;
     uint32_t unit, slice;
-    struct store_contribution contribution; /* of a fold */
+    struct store_contribution contribution; /* of a fold; of a check, g and type alone, with */
+    uint64_t n;                             /* so many elements, which are to be finite */
     enum store_fold how;
     double *squares;    /* of a fold: NULL, or where the unit's sum of squares goes, which this last fold completes */
     struct hyper hyper; /* of the step that the task belongs to */
@@ -23,7 +24,7 @@ struct updater_task {
     struct trace *trace; /* track that records the task, with these; or NULL. Borrowed until the task is done */
     uint64_t step;
     uint32_t visit;
-    int result; /* of a call: what it returned; of a fold: 0, or -EDOM: not finite. Nothing was folded then, unless
+    int result; /* of a call: what it returned; of a fold or a check: 0, or -EDOM: not finite. Nothing was folded then, unless
                    it is the held sum that has overflowed. Of either: -ERANGE, a weight is not finite afterwards */
 };
 

@@ -170,6 +170,15 @@ void output_remove_partial(int output, uint64_t step)
 
 /* ---- putting in place ------------------------------------------------------------------------------------------- */
 
+int output_join(int *directory, int output, uint64_t step, struct error *err)
+{
+    char partial[NAME_TEXT];
+
+    name_step(partial, step, ".partial");
+    *directory = openat(output, partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return *directory < 0 ? output_fail(err, -errno, output, partial, "opened") : 0;
+}
+
 int output_begin(int *directory, int output, uint64_t step, struct error *err)
 {
     char partial[NAME_TEXT];
@@ -179,10 +188,7 @@ int output_begin(int *directory, int output, uint64_t step, struct error *err)
     remove_checkpoint(output, partial);
     if (mkdirat(output, partial, 0777) < 0)
         return output_fail(err, -errno, output, partial, "made");
-    *directory = openat(output, partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (*directory < 0)
-        return output_fail(err, -errno, output, partial, "opened");
-    return 0;
+    return output_join(directory, output, step, err);
 }
 
 static int write_all(int fd, const char *at, size_t n)

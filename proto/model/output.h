@@ -27,6 +27,9 @@ void output_clean(int output);
 /* Makes an empty step-N.partial, in place of a leftover one. *directory is owned. -EEXIST, -errno. */
 int output_begin(int *directory, int output, uint64_t step, struct error *err);
 
+/* Opens the step-N.partial that another host has made there. *directory is owned. -errno. */
+int output_join(int *directory, int output, uint64_t step, struct error *err);
+
 /* Writes a file of a directory and flushes it. -errno. name is as for output_fail. */
 int output_write(int directory, const char *name, const void *data, size_t n, struct error *err);
 

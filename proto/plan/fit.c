@@ -36,6 +36,8 @@ struct plan_setting plan_fit_setting(const struct plan_fit_asked *asked, uint32_
     };
 
     plan_share(&setting, asked->n_workers, asked->n_cores);
+    if (asked->n_parts)
+        setting.share_rows = (asked->n_parts + asked->n_workers - 1) / asked->n_workers * setting.part_rows;
     return setting;
 }
 
@@ -62,8 +64,12 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
     return (struct plan_host_setting){.goal = asked->goal,
                                       .n_workers = asked->n_workers,
                                       .beside = has_worker_beside(asked),
+                                      .replay = asked->n_own > 0,
                                       .config_bytes = asked->config_bytes,
-                                      .side_bytes = asked->side_bytes};
+                                      .side_bytes = asked->side_bytes,
+                                      .own_first = asked->own_first,
+                                      .n_own = asked->n_own,
+                                      .hosts_bytes = asked->hosts_bytes};
 }
 
 /* Computes the host's bytes once the devices are planned. */

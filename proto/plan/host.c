@@ -3,6 +3,8 @@
 #include "proto/base/process.h"
 #include "proto/model/checkpoint.h"
 
+#include <assert.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,36 +31,91 @@ static void size_inbox(struct plan_host *out, const struct model *model, const s
     out->inbox_bytes = s->goal.purpose == PLAN_TRAIN ? (1 + out->n_slots) * out->slot_bytes : NO_INBOX;
 }
 
-uint64_t plan_host_tied_bytes(const struct model *model)
+/* Where a unit's trained elements begin among the model's, or where the last ones end. */
+static uint64_t trained_before(const struct model *model, uint32_t unit)
 {
-    uint64_t n = 0;
-
-    for (uint32_t u = 0; u < model->n_units; u++)
-        if (model->units[u].n_visits > 1)
-            n += model_rounded(model->units[u].n_trained);
-    return n * sizeof(float);
+    return unit < model->n_units ? model->units[unit].trained_offset : model->trained_n;
 }
 
-uint64_t plan_host_accumulator_bytes(const struct model *model)
+void plan_own(struct plan_own *out, const struct model *model, uint32_t own_first, uint32_t n_own)
 {
-    return model_rounded(model->largest_trained) * sizeof(float);
+    const uint32_t first = n_own ? own_first : 0, end = n_own ? own_first + n_own : model->n_units;
+    uint64_t n_tied = 0, largest = 0;
+
+    assert(first < end && end <= model->n_units);
+    for (uint32_t u = first; u < end; u++) {
+        const uint64_t n = model_rounded(model->units[u].n_trained);
+        n_tied += model->units[u].n_visits > 1 ? n : 0;
+        largest = largest < n ? n : largest;
+    }
+    *out = (struct plan_own){.first = first,
+                             .end = end,
+                             .trained_offset = trained_before(model, first),
+                             .trained_n = trained_before(model, end) - trained_before(model, first),
+                             .tied_bytes = n_tied * sizeof(float),
+                             .accumulator_bytes = largest * sizeof(float)};
 }
 
+/* The end of a host's units that begin at `first`, of which `n_left` are trained; n_after hosts come after it. */
+static uint32_t find_end(const struct model *model, uint32_t first, uint32_t *n_left, uint32_t n_hosts,
+                         uint32_t n_after)
+{
+    const uint64_t share = model->trained_n / n_hosts * (n_hosts - n_after);
+    bool any = false;
+    uint32_t u = first;
+
+    for (; n_after && u < model->n_units; u++) {
+        const struct model_unit *unit = &model->units[u];
+        const bool is_full = unit->trained_offset + unit->n_trained / 2 >= share; /* most of the unit is beyond it */
+        if (unit->n_trained && any && (is_full || *n_left <= n_after))
+            return u;
+        any |= unit->n_trained > 0;
+        *n_left -= unit->n_trained > 0;
+    }
+    return model->n_units;
+}
+
+int plan_divide(uint32_t *own_first, uint32_t *n_own, const struct model *model, uint32_t n_hosts, uint32_t host,
+                struct error *err)
+{
+    uint32_t n_left = model->n_units - model->n_frozen_units, end = 0;
+
+    assert(host < n_hosts);
+    if (n_left < n_hosts)
+        return error_set(err, -EINVAL,
+                         "a model of %u trained units cannot be divided among %u hosts; start %u or fewer", n_left,
+                         n_hosts, n_left);
+    for (uint32_t h = 0; h <= host; h++) {
+        *own_first = end;
+        end = find_end(model, end, &n_left, n_hosts, n_hosts - 1 - h);
+    }
+    *n_own = end - *own_first;
+    return 0;
+}
+
+/* Hosts are at most as many as parts, so several hosts have several parts, of which one host may have but one. */
 static uint32_t count_accumulators(const struct plan_host_setting *s)
 {
-    return s->goal.adamw && s->goal.n_parts > 1 && !s->goal.fenced ? ACCUMULATORS : 0;
+    const bool several = s->goal.n_parts > 1 || s->n_own > 0;
+
+    return s->goal.adamw && several && !s->goal.fenced ? ACCUMULATORS : 0;
 }
 
 uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *s)
 {
-    return count_accumulators(s) * plan_host_accumulator_bytes(model);
+    struct plan_own own;
+
+    plan_own(&own, model, s->own_first, s->n_own);
+    return count_accumulators(s) * own.accumulator_bytes;
 }
 
 /* Moments, and sums: with fenced commit one sum per unit, which also serves tied units and parts. */
 static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
-    const uint64_t n = model->trained_n;
+    struct plan_own own;
 
+    plan_own(&own, model, s->own_first, s->n_own);
+    const uint64_t n = own.trained_n;
     out->bytes[LEDGER_MASTER] = s->goal.precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
     out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->goal.moments);
     out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->goal.moments);
@@ -67,8 +124,8 @@ static void add_training(struct plan_host *out, const struct model *model, const
         return;
     }
     out->n_accumulators = count_accumulators(s);
-    out->bytes[LEDGER_TIED] = plan_host_tied_bytes(model);
-    out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * plan_host_accumulator_bytes(model);
+    out->bytes[LEDGER_TIED] = own.tied_bytes;
+    out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * own.accumulator_bytes;
 }
 
 /* Maximum bytes of a file's header:
@@ -134,7 +191,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->goal.precision);
     out->replay = s->replay ? PLAN_REPLAY_ON : PLAN_REPLAY_NONE;
     out->bytes[LEDGER_REPLAY] = s->replay ? model->replay_n * number_bytes(s->goal.precision) : 0;
-    out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes;
+    out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes + s->hosts_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
     out->bytes[LEDGER_DATA] = s->goal.purpose == PLAN_GENERATE
                                   ? plan_generate_bytes(s->goal.seq, model->config.vocabulary)

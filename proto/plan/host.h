@@ -9,7 +9,10 @@
  *   fenced commit           + 4 for the sum of its contributions
  *   replay                  + 4 or 2 for a second buffer of relayed weights
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest
- *   evaluated, generated    4 or 2 weights */
+ *   evaluated, generated    4 or 2 weights
+ *
+ * A job on several hosts divides its units among them. Each host has all relayed weights; low halves, moments and sums
+ * are those of its own units. */
 #ifndef PROTO_PLAN_HOST_H
 #define PROTO_PLAN_HOST_H
 
@@ -51,6 +54,8 @@ struct plan_host_setting {
     uint64_t host_stash_bytes; /* of all workers */
     uint64_t config_bytes;     /* of config.json; 0: unknown, usually small */
     uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or unknown */
+    uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all */
+    uint64_t hosts_bytes;      /* of slots for contributions of other hosts */
 };
 
 struct plan_host {
@@ -91,9 +96,20 @@ uint64_t plan_host_left(const struct plan_host *host, uint64_t available);
 /* "first_moment 4.0 GiB, second_moment 4.0 GiB, CPU workers 3.1 GiB": the three largest terms, arenas being one. */
 void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas);
 
-/* Bytes of the sums of all tied units, one block; of one accumulator, which fits any unit. */
-uint64_t plan_host_tied_bytes(const struct model *model);
-uint64_t plan_host_accumulator_bytes(const struct model *model);
+/* Consecutive units, which one host owns: those from `first` to before `end`. */
+struct plan_own {
+    uint32_t first, end;
+    uint64_t trained_offset, trained_n; /* of all the model's trained elements, those from here on; as model_rounded */
+    uint64_t tied_bytes;                /* of the sums of its tied units, one block */
+    uint64_t accumulator_bytes;         /* of one accumulator, which fits any of its units */
+};
+/* n_own 0: all units. The units exist (asserted). */
+void plan_own(struct plan_own *out, const struct model *model, uint32_t own_first, uint32_t n_own);
+/* Divides the units among n_hosts, in order, by their trained elements; each host gets at least one that is trained.
+ * Host 0 has the first unit. The same on every host. -EINVAL with a sentence: fewer units are trained. */
+int plan_divide(uint32_t *own_first, uint32_t *n_own, const struct model *model, uint32_t n_hosts, uint32_t host,
+                struct error *err);
+
 /* Bytes of all accumulators of a job: 0 unless several parts are summed. */
 uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *setting);
 

@@ -230,18 +230,28 @@ static int free_slot_mpi(struct hosts *hosts, uint32_t from, uint32_t slot)
     return peer ? 0 : -EIO;
 }
 
-static int fetch_mpi(struct hosts *hosts, uint32_t from, uint64_t offset, void *into, size_t bytes, uint64_t token)
+static void expose_mpi(struct hosts *hosts, uint32_t region, const void *base, size_t bytes)
+{
+    assert(region < HOSTS_REGIONS);
+    pthread_mutex_lock(&hosts->lock);
+    hosts->regions[region] = (struct region){base, bytes};
+    pthread_mutex_unlock(&hosts->lock);
+}
+
+static int fetch_mpi(struct hosts *hosts, uint32_t from, uint32_t region, uint64_t offset, void *into, size_t bytes,
+                     uint64_t token)
 {
     struct peer *const peer = lock_peer(hosts, from);
 
     if (peer) {
-        assert(bytes > 0 && bytes <= INT_MAX && offset <= peer->exposed_bytes && bytes <= peer->exposed_bytes - offset);
+        assert(bytes > 0 && bytes <= INT_MAX && region < HOSTS_REGIONS);
         assert(hosts->n_fetches < HOSTS_FETCHES);
         hosts->n_fetches++;
         struct command *const c = add(hosts, FRAME_FETCH, from, 0);
         put32(c->message, (uint32_t)offset);
         put32(c->message + 4, (uint32_t)(offset >> 32));
-        c->message_bytes = 8;
+        put32(c->message + 8, region);
+        c->message_bytes = FETCH_BYTES;
         c->into = into;
         c->bytes = bytes;
         c->token = token;
@@ -275,6 +285,7 @@ static const struct hosts_ops ops = {
     .send = send_mpi,
     .send_slice = send_slice_mpi,
     .free_slot = free_slot_mpi,
+    .expose = expose_mpi,
     .fetch = fetch_mpi,
     .next = next_mpi,
     .close = close_mpi,

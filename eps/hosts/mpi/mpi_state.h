@@ -17,7 +17,7 @@
 
 #include <pthread.h>
 
-enum { FRAME_HEADER_BYTES = 16, FRAME_BYTES = FRAME_HEADER_BYTES + HOSTS_MESSAGE_BYTES };
+enum { FRAME_HEADER_BYTES = 16, FRAME_BYTES = FRAME_HEADER_BYTES + HOSTS_MESSAGE_BYTES, FETCH_BYTES = 12 };
 
 /* kind u16 | message bytes u16 | slot or number u32 | bytes u64, little-endian; then the message. */
 enum frame_kind {
@@ -25,7 +25,7 @@ enum frame_kind {
     FRAME_CREDIT, /* number: messages that were taken */
     FRAME_SLICE,  /* slot, bytes: it follows */
     FRAME_FREED,  /* slot */
-    FRAME_FETCH,  /* number of the fetch, bytes; the message is the offset, u64 */
+    FRAME_FETCH,  /* number of the fetch, bytes; the message is the offset, u64, and the region, u32 */
     FRAME_BEAT,   /* so that silence means loss */
     FRAME_LOST,   /* number: a host */
     FRAME_BYE,    /* close was called */
@@ -76,9 +76,14 @@ struct peer {
     unsigned window; /* messages that may be sent */
     bool is_short;   /* HOSTS_ROOM is due */
     unsigned taken;  /* messages taken, and not yet credited */
-    uint64_t exposed_bytes;
     bool bye;
     struct peer_slot *slots; /* (n_slots) */
+};
+
+/* What others may fetch. */
+struct region {
+    const uint8_t *base;
+    uint64_t bytes;
 };
 
 enum phase { PHASE_OPENING, PHASE_OPEN, PHASE_STARTING, PHASE_RUNNING, PHASE_CLOSING, PHASE_FAILED };
@@ -96,6 +101,7 @@ struct hosts {
     bool lost;
     struct ring commands, events;
     unsigned n_fetches;
+    struct region regions[HOSTS_REGIONS];
     struct peer *peers; /* (n) */
 };
 

@@ -290,14 +290,18 @@ static const char *announce(struct progress *p, uint32_t from, uint32_t slot, ui
 static const char *serve(struct progress *p, uint32_t from, uint32_t slot, uint64_t bytes, const uint8_t *message,
                          size_t message_bytes)
 {
-    const struct hosts_options *const o = &p->hosts->options;
+    struct hosts *const hosts = p->hosts;
 
-    if (message_bytes != 8 || slot >= HOSTS_FETCHES || bytes == 0 || bytes > INT_MAX || bytes > o->exposed_bytes)
+    if (message_bytes != FETCH_BYTES || slot >= HOSTS_FETCHES || bytes == 0 || bytes > INT_MAX ||
+        get32(message + 8) >= HOSTS_REGIONS)
         return "a fetch of no known form";
     const uint64_t offset = get32(message) | (uint64_t)get32(message + 4) << 32;
-    if (offset > o->exposed_bytes - bytes)
+    pthread_mutex_lock(&hosts->lock);
+    const struct region region = hosts->regions[get32(message + 8)];
+    pthread_mutex_unlock(&hosts->lock);
+    if (bytes > region.bytes || offset > region.bytes - bytes)
         return "a fetch beyond what is exposed";
-    send_bytes(p, from, fetch_tag(p, slot), (const uint8_t *)o->exposed + offset, bytes);
+    send_bytes(p, from, fetch_tag(p, slot), region.base + offset, bytes);
     return NULL;
 }
 
@@ -463,7 +467,7 @@ static bool meet(struct progress *p)
     struct hosts *const hosts = p->hosts;
     const struct hosts_options *const o = &hosts->options;
     const bool ready = allocate(p) == 0;
-    uint64_t mine[4] = {ready, o->n_slots, o->slot_bytes, o->exposed_bytes};
+    uint64_t mine[3] = {ready, o->n_slots, o->slot_bytes};
     uint64_t *const all = calloc(hosts->n, sizeof mine);
     bool can_all = all != NULL, same = true;
 
@@ -473,9 +477,8 @@ static bool meet(struct progress *p)
         return false;
     }
     for (uint32_t h = 0; h < hosts->n; h++) {
-        can_all &= all[4 * h] != 0;
-        same &= all[4 * h + 1] == o->n_slots && all[4 * h + 2] == o->slot_bytes;
-        hosts->peers[h].exposed_bytes = all[4 * h + 3];
+        can_all &= all[3 * h] != 0;
+        same &= all[3 * h + 1] == o->n_slots && all[3 * h + 2] == o->slot_bytes;
     }
     free(all);
     if (!can_all || !same) {

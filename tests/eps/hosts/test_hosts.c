@@ -42,6 +42,7 @@ struct rank {
     bool *is_short;            /* (n) */
     uint64_t n_slices;
     uint8_t *outgoing; /* (n, N_SLOTS, slot_bytes) */
+    uint8_t *exposed;
 };
 
 #define EXPECT(condition)                                                                                              \
@@ -118,11 +119,11 @@ static int begin(struct rank *rank, size_t slot_bytes, size_t exposed_bytes, uns
     rank->options = (struct hosts_options){.n_slots = N_SLOTS,
                                            .slot_bytes = slot_bytes,
                                            .inbox = malloc(rank->n * N_SLOTS * slot_bytes + 1),
-                                           .exposed = exposed,
-                                           .exposed_bytes = exposed_bytes,
                                            .silence_ms = silence_ms,
                                            .notify = wake,
                                            .data = &rank->async};
+    rank->exposed = exposed;
+    rank->ops->expose(rank->hosts, 1, exposed, exposed_bytes);
     rank->sent = calloc(rank->n, sizeof *rank->sent);
     rank->received = calloc(rank->n, sizeof *rank->received);
     rank->is_short = calloc(rank->n, sizeof *rank->is_short);
@@ -146,7 +147,7 @@ static int end(struct rank *rank)
     free(rank->is_short);
     free(rank->outgoing);
     free(rank->options.inbox);
-    free((void *)(uintptr_t)rank->options.exposed);
+    free(rank->exposed);
     uv_close((uv_handle_t *)&rank->async, NULL);
     uv_run(&rank->loop, UV_RUN_DEFAULT);
     uv_loop_close(&rank->loop);
@@ -266,7 +267,7 @@ static int run_slices(struct rank *rank)
     for (uint32_t h = 0; h < rank->n; h++)
         if (h != rank->host) {
             fetched[h] = malloc(EXPOSED);
-            EXPECT(rank->ops->fetch(rank->hosts, h, 5, fetched[h], EXPOSED - 5, 1000 + h) == 0);
+            EXPECT(rank->ops->fetch(rank->hosts, h, 1, 5, fetched[h], EXPOSED - 5, 1000 + h) == 0);
             for (uint32_t slot = 0; slot < N_SLOTS; slot++)
                 send_slice(rank, h, slot);
         }

@@ -3,6 +3,7 @@
 
 #include "proto/plan/host.h"
 
+#include <errno.h>
 #include <string.h>
 
 /* GPT-2 124M: 50257 tokens, 1024 positions, 12 blocks of 768; a tied head. 124439808 parameters (Radford et al. 2019,
@@ -237,4 +238,90 @@ TEST(tables_count_from_4_kib_on)
                                                     files_bytes(2 + 12 * 4096 + 2, n_runs + 4084 * (12 + 6)) +
                                                     24 * (2 + 4)); /* headers of 9.4 and 18.8 MiB */
     model_free(&many);
+}
+
+/* What each host of a divided model has, by hand from the units: consecutive ones, each in one host, one that is trained
+ * in each; none has more than an equal share and a unit. */
+TEST_RANGE(units_are_divided_among_hosts_in_order, 1, 22)
+{
+    const uint32_t n_hosts = (uint32_t)_i, n_units = model.n_units;
+    const double share = (double)model.n_trained / n_hosts;
+    uint32_t next = 0, first, n;
+    struct error err = {""};
+
+    for (uint32_t h = 0; h < n_hosts; h++) {
+        uint64_t trained = 0;
+        ck_assert_msg(plan_divide(&first, &n, &model, n_hosts, h, &err) == 0, "%s", err.text);
+        ck_assert_uint_eq(first, next);
+        next = first + n;
+        ck_assert_uint_le(next, n_units);
+        for (uint32_t u = first; u < next; u++)
+            trained += model.units[u].n_trained;
+        ck_assert_uint_gt(trained, 0);
+        ck_assert_double_le((double)trained, share + (double)model.largest_trained + 31.0 * n_units);
+    }
+    ck_assert_uint_eq(next, n_units);
+}
+
+/* 7 units of tokens, positions, 12 blocks and the last norm: 21. With all but three frozen, two of which follow one
+ * another: 3. */
+TEST(more_hosts_than_trained_units_are_refused)
+{
+    uint32_t first, n, next = 0;
+    struct error err = {""};
+
+    ck_assert_int_eq(plan_divide(&first, &n, &model, 22, 0, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "a model of 21 trained units cannot be divided among 22 hosts; start 21 or fewer");
+    ck_assert_int_eq(model_freeze(&model, "wte.*,h.0.*,h.1.*,h.2.*,h.5.*,h.6.*,h.7.*,h.8.*,h.9.*,h.10.*,h.11.*,ln_f.*",
+                                  &err),
+                     0);
+    ck_assert_int_eq(plan_divide(&first, &n, &model, 4, 0, &err), -EINVAL);
+    for (uint32_t h = 0; h < 3; h++) {
+        uint32_t n_trained = 0;
+        ck_assert_int_eq(plan_divide(&first, &n, &model, 3, h, &err), 0);
+        ck_assert_uint_eq(first, next);
+        next += n;
+        for (uint32_t u = first; u < next; u++)
+            n_trained += model.units[u].n_trained > 0;
+        ck_assert_uint_eq(n_trained, 1);
+    }
+    ck_assert_uint_eq(next, model.n_units);
+}
+
+/* Hosts' low halves, moments and tied sums add up to one host's; weights and minibatches are whole on each. One host's
+ * parts alone need no accumulators; those of all do. */
+TEST(a_host_of_several_takes_its_units_state_and_all_weights)
+{
+    enum { HOSTS = 3 };
+    static const enum ledger_category divided[] = {LEDGER_MASTER, LEDGER_FIRST_MOMENT, LEDGER_SECOND_MOMENT,
+                                                   LEDGER_TIED},
+                                      whole[] = {LEDGER_WEIGHTS, LEDGER_REPLAY, LEDGER_DATA};
+    uint64_t sums[LEDGER_CATEGORIES] = {0};
+    struct plan_host_setting s = training();
+    struct error err = {""};
+
+    s.goal.precision = NUMBER_BF16, s.goal.adamw = true, s.replay = true;
+    const struct plan_host one = host_of(&s);
+    ck_assert_uint_eq(one.n_accumulators, 0);
+    for (uint32_t h = 0; h < HOSTS; h++) {
+        ck_assert_int_eq(plan_divide(&s.own_first, &s.n_own, &model, HOSTS, h, &err), 0);
+        s.hosts_bytes = 1000;
+        const struct plan_host host = host_of(&s);
+        uint64_t total = 0, largest = 0;
+        for (int i = 0; i < COUNT(divided); i++)
+            sums[divided[i]] += host.bytes[divided[i]];
+        for (int i = 0; i < COUNT(whole); i++)
+            ck_assert_uint_eq(host.bytes[whole[i]], one.bytes[whole[i]]);
+        for (uint32_t u = s.own_first; u < s.own_first + s.n_own; u++)
+            largest = largest < model.units[u].n_trained ? model.units[u].n_trained : largest;
+        ck_assert_uint_eq(host.n_accumulators, 2);
+        ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 2 * 4 * ((largest + 31) / 32 * 32));
+        ck_assert_uint_eq(host.bytes[LEDGER_INBOX], one.bytes[LEDGER_INBOX] + 1000);
+        ck_assert_uint_eq(host.inbox_bytes, one.inbox_bytes);
+        for (int c = 0; c < LEDGER_CATEGORIES; c++)
+            total += host.bytes[c];
+        ck_assert_uint_eq(host.total, total);
+    }
+    for (int i = 0; i < COUNT(divided); i++)
+        ck_assert_uint_eq(sums[divided[i]], one.bytes[divided[i]]);
 }

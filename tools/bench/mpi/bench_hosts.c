@@ -74,8 +74,8 @@ static void fetch_piece(struct bench *b, uint32_t from)
     const size_t k = b->n_asked[from];
 
     if (k < b->n_pieces && ++b->n_asked[from])
-        b->ops->fetch(b->hosts, from, k * PIECE, b->fetched + from * b->share + k * PIECE, piece_bytes(b->share, k),
-                      from);
+        b->ops->fetch(b->hosts, from, 0, k * PIECE, b->fetched + from * b->share + k * PIECE,
+                      piece_bytes(b->share, k), from);
 }
 
 static void on_message(struct bench *b, const struct hosts_event *e)
@@ -143,11 +143,10 @@ static int run_table(size_t bytes)
     const struct hosts_options options = {.n_slots = N_SLOTS,
                                           .slot_bytes = PIECE,
                                           .inbox = allocate((size_t)b.n * N_SLOTS * PIECE),
-                                          .exposed = b.exposed,
-                                          .exposed_bytes = b.share,
                                           .silence_ms = 60000,
                                           .notify = wake,
                                           .data = &b.sem};
+    b.ops->expose(b.hosts, 0, b.exposed, b.share);
     if (b.ops->start(b.hosts, &options, &err))
         die(err.text);
     meet(&b);

@@ -1,0 +1,55 @@
+/* eps/hosts/word.h - what the daemons of a job on several hosts tell each other.
+ *
+ * All hosts run the same build (the module checks that), so there is one form for all words: a fixed header and a text.
+ * Fields that a word does not name are 0. Host 0 has the client. Slices have words of their own: the name of what is in
+ * them (WORD_SLICE). */
+#ifndef EPS_HOSTS_WORD_H
+#define EPS_HOSTS_WORD_H
+
+#include "proto/base/error.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum word_kind {
+    WORD_JOB = 1, /* 0 to all. job, bytes: fetch the request from REGION_TEXT, and begin the job */
+    WORD_READY,   /* to 0: all its workers have their memory */
+    WORD_END,     /* to 0, and from 0 to all. code, text: the job ends, and why. 0: closed by the client */
+    WORD_QUIET,   /* to all: the job has ended here, and this host uses no other's memory any more */
+    WORD_STOP,    /* to 0, and from 0 to all: the daemon stops */
+    WORD_OPEN,    /* 0 to all. step, buffer, n_tokens, n_valid, n_real, x: lr. The minibatch is to be fetched first */
+    WORD_LOSS,    /* to all. step, part, x: its sum of losses */
+    WORD_SLICE,   /* with a slice, to the owner. step, visit, part, slice */
+    WORD_GRANT,   /* owner to a host. step, visit, part, slice: the reserved slot is for this one */
+    WORD_UPDATED, /* owner to all. step, unit, buffer: the unit's next version is there */
+    WORD_COVERED, /* to 0. step */
+    WORD_DONE,    /* to 0. step: every unit's next version is here */
+    WORD_SAVE,    /* 0 to all. step, id: a checkpoint of this version begins */
+    WORD_FILES,   /* 0 to all. id: its files are made */
+    WORD_RUNS,    /* to 0. id, bytes: this host's units are written; their checksums are in REGION_TEXT */
+    WORD_SAVED,   /* 0 to all. id, code: the checkpoint has ended */
+    WORD_FAILED,  /* to 0. id, code, text: this host's units could not be written */
+    WORD_KINDS
+};
+
+/* What hosts fetch from each other. */
+enum word_region { REGION_WEIGHTS, REGION_DATA, REGION_TEXT };
+
+struct word {
+    enum word_kind kind;
+    uint32_t unit, visit, part, slice, buffer, n_tokens, job, id;
+    int32_t code;
+    uint64_t step, bytes, n_valid, n_real;
+    double x;
+    char text[ERROR_TEXT_BYTES];
+};
+
+enum { WORD_HEADER_BYTES = 10 * 4 + 5 * 8, WORD_MOST_BYTES = WORD_HEADER_BYTES + ERROR_TEXT_BYTES };
+
+/* Bytes written to buf (WORD_MOST_BYTES). */
+size_t word_encode(uint8_t *buf, const struct word *word);
+/* False: no such word. */
+bool word_decode(struct word *out, const uint8_t *buf, size_t n);
+
+#endif

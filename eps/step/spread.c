@@ -1,0 +1,548 @@
+/* The hosts of a job: what they tell each other, and how a job begins and ends on all of them. */
+#include "eps/step/spread_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* ---- the process's life ----------------------------------------------------------------------------------------- */
+
+static void on_notify(void *data)
+{
+    uv_async_send(data);
+}
+
+static void free_all(struct spread *s)
+{
+    for (uint32_t h = 0; s->others && h < s->n; h++)
+        free(s->others[h].words);
+    free(s->others);
+    if (s->inbox)
+        munmap(s->inbox, s->inbox_bytes);
+    free(s->fetches);
+    free(s->text);
+    free(s);
+}
+
+/* The pages of the inbox are taken as slices come, and given back after each job. */
+static int take_memory(struct spread *s)
+{
+    const size_t slot_bytes = MODEL_SLICE * sizeof(float);
+
+    s->hub->host_bytes = SPREAD_SLOTS * slot_bytes;
+    s->inbox_bytes = s->n * SPREAD_SLOTS * slot_bytes;
+    s->inbox = mmap(NULL, s->inbox_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (s->inbox == MAP_FAILED)
+        s->inbox = NULL;
+    s->others = calloc(s->n, sizeof *s->others);
+    return s->inbox && s->others ? 0 : -ENOMEM;
+}
+
+int spread_start(struct spread **out, const struct spread_options *options, struct steps *steps, struct error *err)
+{
+    struct spread *s = calloc(1, sizeof *s);
+
+    *out = NULL;
+    if (!s)
+        return error_set(err, -ENOMEM, "out of memory");
+    *s = (struct spread){.steps = steps,
+                         .job = steps->job,
+                         .hub = steps->job->hub,
+                         .ops = options->ops,
+                         .hosts = options->hosts,
+                         .host = options->host,
+                         .n = options->n};
+    const struct hosts_options transport = {.n_slots = SPREAD_SLOTS,
+                                            .slot_bytes = MODEL_SLICE * sizeof(float),
+                                            .silence_ms = SPREAD_SILENCE_MS,
+                                            .notify = on_notify,
+                                            .data = &s->hub->wake};
+    int rc = take_memory(s);
+    struct hosts_options with_inbox = transport;
+    with_inbox.inbox = s->inbox;
+    rc = rc ? error_set(err, rc, "no memory for the slots of %u hosts", s->n - 1)
+            : s->ops->start(s->hosts, &with_inbox, err);
+    if (rc) {
+        free_all(s);
+        return rc;
+    }
+    s->hub->host = s->host;
+    s->hub->n_hosts = s->n;
+    steps->spread = s;
+    *out = s;
+    return 0;
+}
+
+void spread_close(struct spread *s)
+{
+    if (!s)
+        return;
+    if (s->hosts)
+        s->ops->close(s->hosts);
+    s->steps->spread = NULL;
+    free_all(s);
+}
+
+bool spread_is_over(const struct spread *s, const char **lost)
+{
+    *lost = s->is_lost ? s->lost : NULL;
+    return s->stops || s->is_lost;
+}
+
+bool spread_is_busy(const struct spread *s)
+{
+    return s->shared;
+}
+
+/* ---- words ------------------------------------------------------------------------------------------------------ */
+
+/* False: there is no room yet. */
+static bool try_to_say(struct spread *s, uint32_t to, const struct word *word)
+{
+    uint8_t buf[WORD_MOST_BYTES];
+
+    return s->ops->send(s->hosts, to, buf, word_encode(buf, word)) != -EAGAIN;
+}
+
+void spread_say(struct spread *s, uint32_t to, const struct word *word)
+{
+    struct spread_host *other = &s->others[to];
+
+    assert(to != s->host);
+    if (s->is_lost || (other->n_words == 0 && try_to_say(s, to, word)))
+        return;
+    if (other->n_words == other->cap_words) {
+        const size_t cap = other->cap_words ? 2 * other->cap_words : 16;
+        struct word *words = realloc(other->words, cap * sizeof *words);
+        if (!words) {
+            job_end(s->job, -ENOMEM, "out of memory");
+            return;
+        }
+        other->words = words;
+        other->cap_words = cap;
+    }
+    other->words[other->n_words++] = *word;
+}
+
+void spread_say_all(struct spread *s, const struct word *word)
+{
+    for (uint32_t h = 0; h < s->n; h++)
+        if (h != s->host)
+            spread_say(s, h, word);
+}
+
+static void on_room(struct spread *s, uint32_t to)
+{
+    struct spread_host *other = &s->others[to];
+    size_t n = 0;
+
+    while (n < other->n_words && try_to_say(s, to, &other->words[n]))
+        n++;
+    other->n_words -= n;
+    memmove(other->words, other->words + n, other->n_words * sizeof *other->words);
+}
+
+void spread_stop(struct spread *s)
+{
+    if (s->stops || s->is_lost)
+        return;
+    s->stops = true;
+    if (s->host == 0)
+        spread_say_all(s, &(struct word){.kind = WORD_STOP});
+    else
+        spread_say(s, 0, &(struct word){.kind = WORD_STOP});
+}
+
+/* ---- fetches ---------------------------------------------------------------------------------------------------- */
+
+uint32_t spread_fetch(struct spread *s, const struct spread_fetch *whole)
+{
+    const size_t n = (whole->bytes + SPREAD_FETCH_BYTES - 1) / SPREAD_FETCH_BYTES;
+
+    if (s->n_fetches + n > s->cap_fetches) {
+        struct spread_fetch *fetches = realloc(s->fetches, 2 * (s->n_fetches + n) * sizeof *fetches);
+        if (!fetches) {
+            job_end(s->job, -ENOMEM, "out of memory");
+            return 0;
+        }
+        s->fetches = fetches;
+        s->cap_fetches = 2 * (s->n_fetches + n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct spread_fetch *piece = &s->fetches[s->n_fetches++];
+        const size_t done = i * SPREAD_FETCH_BYTES;
+        *piece = *whole;
+        piece->offset += done;
+        piece->into += done;
+        piece->bytes = whole->bytes - done < SPREAD_FETCH_BYTES ? whole->bytes - done : SPREAD_FETCH_BYTES;
+    }
+    return (uint32_t)n;
+}
+
+/* Oldest first. */
+static bool begin_fetch(struct spread *s)
+{
+    if (s->n_fetches == 0 || s->n_fetching == HOSTS_FETCHES)
+        return false;
+    const struct spread_fetch f = s->fetches[0];
+    memmove(s->fetches, s->fetches + 1, --s->n_fetches * sizeof *s->fetches);
+    s->n_fetching++;
+    s->ops->fetch(s->hosts, f.from, f.region, f.offset, f.into, f.bytes, f.token);
+    return true;
+}
+
+static void on_fetched(struct spread *s, uint64_t token)
+{
+    s->n_fetching--;
+    if (token == SPREAD_TOKEN_REQUEST)
+        s->has_text = --s->n_left_text == 0;
+    else if (token == SPREAD_TOKEN_DATA && --s->n_left_data == 0)
+        spread_on_data_fetched(s);
+    else if (token < SPREAD_TOKEN_DATA && --s->n_left[token] == 0)
+        spread_on_unit_fetched(s, (uint32_t)token);
+}
+
+/* ---- a job's beginning ------------------------------------------------------------------------------------------ */
+
+static void begin_sharing(struct spread *s)
+{
+    assert(!s->shared);
+    s->shared = true;
+    s->is_open = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
+    s->opening = s->own_covered = s->local_covered = s->told_covered = false;
+    s->n_queue = s->n_folded = s->n_arrived = s->n_held = 0;
+    for (uint32_t h = 0; h < s->n; h++) {
+        struct spread_host *other = &s->others[h];
+        other->is_granted = other->ready = false;
+        other->covered = other->done = 0;
+        memset(other->is_sent, 0, sizeof other->is_sent);
+        memset(other->slots, 0, sizeof other->slots);
+    }
+}
+
+void spread_forward(struct spread *s)
+{
+    struct job *job = s->job;
+    struct error err;
+
+    const int rc = forward_print(&s->text, &s->text_bytes, job, &err);
+    if (rc) {
+        job_end(job, rc, "%s", err.text);
+        return;
+    }
+    begin_sharing(s);
+    job->lent = true;
+    s->ops->expose(s->hosts, REGION_TEXT, s->text, s->text_bytes);
+    spread_say_all(s, &(struct word){.kind = WORD_JOB, .job = job->id, .bytes = s->text_bytes});
+}
+
+static void refuse(struct spread *s, int code, const char *why)
+{
+    struct word word = {.kind = WORD_END, .code = code};
+
+    s->is_refused = s->end_said = true;
+    snprintf(word.text, sizeof word.text, "%s", why);
+    spread_say(s, 0, &word);
+}
+
+/* Host 0 has one job after another, but its next one may be known here before this one's end is known from all. */
+static void on_job(struct spread *s, const struct word *word)
+{
+    s->next_job = *word;
+    s->has_next_job = true;
+}
+
+static bool begin_next(struct spread *s)
+{
+    if (!s->has_next_job || s->shared || s->job->state != JOB_NONE)
+        return false;
+    s->has_next_job = false;
+    begin_sharing(s);
+    s->text_bytes = s->next_job.bytes;
+    s->text = malloc(s->text_bytes);
+    if (!s->text)
+        refuse(s, -ENOMEM, "out of memory");
+    else
+        s->n_left_text = spread_fetch(s, &(struct spread_fetch){.region = REGION_TEXT,
+                                                                .into = s->text,
+                                                                .bytes = s->text_bytes,
+                                                                .token = SPREAD_TOKEN_REQUEST});
+    return true;
+}
+
+bool spread_take_request(struct spread *s, struct forward *out)
+{
+    struct error err;
+
+    if (!s->has_text)
+        return false;
+    s->has_text = false;
+    if (s->end_heard) {
+        s->is_refused = s->end_said = true;
+        return false;
+    }
+    const int rc = forward_open(out, s->text, s->text_bytes, &err);
+    if (rc)
+        refuse(s, rc, err.text);
+    return rc == 0;
+}
+
+void spread_begun(struct spread *s, const struct forward *forward)
+{
+    struct error err;
+
+    s->job->id = s->next_job.job;
+    s->job->lent = true;
+    if (s->job->state == JOB_ENDING)
+        return;
+    const int rc = forward_check(forward, s->job, &err);
+    if (rc)
+        job_end(s->job, rc, "%s", err.text);
+}
+
+/* The job has its memory: opens `own`, whose workers are the hosts. -ENOMEM. */
+static int open_own(struct spread *s)
+{
+    struct job *job = s->job;
+    const struct message *m = &job->request;
+    const struct relay_config config = {
+        .first_step = m->job.step,
+        .n_parts = m->job.goal.n_parts,
+        .n_slots = SPREAD_SLOTS - 1,
+        .n_accumulators = job->store.n_accumulators,
+        .adamw = m->job.goal.adamw,
+        .deterministic = m->job.deterministic,
+        .replay = true,
+    };
+    int rc = spread_take_tables(s);
+
+    if (!rc)
+        rc = relay_open(&job->own, &config);
+    for (uint32_t h = 0; !rc && h < s->n; h++) {
+        const struct relay_action *actions;
+        const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = h, .room = m->job.goal.n_parts};
+        rc = relay_feed(job->own, &event, &actions) < 0 ? -ENOMEM : 0;
+    }
+    s->n_opened = s->n_done = m->job.step;
+    for (uint32_t h = 0; h < s->n; h++)
+        s->others[h].covered = s->others[h].done = m->job.step;
+    return rc;
+}
+
+static void note_ready(struct spread *s, uint32_t host)
+{
+    s->others[host].ready = true;
+    for (uint32_t h = 0; h < s->n; h++)
+        if (!s->others[h].ready)
+            return;
+    if (s->job->state == JOB_RESTING)
+        job_tell_opened(s->job);
+}
+
+/* All workers here have their memory. */
+static bool get_ready(struct spread *s)
+{
+    struct job *job = s->job;
+
+    if (s->is_open || job->state != JOB_RESTING || !job_is_spread(job))
+        return false;
+    s->is_open = true;
+    const int rc = open_own(s);
+    if (rc) {
+        job_end(job, rc, "out of memory");
+        return true;
+    }
+    s->ops->expose(s->hosts, REGION_WEIGHTS, job->store.weights.base, job->store.weights.bytes);
+    s->ops->expose(s->hosts, REGION_DATA, job->data.base, job->data.bytes);
+    if (s->host == 0)
+        note_ready(s, 0);
+    else
+        spread_say(s, 0, &(struct word){.kind = WORD_READY});
+    return true;
+}
+
+/* ---- a job's end ------------------------------------------------------------------------------------------------ */
+
+static void on_end(struct spread *s, uint32_t from, const struct word *word)
+{
+    char text[sizeof word->text];
+
+    snprintf(text, sizeof text, "%s", word->text); /* ends with a 0 */
+    s->end_heard = s->end_heard || s->host != 0;
+    if (s->host == 0)
+        job_end(s->job, word->code, "host %u: %s", from, text);
+    else
+        job_end(s->job, word->code, "%s", text);
+}
+
+/* The job has ended here: the others are told. */
+static bool tell_end(struct spread *s)
+{
+    struct job *job = s->job;
+    struct word word = {.kind = WORD_END, .code = job->end_code};
+
+    if (s->end_said || job->state != JOB_ENDING)
+        return false;
+    s->end_said = true;
+    snprintf(word.text, sizeof word.text, "%s", job->end.text);
+    s->end_heard = s->end_heard || s->host == 0;
+    if (s->host == 0)
+        spread_say_all(s, &word);
+    else if (!s->end_heard)
+        spread_say(s, 0, &word);
+    for (uint32_t h = 0; h < s->n; h++)
+        for (uint32_t k = 0; k < SPREAD_SLOTS; k++)
+            if (h != s->host && s->others[h].slots[k].taken) {
+                s->others[h].slots[k].taken = false;
+                s->ops->free_slot(s->hosts, h, k);
+            }
+    s->n_fetches = 0;
+    return true;
+}
+
+static bool uses_others(const struct spread *s)
+{
+    for (uint32_t h = 0; h < s->n; h++)
+        for (uint32_t k = 0; k < SPREAD_SLOTS; k++)
+            if (h != s->host && s->others[h].is_sent[k])
+                return true;
+    return s->n_fetching > 0;
+}
+
+/* Once every host has said the same, nobody uses another's memory for this job any more. */
+static bool get_quiet(struct spread *s)
+{
+    if (s->quiet_said || !s->end_said || !s->end_heard || uses_others(s))
+        return false;
+    s->quiet_said = true;
+    spread_say_all(s, &(struct word){.kind = WORD_QUIET});
+    return true;
+}
+
+static void forget_job(struct spread *s)
+{
+    for (uint32_t r = 0; r < HOSTS_REGIONS; r++)
+        s->ops->expose(s->hosts, r, NULL, 0);
+    madvise(s->inbox, s->inbox_bytes, MADV_DONTNEED);
+    free(s->text);
+    s->text = NULL;
+    s->shared = s->has_text = false;
+    s->job->lent = false;
+}
+
+static bool part(struct spread *s)
+{
+    if (!s->quiet_said || updater_pending(s->hub->updater) > 0)
+        return false;
+    for (uint32_t h = 0; h < s->n; h++)
+        if (h != s->host && s->others[h].n_quiet == 0)
+            return false;
+    for (uint32_t h = 0; h < s->n; h++)
+        s->others[h].n_quiet -= h != s->host;
+    forget_job(s);
+    return true;
+}
+
+/* ---- events ----------------------------------------------------------------------------------------------------- */
+
+static void on_word(struct spread *s, uint32_t from, const struct word *word)
+{
+    switch (word->kind) {
+    case WORD_JOB:
+        on_job(s, word);
+        break;
+    case WORD_READY:
+        note_ready(s, from);
+        break;
+    case WORD_END:
+        on_end(s, from, word);
+        break;
+    case WORD_QUIET:
+        s->others[from].n_quiet++;
+        break;
+    case WORD_STOP:
+        if (s->host == 0)
+            spread_stop(s);
+        s->stops = true;
+        break;
+    case WORD_OPEN:
+    case WORD_LOSS:
+    case WORD_GRANT:
+    case WORD_UPDATED:
+    case WORD_COVERED:
+    case WORD_DONE:
+    case WORD_SAVE:
+    case WORD_FILES:
+    case WORD_RUNS:
+    case WORD_SAVED:
+    case WORD_FAILED:
+        if (job_is_open(s->job))
+            spread_on_word_of_step(s, from, word);
+        break;
+    case WORD_SLICE:
+    case WORD_KINDS:
+        break;
+    }
+}
+
+/* Nobody else has its moments. */
+static void on_lost(struct spread *s, const char *why)
+{
+    snprintf(s->lost, sizeof s->lost, "%s", why);
+    log_error("%s; the daemon ends", s->lost);
+    s->ops->close(s->hosts); /* nothing is read or written any more */
+    s->hosts = NULL;
+    s->is_lost = true;
+    job_end(s->job, -EIO, "%s; its share of the optimizer's state is lost with it", s->lost);
+    s->shared = false;
+    s->job->lent = false;
+}
+
+static void on_event(struct spread *s, const struct hosts_event *e)
+{
+    struct word word = {.kind = WORD_KINDS};
+
+    if (e->kind == HOSTS_MESSAGE || e->kind == HOSTS_SLICE)
+        word_decode(&word, e->message, e->message_bytes);
+    switch (e->kind) {
+    case HOSTS_MESSAGE:
+        on_word(s, e->host, &word);
+        break;
+    case HOSTS_ROOM:
+        on_room(s, e->host);
+        break;
+    case HOSTS_SLICE:
+        if (job_is_open(s->job) && !s->end_said)
+            spread_on_slice(s, e->host, e->slot, &word);
+        else
+            s->ops->free_slot(s->hosts, e->host, e->slot);
+        break;
+    case HOSTS_FREED:
+        spread_on_freed(s, e->host, e->slot);
+        break;
+    case HOSTS_FETCHED:
+        on_fetched(s, e->token);
+        break;
+    case HOSTS_LOST:
+        on_lost(s, e->why);
+        break;
+    }
+}
+
+bool spread_go_on(struct spread *s)
+{
+    struct hosts_event event;
+
+    if (s->is_lost)
+        return false;
+    if (s->ops->next(s->hosts, &event)) {
+        on_event(s, &event);
+        return true;
+    }
+    if (begin_next(s) || (s->shared && (get_ready(s) || tell_end(s) || get_quiet(s) || part(s))))
+        return true;
+    return (s->shared && job_is_open(s->job) && spread_step_go_on(s)) || begin_fetch(s);
+}

@@ -1,0 +1,134 @@
+/* eps/step/spread_state.h - the state of a job on several hosts. For eps/step/spread.c, which talks with the other hosts,
+ * and eps/step/spread_step.c, which has the step; everyone else includes eps/step/spread.h. */
+#ifndef EPS_STEP_SPREAD_STATE_H
+#define EPS_STEP_SPREAD_STATE_H
+
+#include "eps/hosts/word.h"
+#include "eps/step/spread.h"
+
+enum {
+    SPREAD_SLOTS = 4, /* of a host at an owner, the reserved one included */
+    SPREAD_SILENCE_MS = 60000,
+    SPREAD_FETCH_BYTES = 64 << 20, /* of one fetch */
+};
+
+/* A slice of a contribution, in a worker's inbox, whose unit's owner is to fold it. */
+struct spread_slice {
+    struct contribution_name name; /* part: of all hosts' */
+    uint32_t unit;
+    struct job_seat *seat;
+    const void *data;
+    uint64_t bytes;
+    bool checked; /* it is finite */
+};
+
+/* A slice of another host in one of its slots here. */
+struct spread_slot {
+    bool taken, held; /* held: its step is not open here yet */
+    struct word word;
+};
+
+struct spread_host {
+    struct word *words; /* (n_words) that wait for room to it */
+    size_t n_words, cap_words;
+    bool is_sent[SPREAD_SLOTS]; /* slots of it that are in use: */
+    struct spread_slice sent[SPREAD_SLOTS];
+    bool is_granted; /* its reserved slot, for: */
+    struct word grant;
+    struct spread_slot slots[SPREAD_SLOTS]; /* its own slots here */
+    bool ready;
+    uint32_t n_quiet;       /* jobs that it has ended, and this host has not */
+    uint64_t covered, done; /* steps, on host 0 */
+};
+
+/* Part of what is to be read of another host. */
+struct spread_fetch {
+    uint32_t from;
+    enum word_region region;
+    uint64_t offset;
+    char *into;
+    size_t bytes;
+    uint64_t token;
+};
+
+/* Tokens of fetches: of a unit, its number. */
+enum { SPREAD_TOKEN_DATA = 1 << 30, SPREAD_TOKEN_REQUEST, SPREAD_TOKEN_NOTES };
+
+/* Local is to be told that a fold has ended. */
+struct spread_folded {
+    uint32_t unit, slice;
+    struct job_seat *seat;
+    bool ok;
+};
+
+enum spread_unit {
+    SPREAD_WANTED = 1, /* local waits for its next version */
+    SPREAD_HERE = 2,   /* fetched into the other buffer */
+};
+
+struct spread {
+    struct steps *steps;
+    struct job *job;
+    struct hub *hub;
+    const struct hosts_ops *ops;
+    struct hosts *hosts;
+    uint32_t host, n;
+    char *inbox;
+    size_t inbox_bytes;
+    struct spread_host *others; /* (n), this one included */
+    bool stops;
+    bool is_lost;
+    char lost[ERROR_TEXT_BYTES];
+
+    /* The job that the hosts share: */
+    bool shared;   /* from the request until every host is quiet */
+    bool is_open;  /* READY was said */
+    bool end_said, end_heard, quiet_said;
+    int end_code; /* heard */
+    char end[ERROR_TEXT_BYTES];
+    char *text; /* the request: told by host 0, or fetched */
+    size_t text_bytes;
+    bool has_text; /* it is here whole, and the job is not begun yet */
+    bool is_refused; /* it could not be begun */
+    struct word next_job;
+    bool has_next_job;
+    uint32_t *owner;            /* (n_units) host */
+    uint32_t *not_own;          /* (n_units) those of others, and frozen ones: own leaves them alone */
+    uint8_t *units;             /* (n_units) enum spread_unit */
+    uint32_t *n_left;           /* (n_units) fetches under way */
+    struct spread_slice *queue; /* (n_queue) to be sent */
+    struct spread_folded *folded; /* (n_folded) oldest first */
+    uint32_t *arrived;          /* (n_arrived) units that local can be told of */
+    size_t n_queue, n_folded, n_arrived, cap_slices;
+    struct spread_fetch *fetches; /* (n_fetches) that are not begun */
+    size_t n_fetches, cap_fetches;
+    uint32_t n_fetching, n_left_data, n_left_text;
+
+    /* Its step: */
+    uint64_t n_opened;   /* of own */
+    struct message open; /* the OPEN_STEP */
+    bool opening;        /* its minibatch is being fetched */
+    bool own_covered, local_covered, told_covered;
+    uint64_t n_done; /* steps that all hosts have done: host 0 */
+    struct hyper hyper;
+    struct word held[MESSAGE_MAX_PARTS]; /* (n_held) losses of the step after */
+    uint32_t held_from[MESSAGE_MAX_PARTS];
+    uint32_t n_held;
+};
+
+/* To another host. Words arrive in order. */
+void spread_say(struct spread *s, uint32_t to, const struct word *word);
+void spread_say_all(struct spread *s, const struct word *word);
+/* Adds what is to be fetched, in pieces; returns their number. -ENOMEM ends the job, and 0 is returned. */
+uint32_t spread_fetch(struct spread *s, const struct spread_fetch *whole);
+
+/* In spread_step.c. */
+int spread_take_tables(struct spread *s);
+void spread_on_slice(struct spread *s, uint32_t from, uint32_t slot, const struct word *word);
+void spread_on_freed(struct spread *s, uint32_t owner, uint32_t slot);
+void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *word);
+void spread_on_unit_fetched(struct spread *s, uint32_t unit);
+void spread_on_data_fetched(struct spread *s);
+bool spread_step_go_on(struct spread *s);
+
+#endif

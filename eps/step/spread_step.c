@@ -1,0 +1,639 @@
+/* A step on several hosts: slices go to the owners of their units, and new weights come from them. */
+#include "eps/step/spread_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- tables ----------------------------------------------------------------------------------------------------- */
+
+static uint32_t count_slices(const struct model *model)
+{
+    uint32_t n = 0;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        n += model->units[u].n_slices;
+    return n;
+}
+
+/* Of each unit and slice, local has one fold under way. */
+int spread_take_tables(struct spread *s)
+{
+    struct job *job = s->job;
+    const struct model *model = &job->model;
+    const uint32_t n_units = model->n_units, n_slices = count_slices(model);
+    struct error err;
+
+    s->owner = job_take_table(job, n_units, sizeof *s->owner);
+    s->not_own = job_take_table(job, n_units, sizeof *s->not_own);
+    s->units = job_take_table(job, n_units, sizeof *s->units);
+    s->n_left = job_take_table(job, n_units, sizeof *s->n_left);
+    s->arrived = job_take_table(job, n_units, sizeof *s->arrived);
+    s->queue = job_take_table(job, n_slices, sizeof *s->queue);
+    s->folded = job_take_table(job, n_slices, sizeof *s->folded);
+    if (!s->owner || !s->not_own || !s->units || !s->n_left || !s->arrived || !s->queue || !s->folded)
+        return -ENOMEM;
+    for (uint32_t h = 0; h < s->n; h++) {
+        uint32_t first, n;
+        const int rc = plan_divide(&first, &n, model, s->n, h, &err);
+        assert(rc == 0); /* as when the job was planned */
+        for (uint32_t u = first; u < first + n; u++)
+            s->owner[u] = h;
+    }
+    return updater_reserve(s->hub->updater, 2 * ((size_t)n_slices + n_units) + HUB_MAX_WORKERS + 4);
+}
+
+void spread_free_tables(struct spread *s)
+{
+    void *const tables[] = {s->owner, s->not_own, s->units, s->n_left, s->arrived, s->queue, s->folded};
+
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        free(tables[i]);
+    s->owner = s->not_own = s->n_left = s->arrived = NULL;
+    s->units = NULL;
+    s->queue = NULL;
+    s->folded = NULL;
+}
+
+static uint32_t host_of_part(const struct spread *s, uint32_t part)
+{
+    const uint64_t n_parts = job_goal(s->job)->n_parts;
+    uint32_t h = 0;
+
+    while (part >= n_parts * (h + 1) / s->n)
+        h++;
+    return h;
+}
+
+/* ---- slices on their way ---------------------------------------------------------------------------------------- */
+
+/* From above, then part by part: as the relays fold. */
+static bool is_before(const struct contribution_name *a, const struct contribution_name *b)
+{
+    return a->visit != b->visit ? a->visit > b->visit : a->part != b->part ? a->part < b->part : a->slice < b->slice;
+}
+
+static struct spread_slice *find_slice(struct spread *s, uint32_t unit, uint32_t slice)
+{
+    struct spread_slice *x = s->queue;
+
+    while (x->unit != unit || x->name.slice != slice)
+        x++;
+    assert(x < s->queue + s->n_queue);
+    return x;
+}
+
+static void unqueue(struct spread *s, struct spread_slice *x)
+{
+    *x = s->queue[--s->n_queue];
+}
+
+static void end_fold(struct spread *s, const struct spread_slice *x, bool ok)
+{
+    s->folded[s->n_folded++] = (struct spread_folded){x->unit, x->name.slice, x->seat, ok};
+}
+
+/* The optimizer thread looks whether it is finite, so that the worker at fault is known here. */
+void spread_on_fold(struct spread *s, const struct relay_action *a)
+{
+    struct job *job = s->job;
+    const struct model_unit *unit = &job->model.units[a->unit];
+    const uint64_t first = (uint64_t)a->name.slice * MODEL_SLICE, left = unit->n_trained - first;
+    struct job_seat *seat = job_find_seat(job, a->worker); /* its worker may be gone */
+    struct updater_task work = {.kind = UPDATER_CHECK,
+                                .unit = a->unit,
+                                .slice = a->name.slice,
+                                .n = left < MODEL_SLICE ? left : MODEL_SLICE};
+
+    assert(seat && seat->worker == a->worker);
+    seat->n_folds++;
+    work.contribution.g = (const char *)seat->inbox.base + a->slot * job->host.slot_bytes;
+    work.contribution.type = job_goal(job)->grad;
+    struct spread_slice *x = &s->queue[s->n_queue++];
+    *x = (struct spread_slice){.name = a->name,
+                               .unit = a->unit,
+                               .seat = seat,
+                               .data = work.contribution.g,
+                               .bytes = work.n * number_bytes(work.contribution.type)};
+    x->name.part += job->first_part;
+    updater_submit(s->hub->updater, &work);
+}
+
+static void on_checked(struct spread *s, const struct updater_task *work)
+{
+    struct spread_slice *x = find_slice(s, work->unit, work->slice);
+
+    x->checked = true;
+    if (work->result == 0)
+        return;
+    end_fold(s, x, false);
+    unqueue(s, x);
+}
+
+/* A slot of the owner that the slice may go into; SPREAD_SLOTS: none. */
+static uint32_t find_slot(const struct spread_host *owner, const struct contribution_name *name)
+{
+    const struct word *grant = &owner->grant;
+    uint32_t k = 1;
+
+    while (k < SPREAD_SLOTS && owner->is_sent[k])
+        k++;
+    if (k == SPREAD_SLOTS && owner->is_granted && !owner->is_sent[0] && grant->step == name->step &&
+        grant->visit == name->visit && grant->part == name->part && grant->slice == name->slice)
+        k = 0;
+    return k;
+}
+
+/* The first that can be sent. A slice must not overtake the words before it. */
+static struct spread_slice *find_next(struct spread *s, uint32_t *slot)
+{
+    struct spread_slice *next = NULL;
+
+    for (struct spread_slice *x = s->queue; x < s->queue + s->n_queue; x++) {
+        const struct spread_host *owner = &s->others[s->owner[x->unit]];
+        const uint32_t k = x->checked && owner->n_words == 0 ? find_slot(owner, &x->name) : SPREAD_SLOTS;
+        if (k == SPREAD_SLOTS || (next && !is_before(&x->name, &next->name)))
+            continue;
+        next = x;
+        *slot = k;
+    }
+    return next;
+}
+
+static void feed_contribution(struct spread *s, uint32_t host, uint32_t slot, const struct word *word)
+{
+    spread_feed(s, &(struct relay_event){
+                       .kind = RELAY_CONTRIBUTION,
+                       .worker = host,
+                       .slot = slot,
+                       .name = {.step = word->step, .visit = word->visit, .part = word->part, .slice = word->slice}});
+}
+
+static bool send_next(struct spread *s)
+{
+    uint32_t slot;
+    struct spread_slice *x = find_next(s, &slot);
+    uint8_t buf[WORD_MOST_BYTES];
+
+    if (!x)
+        return false;
+    const uint32_t to = s->owner[x->unit];
+    const struct word word = {.kind = WORD_SLICE,
+                              .step = x->name.step,
+                              .visit = x->name.visit,
+                              .part = x->name.part,
+                              .slice = x->name.slice};
+    const struct spread_slice sent = *x;
+    s->others[to].is_sent[slot] = true;
+    s->others[to].sent[slot] = sent;
+    unqueue(s, x);
+    if (to == s->host)
+        feed_contribution(s, to, slot, &word);
+    else
+        s->ops->send_slice(s->hosts, to, slot, buf, word_encode(buf, &word), sent.data, sent.bytes);
+    return true;
+}
+
+void spread_on_freed(struct spread *s, uint32_t owner, uint32_t slot)
+{
+    struct spread_host *other = &s->others[owner];
+
+    assert(other->is_sent[slot]);
+    other->is_sent[slot] = false;
+    if (s->folded)
+        end_fold(s, &other->sent[slot], true);
+}
+
+/* Tells local of one fold. */
+static bool tell_folded(struct spread *s)
+{
+    if (s->n_folded == 0)
+        return false;
+    const struct spread_folded f = s->folded[0];
+    memmove(s->folded, s->folded + 1, --s->n_folded * sizeof *s->folded);
+    f.seat->n_folds--;
+    steps_feed(s->steps, &(struct relay_event){.kind = RELAY_FOLDED, .unit = f.unit, .name.slice = f.slice, .ok = f.ok});
+    return true;
+}
+
+/* ---- own -------------------------------------------------------------------------------------------------------- */
+
+static void submit(struct spread *s, const struct relay_action *a)
+{
+    struct job *job = s->job;
+    const struct plan_goal *goal = job_goal(job);
+    struct updater_task work = {.kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
+                                .unit = a->unit,
+                                .slice = a->name.slice,
+                                .how = store_fold_kind(&job->store, a->unit, goal->n_parts, goal->adamw),
+                                .hyper = s->hyper,
+                                .trace = job_trace(job, &job->optimizer_trace),
+                                .step = relay_version(job->own, a->unit),
+                                .visit = a->name.visit};
+
+    if (a->kind == RELAY_FOLD)
+        work.contribution = (struct store_contribution){
+            .g = a->worker == s->host
+                     ? s->others[s->host].sent[a->slot].data
+                     : s->inbox + ((size_t)a->worker * SPREAD_SLOTS + a->slot) * MODEL_SLICE * sizeof(float),
+            .type = goal->grad,
+            .first = a->first,
+            .part = a->name.part};
+    updater_submit(s->hub->updater, &work);
+}
+
+static void free_slot(struct spread *s, uint32_t host, uint32_t slot)
+{
+    if (host == s->host) {
+        spread_on_freed(s, host, slot);
+        return;
+    }
+    s->others[host].slots[slot].taken = false;
+    s->ops->free_slot(s->hosts, host, slot);
+}
+
+static void grant(struct spread *s, const struct relay_action *a)
+{
+    struct spread_host *own = &s->others[s->host];
+    const struct word word = {.kind = WORD_GRANT,
+                              .step = a->name.step,
+                              .visit = a->name.visit,
+                              .part = a->name.part,
+                              .slice = a->name.slice};
+
+    if (a->worker != s->host) {
+        spread_say(s, a->worker, &word);
+        return;
+    }
+    own->is_granted = true;
+    own->grant = word;
+}
+
+/* Carries out one action of own. Whatever local must hear is left for spread_go_on. */
+static void act(struct spread *s, const struct relay_action *a)
+{
+    switch (a->kind) {
+    case RELAY_FOLD:
+    case RELAY_UPDATE:
+        submit(s, a);
+        break;
+    case RELAY_FREE:
+        free_slot(s, a->worker, a->slot);
+        break;
+    case RELAY_GRANT:
+        grant(s, a);
+        break;
+    case RELAY_COVERED:
+        s->own_covered = true;
+        break;
+    case RELAY_REFUSE:
+        assert(!a->to_reader);
+        job_end(s->job, -EPROTO, "what came from host %u does not fit the step: %s", a->worker, a->why);
+        break;
+    case RELAY_SKIPPED:
+    case RELAY_TORN: /* each host has seen its losses and slices to be finite */
+        job_end(s->job, -EPROTO, "step %" PRIu64 " cannot be finished: its numbers changed on their way", a->step + 1);
+        break;
+    case RELAY_CAPTURE:
+        save_on_capture(s->steps->saves, a);
+        break;
+    case RELAY_SHARE: /* the hosts know their parts */
+    case RELAY_ANSWER:
+    case RELAY_DONE: /* local says so */
+    case RELAY_SAVED:
+    case RELAY_ABANDON:
+        break;
+    }
+}
+
+void spread_feed(struct spread *s, const struct relay_event *event)
+{
+    struct job *job = s->job;
+    const struct relay_action *actions;
+    const int n = job_is_open(job) ? relay_feed(job->own, event, &actions) : 0;
+
+    if (n < 0)
+        job_end(job, -ENOMEM, "out of memory");
+    for (int i = 0; i < n && job_is_open(job); i++)
+        act(s, &actions[i]);
+}
+
+static void feed_loss(struct spread *s, uint32_t host, const struct word *word)
+{
+    s->steps->part_loss[word->part] = word->x;
+    spread_feed(s, &(struct relay_event){.kind = RELAY_LOSS,
+                                         .worker = host,
+                                         .name = {.step = word->step, .part = word->part},
+                                         .ok = true});
+}
+
+void spread_on_loss(struct spread *s, uint32_t part, double sum)
+{
+    const struct word word = {.kind = WORD_LOSS, .step = s->n_opened - 1, .part = part, .x = sum};
+
+    spread_say_all(s, &word);
+    feed_loss(s, s->host, &word);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static void open_own(struct spread *s, uint64_t step)
+{
+    struct job *job = s->job;
+    const struct model *model = &job->model;
+    const uint32_t n_parts = job_goal(job)->n_parts;
+    uint32_t owners[MESSAGE_MAX_PARTS], *others = s->not_own, n = 0;
+
+    for (uint32_t p = 0; p < n_parts; p++)
+        owners[p] = host_of_part(s, p);
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (s->owner[u] != s->host || model->units[u].n_trained == 0)
+            others[n++] = u;
+    spread_feed(s, &(struct relay_event){.kind = RELAY_OPEN,
+                                         .step = step,
+                                         .visits = model->visits,
+                                         .n_slices = s->steps->slices,
+                                         .n_visits = model->n_visits,
+                                         .frozen = others,
+                                         .n_frozen = n,
+                                         .owners = owners,
+                                         .n_owners = n_parts});
+}
+
+/* What came for this step before it was open here: losses first, as they were sent. */
+static void take_held(struct spread *s)
+{
+    const uint32_t n = s->n_held;
+
+    s->n_held = 0;
+    for (uint32_t i = 0; i < n && job_is_open(s->job); i++)
+        feed_loss(s, s->held_from[i], &s->held[i]);
+    for (uint32_t h = 0; h < s->n; h++)
+        for (uint32_t k = 0; k < SPREAD_SLOTS; k++) {
+            struct spread_slot *slot = &s->others[h].slots[k];
+            if (slot->held && job_is_open(s->job)) {
+                slot->held = false;
+                feed_contribution(s, h, k, &slot->word);
+            }
+        }
+}
+
+static void tell_open(struct spread *s, const struct message *m)
+{
+    spread_say_all(s, &(struct word){.kind = WORD_OPEN,
+                                     .step = m->open_step.step,
+                                     .buffer = m->open_step.buffer,
+                                     .n_tokens = m->open_step.n_tokens,
+                                     .n_valid = m->open_step.n_valid,
+                                     .n_real = m->open_step.n_real,
+                                     .x = m->open_step.lr});
+}
+
+void spread_open_step(struct spread *s, const struct message *m)
+{
+    if (s->host == 0)
+        tell_open(s, m);
+    s->own_covered = s->local_covered = s->told_covered = false;
+    s->n_opened = m->open_step.step + 1;
+    s->hyper = steps_hyper(s->job, m);
+    for (uint32_t p = 0; p < job_goal(s->job)->n_parts; p++)
+        s->steps->part_loss[p] = NAN;
+    open_own(s, m->open_step.step);
+    take_held(s);
+}
+
+static void on_open(struct spread *s, const struct word *w)
+{
+    const struct job *job = s->job;
+    const struct plan_data data =
+        plan_data_of(job_goal(job)->batch, job_goal(job)->seq, job->model.config.n_labels);
+    const uint64_t first = data.buffers[w->buffer & 1].ids, end = w->buffer & 1 ? data.logits : data.buffers[1].ids;
+
+    s->open = (struct message){.kind = MESSAGE_OPEN_STEP,
+                               .open_step = {.step = w->step,
+                                             .buffer = w->buffer,
+                                             .n_valid = w->n_valid,
+                                             .n_tokens = w->n_tokens,
+                                             .n_real = w->n_real,
+                                             .lr = w->x}};
+    s->n_left_data = spread_fetch(s, &(struct spread_fetch){.region = REGION_DATA,
+                                                            .offset = first,
+                                                            .into = (char *)job->data.base + first,
+                                                            .bytes = end - first,
+                                                            .token = SPREAD_TOKEN_DATA});
+}
+
+void spread_on_data_fetched(struct spread *s)
+{
+    if (job_is_open(s->job))
+        steps_open(s->steps, &s->open);
+}
+
+/* ---- new weights ------------------------------------------------------------------------------------------------ */
+
+/* Other hosts fetch them while this one's workers do. */
+static void tell_updated(struct spread *s, const struct updater_task *work)
+{
+    spread_say_all(s, &(struct word){.kind = WORD_UPDATED,
+                                     .step = work->step,
+                                     .unit = work->unit,
+                                     .buffer = store_buffer(&s->job->store, work->unit, false)});
+}
+
+static void on_updated(struct spread *s, uint32_t from, const struct word *w)
+{
+    const struct store *store = &s->job->store;
+
+    if (w->unit >= s->job->model.n_units || s->owner[w->unit] != from || w->buffer > 1 ||
+        w->step != relay_version(s->job->relay, w->unit)) {
+        job_end(s->job, -EPROTO, "host %u tells of a version that cannot be", from);
+        return;
+    }
+    const struct store_relayed there = store_relayed(store, w->unit, w->buffer),
+                               here = store_relayed(store, w->unit, !store_buffer(store, w->unit, false));
+    s->n_left[w->unit] = spread_fetch(s, &(struct spread_fetch){.from = from,
+                                                                .region = REGION_WEIGHTS,
+                                                                .offset = there.offset,
+                                                                .into = (char *)store->weights.base + here.offset,
+                                                                .bytes = there.trained_bytes,
+                                                                .token = w->unit});
+}
+
+static void note_unit(struct spread *s, uint32_t unit, enum spread_unit flag)
+{
+    s->units[unit] |= (uint8_t)flag;
+    if (s->units[unit] == (SPREAD_WANTED | SPREAD_HERE))
+        s->arrived[s->n_arrived++] = unit;
+}
+
+void spread_on_unit_fetched(struct spread *s, uint32_t unit)
+{
+    if (job_is_open(s->job))
+        note_unit(s, unit, SPREAD_HERE);
+}
+
+void spread_on_update(struct spread *s, uint32_t unit)
+{
+    note_unit(s, unit, SPREAD_WANTED);
+}
+
+/* From now on, workers are answered with the unit's next version. */
+static bool tell_arrived(struct spread *s)
+{
+    if (s->n_arrived == 0)
+        return false;
+    const uint32_t unit = s->arrived[--s->n_arrived];
+    s->units[unit] = 0;
+    if (s->owner[unit] != s->host)
+        store_turn(&s->job->store, unit);
+    steps_feed(s->steps, &(struct relay_event){.kind = RELAY_UPDATED, .unit = unit});
+    return true;
+}
+
+/* The updater has made the next version current, so local must hear of it before it answers another pull. It waits for
+ * it: own has updated the unit after the last of this host's slices, too. */
+void spread_on_optimizer(struct spread *s, const struct updater_task *work)
+{
+    switch (work->kind) {
+    case UPDATER_CHECK:
+        on_checked(s, work);
+        break;
+    case UPDATER_FOLD:
+        spread_feed(s, &(struct relay_event){.kind = RELAY_FOLDED,
+                                             .unit = work->unit,
+                                             .name.slice = work->slice,
+                                             .ok = work->result == 0});
+        break;
+    case UPDATER_UPDATE:
+        assert(s->units[work->unit] == SPREAD_WANTED);
+        note_unit(s, work->unit, SPREAD_HERE);
+        tell_arrived(s);
+        tell_updated(s, work);
+        spread_feed(s, &(struct relay_event){.kind = RELAY_UPDATED, .unit = work->unit});
+        break;
+    case UPDATER_CALL:
+        break;
+    }
+}
+
+/* ---- the end of a step ------------------------------------------------------------------------------------------ */
+
+void spread_on_covered(struct spread *s)
+{
+    s->local_covered = true;
+}
+
+static void note_covered(struct spread *s, uint32_t host, uint64_t step)
+{
+    s->others[host].covered = step + 1;
+    for (uint32_t h = 0; h < s->n; h++)
+        if (s->others[h].covered <= step)
+            return;
+    steps_on_covered(s->steps, step);
+}
+
+/* The step is folded as far as this host is concerned: its parts everywhere, its units of all parts. */
+static bool tell_covered(struct spread *s)
+{
+    const uint64_t step = s->n_opened - 1;
+
+    if (!s->own_covered || !s->local_covered || s->told_covered)
+        return false;
+    s->told_covered = true;
+    if (s->host == 0) {
+        note_covered(s, 0, step);
+        return true;
+    }
+    steps_on_covered(s->steps, step);
+    spread_say(s, 0, &(struct word){.kind = WORD_COVERED, .step = step});
+    return true;
+}
+
+static void note_done(struct spread *s, uint32_t host, uint64_t step)
+{
+    s->others[host].done = step + 1;
+    for (uint32_t h = 0; h < s->n; h++)
+        if (s->others[h].done <= s->n_done)
+            return;
+    steps_on_done(s->steps, s->n_done++);
+}
+
+void spread_on_done(struct spread *s, uint64_t step)
+{
+    if (s->host == 0) {
+        note_done(s, 0, step);
+        return;
+    }
+    steps_on_done(s->steps, step);
+    spread_say(s, 0, &(struct word){.kind = WORD_DONE, .step = step});
+}
+
+/* ---- events ----------------------------------------------------------------------------------------------------- */
+
+void spread_on_slice(struct spread *s, uint32_t from, uint32_t slot, const struct word *word)
+{
+    s->others[from].slots[slot] = (struct spread_slot){.taken = true, .word = *word};
+    if (word->step >= s->n_opened)
+        s->others[from].slots[slot].held = true;
+    else
+        feed_contribution(s, from, slot, word);
+}
+
+static void on_loss(struct spread *s, uint32_t from, const struct word *word)
+{
+    if (word->part >= job_goal(s->job)->n_parts || s->n_held == MESSAGE_MAX_PARTS) {
+        job_end(s->job, -EPROTO, "host %u tells of a loss that cannot be", from);
+    } else if (word->step >= s->n_opened) {
+        s->held_from[s->n_held] = from;
+        s->held[s->n_held++] = *word;
+    } else {
+        feed_loss(s, from, word);
+    }
+}
+
+void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *word)
+{
+    switch (word->kind) {
+    case WORD_OPEN:
+        on_open(s, word);
+        break;
+    case WORD_LOSS:
+        on_loss(s, from, word);
+        break;
+    case WORD_GRANT:
+        s->others[from].is_granted = true;
+        s->others[from].grant = *word;
+        break;
+    case WORD_UPDATED:
+        on_updated(s, from, word);
+        break;
+    case WORD_COVERED:
+        note_covered(s, from, word->step);
+        break;
+    case WORD_DONE:
+        note_done(s, from, word->step);
+        break;
+    case WORD_SAVE:
+    case WORD_FILES:
+    case WORD_RUNS:
+    case WORD_SAVED:
+    case WORD_FAILED:
+        break;
+    case WORD_JOB:
+    case WORD_READY:
+    case WORD_END:
+    case WORD_QUIET:
+    case WORD_STOP:
+    case WORD_SLICE:
+    case WORD_KINDS:
+        break;
+    }
+}
+
+bool spread_step_go_on(struct spread *s)
+{
+    return tell_folded(s) || tell_arrived(s) || tell_covered(s) || send_next(s);
+}
