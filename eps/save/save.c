@@ -101,6 +101,7 @@ static void free_save(struct save *s)
 {
     for (unsigned i = 0; i < s->options.n_files; i++)
         close(s->options.files[i]);
+    save_free_notes(s);
     free(s);
 }
 
@@ -126,7 +127,7 @@ static void sweep(struct saves *saves)
     for (struct save **at = &saves->first; *at;) {
         struct save *s = *at;
         const bool forgotten = !s->announced || is_silent || s->n_captured == save_n_own(s);
-        if (s->over && !s->begun && forgotten) {
+        if (s->over && !s->begun && forgotten && (!s->is_spread || s->told & SAVE_TOLD_END || !job_is_open(job))) {
             *at = s->next;
             free_save(s);
         } else {
@@ -263,11 +264,17 @@ static void do_task(uv_work_t *work)
         capture_discard(&s->capture);
         return;
     }
+    if (s->task == SAVE_CLOSE) {
+        capture_close(&s->capture);
+        return;
+    }
     if (!s->capture.open)
         s->result = capture_open(&s->capture, &s->options, &s->why);
     for (unsigned i = 0; !s->result && i < s->n_batch; i++)
         write_unit(s, track, s->batch[i]);
-    if (!s->result && s->task == SAVE_FINISH)
+    if (!s->result && s->is_spread && s->task == SAVE_FINISH)
+        s->result = save_do_notes(s, &s->why);
+    else if (!s->result && s->task == SAVE_FINISH)
         finish(s, track);
 }
 
@@ -291,8 +298,11 @@ void save_on_written(struct saves *saves)
         save_give_up(s, s->result, &s->why);
     else if (s->task == SAVE_FINISH && s->by_client)
         ask_client(s, OUTPUT_PLACE);
-    else if (s->task == SAVE_FINISH)
+    else if (s->task == SAVE_FINISH && s->is_spread && saves->job->hub->host > 0)
+        s->awaits = SAVE_FOR_PLACE; /* host 0's */
+    else if (s->task == SAVE_FINISH || s->task == SAVE_CLOSE)
         s->begun = false;
+    s->has_files = s->has_files || !s->result;
     if (s->task == SAVE_DISCARD) {
         s->begun = false;
         if (s->by_client)
@@ -327,11 +337,13 @@ static bool find_task(struct save *s)
     s->n_batch = 0;
     if (s->rc)
         s->task = SAVE_DISCARD;
+    else if (s->is_saved)
+        s->task = SAVE_CLOSE;
     else if (s->awaits || (s->by_client && !s->begun))
         return false;
     else if (fill_batch(s))
         s->task = SAVE_WRITE;
-    else if (s->n_written == save_n_own(s))
+    else if (s->n_written == save_n_own(s) && save_has_notes(s))
         s->task = SAVE_FINISH;
     else
         return false;
@@ -430,11 +442,13 @@ void save_on_job_over(struct saves *saves)
 
     for (struct save *s = saves->first; s; s = s->next) {
         const bool lost = s->by_client && !job->client;
-        if (s->over || s->rc || (s->n_captured == save_n_own(s) && !lost))
+        const bool placing = s == saves->writing && s->task == SAVE_FINISH;
+        if (s->over || s->rc || (s->n_captured == save_n_own(s) && !lost && (!s->is_spread || placing)))
             continue;
         error_set(&err, -ECANCELED,
-                  lost ? "the job ended before its client put step %" PRIu64 " in place"
-                       : "the job ended before all units had reached step %" PRIu64,
+                  lost           ? "the job ended before its client put step %" PRIu64 " in place"
+                  : s->is_spread ? "the job ended before all hosts had written step %" PRIu64
+                                 : "the job ended before all units had reached step %" PRIu64,
                   s->step);
         save_give_up(s, -ECANCELED, &err);
         if (!s->begun)

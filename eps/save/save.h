@@ -1,12 +1,20 @@
 /* eps/save/save.h - checkpoints and snapshots, while the job goes on training.
  *
- * save.c finishes each. save_request.c checks the request and begins it. */
+ * save.c finishes each. save_request.c checks the request and begins it.
+ *
+ * Of a job on several hosts, each host writes its own units into the files that host 0 makes. All must save the same
+ * version, so a save begins between two steps, or waits for the end of the one under way. save_hosts.c has what the hosts
+ * tell each other: host 0 that a save begins, that its files are made, and how it ended; the others that their units are
+ * written, with a note of each run (eps/store/store_files.h), or that they could not be. */
 #ifndef EPS_SAVE_SAVE_H
 #define EPS_SAVE_SAVE_H
 
+#include "eps/hosts/word.h"
 #include "eps/job/job.h"
 
 struct save; /* save_state.h */
+
+enum { SAVE_WAITING = 8 };
 
 struct saves {
     struct job *job;
@@ -16,6 +24,8 @@ struct saves {
     uint32_t n_readers;   /* number of the relay's last reader */
     uint64_t saved_step;  /* of the last checkpoint, or MESSAGE_NO_STEP */
     char trouble[256];    /* why the last save failed; empty if it did not */
+    uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins between two steps */
+    unsigned n_waiting;
 };
 
 /* A job has begun: takes the tables for it. -ENOMEM. Undo: save_free, which is safe after failure, and twice. */
@@ -38,6 +48,17 @@ int save_without_client(struct saves *saves, struct error *err);
 void save_on_client_gone(struct saves *saves);
 /* RELAY_CAPTURE: a unit does not change until it is released. */
 void save_on_capture(struct saves *saves, const struct relay_action *a);
+/* Several hosts, host 0: all have covered a step, and the next is not opened. */
+void save_between_steps(struct saves *saves);
+
+/* Several hosts: the next word for the others, from host 0, or for host 0. With WORD_RUNS, *notes (word.bytes) is what
+ * host 0 is to fetch; it stays until WORD_SAVED has come. False: there is none. */
+bool save_next_word(struct saves *saves, struct word *word, const void **notes);
+/* A word of another host; the job is open. */
+void save_on_word(struct saves *saves, uint32_t from, const struct word *word);
+/* Host 0: notes (n_bytes) of another host, of the save with this id. Takes the memory. */
+void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes);
+
 /* EVENT_WRITTEN. */
 void save_on_written(struct saves *saves);
 

@@ -46,7 +46,7 @@ static uint8_t *find_units(const struct saves *saves)
 }
 
 /* Checkpoints and snapshots are counted apart, so that viewers cannot keep the run from saving. */
-static int add(struct save **out, struct saves *saves, bool checkpoint, struct error *err)
+int save_add(struct save **out, struct saves *saves, bool checkpoint, struct error *err)
 {
     const struct job *job = saves->job;
     struct save **end = &saves->first, *s;
@@ -65,6 +65,7 @@ static int add(struct save **out, struct saves *saves, bool checkpoint, struct e
     s->step = find_cut(job);
     s->reader = ++saves->n_readers;
     s->checkpoint = checkpoint;
+    s->is_spread = checkpoint && job_is_spread(job);
     s->by_client = checkpoint && job->request.job.files;
     s->work.data = s;
     s->options = (struct capture_options){.store = &job->store,
@@ -82,7 +83,7 @@ static int add(struct save **out, struct saves *saves, bool checkpoint, struct e
 }
 
 /* Before the first step is opened, the relay knows no units and none of them changes: all are captured at once. */
-static void begin(struct save *s)
+void save_begin(struct save *s)
 {
     const struct job *job = s->saves->job;
 
@@ -101,6 +102,11 @@ void save_on_client(struct saves *saves, const struct message *m)
     struct error err;
     struct save *s;
 
+    if (job_is_spread(job) && !job->between_steps) {
+        error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and its hosts save between two steps", job->step + 1);
+        save_tell_client(job, -EAGAIN, &err, cut);
+        return;
+    }
     if (m->save.step != MESSAGE_NO_STEP && m->save.step != cut) {
         peer_refuse(job->client, "a save of another step than the next one");
         return;
@@ -116,12 +122,12 @@ void save_on_client(struct saves *saves, const struct message *m)
     }
     if (find_checkpoint(saves, cut)) /* the client hears of its end */
         return;
-    int rc = add(&s, saves, true, &err);
+    int rc = save_add(&s, saves, true, &err);
     if (rc) {
         save_note_failure(saves, &err);
         save_tell_client(job, rc, &err, cut);
     } else {
-        begin(s);
+        save_begin(s);
     }
 }
 
@@ -155,9 +161,11 @@ int save_without_client(struct saves *saves, struct error *err)
 
     if (find_checkpoint(saves, find_cut(saves->job)))
         return 0;
-    const int rc = add(&s, saves, true, err);
+    if (job_is_spread(saves->job) && !saves->job->between_steps)
+        return error_set(err, -EAGAIN, "a step is begun, and its hosts save between two steps");
+    const int rc = save_add(&s, saves, true, err);
     if (!rc)
-        begin(s);
+        save_begin(s);
     return rc;
 }
 
@@ -173,6 +181,31 @@ static void add_viewer(struct save *s, struct peer *viewer)
     save_tell_viewer(viewer, -EBUSY, &err, s->step);
 }
 
+static void wait_for_step(struct saves *saves, struct peer *viewer)
+{
+    struct error err;
+
+    if (saves->n_waiting < SAVE_WAITING) {
+        saves->waiting[saves->n_waiting++] = viewer->id;
+        return;
+    }
+    error_set(&err, -EBUSY, "%d others wait for this checkpoint; try again", SAVE_WAITING);
+    save_tell_viewer(viewer, -EBUSY, &err, 0);
+}
+
+void save_between_steps(struct saves *saves)
+{
+    const struct message m = {.kind = MESSAGE_SAVE, .save.step = MESSAGE_NO_STEP};
+    const unsigned n = saves->n_waiting;
+
+    saves->n_waiting = 0;
+    for (unsigned i = 0; i < n; i++) {
+        struct peer *viewer = peer_find(saves->job->hub->peers, saves->waiting[i]);
+        if (viewer)
+            save_on_viewer(saves, viewer, &m);
+    }
+}
+
 void save_on_viewer(struct saves *saves, struct peer *viewer, const struct message *m)
 {
     const struct job *job = saves->job;
@@ -185,6 +218,10 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         return;
     }
     rc = check_job(job, true, &err);
+    if (!rc && job_is_spread(job) && !job->between_steps) {
+        wait_for_step(saves, viewer);
+        return;
+    }
     if (!rc && saves->saved_step == find_cut(job)) {
         save_tell_viewer(viewer, 0, NULL, saves->saved_step);
         return;
@@ -195,12 +232,12 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         return;
     }
     if (!rc)
-        rc = add(&s, saves, true, &err);
+        rc = save_add(&s, saves, true, &err);
     if (rc) {
         save_tell_viewer(viewer, rc, &err, 0);
     } else {
         add_viewer(s, viewer);
-        begin(s);
+        save_begin(s);
     }
 }
 
@@ -214,8 +251,11 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 
     if (!rc)
         rc = check_job(saves->job, false, &err);
+    if (!rc && job_is_spread(saves->job))
+        rc = error_set(&err, -EINVAL,
+                       "no host has all of this job's master weights: save a checkpoint (eps save), and export that");
     if (!rc)
-        rc = add(&s, saves, false, &err);
+        rc = save_add(&s, saves, false, &err);
     if (rc) {
         for (unsigned i = 0; i < n_fds; i++)
             close(fds[i]);
@@ -225,5 +265,5 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
     memcpy(s->options.files, fds, n_fds * sizeof *fds);
     s->options.n_files = n_fds;
     add_viewer(s, viewer);
-    begin(s);
+    save_begin(s);
 }

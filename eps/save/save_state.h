@@ -22,7 +22,15 @@ enum unit_flag {
 /* What a save waits for, if the client opens its files. */
 enum save_wait { SAVE_FOR_NOTHING, SAVE_FOR_FILES, SAVE_FOR_PLACE };
 
-enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD };
+enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD, SAVE_CLOSE };
+
+/* What a host has written, as it told host 0; and what it has been told, or has told. */
+struct save_notes {
+    struct save_notes *next;
+    struct store_files_note *notes; /* (n) owned */
+    size_t n;
+};
+enum save_told { SAVE_TOLD_BEGIN = 1, SAVE_TOLD_FILES = 2, SAVE_TOLD_RUNS = 4, SAVE_TOLD_END = 8 };
 
 struct save {
     struct save *next;
@@ -39,6 +47,12 @@ struct save {
     struct error error;
     uint8_t *units; /* (n_units) enum unit_flag: the job's, one of PLAN_HOST_SAVES such runs */
     uint32_t n_captured, n_written;
+    bool is_spread;           /* several hosts write it: */
+    unsigned told;            /* enum save_told */
+    bool has_files;           /* host 0: the writer has made them */
+    bool is_saved;            /* others: host 0 has finished it */
+    struct save_notes *notes; /* host 0: of the others; they: their own, once written */
+    uint32_t n_notes;
     uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
     unsigned n_viewers;
     /* The writer's, while saves.writing is this save: */
@@ -60,11 +74,20 @@ static inline uint32_t save_n_own(const struct save *s)
 
 /* A unit is held at the save's version, so it may be written. */
 void save_capture_unit(struct save *s, uint32_t unit);
+/* Adds a save of the version that would be saved now. -EBUSY, -ENOMEM with a sentence. */
+int save_add(struct save **out, struct saves *saves, bool checkpoint, struct error *err);
+/* It has its version: units are captured from now on. */
+void save_begin(struct save *s);
 /* Posts that the relay must hear of the save's reader. */
 void save_announce(struct save *s);
 
 /* The save has failed: the relay releases what it still holds for it. */
 void save_give_up(struct save *s, int rc, const struct error *err);
+/* On the writer: hands the others' notes to the capture, or takes its own. */
+int save_do_notes(struct save *s, struct error *err);
+void save_free_notes(struct save *s);
+/* True if every other host has written its units. */
+bool save_has_notes(const struct save *s);
 /* Tells whoever asked. */
 void save_conclude(struct save *s);
 

@@ -194,6 +194,17 @@ static bool begin_fetch(struct spread *s)
     return true;
 }
 
+static void on_notes_fetched(struct spread *s, struct spread_host *other)
+{
+    if (--other->n_left_notes > 0)
+        return;
+    if (job_is_open(s->job))
+        save_on_notes(s->steps->saves, other->save, other->notes, other->n_notes_bytes);
+    else
+        free(other->notes);
+    other->notes = NULL;
+}
+
 static void on_fetched(struct spread *s, uint64_t token)
 {
     s->n_fetching--;
@@ -201,6 +212,8 @@ static void on_fetched(struct spread *s, uint64_t token)
         s->has_text = --s->n_left_text == 0;
     else if (token == SPREAD_TOKEN_DATA && --s->n_left_data == 0)
         spread_on_data_fetched(s);
+    else if (token >= SPREAD_TOKEN_NOTES)
+        on_notes_fetched(s, &s->others[token - SPREAD_TOKEN_NOTES]);
     else if (token < SPREAD_TOKEN_DATA && --s->n_left[token] == 0)
         spread_on_unit_fetched(s, (uint32_t)token);
 }

@@ -39,6 +39,9 @@ struct spread_host {
     bool ready;
     uint32_t n_quiet;       /* jobs that it has ended, and this host has not */
     uint64_t covered, done; /* steps, on host 0 */
+    char *notes;            /* (n_notes_bytes) of what it wrote for this save: */
+    uint64_t n_notes_bytes;
+    uint32_t save, n_left_notes;
 };
 
 /* Part of what is to be read of another host. */
@@ -52,7 +55,7 @@ struct spread_fetch {
 };
 
 /* Tokens of fetches: of a unit, its number. */
-enum { SPREAD_TOKEN_DATA = 1 << 30, SPREAD_TOKEN_REQUEST, SPREAD_TOKEN_NOTES };
+enum { SPREAD_TOKEN_DATA = 1 << 30, SPREAD_TOKEN_REQUEST, SPREAD_TOKEN_NOTES /* and the host */ };
 
 /* Local is to be told that a fold has ended. */
 struct spread_folded {

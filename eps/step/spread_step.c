@@ -397,6 +397,7 @@ void spread_open_step(struct spread *s, const struct message *m)
     if (s->host == 0)
         tell_open(s, m);
     s->own_covered = s->local_covered = s->told_covered = false;
+    s->job->between_steps = false;
     s->n_opened = m->open_step.step + 1;
     s->hyper = steps_hyper(s->job, m);
     for (uint32_t p = 0; p < job_goal(s->job)->n_parts; p++)
@@ -594,6 +595,42 @@ static void on_loss(struct spread *s, uint32_t from, const struct word *word)
     }
 }
 
+/* Of what another host has written for a save: one save at a time. */
+static void fetch_notes(struct spread *s, uint32_t from, const struct word *word)
+{
+    struct spread_host *other = &s->others[from];
+
+    other->notes = other->n_left_notes || word->bytes == 0 ? NULL : malloc(word->bytes);
+    other->n_notes_bytes = word->bytes;
+    other->save = word->id;
+    if (!other->notes) {
+        job_end(s->job, -ENOMEM, "out of memory");
+        return;
+    }
+    other->n_left_notes = spread_fetch(s, &(struct spread_fetch){.from = from,
+                                                                 .region = REGION_TEXT,
+                                                                 .into = other->notes,
+                                                                 .bytes = word->bytes,
+                                                                 .token = SPREAD_TOKEN_NOTES + from});
+}
+
+/* What saves have to tell: host 0 all others, they host 0. */
+static bool tell_save(struct spread *s)
+{
+    const void *notes;
+    struct word word;
+
+    if (!save_next_word(s->steps->saves, &word, &notes))
+        return false;
+    if (word.kind == WORD_RUNS)
+        s->ops->expose(s->hosts, REGION_TEXT, notes, word.bytes);
+    if (s->host == 0)
+        spread_say_all(s, &word);
+    else
+        spread_say(s, 0, &word);
+    return true;
+}
+
 void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *word)
 {
     switch (word->kind) {
@@ -616,11 +653,14 @@ void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *
     case WORD_DONE:
         note_done(s, from, word->step);
         break;
+    case WORD_RUNS:
+        fetch_notes(s, from, word);
+        break;
     case WORD_SAVE:
     case WORD_FILES:
-    case WORD_RUNS:
     case WORD_SAVED:
     case WORD_FAILED:
+        save_on_word(s->steps->saves, from, word);
         break;
     case WORD_JOB:
     case WORD_READY:
@@ -635,5 +675,5 @@ void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *
 
 bool spread_step_go_on(struct spread *s)
 {
-    return tell_folded(s) || tell_arrived(s) || tell_covered(s) || send_next(s);
+    return tell_save(s) || tell_folded(s) || tell_arrived(s) || tell_covered(s) || send_next(s);
 }

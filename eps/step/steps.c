@@ -214,6 +214,10 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     struct steps_recent *recent = &steps->recent;
 
     steps->covered = true;
+    if (job_is_spread(steps->job)) {
+        steps->job->between_steps = true;
+        save_between_steps(steps->saves);
+    }
     if (steps->n_changes > 0) /* a worker may be redoing what was folded after all */
         steps->fence.n_past = step + 1;
     steps->loss = find_loss(steps);

@@ -1,0 +1,184 @@
+/* A checkpoint that several hosts write: what they tell each other. */
+#include "eps/save/save_state.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NOTES = 1024 }; /* copied at a time */
+
+static uint32_t host_of(const struct save *s)
+{
+    return s->saves->job->hub->host;
+}
+
+static struct save *find(const struct saves *saves, uint32_t id)
+{
+    struct save *s = saves->first;
+
+    while (s && (!s->is_spread || s->reader != id))
+        s = s->next;
+    return s;
+}
+
+/* ---- notes ------------------------------------------------------------------------------------------------------ */
+
+void save_free_notes(struct save *s)
+{
+    while (s->notes) {
+        struct save_notes *next = s->notes->next;
+        free(s->notes->notes);
+        free(s->notes);
+        s->notes = next;
+    }
+}
+
+static int keep_notes(struct save *s, struct store_files_note *notes, size_t n)
+{
+    struct save_notes *kept = malloc(sizeof *kept);
+
+    if (!kept) {
+        free(notes);
+        return -ENOMEM;
+    }
+    *kept = (struct save_notes){s->notes, notes, n};
+    s->notes = kept;
+    s->n_notes++;
+    return 0;
+}
+
+/* This host's own: they stay until host 0 has read them. */
+static int take_notes(struct save *s, struct error *err)
+{
+    struct store_files_note *notes = NULL, some[NOTES];
+    size_t n = 0;
+
+    for (size_t more; (more = capture_notes(some, NOTES, &s->capture, n)) > 0; n += more) {
+        struct store_files_note *longer = realloc(notes, (n + more) * sizeof *notes);
+        if (!longer) {
+            free(notes);
+            return error_set(err, -ENOMEM, "out of memory");
+        }
+        notes = longer;
+        memcpy(notes + n, some, more * sizeof *notes);
+    }
+    return keep_notes(s, notes, n) ? error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+int save_do_notes(struct save *s, struct error *err)
+{
+    int rc = 0;
+
+    for (const struct save_notes *x = s->notes; !rc && x; x = x->next)
+        rc = capture_add(&s->capture, x->notes, x->n, err);
+    if (!rc)
+        rc = capture_finish(&s->capture, err);
+    return rc || host_of(s) == 0 ? rc : take_notes(s, err);
+}
+
+bool save_has_notes(const struct save *s)
+{
+    return !s->is_spread || host_of(s) > 0 || s->n_notes == s->saves->job->hub->n_hosts - 1;
+}
+
+void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes)
+{
+    struct save *s = find(saves, id);
+    struct error err;
+
+    if (!s || s->rc)
+        free(notes);
+    else if (keep_notes(s, notes, n_bytes / sizeof(struct store_files_note)))
+        save_give_up(s, -ENOMEM, (error_set(&err, -ENOMEM, "out of memory"), &err));
+}
+
+/* ---- words ------------------------------------------------------------------------------------------------------ */
+
+static bool is_due(struct save *s, enum save_told what, bool is_so)
+{
+    if (!is_so || s->told & what)
+        return false;
+    s->told |= what;
+    return true;
+}
+
+static bool next_of(struct save *s, struct word *word, const void **notes)
+{
+    const bool leads = host_of(s) == 0;
+
+    *word = (struct word){.id = s->reader, .step = s->step, .code = s->rc};
+    if (leads && is_due(s, SAVE_TOLD_BEGIN, true)) {
+        word->kind = WORD_SAVE;
+    } else if (leads && is_due(s, SAVE_TOLD_FILES, s->has_files && !s->rc)) {
+        word->kind = WORD_FILES;
+    } else if (!leads && is_due(s, SAVE_TOLD_RUNS, s->notes != NULL && s->awaits == SAVE_FOR_PLACE)) {
+        word->kind = WORD_RUNS;
+        word->bytes = s->notes->n * sizeof *s->notes->notes;
+        *notes = s->notes->notes;
+    } else if (is_due(s, SAVE_TOLD_END, s->over)) {
+        word->kind = leads ? WORD_SAVED : WORD_FAILED;
+        snprintf(word->text, sizeof word->text, "%s", s->rc ? s->error.text : "");
+        return leads || s->rc;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool save_next_word(struct saves *saves, struct word *word, const void **notes)
+{
+    for (struct save *s = saves->first; s; s = s->next)
+        if (s->is_spread && next_of(s, word, notes))
+            return true;
+    return false;
+}
+
+/* Its files are made by host 0, which says so. */
+static void begin(struct saves *saves, const struct word *word)
+{
+    struct error err;
+    struct save *s;
+    const int rc = save_add(&s, saves, true, &err);
+
+    if (rc) {
+        job_end(saves->job, rc, "step %" PRIu64 " cannot be saved: %s", word->step, err.text);
+        return;
+    }
+    s->reader = saves->n_readers = word->id;
+    s->awaits = SAVE_FOR_FILES;
+    if (s->step != word->step)
+        job_end(saves->job, -EPROTO, "host 0 saves step %" PRIu64 ", and here is step %" PRIu64, word->step, s->step);
+    else
+        save_begin(s);
+}
+
+static void give_up(struct save *s, int rc, const char *format, uint32_t host, const char *why)
+{
+    struct error err;
+
+    error_set(&err, rc, format, host, why);
+    s->awaits = SAVE_FOR_NOTHING;
+    save_give_up(s, rc, &err);
+    if (!s->begun && !s->over)
+        save_conclude(s);
+}
+
+void save_on_word(struct saves *saves, uint32_t from, const struct word *word)
+{
+    struct save *s = find(saves, word->id);
+
+    if (word->kind == WORD_SAVE) {
+        begin(saves, word);
+    } else if (!s || s->over) { /* it has failed here before */
+        return;
+    } else if (word->kind == WORD_FILES && s->awaits == SAVE_FOR_FILES) {
+        s->awaits = SAVE_FOR_NOTHING;
+    } else if (word->kind == WORD_SAVED && word->code == 0) {
+        s->awaits = SAVE_FOR_NOTHING;
+        s->is_saved = true;
+    } else if (word->code) {
+        give_up(s, word->code, "host %u: %.400s", from, word->text);
+    }
+}
