@@ -66,7 +66,7 @@ static int divide_among_hosts(struct job *job, struct error *err)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     job->first_part = (uint32_t)(n_parts * host / n);
     job->n_parts = (uint32_t)(n_parts * (host + 1) / n) - job->first_part;
-    job->hosts_bytes = (n - 1) * job->hub->host_bytes;
+    job->hosts_bytes = (n - 1) * job->hub->host_slots * model_slot_bytes(&job->model, job_goal(job)->grad);
     return plan_divide(&job->own_first, &job->n_own, &job->model, (uint32_t)n, (uint32_t)host, err);
 }
 

@@ -32,7 +32,7 @@ static int take_memory(struct spread *s)
 {
     const size_t slot_bytes = MODEL_SLICE * sizeof(float);
 
-    s->hub->host_bytes = SPREAD_SLOTS * slot_bytes;
+    s->hub->host_slots = SPREAD_SLOTS;
     s->inbox_bytes = s->n * SPREAD_SLOTS * slot_bytes;
     s->inbox = mmap(NULL, s->inbox_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (s->inbox == MAP_FAILED)
