@@ -61,6 +61,11 @@ static void on_signal(uv_signal_t *handle, int number)
         log_reopen();
         return;
     }
+    if (d->spread && number == SIGTERM) { /* it kills soon after: there is no time to save */
+        settle_stop(d, "by SIGTERM, as the launcher does when a host is lost: its output names the rank");
+        settle(d);
+        return;
+    }
     settle_ask_to_stop(d, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
     settle(d);
 }
