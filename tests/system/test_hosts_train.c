@@ -1,0 +1,268 @@
+/* Training on several hosts, as daemons under mpirun on this machine: real programs, real files. What they make equals
+ * what one daemon makes of the same parts, byte for byte. */
+#include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+SUITE_LABELS(long, slow)
+SUITE_TIMEOUT(180)
+
+static bool has_mpirun(void)
+{
+    return access(BIN_DIR "/eps-mpi.so", F_OK) == 0 && system("command -v mpirun >/dev/null 2>&1") == 0;
+}
+SUITE_SKIP_UNLESS(has_mpirun(),
+                  "Open MPI is not installed: apt-get install libopenmpi-dev openmpi-bin, and build again")
+
+static void setup(void)
+{
+    processes_setup();
+    processes_config_with("model.json", 3, 4, 64, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_text("text.txt", 16000);
+}
+SUITE_FIXTURE(setup, processes_remove)
+
+#define RUN " --model model.json --data text.txt --seq 32 --microbatch 2 --seed 7 --deterministic"
+
+enum { MOST = 4, MOST_WORKERS = 2 };
+
+/* Of hosts that mpirun started: host h listens at hosts, or hosts-h. */
+struct team {
+    pid_t mpirun, workers[MOST][MOST_WORKERS];
+};
+
+static const char *name_of(uint32_t host)
+{
+    static char names[MOST][24];
+
+    snprintf(names[host], sizeof *names, host ? "hosts-%u" : "hosts", host);
+    return names[host];
+}
+
+static struct team start_with(uint32_t n_hosts, uint32_t n_workers, const char *options)
+{
+    struct team team = {0};
+    char line[600];
+
+    snprintf(line, sizeof line,
+             "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+             "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 exec mpirun %s -n %u %s/epsd --mpi "
+             "--listen hosts >mpirun.log 2>&1 </dev/null",
+             options, n_hosts, BIN_DIR);
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* ranks that mpirun leaves */
+    team.mpirun = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+    for (uint32_t h = 0; h < n_hosts; h++) {
+        processes_await_workers(name_of(h), 0);
+        const char *const worker[] = {"--connect", name_of(h), "--device-mem", "64MiB", NULL};
+        for (uint32_t k = 0; k < n_workers; k++)
+            team.workers[h][k] = processes_start("eps-worker", worker, NULL);
+    }
+    for (uint32_t h = 0; h < n_hosts; h++)
+        processes_await_workers(name_of(h), n_workers);
+    return team;
+}
+
+static struct team start(uint32_t n_hosts, uint32_t n_workers)
+{
+    return start_with(n_hosts, n_workers, "");
+}
+
+/* All end when host 0 is told to. */
+static void stop(const struct team *team)
+{
+    expect("eps stop hosts", 0);
+    ck_assert_int_eq(processes_wait(team->mpirun), 0);
+    processes_await_nobody();
+}
+
+static void train(const char *connect, const char *options, const char *out)
+{
+    char line[600];
+
+    snprintf(line, sizeof line, "eps train%s %s --out %s", connect, options, out);
+    expect(line, 0);
+}
+
+/* Loss by loss, as they are printed, and the weights and moments. */
+static void check_same(const char *out, const char *other)
+{
+    char line[300];
+
+    snprintf(line, sizeof line,
+             "for r in %s %s; do grep -o '\"step\": [0-9]*, \"loss\": [^,]*' $r/metrics.jsonl >$r.losses; done; "
+             "test -s %s.losses && cmp %s.losses %s.losses",
+             out, other, out, out, other);
+    expect(line, 0);
+    outputs_check_same_latest(out, other);
+}
+
+static const struct {
+    uint32_t n_hosts, n_workers;
+    const char *options;
+} settings[] = {
+    {2, 1, RUN " --steps 4 --batch 4 --parts 2 --optimizer adamw"},
+    {2, 2, RUN " --steps 4 --batch 8 --parts 4 --optimizer adama --precision bf16 --moments bf16"},
+    {3, 2, RUN " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --save-every 1"}, /* uneven shares */
+    {4, 1, RUN " --steps 4 --batch 8 --parts 4 --optimizer adama --clip-update 0.5"},
+    {3, 1, RUN " --steps 4 --batch 6 --parts 3 --freeze h.1.*"},
+};
+
+TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))
+{
+    const struct team team = start(settings[_i].n_hosts, settings[_i].n_workers);
+
+    train("", settings[_i].options, "one");
+    train(" --connect hosts", settings[_i].options, "several");
+    check_same("one", "several");
+    stop(&team);
+}
+
+/* Also one job after another, with other sizes, of the same daemons. */
+TEST(a_run_of_three_hosts_resumes_on_two_and_on_one)
+{
+    struct team team = start(3, 1);
+
+    train("", RUN " --steps 6 --batch 8 --parts 4 --save-every 2 --keep 0", "one");
+    train(" --connect hosts", RUN " --steps 2 --batch 6 --parts 3", "other");
+    train(" --connect hosts", RUN " --steps 6 --batch 8 --parts 4 --save-every 2 --keep 0", "three");
+    check_same("one", "three");
+    stop(&team);
+    outputs_check_same("one/step-2", "three/step-2", "model.safetensors");
+    outputs_check_same("one/step-2", "three/step-2", "optimizer.safetensors");
+    team = start(2, 1);
+    train(" --connect hosts", "--resume three/step-2", "two");
+    outputs_check_same_latest("one", "two");
+    stop(&team);
+    train("", "--resume three/step-4", "alone");
+    outputs_check_same_latest("one", "alone");
+}
+
+/* While a run goes on: in the background, with all that it says in the file train. */
+static pid_t train_aside(const char *line)
+{
+    char all[600];
+
+    snprintf(all, sizeof all, "%s >train 2>&1", line);
+    return processes_start("/bin/sh", (const char *const[]){"-c", all, NULL}, NULL);
+}
+
+/* The daemon of a host, as it says in the log. */
+static pid_t find_daemon(const char *name)
+{
+    char *log = processes_read("mpirun.log"), key[40];
+
+    snprintf(key, sizeof key, "/%s, pid ", name);
+    const char *at = strstr(log, key);
+    ck_assert_msg(at != NULL, "no %s in %s", key, log);
+    const pid_t pid = (pid_t)atoi(at + strlen(key));
+    free(log);
+    return pid;
+}
+
+static int await_end(pid_t pid)
+{
+    int status = -1;
+
+    for (int i = 0; i < 24 && status < 0; i++)
+        status = processes_wait(pid);
+    return status;
+}
+
+/* Its parts are redone on its own host; no other host hears of it. */
+TEST(a_worker_that_is_killed_changes_no_bit)
+{
+    const struct team team = start(2, 2);
+
+    train("", RUN " --steps 40 --batch 8 --parts 4 --save-every 40", "one");
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
+                                  " --steps 40 --batch 8 --parts 4 --save-every 40 --out several");
+    processes_await_text("several/metrics.jsonl", "\"step\": 3,");
+    kill(team.workers[1][0], SIGKILL);
+    processes_await_text("mpirun.log", "was lost after");
+    ck_assert_int_eq(await_end(run), 0);
+    check_same("one", "several");
+    stop(&team);
+}
+
+/* mpirun ends the others. The checkpoint that was written before serves any number of hosts. */
+TEST(a_host_that_is_killed_ends_the_run_which_resumes_elsewhere)
+{
+    const struct team team = start(3, 1);
+
+    train("", RUN " --steps 400 --batch 6 --parts 3 --save-every 2 --eval-every 400", "one");
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
+                                  " --steps 400 --batch 6 --parts 3 --save-every 2 --eval-every 400 --out several");
+    processes_await_text("train", "saved several/step-2");
+    kill(find_daemon("hosts-1"), SIGKILL);
+    ck_assert_int_eq(await_end(run), 1);
+    expect_file("train", "the daemon was stopped by SIGTERM, as the launcher does when a host is lost",
+                "eps train --resume several continues from step ");
+    expect_file("mpirun.log", "process rank 1");
+    ck_assert_int_ne(await_end(team.mpirun), 0);
+    for (uint32_t h = 0; h < 3; h++)
+        kill(team.workers[h][0], SIGTERM);
+    processes_await_nobody();
+    const struct team next = start(2, 1);
+    train(" --connect hosts", "--resume several", "several");
+    outputs_check_same_latest("one", "several");
+    stop(&next);
+}
+
+/* A launcher that lets the others go on: they notice the silence, which is too long for a test to wait for; but each
+ * daemon that ends says so to the others. */
+TEST(a_host_that_is_stopped_ends_the_job_and_the_daemons)
+{
+    const struct team team = start(2, 1);
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
+                                  " --steps 4000 --batch 4 --parts 2 --save-every 2 --out several");
+
+    processes_await_text("train", "saved several/step-2");
+    expect("eps stop hosts-1", 0);
+    ck_assert_int_eq(await_end(run), 1);
+    expect_file("train", "eps train: host 1: the daemon was stopped by request",
+                "eps train --resume several continues from step ");
+    ck_assert_int_eq(await_end(team.mpirun), 0);
+    processes_await_nobody();
+}
+
+TEST(what_several_hosts_cannot_do_is_refused)
+{
+    const struct team team = start(2, 1);
+
+    expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 1 --steps 1 --out a", 1,
+                    "the daemon has 2 hosts, and each computes at least one part of a step: choose --parts 2, or more");
+    expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 1 --clip-norm 1 --out a", 1,
+                    "on several hosts, units are updated as soon as they are complete: omit --commit fenced and "
+                    "--clip-norm, or train on one host");
+    expect_sentence("eps train --connect hosts-1" RUN " --batch 4 --parts 2 --steps 1 --out a", 1,
+                    "this is host 1 of a daemon on 2 hosts: host 0 takes jobs");
+    expect_sentence("epsd --mpi --listen x", 1, "no launcher started this process: start it by mpirun or srun");
+    expect_sentence("epsd --mpi --private --listen x", 2, "--mpi and --private: ");
+    train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
+    stop(&team);
+}
+
+/* Found on host 1, told by host 0; the next job begins on both. */
+TEST(what_fails_on_one_host_ends_the_job_on_all)
+{
+    struct team team = start(2, 1);
+
+    kill(team.workers[1][0], SIGTERM);
+    processes_await_text("mpirun.log", "(cpu) gone");
+    expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 2 --out a", 1,
+                    "host 1: no worker is attached; start one with eps-worker --connect NAME");
+    processes_start("eps-worker", (const char *const[]){"--connect", "hosts-1", "--device-mem", "64MiB", NULL}, NULL);
+    processes_await_workers("hosts-1", 1);
+    expect("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 40 --lr 1e30 --warmup 0 --out a", 1,
+           "finite");
+    train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
+    stop(&team);
+}
