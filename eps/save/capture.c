@@ -228,7 +228,7 @@ static void close_all(struct capture *capture)
 
 int capture_add(struct capture *capture, const struct store_files_note *notes, size_t n, struct error *err)
 {
-    return explain(capture, store_files_add(capture->files, notes, n, err), err);
+    return store_files_add(capture->files, notes, n, err);
 }
 
 size_t capture_notes(struct store_files_note *out, size_t n, const struct capture *capture, uint64_t first)
