@@ -16,10 +16,10 @@ struct daemon_options {
     bool is_private;
     bool shared; /* members of group may do everything but stop it */
     gid_t group;
-    const struct port_options *network; /* a tcp port for workers elsewhere; NULL: none */
-    uint64_t host_mem;                  /* bytes that a job may take; 0: all that is free */
-    struct notify *notify;              /* told that the daemon serves and is alive; NULL: nobody is */
-    unsigned queue;                     /* jobs that may wait */
+    const struct port_options *network;  /* a tcp port for workers elsewhere; NULL: none */
+    uint64_t host_mem;                   /* bytes that a job may take; 0: all that is free */
+    struct notify *notify;               /* told that the daemon serves and is alive; NULL: nobody is */
+    unsigned queue;                      /* jobs that may wait */
     const struct spread_options *spread; /* the daemons that a launcher started with this one; NULL: it is alone */
     unsigned most_quiet; /* seconds without progress before a worker or thread counts as hung; 0: 60. For tests */
 };

@@ -82,14 +82,14 @@ struct event {
 struct hub {
     uv_loop_t *loop;
     struct updater *updater;
-    struct peer *peers;   /* in order of id */
-    struct ledger ledger; /* of this process */
-    uint64_t host_mem;    /* limit for a job, in bytes; 0: free memory */
-    bool is_private;      /* the daemon ends with its first client and serves no other */
+    struct peer *peers;     /* in order of id */
+    struct ledger ledger;   /* of this process */
+    uint64_t host_mem;      /* limit for a job, in bytes; 0: free memory */
+    bool is_private;        /* the daemon ends with its first client and serves no other */
     uint32_t host, n_hosts; /* of the daemons that a launcher started together; n_hosts 0: this one is alone */
     uint32_t host_slots;    /* for another host's contributions */
-    unsigned said;        /* MEMORY_...: refusals of the system that are logged already */
-    uv_async_t wake;      /* wakes the loop: something was posted, or the optimizer thread has finished a task */
+    unsigned said;          /* MEMORY_...: refusals of the system that are logged already */
+    uv_async_t wake;        /* wakes the loop: something was posted, or the optimizer thread has finished a task */
     struct event events[HUB_MAX_EVENTS]; /* (n_events) a ring that begins at first_event */
     unsigned first_event, n_events;
 };

@@ -19,14 +19,14 @@ static uint64_t get(const uint8_t **at, int n)
     uint64_t x = 0;
 
     for (int i = 0; i < n; i++)
-        x |= (uint64_t)*(*at)++ << 8 * i;
+        x |= (uint64_t) * (*at)++ << 8 * i;
     return x;
 }
 
 size_t word_encode(uint8_t *buf, const struct word *w)
 {
-    const uint32_t narrow[] = {(uint32_t)w->kind, w->unit, w->visit, w->part, w->slice,
-                               w->buffer,         w->n_tokens, w->job, w->id, (uint32_t)w->code};
+    const uint32_t narrow[] = {(uint32_t)w->kind, w->unit,     w->visit, w->part, w->slice,
+                               w->buffer,         w->n_tokens, w->job,   w->id,   (uint32_t)w->code};
     const uint64_t wide[] = {w->step, w->bytes, w->n_valid, w->n_real};
     const size_t n = strnlen(w->text, sizeof w->text - 1);
     uint64_t bits;

@@ -168,8 +168,7 @@ static int open_files(struct forward *out, const json_t *object, struct error *e
 
 int forward_open(struct forward *out, const char *bytes, size_t n_bytes, struct error *err)
 {
-    const size_t n =
-        n_bytes < PREFIX_BYTES ? SIZE_MAX : (uint8_t)bytes[0] | (size_t)(uint8_t)bytes[1] << 8;
+    const size_t n = n_bytes < PREFIX_BYTES ? SIZE_MAX : (uint8_t)bytes[0] | (size_t)(uint8_t)bytes[1] << 8;
     const char *why, *device;
     json_t *object = NULL;
     int rc = 0;

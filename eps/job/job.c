@@ -16,7 +16,8 @@
 
 void job_init(struct job *job)
 {
-    *job = (struct job){.hub = job->hub, .between_steps = true, .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1};
+    *job = (struct job){
+        .hub = job->hub, .between_steps = true, .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1};
 }
 
 void job_enter(struct job *job, enum job_state state)
@@ -139,8 +140,8 @@ void job_load(struct job *job)
     char title[MODEL_TITLE_BYTES];
 
     log_line("job of client %u: %s, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s",
-             job->client ? job->client->id : 0, model_title(title, &job->model.config), job->model.n_parameters, m->job.goal.batch, m->job.goal.seq,
-             m->job.goal.n_parts, m->job.goal.n_parts > 1 ? "s" : "");
+             job->client ? job->client->id : 0, model_title(title, &job->model.config), job->model.n_parameters,
+             m->job.goal.batch, m->job.goal.seq, m->job.goal.n_parts, m->job.goal.n_parts > 1 ? "s" : "");
     updater_submit(job->hub->updater, &work);
 }
 

@@ -54,10 +54,11 @@ static int divide_among_hosts(struct job *job, struct error *err)
     if (n < 2 || !job_trains(job))
         return 0;
     if (n_parts < n)
-        return error_set(err, -EINVAL,
-                         "the daemon has %u hosts, and each computes at least one part of a step: choose --parts %u, or "
-                         "more",
-                         (unsigned)n, (unsigned)n);
+        return error_set(
+            err, -EINVAL,
+            "the daemon has %u hosts, and each computes at least one part of a step: choose --parts %u, or "
+            "more",
+            (unsigned)n, (unsigned)n);
     if (job_is_fenced(job))
         return error_set(err, -EINVAL,
                          "on several hosts, units are updated as soon as they are complete: omit --commit fenced and "

@@ -18,12 +18,12 @@ enum { SAVE_WAITING = 8 };
 
 struct saves {
     struct job *job;
-    struct save *first;   /* oldest first */
-    uint8_t *units;       /* (PLAN_HOST_SAVES * n_units) flags for them, if the job trains */
-    struct save *writing; /* the save that the writer works on; NULL: none */
-    uint32_t n_readers;   /* number of the relay's last reader */
-    uint64_t saved_step;  /* of the last checkpoint, or MESSAGE_NO_STEP */
-    char trouble[256];    /* why the last save failed; empty if it did not */
+    struct save *first;             /* oldest first */
+    uint8_t *units;                 /* (PLAN_HOST_SAVES * n_units) flags for them, if the job trains */
+    struct save *writing;           /* the save that the writer works on; NULL: none */
+    uint32_t n_readers;             /* number of the relay's last reader */
+    uint64_t saved_step;            /* of the last checkpoint, or MESSAGE_NO_STEP */
+    char trouble[256];              /* why the last save failed; empty if it did not */
     uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins between two steps */
     unsigned n_waiting;
 };

@@ -55,16 +55,15 @@ int spread_start(struct spread **out, const struct spread_options *options, stru
                          .hosts = options->hosts,
                          .host = options->host,
                          .n = options->n};
+    int rc = take_memory(s);
     const struct hosts_options transport = {.n_slots = SPREAD_SLOTS,
                                             .slot_bytes = MODEL_SLICE * sizeof(float),
+                                            .inbox = s->inbox,
                                             .silence_ms = SPREAD_SILENCE_MS,
                                             .notify = on_notify,
                                             .data = &s->hub->wake};
-    int rc = take_memory(s);
-    struct hosts_options with_inbox = transport;
-    with_inbox.inbox = s->inbox;
     rc = rc ? error_set(err, rc, "no memory for the slots of %u hosts", s->n - 1)
-            : s->ops->start(s->hosts, &with_inbox, err);
+            : s->ops->start(s->hosts, &transport, err);
     if (rc) {
         free_all(s);
         return rc;

@@ -84,24 +84,24 @@ struct spread {
     char lost[ERROR_TEXT_BYTES];
 
     /* The job that the hosts share: */
-    bool shared;   /* from the request until every host is quiet */
-    bool is_open;  /* READY was said */
+    bool shared;  /* from the request until every host is quiet */
+    bool is_open; /* READY was said */
     bool end_said, end_heard, quiet_said;
     int end_code; /* heard */
     char end[ERROR_TEXT_BYTES];
     char *text; /* the request: told by host 0, or fetched */
     size_t text_bytes;
-    bool has_text; /* it is here whole, and the job is not begun yet */
+    bool has_text;   /* it is here whole, and the job is not begun yet */
     bool is_refused; /* it could not be begun */
     struct word next_job;
     bool has_next_job;
-    uint32_t *owner;            /* (n_units) host */
-    uint32_t *not_own;          /* (n_units) those of others, and frozen ones: own leaves them alone */
-    uint8_t *units;             /* (n_units) enum spread_unit */
-    uint32_t *n_left;           /* (n_units) fetches under way */
-    struct spread_slice *queue; /* (n_queue) to be sent */
+    uint32_t *owner;              /* (n_units) host */
+    uint32_t *not_own;            /* (n_units) those of others, and frozen ones: own leaves them alone */
+    uint8_t *units;               /* (n_units) enum spread_unit */
+    uint32_t *n_left;             /* (n_units) fetches under way */
+    struct spread_slice *queue;   /* (n_queue) to be sent */
     struct spread_folded *folded; /* (n_folded) oldest first */
-    uint32_t *arrived;          /* (n_arrived) units that local can be told of */
+    uint32_t *arrived;            /* (n_arrived) units that local can be told of */
     size_t n_queue, n_folded, n_arrived, cap_slices;
     struct spread_fetch *fetches; /* (n_fetches) that are not begun */
     size_t n_fetches, cap_fetches;

@@ -181,11 +181,8 @@ static bool send_next(struct spread *s)
     if (!x)
         return false;
     const uint32_t to = s->owner[x->unit];
-    const struct word word = {.kind = WORD_SLICE,
-                              .step = x->name.step,
-                              .visit = x->name.visit,
-                              .part = x->name.part,
-                              .slice = x->name.slice};
+    const struct word word = {
+        .kind = WORD_SLICE, .step = x->name.step, .visit = x->name.visit, .part = x->name.part, .slice = x->name.slice};
     const struct spread_slice sent = *x;
     s->others[to].is_sent[slot] = true;
     s->others[to].sent[slot] = sent;
@@ -215,7 +212,8 @@ static bool tell_folded(struct spread *s)
     const struct spread_folded f = s->folded[0];
     memmove(s->folded, s->folded + 1, --s->n_folded * sizeof *s->folded);
     f.seat->n_folds--;
-    steps_feed(s->steps, &(struct relay_event){.kind = RELAY_FOLDED, .unit = f.unit, .name.slice = f.slice, .ok = f.ok});
+    steps_feed(s->steps,
+               &(struct relay_event){.kind = RELAY_FOLDED, .unit = f.unit, .name.slice = f.slice, .ok = f.ok});
     return true;
 }
 
@@ -235,13 +233,14 @@ static void submit(struct spread *s, const struct relay_action *a)
                                 .visit = a->name.visit};
 
     if (a->kind == RELAY_FOLD)
-        work.contribution = (struct store_contribution){
-            .g = a->worker == s->host
-                     ? s->others[s->host].sent[a->slot].data
-                     : s->inbox + ((size_t)a->worker * SPREAD_SLOTS + a->slot) * MODEL_SLICE * sizeof(float),
-            .type = goal->grad,
-            .first = a->first,
-            .part = a->name.part};
+        work.contribution =
+            (struct store_contribution){.g = a->worker == s->host
+                                                 ? s->others[s->host].sent[a->slot].data
+                                                 : s->inbox + ((size_t)a->worker * SPREAD_SLOTS + a->slot) *
+                                                                  MODEL_SLICE * sizeof(float),
+                                        .type = goal->grad,
+                                        .first = a->first,
+                                        .part = a->name.part};
     updater_submit(s->hub->updater, &work);
 }
 
@@ -258,11 +257,8 @@ static void free_slot(struct spread *s, uint32_t host, uint32_t slot)
 static void grant(struct spread *s, const struct relay_action *a)
 {
     struct spread_host *own = &s->others[s->host];
-    const struct word word = {.kind = WORD_GRANT,
-                              .step = a->name.step,
-                              .visit = a->name.visit,
-                              .part = a->name.part,
-                              .slice = a->name.slice};
+    const struct word word = {
+        .kind = WORD_GRANT, .step = a->name.step, .visit = a->name.visit, .part = a->name.part, .slice = a->name.slice};
 
     if (a->worker != s->host) {
         spread_say(s, a->worker, &word);
@@ -409,8 +405,7 @@ void spread_open_step(struct spread *s, const struct message *m)
 static void on_open(struct spread *s, const struct word *w)
 {
     const struct job *job = s->job;
-    const struct plan_data data =
-        plan_data_of(job_goal(job)->batch, job_goal(job)->seq, job->model.config.n_labels);
+    const struct plan_data data = plan_data_of(job_goal(job)->batch, job_goal(job)->seq, job->model.config.n_labels);
     const uint64_t first = data.buffers[w->buffer & 1].ids, end = w->buffer & 1 ? data.logits : data.buffers[1].ids;
 
     s->open = (struct message){.kind = MESSAGE_OPEN_STEP,

@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>
@@ -205,8 +206,8 @@ TEST(a_host_that_is_killed_ends_the_run_which_resumes_elsewhere)
     ck_assert_int_eq(await_end(run), 1);
     expect_file("train", "the daemon was stopped by SIGTERM, as the launcher does when a host is lost",
                 "eps train --resume several continues from step ");
-    expect_file("mpirun.log", "process rank 1");
     ck_assert_int_ne(await_end(team.mpirun), 0);
+    expect_file("mpirun.log", "process rank 1");
     for (uint32_t h = 0; h < 3; h++)
         kill(team.workers[h][0], SIGTERM);
     processes_await_nobody();
@@ -250,19 +251,50 @@ TEST(what_several_hosts_cannot_do_is_refused)
     stop(&team);
 }
 
-/* Found on host 1, told by host 0; the next job begins on both. */
-TEST(what_fails_on_one_host_ends_the_job_on_all)
+static void attach(const char *host)
 {
-    struct team team = start(2, 1);
+    processes_start("eps-worker", (const char *const[]){"--connect", host, "--device-mem", "64MiB", NULL}, NULL);
+    processes_await_workers(host, 1);
+}
+
+/* Found on host 1, told by host 0; the next job begins on both. */
+TEST(a_job_that_cannot_begin_on_one_host_begins_on_none)
+{
+    const struct team team = start(2, 1);
 
     kill(team.workers[1][0], SIGTERM);
     processes_await_text("mpirun.log", "(cpu) gone");
     expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 2 --out a", 1,
                     "host 1: no worker is attached; start one with eps-worker --connect NAME");
-    processes_start("eps-worker", (const char *const[]){"--connect", "hosts-1", "--device-mem", "64MiB", NULL}, NULL);
-    processes_await_workers("hosts-1", 1);
-    expect("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 40 --lr 1e30 --warmup 0 --out a", 1,
-           "finite");
+    attach("hosts-1");
+    train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
+    stop(&team);
+}
+
+/* What a worker of host 0 has of step 2, for its part of the units of both. */
+static const struct {
+    enum puppet_fault fault;
+    const char *why;
+} faults[] = {
+    {PUPPET_IN_LOSS, "the loss of step 2 is not finite; nothing of that step was applied"},
+    {PUPPET_IN_FIRST_CONTRIBUTION, "the gradient of step 2 is not finite, as worker "},
+    {PUPPET_IN_LAST_CONTRIBUTION, "the gradient of step 2 is not finite, as worker "},
+};
+
+TEST_EACH(numbers_that_are_not_finite_end_the_job_on_all_hosts, COUNT(faults))
+{
+    const struct team team = start(2, 0);
+    const pid_t puppet = puppet_start("hosts", faults[_i].fault);
+
+    puppet_await("hosts");
+    attach("hosts-1");
+    expect("eps train --connect hosts --model model.json --data text.txt --seq 32 --batch 4 --parts 2 --steps 4 "
+           "--eval-every 4 --out a",
+           1, faults[_i].why);
+    expect_file("mpirun.log", "job ended after 1 steps: ", faults[_i].why);
+    kill(puppet, SIGKILL);
+    processes_await_text("mpirun.log", "gone: killed");
+    attach("hosts");
     train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
     stop(&team);
 }

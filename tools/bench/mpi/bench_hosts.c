@@ -74,8 +74,8 @@ static void fetch_piece(struct bench *b, uint32_t from)
     const size_t k = b->n_asked[from];
 
     if (k < b->n_pieces && ++b->n_asked[from])
-        b->ops->fetch(b->hosts, from, 0, k * PIECE, b->fetched + from * b->share + k * PIECE,
-                      piece_bytes(b->share, k), from);
+        b->ops->fetch(b->hosts, from, 0, k * PIECE, b->fetched + from * b->share + k * PIECE, piece_bytes(b->share, k),
+                      from);
 }
 
 static void on_message(struct bench *b, const struct hosts_event *e)
