@@ -146,13 +146,20 @@ static void on_room(struct spread *s, uint32_t to)
 
 void spread_stop(struct spread *s)
 {
-    if (s->stops || s->is_lost)
-        return;
     s->stops = true;
+}
+
+/* After the end of a job, which says why. */
+static bool tell_stop(struct spread *s)
+{
+    if (!s->stops || s->stop_said || (s->shared && !s->end_said))
+        return false;
+    s->stop_said = true;
     if (s->host == 0)
         spread_say_all(s, &(struct word){.kind = WORD_STOP});
     else
         spread_say(s, 0, &(struct word){.kind = WORD_STOP});
+    return true;
 }
 
 /* ---- fetches ---------------------------------------------------------------------------------------------------- */
@@ -476,9 +483,8 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
         s->others[from].n_quiet++;
         break;
     case WORD_STOP:
-        if (s->host == 0)
-            spread_stop(s);
         s->stops = true;
+        s->stop_said = s->host > 0;
         break;
     case WORD_OPEN:
     case WORD_LOSS:
@@ -554,7 +560,7 @@ bool spread_go_on(struct spread *s)
         on_event(s, &event);
         return true;
     }
-    if (begin_next(s) || (s->shared && (get_ready(s) || tell_end(s) || get_quiet(s) || part(s))))
+    if (begin_next(s) || tell_stop(s) || (s->shared && (get_ready(s) || tell_end(s) || get_quiet(s) || part(s))))
         return true;
     return (s->shared && job_is_open(s->job) && spread_step_go_on(s)) || begin_fetch(s);
 }

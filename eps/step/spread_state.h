@@ -79,7 +79,7 @@ struct spread {
     char *inbox;
     size_t inbox_bytes;
     struct spread_host *others; /* (n), this one included */
-    bool stops;
+    bool stops, stop_said;
     bool is_lost;
     char lost[ERROR_TEXT_BYTES];
 

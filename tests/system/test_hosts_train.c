@@ -1,11 +1,13 @@
 /* Training on several hosts, as daemons under mpirun on this machine: real programs, real files. What they make equals
  * what one daemon makes of the same parts, byte for byte. */
 #include "tests/kit/command.h"
+#include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,16 +287,23 @@ TEST_EACH(numbers_that_are_not_finite_end_the_job_on_all_hosts, COUNT(faults))
 {
     const struct team team = start(2, 0);
     const pid_t puppet = puppet_start("hosts", faults[_i].fault);
+    struct driver driver;
+    struct message m = {0};
 
     puppet_await("hosts");
     attach("hosts-1");
-    expect("eps train --connect hosts --model model.json --data text.txt --seq 32 --batch 4 --parts 2 --steps 4 "
-           "--eval-every 4 --out a",
-           1, faults[_i].why);
-    expect_file("mpirun.log", "job ended after 1 steps: ", faults[_i].why);
+    driver_open(&driver, "hosts", &(struct driver_options){.n_parts = 2, .adamw = true});
+    driver_train(&driver, 1);
+    driver_begin(&driver);
+    while (m.kind != MESSAGE_FAILED)
+        driver_next(&driver.link, &m);
+    ck_assert_int_eq(m.failed.code, -EDOM);
+    ck_assert_holds(m.failed.error.text, faults[_i].why);
+    driver_leave(&driver);
     kill(puppet, SIGKILL);
     processes_await_text("mpirun.log", "gone: killed");
     attach("hosts");
+    ck_assert_uint_eq(processes_count("mpirun.log", faults[_i].why), 2); /* on both */
     train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
     stop(&team);
 }
