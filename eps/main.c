@@ -129,7 +129,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         case 'q':
             if (parse_queue(&out->queue, optarg, &err) == 0)
                 break;
-            log_line("%s", err.text);
+            log_error("%s", err.text);
             return false;
         case 'g':
             out->group = optarg;
@@ -215,9 +215,11 @@ static int open_network(struct port_options *out, char name[64], const struct ar
     char host[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
     int rc = port_split(host, port, arguments->network, err);
 
+    if (rc)
+        return rc;
     *out = (struct port_options){.address = arguments->network, .plain_bulk = arguments->plain_bulk};
     snprintf(name, 64, "tcp-%s", port);
-    return rc ? rc : key_read(out->key, arguments->key, err);
+    return key_read(out->key, arguments->key, err);
 }
 
 /* Joins the daemons that a launcher started together. Host 0 has the address itself: on one machine, too, each has its
