@@ -143,6 +143,12 @@ static bool are_fresh(const struct look *look)
     return look->pages.n > 0 && uv_now(look->hub->loop) - look->pages.read_ms < FRESH_MS;
 }
 
+/* Another host's process has a number that means nothing on this one. */
+static bool has_pages(const struct peer *peer)
+{
+    return peer->role == ROLE_WORKER && session_peer_uid(peer->session) != SESSION_REMOTE_USER;
+}
+
 void look_memory(struct look *look, struct peer *peer, bool with_pages)
 {
     struct look_pages *pages = &look->pages;
@@ -154,7 +160,7 @@ void look_memory(struct look *look, struct peer *peer, bool with_pages)
         pages->sides[0] = (struct look_side){.worker = 0, .pid = getpid()};
         pages->n = 1;
         for (const struct peer *p = look->hub->peers; p; p = p->next)
-            if (p->role == ROLE_WORKER && pages->n < LOOK_MAX_SIDES)
+            if (has_pages(p) && pages->n < LOOK_MAX_SIDES)
                 pages->sides[pages->n++] = (struct look_side){.worker = p->id, .pid = session_peer_pid(p->session)};
         pages->work.data = look;
         pages->busy = uv_queue_work(look->hub->loop, &pages->work, read_pages, on_pages) == 0;

@@ -237,6 +237,19 @@ TEST(evaluation_and_generation_by_tcp_are_those_of_local_workers)
     stop_all(daemon, &worker, 1);
 }
 
+/* Its process has a number of another host: here some other process may have it. */
+TEST(of_a_worker_by_tcp_the_system_has_no_figures)
+{
+    pid_t workers[2];
+    const pid_t daemon = start_all(workers, 2, 2);
+    json_t *memory = expect_json("eps mem lab --json", 0);
+
+    ck_assert_double_gt(json_number_at(memory, "workers.0.resident"), 0);
+    ck_assert(json_is_null(json_at(memory, "workers.1.resident")));
+    json_decref(memory);
+    stop_all(daemon, workers, 2);
+}
+
 TEST(a_worker_without_the_key_hears_why)
 {
     pid_t worker;
