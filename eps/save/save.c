@@ -417,22 +417,24 @@ void save_on_first_step(struct saves *saves)
             save_announce(s);
 }
 
-static void give_up_without_client(struct save *s)
+static void cancel(struct save *s, const struct error *why)
 {
-    struct error err;
-
-    error_set(&err, -ECANCELED, "its client went before it had put step %" PRIu64 " in place", s->step);
-    s->awaits = SAVE_FOR_NOTHING;
-    save_give_up(s, -ECANCELED, &err);
+    save_give_up(s, -ECANCELED, why);
     if (!s->begun)
         save_conclude(s);
 }
 
 void save_on_client_gone(struct saves *saves)
 {
-    for (struct save *s = saves->first; s; s = s->next)
-        if (s->by_client && !s->over)
-            give_up_without_client(s);
+    struct error err;
+
+    for (struct save *s = saves->first; s; s = s->next) {
+        if (!s->by_client || s->over)
+            continue;
+        error_set(&err, -ECANCELED, "its client went before it had put step %" PRIu64 " in place", s->step);
+        s->awaits = SAVE_FOR_NOTHING;
+        cancel(s, &err);
+    }
 }
 
 void save_on_job_over(struct saves *saves)
@@ -450,8 +452,6 @@ void save_on_job_over(struct saves *saves)
                   : s->is_spread ? "the job ended before all hosts had written step %" PRIu64
                                  : "the job ended before all units had reached step %" PRIu64,
                   s->step);
-        save_give_up(s, -ECANCELED, &err);
-        if (!s->begun)
-            save_conclude(s);
+        cancel(s, &err);
     }
 }
