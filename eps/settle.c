@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-enum { PATIENCE_TICKS = 60 }; /* ticks counted here, so that a suspended machine does not cost a run its checkpoint */
-
 /* ---- stopping --------------------------------------------------------------------------------------------------- */
 
 static void close_handle(uv_handle_t *handle)
@@ -235,7 +233,8 @@ static void end(struct daemon *d)
  *      the slot that a worker, and so the step, waits for.
  *   3. The step ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
  *      an update of that step ends. So the job does not rest between two steps that were both requested.
- *   4. A worker's loss that the relay can be told of, or a vacant seat that an idle worker can take.
+ *   4. What is due of the workers (roster_go_on): one that leaves is dismissed, the relay hears of a loss, a seat's memory
+ *      is made anew, a worker gives its seat back, an idle worker takes one, or one is planned anew for more parts.
  *   5. The end of a detached job that has to make room. Nothing that is ready may be left in its last step.
  *   6. What other hosts sent, and what their relay leaves to be done: local hears of a fold before it hears of the
  *      update that follows.

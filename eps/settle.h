@@ -9,6 +9,8 @@
 #include "eps/observe/look.h"
 #include "proto/net/port.h"
 
+enum { PATIENCE_TICKS = 60 }; /* for a client that was asked to save; ticks, as a suspended machine has none */
+
 struct daemon {
     struct hub hub;
     struct job job;

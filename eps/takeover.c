@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { PATIENCE_TICKS = 60 }; /* for a client that was asked to save, and between two attempts to save without one */
+enum { RETRY_TICKS = 60 }; /* between two attempts to save without a client */
 
 /* ---- the client has gone ------------------------------------------------------------------------------------------ */
 
@@ -79,7 +79,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
     m.description.files = job->request.job.files;
     memcpy(m.description.out, job->request.job.out, sizeof m.description.out);
     m.description.n_parameters = job->model.n_parameters;
-    m.description.n_workers = job->n_seats;
+    m.description.n_workers = job->n_seats; /* vacant ones too: a client refuses a daemon without workers */
     m.description.data_bytes = job->data.bytes;
     m.description.choice = job->choice;
     m.description.replay = job->host.replay;
@@ -191,9 +191,9 @@ bool takeover_go_on(struct daemon *d)
     if (!save_stands(&d->saves)) {
         if (job->rest_ticks > 0)
             return false;
-        job->rest_ticks = PATIENCE_TICKS;
+        job->rest_ticks = RETRY_TICKS;
         if (save_without_client(&d->saves, &err))
-            log_line("the detached job %u cannot be saved: %s", job->id, err.text);
+            log_warning("the detached job %u cannot be saved: %s", job->id, err.text);
         return false;
     }
     job_end(job, -ECANCELED, "detached and saved after %" PRIu64 " steps, %s", job->step,
