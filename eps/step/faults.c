@@ -11,7 +11,7 @@ void faults_suspect(struct steps *steps, struct peer *worker, uint32_t id)
     struct job *job = steps->job;
 
     steps->fault.worker = id;
-    snprintf(steps->fault.device, sizeof steps->fault.device, "%s", worker ? worker->device : "lost");
+    snprintf(steps->fault.device, sizeof steps->fault.device, "%s", worker ? worker->device : "");
     if (!worker)
         return;
     if (!worker->suspect)
@@ -50,7 +50,9 @@ void faults_blame(struct steps *steps, struct peer *worker, const char *why)
 
 void faults_end(struct steps *steps, uint64_t step)
 {
+    const char *device = steps->fault.device;
+
     job_end(steps->job, -EDOM,
-            "the gradient of step %" PRIu64 " is not finite, as worker %u (%s) has it: try a lower --lr", step + 1,
-            steps->fault.worker, steps->fault.device);
+            "the gradient of step %" PRIu64 " is not finite, as worker %u%s%s%s has it: try a lower --lr", step + 1,
+            steps->fault.worker, *device ? " (" : "", device, *device ? ")" : "");
 }

@@ -43,7 +43,7 @@ struct steps {
     /* Of the open step: whose gradient was not finite; worker 0: nobody's. */
     struct {
         uint32_t worker;
-        char device[32];
+        char device[32]; /* "": it has left, or was joining */
     } fault;
     /* The relay's last step: */
     struct message open; /* its OPEN_STEP */
