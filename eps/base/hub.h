@@ -21,8 +21,8 @@ enum peer_state {
     PEER_IDLE,      /* until a job assigns it */
     PEER_JOINING,   /* chosen by a job under way; until its memory there is ready */
     PEER_ASSIGNING, /* ASSIGN sent; until ASSIGNED or REFUSED arrives */
-    PEER_ASSIGNED,  /* until the job ends */
-    PEER_RELEASING, /* RELEASE sent; until its answer arrives. Only then has all work on the old job ended */
+    PEER_ASSIGNED,  /* until the job ends, or takes its seat back */
+    PEER_RELEASING, /* RELEASE sent; until its answer arrives. Only then does it use the job's memory no longer */
 };
 
 struct peer {

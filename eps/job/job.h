@@ -33,15 +33,15 @@ struct job_seat {
     uint32_t worker;   /* whose contributions are in the inbox */
     uint32_t room;     /* parts that its worker has memory for */
     uint32_t n_parts;  /* that it gets in a step, once they are divided */
-    uint32_t
-        too_many; /* parts that it has no memory for, by the plan made when the job's workers had changed so often: */
-    uint32_t tried;
+    uint32_t too_many; /* parts that no plan fits; 0: not tried */
+    uint32_t tried;    /* steps.n_changes when that was found */
     struct segment inbox;
-    struct segment stash;               /* empty if the worker's stash is on its device */
-    uint64_t stash_bytes, device_bytes; /* the most that was planned for a worker here, in the host's plan too */
-    uint64_t new_stash_bytes;           /* for the one that joins */
-    uint32_t n_folds;                   /* of its inbox, with the optimizer thread */
-    bool renewing;                      /* that thread is making its memory anew */
+    struct segment stash;     /* empty if the worker's stash is on its device */
+    uint64_t stash_bytes;     /* the most that was planned for a worker here, in the host's plan too */
+    uint64_t device_bytes;    /* the same of its device; not in the host's plan */
+    uint64_t new_stash_bytes; /* for the one that joins */
+    uint32_t n_folds;         /* of its inbox, with the optimizer thread */
+    bool renewing;            /* that thread is making its memory anew */
 };
 
 /* Rows of an evaluation, for one worker. */

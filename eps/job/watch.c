@@ -43,7 +43,7 @@ static const char *owed_by(struct job *job, const struct peer *worker)
     if (worker->state == PEER_ASSIGNING)
         return "the job waits for it to claim its memory";
     if (worker->state == PEER_RELEASING)
-        return "the last job's memory waits for it to let go";
+        return "its memory in a job waits for it to let go";
     if (worker->state == PEER_IDLE || !has_parts(job, worker))
         return NULL;
     if (evaluate_has(job, worker))

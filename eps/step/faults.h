@@ -1,8 +1,9 @@
 /* eps/step/faults.h - who is at fault: a worker that breaks the relay's rules, or whose gradient is not finite.
  *
- * A gradient that is not finite is mostly the run's: its learning rate is too high. So the part is computed once more,
- * from the same weights: by another worker, if one has memory for it; else by the same one. If it is finite then, the
- * first worker was at fault, and loses its session. If it is not, the step is given up, and nobody loses a session. */
+ * A gradient that is not finite is mostly the run's: its learning rate is too high. Eager: so the part is computed once
+ * more, from the same weights: by another worker, if one has memory for it; else by the same one. If it is finite then,
+ * the first worker was at fault, and loses its session. If it is not, the run ends, and nobody loses a session. Fenced:
+ * the step is skipped at once. */
 #ifndef EPS_STEP_FAULTS_H
 #define EPS_STEP_FAULTS_H
 

@@ -52,7 +52,7 @@ static bool has_sent_all(const struct job *job, uint32_t worker)
 
 /* ---- memory for more parts -------------------------------------------------------------------------------------- */
 
-static uint32_t at_least(uint32_t a, uint32_t b)
+static uint32_t larger(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
 }
@@ -158,8 +158,6 @@ static void tell(struct steps *steps, const struct peer *worker, const char *rea
 /* Whether the job can go on without the worker. */
 static bool can_lose(const struct job *job, const struct peer *worker)
 {
-    if (job->state == JOB_GENERATING)
-        return true;
     return job_is_open(job) && relay_can_lose(job->relay, worker->id);
 }
 
@@ -266,7 +264,7 @@ static uint32_t wanted_parts(const struct job *job, const struct peer *worker)
 
     if (worker->n_parts)
         return worker->n_parts;
-    return at_least((n_parts + n - 1) / n, job_trains(job) ? lacking_room(job) : 0);
+    return larger((n_parts + n - 1) / n, job_trains(job) ? lacking_room(job) : 0);
 }
 
 static bool plan_candidate(struct peer *worker, const struct job_seat *seat, struct error *err)
