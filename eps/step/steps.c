@@ -293,7 +293,10 @@ static void act(struct steps *steps, const struct relay_action *a)
 
     switch (a->kind) {
     case RELAY_SHARE:
-        if (worker && a->step != steps->told_ahead)
+        if (a->step == steps->told_ahead)
+            break;
+        steps->told_ahead = MESSAGE_NO_STEP; /* the worker forgets its share of that step, as this one replaces it */
+        if (worker)
             steps_share(steps, worker);
         break;
     case RELAY_ANSWER:
