@@ -44,7 +44,7 @@ struct peer {
     bool suspect; /* its gradient of the open step was not finite; another attempt at it decides whose fault that is */
     bool leaves;  /* its session ends once its share is done */
     uint32_t n_parts;     /* parts to plan it for, once its share is done; 0: it stays as it is planned */
-    struct plan plan;     /* the job's plan for its device; all zero between jobs */
+    struct plan plan;     /* the job's plan for its device; all zero while it has none of a job's memory */
     struct ledger ledger; /* as it last reported */
     struct progress progress;
     struct silence silence;

@@ -426,6 +426,7 @@ void job_begin_without(struct job_seat *seat)
 void job_on_released(struct peer *worker)
 {
     worker->state = PEER_IDLE;
+    memset(&worker->plan, 0, sizeof worker->plan);
 }
 
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before)

@@ -231,13 +231,22 @@ static uint32_t count_sharers(const struct job *job, const struct peer *worker)
 static struct spare find_spare(const struct job *job, const struct job_seat *seat, const struct peer *worker)
 {
     const uint64_t inbox = seat == &job->seats[job->n_seats] ? job->host.inbox_bytes : 0;
-    const uint64_t held = worker->backend->takes_turns ? plan_total(&worker->plan) : 0; /* that it gives back first */
+    const bool holds = worker->backend->takes_turns && worker->state == PEER_ASSIGNED; /* memory, given back first */
+    const uint64_t held = holds ? plan_total(&worker->plan) : 0;
     const uint64_t available = process_available_bytes();
     const uint64_t free = minus(available, plan_host_slack(available, 1) + inbox);
     const uint64_t cap = minus(cap_of(job), job->host.total + inbox);
 
     return (struct spare){.of_daemon = cap < free ? cap : free,
                           .of_arena = available == UINT64_MAX ? UINT64_MAX : free + held};
+}
+
+/* The same bytes cannot be both the stash's and the arena's. */
+static bool takes_twice(const struct plan *plan, const struct job_seat *seat, const struct spare *spare)
+{
+    const uint64_t arena = plan_total(plan), more_stash = minus(plan->host_stash_bytes, seat->stash_bytes);
+
+    return arena > seat->device_bytes && more_stash > minus(spare->of_arena, arena);
 }
 
 static bool has_inbox(const struct job *job, const struct job_seat *seat)
@@ -277,7 +286,7 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
         for (int no_stash = stash == 0; no_stash < 2 && rc == -ENOSPC; no_stash++) {
             wish.no_host_stash = no_stash;
             rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
-            if (!rc && out->host_stash_bytes > stash)
+            if (!rc && (out->host_stash_bytes > stash || (shares_host && takes_twice(out, seat, &spare))))
                 rc = -ENOSPC;
         }
     }
