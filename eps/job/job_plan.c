@@ -241,12 +241,12 @@ static struct spare find_spare(const struct job *job, const struct job_seat *sea
                           .of_arena = available == UINT64_MAX ? UINT64_MAX : free + held};
 }
 
-/* The same bytes cannot be both the stash's and the arena's. */
-static bool takes_twice(const struct plan *plan, const struct job_seat *seat, const struct spare *spare)
+/* The most bytes for the arena of a worker that has this plan: free ones that its stash takes are not the arena's. */
+static uint64_t arena_beside(const struct plan *plan, const struct job_seat *seat, const struct spare *spare)
 {
-    const uint64_t arena = plan_total(plan), more_stash = minus(plan->host_stash_bytes, seat->stash_bytes);
+    const uint64_t left = minus(spare->of_arena, minus(plan->host_stash_bytes, seat->stash_bytes));
 
-    return arena > seat->device_bytes && more_stash > minus(spare->of_arena, arena);
+    return left > seat->device_bytes ? left : seat->device_bytes;
 }
 
 static bool has_inbox(const struct job *job, const struct job_seat *seat)
@@ -286,7 +286,11 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
         for (int no_stash = stash == 0; no_stash < 2 && rc == -ENOSPC; no_stash++) {
             wish.no_host_stash = no_stash;
             rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, budget, err);
-            if (!rc && (out->host_stash_bytes > stash || (shares_host && takes_twice(out, seat, &spare))))
+            if (!rc && shares_host && plan_total(out) > arena_beside(out, seat, &spare))
+                rc = plan_search(out, &job->model, &setting, &wish, &worker->profile, arena_beside(out, seat, &spare),
+                                 err);
+            if (!rc &&
+                (out->host_stash_bytes > stash || (shares_host && plan_total(out) > arena_beside(out, seat, &spare))))
                 rc = -ENOSPC;
         }
     }

@@ -1,6 +1,7 @@
 /* How the daemon plans for its workers: real processes, a client that takes their word apart (tests/kit/driver.h). */
 #include "tests/kit/test.h"
 
+#include "eps/job/job.h"
 #include "proto/base/process.h"
 #include "proto/plan/search.h"
 #include "tests/kit/command.h"
@@ -115,6 +116,82 @@ TEST_EACH(a_worker_that_does_not_go_with_the_others_is_refused_by_name, 2)
     session_close(side.s);
     stage_run_until(&st, &side.n_closed, 1);
     stage_end(&st);
+}
+
+/* ---- a seat ----------------------------------------------------------------------------------------------------- */
+
+enum { LONG = 1024 };
+
+/* A job of which nothing is allocated, of a wide model, with a seat that had nothing yet, and a worker that is to have it. */
+struct vacancy {
+    struct hub hub;
+    struct job job;
+    struct peer worker;
+    uint64_t available;
+    struct plan plan;
+};
+
+static void vacate(struct vacancy *v)
+{
+    static const char text[] = "{\"model_type\": \"gpt2\", \"n_layer\": 4, \"n_head\": 64, \"n_embd\": 8192, "
+                               "\"n_positions\": 1024, \"vocab_size\": 256}";
+    struct model_config config;
+    struct error err = {""};
+
+    *v = (struct vacancy){.available = process_available_bytes()};
+    ck_assert_int_eq(model_config_parse(&config, text, strlen(text), &err), 0);
+    ck_assert_int_eq(model_init(&v->job.model, &config, &err), 0);
+    v->worker = (struct peer){.role = ROLE_WORKER,
+                              .backend = plan_backend_find("cpu"),
+                              .budget = UINT64_MAX,
+                              .profile = *profile_default("cpu")};
+    v->job.hub = &v->hub;
+    v->job.request.job.goal = (struct plan_goal){.batch = 1 << 20, .n_parts = 1 << 20, .seq = LONG};
+    v->job.host_setting = (struct plan_host_setting){.goal = *job_goal(&v->job), .n_workers = 1};
+    v->job.microbatch = v->job.n_seats = v->job.n_ranges = 1;
+    v->job.backend = v->worker.backend;
+    v->job.seats[0] = (struct job_seat){.job = &v->job};
+}
+
+static int plan_seat(struct vacancy *v, uint32_t n)
+{
+    struct error err = {""};
+
+    return job_plan_seat(&v->plan, &v->job.seats[0], &v->worker, n, &err);
+}
+
+/* The fewest bytes for so many rows, wherever they are. */
+static uint64_t least_of(const struct vacancy *v, uint32_t n)
+{
+    struct plan_setting setting = {.backend = v->worker.backend, .goal = *job_goal(&v->job)};
+    const struct plan_wish wish = {.microbatch = 1};
+    struct plan plan;
+
+    plan_share(&setting, 1, sysconf(_SC_NPROCESSORS_ONLN));
+    setting.share_rows = n;
+    plan_smallest(&plan, &v->job.model, &setting, &wish);
+    return plan_total(&plan) + plan.host_stash_bytes;
+}
+
+/* An arena and a stash that are a fifth more than what is free, together: refused, unless the worker gives back three
+ * quarters first. A plan that it had once is no memory. */
+TEST(free_memory_is_counted_once)
+{
+    struct vacancy v;
+    uint32_t n = 1;
+
+    vacate(&v);
+    while (least_of(&v, n) < v.available / 5 * 6)
+        n += 1 + n / 16;
+    ck_assert_int_eq(plan_seat(&v, n), -ENOSPC);
+    memset(&v.worker.plan, 0, sizeof v.worker.plan);
+    v.worker.plan.arena_bytes = v.available / 4 * 3;
+    v.worker.state = PEER_IDLE;
+    ck_assert_int_eq(plan_seat(&v, n), -ENOSPC);
+    v.worker.state = PEER_ASSIGNED;
+    ck_assert_int_eq(plan_seat(&v, n), 0);
+    ck_assert_uint_lt(plan_total(&v.plan) + v.plan.host_stash_bytes, v.available / 4 * 7);
+    model_free(&v.job.model);
 }
 
 static uint32_t count_threads(void)
