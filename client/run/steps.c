@@ -55,14 +55,29 @@ static void mark_best(struct client_steps *s)
     note(s, sentence.text);
 }
 
+/* True for the outcome of the checkpoint that ask_save_cut requested: the daemon chose its step. */
+static bool is_cut(const struct client_steps *s, uint64_t step)
+{
+    return s->cut_asked && s->saving && step >= s->cut_from;
+}
+
+/* The requested checkpoint is over. If a worker has come meanwhile and finished the step that waited, the run ends with
+ * that step after all. */
+static void end_save(struct client_steps *s)
+{
+    s->saving = false;
+    if (s->covered == s->opened)
+        s->cut_short = s->cut_asked = false;
+}
+
 static void on_saved(struct client_steps *s, uint64_t step)
 {
     char path[PATH_MAX + 40];
 
-    if (s->cut_short && step == s->covered)
+    if (is_cut(s, step))
         s->asked = step;
     if (step == s->asked) {
-        s->saving = false;
+        end_save(s);
         s->save_rc = 0;
     }
     if (marks_best(s) && step == s->best.step)
@@ -79,16 +94,14 @@ static void on_save_failed(struct client_steps *s, uint64_t step, int code, cons
 {
     const bool again = s->no_room_ns != 0 && step == s->asked;
 
-    if (s->cut_short && code == -EAGAIN) {
-        s->saving = false;
-        s->cut_short = s->cut_asked =
-            s->covered < s->opened; /* else a worker has come meanwhile, and the step is saved as usual */
+    if (is_cut(s, step) && code == -EAGAIN) {
+        end_save(s);
         return;
     }
-    if (s->cut_short)
+    if (is_cut(s, step))
         s->asked = step;
     if (s->saving && step == s->asked) {
-        s->saving = false;
+        end_save(s);
         s->save_rc = code < 0 ? code : -EIO;
         s->save_error = *why;
     }
@@ -421,6 +434,7 @@ static bool is_cut_due(const struct client_steps *s)
 static void ask_save_cut(struct client_steps *s)
 {
     s->cut_asked = s->saving = true;
+    s->cut_from = s->done;
     client_link_send(s->link, &(struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}});
 }
 

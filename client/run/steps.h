@@ -46,6 +46,7 @@ struct client_steps {
     bool looks;        /* a stop was requested, and the daemon is asked whether the open step waits for a worker */
     bool cut_short;    /* it does: the run ends without that step, */
     bool cut_asked;    /* and the checkpoint of the step before it was requested */
+    uint64_t cut_from; /* that step; if a worker comes first, a later one may be saved instead */
     bool daemon_stops; /* the daemon requested the stop, */
     bool job_stops;    /* of this job alone */
     uint64_t asked;    /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */

@@ -382,18 +382,19 @@ static void add_remedy(const struct train *t, struct error *err)
 static int conclude(const struct train *t, struct error *err)
 {
     const struct client_steps *s = &t->steps;
+    const bool cut = s->cut_short && s->covered < s->opened; /* else a worker has come, and the step was finished */
     char quoted[PATH_MAX];
     int rc = 0;
 
     if (s->stop) {
         rc = error_set(err, -EINTR, "%s after %" PRIu64 " steps", client_steps_stopped_by(s), s->done);
         const bool saved = !s->save_rc && client_steps_saved(s) == s->done;
-        if (s->cut_short)
+        if (cut)
             error_append(err, "; step %" PRIu64 " waited for a worker and was given up%s", s->done + 1,
                          saved || s->save_rc ? "" : ", and without it the model cannot be saved");
         if (saved)
             error_append(err, "; saved in %s/step-%" PRIu64, t->run.directory, s->done);
-        else if (s->cut_short && !s->save_rc)
+        else if (cut && !s->save_rc)
             add_remedy(t, err);
         if (saved && s->done < t->run.options.steps)
             error_append(err, "; resume with: eps train --resume %s",

@@ -5,6 +5,8 @@
 #include "tests/kit/test.h"
 
 #include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -77,37 +79,83 @@ TEST(workers_find_the_successor_of_a_killed_daemon_and_the_run_is_resumed)
     ck_assert_int_eq(processes_wait(one), 0);
 }
 
-static void on_state(void *user, const struct eps_status *status)
+static void stop(pid_t daemon)
 {
-    *(bool *)user = strcmp(status->state, "waiting for a worker") == 0;
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
-static bool waits(void *context)
-{
-    bool yes = false;
-
-    (void)context;
-    return eps_status("lab", on_state, &yes, NULL) == 0 && yes;
-}
-
-/* The open step cannot be finished: one signal is enough, and the steps before it are saved. */
-TEST(a_run_that_waits_for_a_worker_ends_with_the_first_signal_and_is_saved)
+/* The open step cannot be finished: one signal is enough, and the steps before it are saved. A worker that is asked to
+ * leave finishes its share first, so that nothing of that step is in the model yet; of a killed one's, something may be. */
+TEST_EACH(a_run_that_waits_for_a_worker_ends_with_the_first_signal_and_is_saved, 2)
 {
     pid_t worker, daemon = processes_daemon("lab", 1, &worker);
     const pid_t run = start_run("--steps 1000000");
 
     processes_await_text("run/metrics.jsonl", "\"step\": 2");
-    ck_assert_int_eq(kill(worker, SIGKILL), 0);
-    ck_assert(processes_until(waits, NULL));
+    ck_assert_int_eq(kill(worker, _i ? SIGKILL : SIGTERM), 0);
+    processes_await_text("run.said", "waits for another worker to attach"); /* the client has opened it by then */
     ck_assert_int_eq(kill(run, SIGINT), 0);
     ck_assert_int_eq(processes_wait(run), 130);
     expect_file("run.err", "interrupted after ", " waited for a worker and was given up");
-    if (processes_count("run.err", "cannot be saved") == 0) { /* nothing of that step was in the model yet */
+    if (_i == 0 || processes_count("run.err", "cannot be saved") == 0) {
         expect_file("run.err", "; saved in run/step-", "eps train --resume run");
         start_worker(NULL);
         processes_await_workers("lab", 1);
         check_resumed();
     }
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    stop(daemon);
+}
+
+struct progress {
+    uint64_t step;
+    bool saving;
+};
+
+static void on_status(void *user, const struct eps_status *status)
+{
+    *(struct progress *)user = (struct progress){status->step, status->saving};
+}
+
+static bool saves(void *progress)
+{
+    return eps_status("lab", on_status, progress, NULL) == 0 && ((struct progress *)progress)->saving;
+}
+
+static bool went_on(void *context)
+{
+    const struct progress *before = context;
+    struct progress now;
+
+    return eps_status("lab", on_status, &now, NULL) == 0 && now.step > before->step;
+}
+
+/* The checkpoint of the step before is not on disk yet when a worker comes and finishes the step that waited: the run
+ * ends with that one. */
+TEST_IF(a_worker_that_comes_during_the_last_save_finishes_the_step, !SANITIZED) /* which wants to be preloaded first */
+{
+    struct progress before;
+    pid_t worker;
+
+    setenv("SLOW_FLUSH", processes_path("held"), 1);
+    setenv("LD_PRELOAD", BIN_DIR "/libslow_disk.so", 1);
+    const pid_t daemon = processes_daemon("lab", 1, &worker);
+    unsetenv("LD_PRELOAD");
+    const pid_t run = start_run("--steps 1000000");
+    processes_await_text("run/metrics.jsonl", "\"step\": 2");
+    ck_assert_int_eq(kill(worker, SIGTERM), 0);
+    processes_await_text("run.said", "waits for another worker to attach"); /* the client has opened it by then */
+    processes_put_text("held", "");
+    ck_assert_int_eq(kill(run, SIGINT), 0);
+    ck_assert(processes_until(saves, &before));
+    start_worker(NULL);
+    ck_assert(processes_until(went_on, &before));
+    ck_assert_int_eq(unlink("held"), 0);
+    ck_assert_int_eq(processes_wait(run), 130);
+    expect_file("run.err", print("interrupted after %ju steps; saved in run/step-%ju; resume with",
+                                 (uintmax_t)before.step + 1, (uintmax_t)before.step + 1));
+    expect_absent("run.err", "given up");
+    ck_assert_int_eq(access(print("run/step-%ju", (uintmax_t)before.step), F_OK), 0);
+    check_resumed();
+    stop(daemon);
 }
