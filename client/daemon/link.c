@@ -203,16 +203,23 @@ static int next(struct client_link *link, struct message *out, int fds[CLIENT_MA
     return rc ? rc : error_set(err, -EIO, "%s", out->failed.error.text);
 }
 
-int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err)
+/* Keeps the first of the descriptors, if it is wanted and there is one, and closes the others. */
+static void keep_first(int *fd, const int *fds, unsigned n_fds)
 {
-    int fds[CLIENT_MAIL_FDS];
-    unsigned n_fds;
-    const int rc = next(link, out, fds, &n_fds, err);
     const unsigned n_kept = fd && n_fds > 0;
 
     if (fd)
         *fd = n_kept ? fds[0] : -1;
     close_all(fds + n_kept, n_fds - n_kept);
+}
+
+int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err)
+{
+    int fds[CLIENT_MAIL_FDS];
+    unsigned n_fds;
+    const int rc = next(link, out, fds, &n_fds, err);
+
+    keep_first(fd, fds, n_fds);
     return rc;
 }
 
@@ -259,11 +266,8 @@ int client_link_expect(struct client_link *link, enum message_kind kind, struct 
     int fds[CLIENT_MAIL_FDS];
     unsigned n_fds;
     const int rc = client_link_expect_fds(link, kind, out, fds, &n_fds, err);
-    const unsigned n_kept = fd && n_fds > 0;
 
-    if (fd)
-        *fd = n_kept ? fds[0] : -1;
-    close_all(fds + n_kept, n_fds - n_kept);
+    keep_first(fd, fds, n_fds);
     return rc;
 }
 

@@ -31,7 +31,7 @@ void client_look_side(struct eps_memory *out, struct eps_memory_row rows[LEDGER_
 /* Fills in a public call's error (may be NULL) from err. Returns rc. */
 int client_report(struct eps_error *error, const struct error *err, int rc);
 
-/* "job 3 of the daemon waits for its turn: 2nd in the queue", of a QUEUED. */
+/* "job 3 waits for its turn at the daemon: 2nd in the queue", of a QUEUED. */
 void client_look_say_queued(struct error *sentence, const struct message *m);
 
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */
