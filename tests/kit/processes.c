@@ -247,6 +247,31 @@ void processes_await_workers(const char *name, uint32_t n)
     ck_assert(processes_until(are_attached, &(struct attached){.name = name, .wanted = n}));
 }
 
+struct expected_state {
+    const char *name, *state;
+    bool reached;
+};
+
+static void compare_state(void *user, const struct eps_status *status)
+{
+    struct expected_state *expected = user;
+
+    expected->reached = strcmp(status->state, expected->state) == 0;
+}
+
+static bool is_in_state(void *context)
+{
+    struct expected_state *expected = context;
+
+    return eps_status(expected->name, compare_state, expected, NULL) == 0 && expected->reached;
+}
+
+void processes_await_state(const char *name, const char *state)
+{
+    ck_assert_msg(processes_until(is_in_state, &(struct expected_state){.name = name, .state = state}), "%s: not '%s'",
+                  name, state);
+}
+
 static bool is_free(void *name)
 {
     char directory[300];

@@ -50,6 +50,9 @@ pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers);
 /* Until the daemon of this name, or at this directory, is up and has at least so many workers. Asserts. */
 void processes_await_workers(const char *name, uint32_t n);
 
+/* Until the daemon says that it is in this state, as eps status names it. Asserts. */
+void processes_await_state(const char *name, const char *state);
+
 /* How many workers the daemon of this name has; UINT32_MAX if it does not answer. */
 uint32_t processes_workers(const char *name);
 

@@ -129,19 +129,6 @@ TEST(members_end_jobs_of_their_own)
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
-static void on_state(void *user, const struct eps_status *status)
-{
-    *(bool *)user = strcmp(status->state, "detached") == 0;
-}
-
-static bool is_detached(void *context)
-{
-    bool yes = false;
-
-    (void)context;
-    return eps_status(users_service(), on_state, &yes, NULL) == 0 && yes;
-}
-
 /* Only its client can open a member's files: without one the daemon keeps the job, and says so. */
 TEST(a_members_detached_job_waits_for_them)
 {
@@ -158,7 +145,7 @@ TEST(a_members_detached_job_waits_for_them)
     processes_await_text(print("%s/metrics.jsonl", out), "\"step\": 2");
     kill(first, SIGKILL);
     processes_wait(first);
-    ck_assert(processes_until(is_detached, NULL));
+    processes_await_state(service, "detached");
     says(USERS_OWNER, true, "eps", ARGV("train", "--attach", service), 1, "belongs to user 54322", "may take it over");
     says(USERS_OWNER, true, "eps", ARGV("save", service), 1, "the job is detached", "eps train --attach takes it over");
     says(USERS_OWNER, true, "eps", ARGV("stop", service, "1"), 1, "only a client of that user can save it",
@@ -167,7 +154,7 @@ TEST(a_members_detached_job_waits_for_them)
     const pid_t heir = users_start(USERS_MEMBER, true, "eps", ARGV("train", "--attach", service));
     processes_await_text(users_log(), "took over job 1 of ");
     says(USERS_OWNER, true, "eps", ARGV("stop", service, "1"), 0, "", "");
-    processes_wait(heir);
+    ck_assert_int_eq(processes_wait(heir), 1);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }

@@ -132,19 +132,6 @@ static bool dies(const struct eps_train_options *options, struct fate fate)
     return WIFSIGNALED(status);
 }
 
-static void on_state(void *user, const struct eps_status *status)
-{
-    snprintf(user, 32, "%s", status->state);
-}
-
-static bool is_detached(void *context)
-{
-    char state[32] = "";
-
-    (void)context;
-    return eps_status("lab", on_state, state, NULL) == 0 && strcmp(state, "detached") == 0;
-}
-
 /* Lines of metrics.jsonl without what depends on the clock, and on when the memory was asked for. */
 static json_t *read_lines(const char *out)
 {
@@ -228,7 +215,7 @@ TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
     for (int i = 0; fate[i].moment; i++) {
         ck_assert_msg(dies(i ? &attach : &options, fate[i]), "%s: client %d did not live to see its end", kind->name,
                       i);
-        ck_assert(processes_until(is_detached, NULL));
+        processes_await_state("lab", "detached");
     }
     ck_assert(!dies(&attach, (struct fate){.moment = NEVER}));
     same_run("whole", "taken");
@@ -245,7 +232,7 @@ TEST(a_detached_job_is_observed_saved_and_used)
     expect_refusal(&(struct refusal){"eps train --attach", 1, "no daemon of yours has a detached job", "--resume DIR"});
     expect_refusal(&(struct refusal){"eps train --attach lab", 1, "the daemon has no detached job", "--resume DIR"});
     ck_assert(dies(&options, (struct fate){.moment = AT_STEP, .step = 3}));
-    ck_assert(processes_until(is_detached, NULL));
+    processes_await_state("lab", "detached");
     expect("eps status lab", 0, "state        detached, ",
            "job          1: its client is gone; take it over with eps train --attach lab\n");
     expect("eps save lab", 0, "/run/step-");
@@ -288,14 +275,6 @@ TEST(a_detached_job_is_saved_when_another_needs_the_room)
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
-static bool waits_for_worker(void *context)
-{
-    char state[32] = "";
-
-    (void)context;
-    return eps_status("lab", on_state, state, NULL) == 0 && strcmp(state, "waiting for a worker") == 0;
-}
-
 /* A worker dies, and then the client that waits for another one. */
 TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
 {
@@ -306,10 +285,10 @@ TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
     ck_assert(!dies(&options, (struct fate){.moment = NEVER}));
     options.out = "taken";
     const pid_t client = start(&options, (struct fate){.moment = WITH_WORKER, .step = 3, .worker = worker});
-    ck_assert(processes_until(waits_for_worker, NULL));
+    processes_await_state("lab", "waiting for a worker");
     ck_assert_int_eq(kill(client, SIGKILL), 0);
     ck_assert_int_eq(waitpid(client, NULL, 0), client);
-    ck_assert(processes_until(is_detached, NULL));
+    processes_await_state("lab", "detached");
     const char *attach = print("exec %s/eps train --attach >attach.said 2>&1", BIN_DIR);
     const pid_t heir = processes_start("/bin/sh", (const char *const[]){"-c", attach, NULL}, NULL);
     processes_await_text("attach.said", "the next one waits for another worker to attach");
