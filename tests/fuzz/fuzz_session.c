@@ -162,6 +162,15 @@ static void send_all(int fd, const uint8_t *bytes, size_t n)
     }
 }
 
+/* The lowest descriptor that is free. */
+static int find_free(void)
+{
+    const int fd = fcntl(f.sent, F_DUPFD_CLOEXEC, 0);
+
+    fuzz_demand(fd >= 0 && close(fd) == 0);
+    return fd;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
 {
     if (!f.listener)
@@ -170,11 +179,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         return 0;
     f.opened = false;
     f.n_closed = 0;
-    const int fd = meet(bytes[0] == 0);
+    const int lowest = find_free(), fd = meet(bytes[0] == 0);
     send_all(fd, bytes + 1, n - 1);
     uv_run(&f.loop, UV_RUN_NOWAIT);
     close(fd);
-    for (unsigned i = 0; f.n_closed == 0; i++) {
+    for (unsigned i = 0; f.n_closed == 0 || find_free() != lowest; i++) {
         fuzz_demand(i < MOST_TURNS);
         uv_run(&f.loop, UV_RUN_NOWAIT);
     }

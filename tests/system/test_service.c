@@ -103,7 +103,6 @@ TEST(hangup_opens_the_log_anew_and_ends_nothing)
     ck_assert(stat(processes_path("stderr"), &st) == 0 && st.st_size == 0);
 }
 
-/* It may be asked before it has a log to open: of three, one may come before it takes signals. */
 TEST(hangup_without_a_file_ends_nothing)
 {
     static const char *const argv[] = {"--listen", "lab", NULL};

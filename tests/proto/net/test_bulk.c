@@ -2,11 +2,10 @@
  * that sends something else, costs nobody but itself. */
 #include "proto/net/bulk.h"
 #include "proto/wire/wire.h"
+#include "tests/kit/tcp.h"
 #include "tests/kit/test.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -59,23 +58,6 @@ static void on_closed(struct bulk *b)
 
 static const struct bulk_events events = {on_received, on_consumed, on_sent, on_end, on_closed};
 
-/* Two ends of a tcp connection. */
-static void connect_pair(int ends[2])
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof at;
-    const int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    ck_assert_int_eq(listen(listener, 1), 0);
-    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &size), 0);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert_int_eq(connect(ends[0], (struct sockaddr *)&at, sizeof at), 0);
-    ends[1] = accept(listener, NULL, NULL);
-    ck_assert_int_ge(ends[1], 0);
-    close(listener);
-}
-
 static void open_end(struct end *end, int fd, unsigned flags)
 {
     const struct handshake h = {.flags = flags, .send = {1}, .receive = {1}};
@@ -88,7 +70,7 @@ static void open_pair(unsigned flags)
 {
     int ends[2];
 
-    connect_pair(ends);
+    tcp_connect_pair(ends);
     open_end(&sender, ends[0], flags);
     open_end(&receiver, ends[1], flags);
     receiver.peer = &sender;
@@ -127,17 +109,16 @@ static void end(void)
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(begin, end)
 
-static const unsigned flags[] = {0, HANDSHAKE_AES, HANDSHAKE_PLAIN};
+/* Not every processor has instructions for the last. */
+static const unsigned flags[] = {0, HANDSHAKE_PLAIN, HANDSHAKE_AES};
 
 /* Around the size of a chunk, and more than the window at once; expected before and after they come. */
 static const size_t sizes[] = {1, BULK_CHUNK - 1, BULK_CHUNK, BULK_CHUNK + 1, 100, 1234567, 3 * BULK_CHUNK, 7, 1000000};
 
-TEST_EACH(ranges_arrive_in_order_and_whole, COUNT(flags))
+TEST_EACH(ranges_arrive_in_order_and_whole, COUNT(flags) - !cipher_has_aes())
 {
     size_t at = 0;
 
-    if (flags[_i] == HANDSHAKE_AES && !cipher_has_aes())
-        return;
     open_pair(flags[_i]);
     for (int round = 0; round < 8; round++) {
         at = 0;
@@ -166,7 +147,7 @@ TEST(a_peer_that_does_not_consume_holds_up_nobody)
     open_pair(0);
     for (int i = 0; i < 100; i++)
         ck_assert_int_eq(bulk_send(&sender.bulk, from, MOST), 0);
-    connect_pair(ends);
+    tcp_connect_pair(ends);
     open_end(&other, ends[0], 0);
     open_end(&others, ends[1], 0);
     others.peer = &other;
@@ -242,7 +223,7 @@ TEST_EACH(a_chunk_that_is_not_as_it_was_sent_ends_the_connection, COUNT(deeds))
     static uint8_t frame[2000];
     int ends[2];
 
-    connect_pair(ends);
+    tcp_connect_pair(ends);
     open_end(&receiver, ends[1], deeds[_i].flags);
     ck_assert_int_eq(bulk_expect(&receiver.bulk, to, 1000), 0);
     const size_t n = seal(frame, deeds[_i].n, deeds[_i].number, deeds[_i].flags) - deeds[_i].cuts;
@@ -262,7 +243,7 @@ TEST(an_end_between_transfers_is_no_fault)
 {
     int ends[2];
 
-    connect_pair(ends);
+    tcp_connect_pair(ends);
     open_end(&receiver, ends[1], 0);
     uint8_t frame[64];
     const size_t n = seal(frame, 8, 0, 0);

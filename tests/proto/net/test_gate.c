@@ -3,11 +3,10 @@
 #include "proto/net/gate.h"
 #include "proto/wire/message.h"
 #include "proto/wire/segment.h"
+#include "tests/kit/tcp.h"
 #include "tests/kit/test.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <sodium.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -31,23 +30,6 @@ static void on_closed(void *data)
 {
     (void)data;
     n_closed++;
-}
-
-/* Two ends of a tcp connection. */
-static void connect_pair(int ends[2])
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof at;
-    const int listener = socket(AF_INET, SOCK_STREAM, 0);
-
-    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
-    ck_assert_int_eq(listen(listener, 1), 0);
-    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &size), 0);
-    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
-    ck_assert_int_eq(connect(ends[0], (struct sockaddr *)&at, sizeof at), 0);
-    ends[1] = accept(listener, NULL, NULL);
-    ck_assert_int_ge(ends[1], 0);
-    close(listener);
 }
 
 static void open_one(bool is_daemon, int door, int control, int bulk)
@@ -76,8 +58,8 @@ static void begin(void)
     uv_loop_init(&loop);
     ck_assert_msg(model_config_parse(&c, config, strlen(config), &err) == 0, "%s", err.text);
     ck_assert_int_eq(model_init(&model, &c, &err), 0);
-    connect_pair(control);
-    connect_pair(bulk);
+    tcp_connect_pair(control);
+    tcp_connect_pair(bulk);
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, doors[i]), 0);
     daemon_end = doors[0][0];

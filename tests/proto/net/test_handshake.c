@@ -272,31 +272,28 @@ struct frame {
     uint8_t payload[MAX], sealed[MAX];
 };
 
-static bool frame_of(struct frame *out, size_t i, enum cipher_kind kind)
+static void frame_of(struct frame *out, size_t i, enum cipher_kind kind)
 {
     const json_t *f = json_array_get(json_object_get(fixture(), "frames"), i);
     uint8_t key[MAX];
 
-    if (kind == CIPHER_AES && !cipher_has_aes())
-        return false;
     bytes_of(key, json_object_get(f, "key"));
     cipher_init(&out->cipher, kind, key);
     out->n = (size_t)json_integer_value(json_object_get(f, "n"));
     out->number = (uint64_t)json_integer_value(json_object_get(f, "number"));
     ck_assert_uint_eq(bytes_of(out->payload, json_object_get(f, "payload")), out->n);
     bytes_of(out->sealed, json_array_get(json_object_get(f, "sealed"), kind));
-    return true;
 }
 
-static const enum cipher_kind cipher_kinds[] = {CIPHER_CHACHA, CIPHER_AES, CIPHER_PLAIN};
+/* Not every processor has instructions for the last. */
+static const enum cipher_kind cipher_kinds[] = {CIPHER_CHACHA, CIPHER_PLAIN, CIPHER_AES};
 
-TEST_EACH(frames_are_as_plain_python_has_them, COUNT(cipher_kinds))
+TEST_EACH(frames_are_as_plain_python_has_them, COUNT(cipher_kinds) - !cipher_has_aes())
 {
     for (size_t i = 0; i < 5; i++) {
         struct frame f;
         uint8_t sealed[MAX], opened[MAX];
-        if (!frame_of(&f, i, cipher_kinds[_i]))
-            return;
+        frame_of(&f, i, cipher_kinds[_i]);
         cipher_seal(&f.cipher, sealed, f.payload, f.n, f.number);
         ck_assert_mem_eq(sealed, f.sealed, CIPHER_HEADER_BYTES + f.n + CIPHER_TAG_BYTES);
         ck_assert_int_eq(cipher_open(&f.cipher, opened, sealed + CIPHER_HEADER_BYTES, f.n, f.number), 0);
@@ -304,13 +301,12 @@ TEST_EACH(frames_are_as_plain_python_has_them, COUNT(cipher_kinds))
     }
 }
 
-TEST_EACH(a_frame_that_was_changed_moved_or_cut_does_not_open, COUNT(cipher_kinds))
+TEST_EACH(a_frame_that_was_changed_moved_or_cut_does_not_open, COUNT(cipher_kinds) - !cipher_has_aes())
 {
     struct frame f, other;
     uint8_t opened[MAX];
 
-    if (!frame_of(&f, 4, cipher_kinds[_i]))
-        return;
+    frame_of(&f, 4, cipher_kinds[_i]);
     uint8_t *body = f.sealed + CIPHER_HEADER_BYTES;
     for (size_t at = 0; at < f.n + CIPHER_TAG_BYTES; at++) {
         body[at] ^= 0x10;

@@ -291,13 +291,16 @@ TEST_EACH(a_stranger_is_turned_away_and_logged_once, COUNT(strangers))
 
 TEST(another_key_and_none_are_turned_away_after_the_proof)
 {
+    static const uint8_t none[KEY_BYTES] = {0};
     struct connection c;
 
     listen_with(&(struct port_options){0});
-    ck_assert(!shake(&c, HANDSHAKE_CONTROL, 0, other_key));
-    ck_assert_int_eq(c.h.state, HANDSHAKE_PROOF); /* the daemon has proved nothing */
-    close(c.fd);
-    ck_assert_uint_eq(processes_count(log_path(), "has no key, or another one"), 1);
+    for (int i = 0; i < 2; i++) {
+        ck_assert(!shake(&c, HANDSHAKE_CONTROL, 0, i ? none : other_key));
+        ck_assert_int_eq(c.h.state, HANDSHAKE_PROOF); /* the daemon has proved nothing */
+        close(c.fd);
+    }
+    ck_assert_uint_eq(processes_count(log_path(), "has no key, or another one"), 2);
 }
 
 TEST(a_second_connection_needs_the_sessions_own_key)
