@@ -63,7 +63,7 @@ static int parse_job(const struct command *command, uint32_t *job, const char *t
         *job = (uint32_t)n;
         return 0;
     }
-    snprintf(sentence, sizeof sentence, "JOB '%.40s' is no number of a job: eps status lists them", text);
+    snprintf(sentence, sizeof sentence, "JOB '%.40s' is not a job's number: eps status lists them", text);
     return arguments_fail(command, -EDOM, sentence);
 }
 
@@ -78,8 +78,7 @@ int request_command(int argc, char **argv, const struct request *request)
         {"--json", NULL, ARGUMENT_FLAG, &json, request->json},
         {"JOB", NULL, ARGUMENT_POSITIONAL, &number,
          "the number of a job in eps status: that job ends, running or waiting, and the daemon stays. A number alone "
-         "is "
-         "a job of your only daemon"},
+         "is a job of your only daemon"},
     };
     const size_t n_arguments = sizeof arguments / sizeof *arguments - (request->takes_job ? 0 : 1);
     const struct command command = {request->name, request->text, arguments, n_arguments};

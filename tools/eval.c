@@ -217,8 +217,7 @@ int command_eval(int argc, char **argv)
          "tokens per sequence; default: the model's positions, at most 1024; for a classifier the longest row"},
         {"--stride", "N", ARGUMENT_COUNT, &options.stride,
          "tokens from one sequence's begin to the next one's; default: --seq. Fewer predict each token from more "
-         "tokens "
-         "before it, and take longer"},
+         "tokens before it, and take longer"},
         {"--eval-tokens", "N", ARGUMENT_LONG, &options.eval_tokens,
          "measure N tokens, spread over the data; default: all"},
         {"--mask-fraction", "X", ARGUMENT_REAL, &options.mask_fraction,
@@ -235,10 +234,10 @@ int command_eval(int argc, char **argv)
     };
     const struct command command = {
         "eps eval",
-        "Prints the mean loss (nats per token) and the perplexity of a model over files. For a "
-        "model that predicts masked tokens, tokens are masked as in training. Of a classifier: the mean loss of a row, "
-        "accuracy, with two classes F1 and Matthews' correlation, with more the mean F1; of a regression the "
-        "correlations of Pearson and Spearman.",
+        "Prints the mean loss (nats per token) and the perplexity of a model over files. For a model that predicts "
+        "masked tokens, tokens are masked as in training. Of a classifier: the mean loss of a row, accuracy, with two "
+        "classes F1 and Matthews' correlation, with more the mean F1; of a regression the correlations of Pearson and "
+        "Spearman.",
         arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 

@@ -24,8 +24,8 @@ int command_export(int argc, char **argv)
     };
     const struct command command = {
         "eps export",
-        "Writes a model for Hugging Face transformers: config.json, the tokenizer's and "
-        "generation files if it has any, and the weights, split into several files above 4 GiB.",
+        "Writes a model for Hugging Face transformers: config.json, the tokenizer's and generation files if it has "
+        "any, and the weights, split into several files above 4 GiB.",
         arguments, sizeof arguments / sizeof *arguments};
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);

@@ -249,8 +249,7 @@ int command_generate(int argc, char **argv)
         {"Output", .kind = ARGUMENT_HEADING},
         {"--json", NULL, ARGUMENT_FLAG, &g.json,
          "print an object at the end: prompt, text, ids, prompt_tokens, tokens, slides, ended, stopped, prompt_ms, "
-         "tokens_ms, "
-         "tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
+         "tokens_ms, tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
     };
     const struct command command = {
         "eps generate", "Continues a text with a model and prints it token by token. Prints the speed on stderr.",

@@ -126,16 +126,12 @@ int command_status(int argc, char **argv)
     static const struct live_view view = {
         "eps status",
         "Shows what a live daemon is doing, and the jobs that wait there; a running eps train has one. Lists several "
-        "daemons, one line each: name, "
-        "state, step, model, pid, output directory.",
+        "daemons, one line each: name, state, step, model, pid, output directory.",
         "print an object with state, step, n_steps, model, parameters, workers, idle_workers, optimizer_threads, pid, "
-        "uid (the job's "
-        "user), loss (null before the first step), precision and commit (null without a job), saving, saved_step, "
-        "trouble, out (null if there is none), address, job (the job's number; null without one) and queue (a list of "
-        "the "
-        "jobs that wait, each with job, place, does, n_steps, pid, uid and out); several daemons: {\"daemons\": "
-        "[...]}. With --watch one "
-        "object per line",
+        "uid (the job's user), loss (null before the first step), precision and commit (null without a job), saving, "
+        "saved_step, trouble, out (null if there is none), address, job (the job's number; null without one) and queue "
+        "(a list of the jobs that wait, each with job, place, does, n_steps, pid, uid and out); several daemons: "
+        "{\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,
         to_json,

@@ -59,9 +59,8 @@ int command_stop(int argc, char **argv)
         "eps stop",
         "Ends a live daemon: its run saves and ends, then daemon and workers end. A second eps stop ends them at once. "
         "With JOB, ends one of its jobs instead: a running one saves first, a waiting one leaves the queue; you may "
-        "end "
-        "your own, and the daemon's owner any. Returns when the daemon, or the job, is gone; Ctrl-C ends the wait, not "
-        "the shutdown.",
+        "end your own, and the daemon's owner any. Returns when the daemon, or the job, is gone; Ctrl-C ends the wait, "
+        "not the shutdown.",
         "print an object with address and stopped, and job if one is named, at the end",
         stop,
         .takes_job = true,

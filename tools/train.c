@@ -185,8 +185,7 @@ int command_train(int argc, char **argv)
          "also as .gz or .zst. - is standard input"},
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
          "held-out data, in the same formats; default: the last 1 % of the data; with --task a tenth of the rows, "
-         "drawn "
-         "by the seed"},
+         "drawn by the seed"},
         {"--task", "classify|regress", ARGUMENT_CHOICE, &task,
          "train a BERT or RoBERTa model to predict a class, or a number, of each row of --data, which is then TSV or "
          ".jsonl with labels. Default: the model's own task, if it is a classifier"},
@@ -209,8 +208,7 @@ int command_train(int argc, char **argv)
         {"--attach", "[ADDRESS]", ARGUMENT_MAYBE, &options.attach,
          "take over the detached job of this daemon: one whose eps train was killed. The run goes on bit for bit as if "
          "that had not happened, from the daemon's weights, with its own options. Default: your only daemon with such "
-         "a "
-         "job. Only the job's user and root may; the daemon keeps the job until it is stopped, or until another job "
+         "a job. Only the job's user and root may; the daemon keeps the job until it is stopped, or until another job "
          "waits: then it is saved first, or stays if it cannot be saved"},
         {"--change", "NAME,...", ARGUMENT_TEXT, &options.change,
          "with --resume: these options take their new values, as in --change lr,batch --lr 1e-4 --batch 32. NAME is "
@@ -225,16 +223,13 @@ int command_train(int argc, char **argv)
          "optimizer steps; default: as many as --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
          "passes over the data; default 1; with --task 3; for a preset as many as 1500 steps take (750 for a text "
-         "preset), at most "
-         "10"},
+         "preset), at most 10"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
          "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; with --task 32; for a "
-         "preset 1/1500 of the "
-         "data, from 1 Ki to 16 Ki tokens (text preset: 1/750, from 2 Ki)"},
+         "preset 1/1500 of the data, from 1 Ki to 16 Ki tokens (text preset: 1/750, from 2 Ki)"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024; with --task the longest row's. Longer "
-         "rows "
-         "are cut"},
+         "rows are cut"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
          "sequences that a device computes at once (micro-batch); gradient accumulation covers the rest of the batch. "
          "Default auto: the fastest that fits"},
@@ -281,8 +276,7 @@ int command_train(int argc, char **argv)
         {"--mask-fraction", "X", ARGUMENT_REAL, &options.mask_fraction,
          "for a model that predicts masked tokens: the fraction of tokens that it has to predict, drawn anew in each "
          "epoch. Of these, 80 % are replaced by the mask token, 10 % by a random token, and 10 % stay. Special tokens "
-         "are "
-         "never drawn. Default 0.15"},
+         "are never drawn. Default 0.15"},
         {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for fresh weights, order, masks and dropout; default 0"},
         {"--deterministic", NULL, ARGUMENT_FLAG, &options.deterministic,
          "give the same bits for any number of workers"},

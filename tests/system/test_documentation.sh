@@ -29,10 +29,15 @@ offered() {
     _eps 2>/dev/null
     printf '%s\n' "${COMPREPLY[@]}"
 }
-# Where an option takes one of a few words, those are offered; a placeholder, like FILE, is none.
+# Where an option takes one of a few words, those are offered; a placeholder, like FILE, is none. Behind an option without
+# a value, the same is offered as before it; behind one that takes a file, files are.
 check_choices() {
     local option values value
     while read -r option values; do
+        [ -n "$values" ] || [ "$(offered "${@:2}" "$option")" = "$(offered "${@:2}")" ] ||
+            wrong "${*:2} $option: a value is offered"
+        [ "$values" != FILE ] || grep -qx README.md <<<"$(offered "${@:2}" "$option")" ||
+            wrong "${*:2} $option: no files are offered"
         [[ $values == *"|"* ]] || continue
         for value in ${values//|/ }; do
             [[ ! $value =~ ^[a-z0-9]+$ ]] || grep -qx -- "$value" <<<"$(offered "${@:2}" "$option")" ||

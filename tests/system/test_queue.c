@@ -78,7 +78,7 @@ TEST(jobs_wait_in_turn_and_are_taken_out_by_their_numbers)
     ck_assert_str_eq(json_string_value(json_at(status, "queue.1.does")), "training");
     json_decref(status);
     expect_refusal(&(struct refusal){"eps stop lab 9", 1, "the daemon has no job 9", "eps status"});
-    expect_refusal(&(struct refusal){"eps stop lab nine", 2, "JOB 'nine' is no number of a job", NULL});
+    expect_refusal(&(struct refusal){"eps stop lab nine", 2, "JOB 'nine' is not a job's number", NULL});
 
     /* Of three that wait, the second goes; the next moves up. */
     expect("eps stop lab 3", 0);

@@ -57,7 +57,7 @@ _eps_values() {
         _eps_files -f "$3"
         [[ $1 != train && $1 != plan ]] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
-    --data | --eval-data | --prompt-file | --predictions | --trace | --prometheus | --profile | --log) _eps_files -f "$3" ;;
+    --data | --eval-data | --prompt-file | --predictions | --trace | --prometheus | --profile | --log | --key | --make-key) _eps_files -f "$3" ;;
     --out | --resume)
         if [ "$1" = report ]; then _eps_files -f "$3"; else _eps_files -d "$3"; fi
         ;;
@@ -75,7 +75,7 @@ _eps_values() {
     --device) _eps_words "auto cpu cuda" "$3" ;;
     --connect | --listen | --attach) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
-    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
+    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --plain-bulk | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac
@@ -112,7 +112,10 @@ _eps() {
     verify:-* | report:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
     verify:* | report:*) _eps_files -d "$word" ;;
     status:-* | mem:-* | top:-* | save:-* | drain:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
-    status:* | mem:* | top:* | save:* | drain:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
+    drain:*) # of a worker, whose number comes first
+        [[ " ${COMP_WORDS[*]:2:COMP_CWORD-2}" != *\ [0-9]* ]] || _eps_words "$(_eps_daemons)" "$word"
+        ;;
+    status:* | mem:* | top:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
     *) _eps_words "$(_eps_options "$command")" "$word" ;;
     esac
 }
