@@ -5,20 +5,29 @@
 #include <assert.h>
 #include <unistd.h>
 
-enum { FRAME_BYTES = CIPHER_HEADER_BYTES + BULK_CHUNK + CIPHER_TAG_BYTES };
+enum {
+    FRAME_BYTES = CIPHER_HEADER_BYTES + BULK_CHUNK + CIPHER_TAG_BYTES,
+    KEEPALIVE_S = 60, /* firewalls forget a connection that was idle for minutes, as between jobs */
+};
 
 struct bulk_range {
     uint8_t *memory;
     size_t n;
 };
 
+void bulk_stop(struct bulk *b)
+{
+    b->ended = true;
+    b->reading = false;
+    if (!b->closing)
+        uv_read_stop((uv_stream_t *)&b->tcp);
+}
+
 static void end(struct bulk *b, const char *fault)
 {
     if (b->ended || b->closing)
         return;
-    b->ended = true;
-    uv_read_stop((uv_stream_t *)&b->tcp);
-    b->reading = false;
+    bulk_stop(b);
     b->events->on_end(b, fault);
 }
 
@@ -116,14 +125,16 @@ void bulk_close(struct bulk *b)
     uv_close((uv_handle_t *)&b->tcp, on_tcp_closed);
 }
 
-/* A thread is done with a chunk. False: the connection is closing. */
+/* A thread is done with a chunk. False: the connection is closing, and may be the caller's again. */
 static bool end_work(struct bulk *b, struct bulk_slot *slot)
 {
+    const bool closing = b->closing;
+
     b->n_working--;
     slot->ready = true;
-    if (b->closing)
+    if (closing)
         finish_close(b);
-    return !b->closing;
+    return !closing;
 }
 
 static void start_work(struct bulk *b, struct bulk_slot *slot, uv_work_cb work, uv_after_work_cb after)
@@ -152,7 +163,7 @@ static void on_written(uv_write_t *request, int status)
         return;
     }
     pump_out(b);
-    if (b->out.n == 0 && next_chunk(&b->out) == 0)
+    if (!b->ended && b->out.n == 0 && next_chunk(&b->out) == 0)
         b->events->on_sent(b);
 }
 
@@ -254,7 +265,7 @@ static void pump_in(struct bulk *b)
         }
         consume(b);
         b->n_done += slot->n;
-        if (b->closing || b->n_done < range_at(in, 0).n)
+        if (b->ended || b->closing || b->n_done < range_at(in, 0).n)
             continue;
         b->n_done = 0;
         in->at--;
@@ -392,6 +403,8 @@ int bulk_open(struct bulk *b, uv_loop_t *loop, int fd, const struct handshake *h
         close(fd);
     if (!rc)
         rc = uv_tcp_nodelay(&b->tcp, 1);
+    if (!rc)
+        rc = uv_tcp_keepalive(&b->tcp, 1, KEEPALIVE_S);
     if (rc < 0)
         end(b, uv_strerror(rc));
     return 0;

@@ -67,7 +67,7 @@ struct bulk {
     size_t n_in;       /* bytes read of the present frame */
     size_t n_done;     /* bytes of the oldest expected range that are opened */
     unsigned n_working;
-    bool reading, ended, closing, tcp_closed, failed;
+    bool reading, ended, closing, tcp_closed;
     uint8_t *frames; /* owned: memory of all slots */
     const struct bulk_events *events;
     void *data;
@@ -84,6 +84,8 @@ int bulk_expect(struct bulk *b, void *to, size_t n);
 bool bulk_grant(struct bulk *b, unsigned n);
 /* True if neither direction has a range under way. */
 bool bulk_is_idle(const struct bulk *b);
+/* Nothing more is sent, received or reported, except on_closed; the connection stays open. */
+void bulk_stop(struct bulk *b);
 /* on_closed follows from the loop, once no thread works on a range. A second call does nothing. */
 void bulk_close(struct bulk *b);
 

@@ -6,6 +6,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -272,4 +273,67 @@ TEST(closing_waits_for_the_threads)
         run_until(&receiver.n_closed, 1);
         ck_assert_uint_eq(sender.bulk.n_working + receiver.bulk.n_working, 0);
     }
+}
+
+/* Keeps one of libuv's threads busy. */
+static void wait_for_go(uv_work_t *work)
+{
+    sem_wait(work->data);
+}
+
+static void on_waited(uv_work_t *work, int status)
+{
+    (void)work, (void)status;
+}
+
+/* With the last thread the struct is the caller's again, who frees it: a sanitizer sees whether anybody reads it later. */
+static void on_closed_free(struct bulk *b)
+{
+    sender.n_closed++;
+    free(b);
+}
+
+TEST(nothing_is_read_after_on_closed)
+{
+    static const struct bulk_events freeing = {on_received, on_consumed, on_sent, on_end, on_closed_free};
+    const struct handshake h = {.send = {1}, .receive = {1}};
+    struct bulk *b = malloc(sizeof *b);
+    uv_work_t busy[64]; /* at least as many as there are threads, unless UV_THREADPOOL_SIZE says more */
+    sem_t go;
+    int ends[2];
+
+    sem_init(&go, 0, 0);
+    for (int i = 0; i < COUNT(busy); i++) {
+        busy[i].data = &go;
+        uv_queue_work(&loop, &busy[i], wait_for_go, on_waited);
+    }
+    connect_pair(ends);
+    sender = (struct end){.n_closed = 0};
+    ck_assert_int_eq(bulk_open(b, &loop, ends[0], &h, &freeing, &sender), 0);
+    ck_assert_int_eq(bulk_send(b, from, 1), 0);
+    bulk_close(b);
+    while (!b->tcp_closed)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    ck_assert_uint_eq(sender.n_closed, 0);
+    for (int i = 0; i < COUNT(busy); i++)
+        sem_post(&go);
+    run_until(&sender.n_closed, 1);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    sem_destroy(&go);
+    close(ends[1]);
+}
+
+/* Otherwise a firewall in between forgets a connection that is idle between jobs. */
+TEST(an_idle_connection_is_kept_alive)
+{
+    socklen_t size = sizeof(int);
+    int on = 0;
+    uv_os_fd_t fd;
+
+    open_pair(0);
+    ck_assert_int_eq(uv_fileno((uv_handle_t *)&sender.bulk.tcp, &fd), 0);
+    ck_assert_int_eq(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &size), 0);
+    ck_assert_int_eq(on, 1);
+    close_end(&sender);
+    close_end(&receiver);
 }
