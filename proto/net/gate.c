@@ -49,15 +49,16 @@ struct gate {
 
 enum { WAITING_HEADER = 3 };
 
-/* Messages that do not wait for earlier ones. */
-static bool overtakes(enum message_kind kind)
+/* Messages that do not wait for earlier ones. The daemon's BYE: its worker needs no more weights. A worker's BYE: FAILED,
+ * which says why it ends, may be waiting. */
+static bool overtakes(const struct gate *g, enum message_kind kind)
 {
     static const bool at_once[MESSAGE_KINDS] = {
         [MESSAGE_PING] = true, [MESSAGE_PONG] = true, [MESSAGE_DISMISSED] = true, [MESSAGE_PULL] = true,
-        [MESSAGE_LOSS] = true, [MESSAGE_FREE] = true, [MESSAGE_GRANT] = true,
+        [MESSAGE_LOSS] = true, [MESSAGE_FREE] = true, [MESSAGE_GRANT] = true,     [MESSAGE_DRAIN] = true,
     };
 
-    return at_once[kind];
+    return at_once[kind] || (kind == MESSAGE_BYE && !g->is_daemon);
 }
 
 /* What a worker may send. */
@@ -68,7 +69,7 @@ static bool is_workers(enum message_kind kind)
         [MESSAGE_REFUSED] = true,   [MESSAGE_RELEASE] = true,      [MESSAGE_PULL] = true,
         [MESSAGE_LOSS] = true,      [MESSAGE_CONTRIBUTION] = true, [MESSAGE_EVALUATED] = true,
         [MESSAGE_GENERATED] = true, [MESSAGE_LEDGER] = true,       [MESSAGE_FAILED] = true,
-        [MESSAGE_BYE] = true,       [MESSAGE_DISMISSED] = true,
+        [MESSAGE_BYE] = true,       [MESSAGE_DISMISSED] = true,    [MESSAGE_DRAIN] = true,
     };
 
     return sends[kind];
@@ -122,7 +123,8 @@ static void on_linger(uv_timer_t *timer)
     close_all(timer->data);
 }
 
-/* Nothing more is forwarded; what was, still arrives. */
+/* Nothing more is forwarded. Messages that were still arrive; bytes do not. The bulk connection stays open, so that the
+ * peer hears the last message before the end of a transfer. */
 static void leave(struct gate *g)
 {
     if (g->state != GATE_OPEN)
@@ -132,7 +134,7 @@ static void leave(struct gate *g)
     uv_update_time(g->linger.loop);
     uv_timer_start(&g->linger, on_linger, LINGER_MS, 0);
     if (g->has_bulk)
-        bulk_close(&g->bulk);
+        bulk_stop(&g->bulk);
     if (g->has_control)
         control_finish(&g->control);
     if (g->door.fd >= 0)
@@ -381,7 +383,7 @@ static void on_message(struct gate *g, const uint8_t *bytes, size_t n)
         n_ranges = payload_ranges(ranges, &g->payload, &m, &why);
     if (why) {
         refuse(g, why);
-    } else if (overtakes(m.kind)) {
+    } else if (overtakes(g, m.kind)) {
         deliver(g, &m);
     } else {
         if (wait_for(g, bytes, n, ranges, n_ranges))

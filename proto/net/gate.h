@@ -7,8 +7,8 @@
  *
  * A gate forwards messages by the control connection, and the bytes that they stand for (proto/net/payload.h) by the
  * bulk connection. A message is handed to the session when its bytes are there, and after all messages before it. These
- * overtake others, since they change nothing that waiting messages depend on: PING and PONG, DISMISSED, PULL, LOSS, FREE
- * and GRANT. So a pull does not wait behind contributions, nor a heartbeat behind anything.
+ * overtake others, since they change nothing that waiting messages depend on: PING and PONG, DISMISSED, PULL, LOSS, FREE,
+ * GRANT, DRAIN and the daemon's BYE. So a pull does not wait behind contributions, nor a heartbeat behind anything.
  *
  * ASSIGN's descriptors end at the daemon's gate, which maps the job's segments as a worker would. The worker's gate makes
  * segments of its own, and passes those on.
@@ -31,7 +31,8 @@ struct gate_setup {
     char peer[GATE_NAME_BYTES];                   /* "10.0.0.2:4711", for the log */
     int door, control, bulk;                      /* sockets; taken in every case */
     const struct handshake *on_control, *on_bulk; /* done; borrowed until gate_open returns */
-    /* Raised by __atomic for each 2 MiB that come or arrive: a worker\'s long transfer is no silence. Or NULL. */
+    /* Raised by __atomic for each 2 MiB received, or acknowledged by the peer: a worker's long transfer is no silence.
+     * Or NULL. */
     uint64_t *progress;
     void (*on_closed)(void *data); /* the last call; may be NULL */
     void *data;

@@ -1,6 +1,9 @@
 /* A job through two gates: each message is handed over with its bytes in place, and segments end at each side's gate. The
  * test is both sessions. */
 #include "proto/net/gate.h"
+
+#include "proto/net/bulk.h"
+#include "proto/net/control.h"
 #include "proto/wire/message.h"
 #include "proto/wire/segment.h"
 #include "tests/kit/tcp.h"
@@ -159,16 +162,9 @@ static void fill(void *base, size_t n, unsigned seed)
         ((uint8_t *)base)[i] = (uint8_t)((i + seed) * 2654435761u >> 11);
 }
 
-/* HELLO, and a job whose segments are filled; the worker has its own. */
-static void assign(void)
+static struct message assignment(void)
 {
-    const struct plan_data data = plan_data_of(BATCH, SEQ, 0);
-    const size_t bytes[4] = {model.segment_n * sizeof(float), (1 + SLOTS) * model_slot_bytes(&model, NUMBER_FP32),
-                             data.bytes, strlen(config)};
     struct message m = {.kind = MESSAGE_ASSIGN};
-    struct error err = {""};
-    int fds[MAX_FDS];
-    unsigned n_fds;
 
     m.assign.config_bytes = (uint32_t)strlen(config);
     m.assign.goal = (struct plan_goal){.purpose = PLAN_TRAIN, .batch = BATCH, .seq = SEQ, .n_parts = 1};
@@ -176,6 +172,20 @@ static void assign(void)
     m.assign.n_slots = SLOTS;
     m.assign.n_threads = 1;
     m.assign.choice = (struct plan_choice){.microbatch = BATCH, .n_weight_buffers = 1, .n_sums = 1};
+    return m;
+}
+
+/* HELLO, and a job whose segments are filled; the worker has its own. */
+static void assign(void)
+{
+    const struct plan_data data = plan_data_of(BATCH, SEQ, 0);
+    const size_t bytes[4] = {model.segment_n * sizeof(float), (1 + SLOTS) * model_slot_bytes(&model, NUMBER_FP32),
+                             data.bytes, strlen(config)};
+    struct message m = assignment();
+    struct error err = {""};
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
     for (int i = 0; i < 4; i++) {
         const enum segment_access others = i == 0 ? SEGMENT_READ : SEGMENT_READ_WRITE;
         ck_assert_int_eq(segment_create(&segments[i], "test", bytes[i], others, &err), 0);
@@ -328,4 +338,143 @@ TEST(a_session_that_reads_late_gets_everything)
         uv_run(&loop, UV_RUN_NOWAIT);
     for (uint64_t i = 0; i < 3000; i++)
         ck_assert_uint_eq(expect_message(daemon_end, MESSAGE_LEDGER).ledger.total.current, i);
+}
+
+TEST(a_worker_asks_to_leave)
+{
+    greet();
+    say(worker_end, (struct message){.kind = MESSAGE_DRAIN}, NULL, 0);
+    expect_message(daemon_end, MESSAGE_DRAIN);
+}
+
+static void say_all_weights(void)
+{
+    for (uint32_t u = 0; u < model.n_units; u++)
+        say(daemon_end, (struct message){.kind = MESSAGE_WEIGHTS, .weights = {.unit = u}}, NULL, 0);
+}
+
+/* The daemon's session ends at once, as when it refuses the worker; its message goes after another one. */
+TEST_EACH(a_refusal_in_the_middle_of_a_transfer_is_heard, 10)
+{
+    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = -ETIMEDOUT, .error = {"silent"}}};
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
+    greet();
+    assign();
+    say_all_weights();
+    for (int i = 0; i < _i; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    say(daemon_end, (struct message){.kind = MESSAGE_RELEASE}, NULL, 0);
+    say(daemon_end, m, NULL, 0);
+    shutdown(daemon_end, SHUT_WR);
+    do
+        ck_assert(hear(&m, worker_end, fds, &n_fds));
+    while (m.kind != MESSAGE_DISMISSED);
+    ck_assert_str_eq(m.dismissed.error.text, "silent");
+}
+
+/* Threads may have chunks of it by then. */
+TEST_EACH(a_session_may_end_in_the_middle_of_a_transfer, 20)
+{
+    greet();
+    assign();
+    say_all_weights();
+    for (uint32_t k = 0; k <= SLOTS; k++)
+        say(worker_end, (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.slot = k}}, NULL, 0);
+    for (int i = 0; i < _i; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+}
+
+/* ---- a daemon by hand ------------------------------------------------------------------------------------------- */
+
+/* Bytes of a message go when the test sends them. */
+struct hand {
+    struct control control;
+    struct bulk bulk;
+    unsigned n_sent, n_closed;
+};
+
+static void on_frame(struct control *c, const uint8_t *payload, size_t n)
+{
+    (void)c, (void)payload, (void)n;
+}
+
+static void on_control_end(struct control *c, const char *fault)
+{
+    (void)c, (void)fault;
+}
+
+static void on_control_closed(struct control *c)
+{
+    ((struct hand *)c->data)->n_closed++;
+}
+
+static void on_bulk_sent(struct bulk *b)
+{
+    (void)b;
+}
+
+static void on_bulk_end(struct bulk *b, const char *fault)
+{
+    (void)b, (void)fault;
+}
+
+static void on_bulk_closed(struct bulk *b)
+{
+    ((struct hand *)b->data)->n_closed++;
+}
+
+/* Opens a worker's gate at its other end; returns the door. */
+static int open_hand(struct hand *hand)
+{
+    static const struct control_events control_events = {on_frame, on_control_end, on_control_closed};
+    static const struct bulk_events bulk_events = {.on_sent = on_bulk_sent,
+                                                   .on_end = on_bulk_end,
+                                                   .on_closed = on_bulk_closed};
+    const struct handshake h = {.send = {true}};
+    int control[2], bulk[2], doors[2];
+
+    *hand = (struct hand){.n_sent = 0};
+    connect_pair(control);
+    connect_pair(bulk);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, doors), 0);
+    open_one(false, doors[1], control[1], bulk[1]);
+    ck_assert_int_eq(control_open(&hand->control, &loop, control[0], &h, &control_events, hand), 0);
+    ck_assert_int_eq(bulk_open(&hand->bulk, &loop, bulk[0], &h, &bulk_events, hand), 0);
+    return doors[0];
+}
+
+static void say_by_hand(struct hand *hand, struct message m)
+{
+    enum { FRAME_MESSAGE = 1 };
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+
+    m.sequence = ++hand->n_sent;
+    ck_assert_int_eq(control_send(&hand->control, FRAME_MESSAGE, bytes, message_encode(bytes, sizeof bytes, &m)), 0);
+}
+
+/* The daemon stops: nobody needs the weights that are on their way any more. */
+TEST(a_goodbye_waits_for_no_bytes)
+{
+    static struct hand hand;
+    const int door = open_hand(&hand);
+    struct message m;
+    int fds[MAX_FDS];
+    unsigned n_fds;
+
+    say_by_hand(&hand, assignment());
+    ck_assert_int_eq(bulk_send(&hand.bulk, config, strlen(config)), 0);
+    ck_assert(hear(&m, door, fds, &n_fds));
+    ck_assert_int_eq(m.kind, MESSAGE_ASSIGN);
+    for (unsigned i = 0; i < n_fds; i++)
+        close(fds[i]);
+    say_by_hand(&hand, (struct message){.kind = MESSAGE_WEIGHTS});
+    say_by_hand(&hand, (struct message){.kind = MESSAGE_BYE});
+    expect_message(door, MESSAGE_BYE);
+    close(door);
+    control_close(&hand.control);
+    bulk_close(&hand.bulk);
+    while (hand.n_closed < 2)
+        uv_run(&loop, UV_RUN_ONCE);
 }
