@@ -31,6 +31,8 @@ enum guest_state {
     GUEST_CLOSING  /* ends when libuv has returned its handle */
 };
 
+static const char too_many[] = "there are as many workers as the daemon takes";
+
 struct guest {
     struct port *port;
     enum guest_state state;
@@ -174,6 +176,11 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
                                .data = port};
     int ends[2] = {-1, -1}, rc = 0;
 
+    if (port->n_gates >= PORT_SESSIONS) { /* others came in since greet */
+        turn_away(control, too_many);
+        drop(bulk);
+        return;
+    }
     print_address(setup.peer, &control->address);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         rc = -errno;
@@ -232,7 +239,7 @@ static void greet(struct guest *guest)
 
     uv_read_stop((uv_stream_t *)&guest->tcp);
     if (guest->handshake.channel == HANDSHAKE_CONTROL && port->n_gates >= PORT_SESSIONS) {
-        turn_away(guest, "there are as many workers as the daemon takes");
+        turn_away(guest, too_many);
     } else if (guest->handshake.channel == HANDSHAKE_CONTROL) {
         guest->state = GUEST_WAITING;
     } else {

@@ -192,6 +192,8 @@ static void leave(struct remote *r)
     close(r->bulk.fd);
 }
 
+static struct remote sessions[PORT_SESSIONS];
+
 /* ---- workers ---------------------------------------------------------------------------------------------------- */
 
 /* A whole session: gates on both sides. */
@@ -256,6 +258,30 @@ TEST(a_refusal_is_told)
     stage_run_until(&st, &worker.n_closed, 1);
     stage_run_until(&st, &epsd.n_closed, 1);
     ck_assert_str_eq(worker.reason, "refused: no such luck");
+}
+
+/* Two workers that are halfway in when one place is left: the first to come in gets it. */
+TEST(workers_are_few)
+{
+    struct remote last, more;
+
+    listen_with(&(struct port_options){.patience_ms = 100000});
+    for (unsigned i = 1; i < PORT_SESSIONS; i++)
+        join(&sessions[i]);
+    ck_assert(shake(&last.control, HANDSHAKE_CONTROL, 0, key));
+    ck_assert(shake(&more.control, HANDSHAKE_CONTROL, 0, key));
+    ck_assert(shake(&last.bulk, HANDSHAKE_BULK, last.control.h.name, last.control.h.child));
+    ck_assert(shake(&more.bulk, HANDSHAKE_BULK, more.control.h.name, more.control.h.child));
+    expect_end(more.control.fd);
+    expect_end(more.bulk.fd);
+    ck_assert_uint_eq(processes_count(log_path(), "as many workers as the daemon takes"), 1);
+    send_message(&last.control, &worker_hello);
+    stage_run_until(&st, &epsd.n_opened, 1);
+    leave(&last);
+    for (unsigned i = 1; i < PORT_SESSIONS; i++)
+        leave(&sessions[i]);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    stage_run_until(&st, &epsd.n_turned_away, PORT_SESSIONS - 1);
 }
 
 /* ---- strangers -------------------------------------------------------------------------------------------------- */
