@@ -151,14 +151,26 @@ static struct contribution_name name_of(const struct link *link, uint32_t visit,
         .step = link->step, .visit = visit, .part = part, .slice = slice, .attempt = link->attempts[part]};
 }
 
-/* An ordinary slot, or the reserved one if it is granted to this name; above n_slots: none is free. */
+/* A slot is granted to the lowest name that is not folded, by visit downwards, part, slice. So those before it are: a
+ * part that is redone begins with what its first worker contributed. */
+static bool is_folded(const struct link *link, const struct contribution_name *name)
+{
+    const struct contribution_name *g = &link->granted_name;
+
+    if (!link->granted || g->step != name->step || g->visit != name->visit)
+        return link->granted && g->step == name->step && name->visit > g->visit;
+    return name->part < g->part || (name->part == g->part && name->slice < g->slice);
+}
+
+/* An ordinary slot, or the reserved one if it is granted to this name or to one after it; above n_slots: none is free. */
 static uint32_t find_slot(const struct link *link, const struct contribution_name *name)
 {
     uint32_t k = 1;
 
     while (k <= link->n_slots && link->slots[k])
         k++;
-    if (k > link->n_slots && link->granted && contribution_is(&link->granted_name, name) && !link->slots[0])
+    if (k > link->n_slots && !link->slots[0] &&
+        ((link->granted && contribution_is(&link->granted_name, name)) || is_folded(link, name)))
         k = 0;
     return k;
 }
@@ -193,6 +205,10 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
 
     m.contribution.name = name_of(link, visit, part, slice);
     m.contribution.slot = (uint32_t)((size_t)((const char *)slot - (const char *)link->inbox->base) / link->slot_bytes);
+    if (m.contribution.slot == 0 && is_folded(link, &m.contribution.name)) { /* nobody waits for it */
+        link->slots[0] = LINK_SLOT_FREE;
+        return verdict(link);
+    }
     link->slots[m.contribution.slot] = LINK_SLOT_GIVEN;
     mailbox_post(link->box, &m);
     return verdict(link);

@@ -1,8 +1,8 @@
 /* device/worker/link.h - the step's link (device/step/step.h) over messages to a daemon on this host.
  *
  * Weights are read from a segment that the daemon lends for reading. Contributions go into slots of this worker's
- * inbox. Slot 0 is reserved: it holds only the contribution that the daemon grants it to by name. Compute thread
- * only. */
+ * inbox. Slot 0 is reserved: it holds only the contribution that the daemon grants it to by name. Those before that
+ * one are folded already: if no other slot is free, they are not sent. Compute thread only. */
 #ifndef DEVICE_WORKER_LINK_H
 #define DEVICE_WORKER_LINK_H
 

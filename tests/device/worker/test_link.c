@@ -242,21 +242,43 @@ TEST(a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed)
 TEST(the_reserved_slot_is_for_the_slice_that_it_is_granted_to)
 {
     fill_ordinary_slots();
-    say_grant(5, 0, 3);                 /* another slice, */
-    say_grant(5, 1, 2);                 /* another part, */
-    say_grant(4, 0, 2);                 /* another visit, */
-    say_grant_of(STEP - 1, 0, 5, 0, 2); /* another step, */
-    say_grant_of(STEP, 1, 5, 0, 2);     /* another attempt */
-    say_grant(5, 0, 2);
-    ck_assert_uint_eq(slot_for(5, 0, 2), 0);
+    say_grant(5, 1, 1);                 /* another slice, */
+    say_grant(5, 0, 2);                 /* another part, */
+    say_grant(6, 1, 2);                 /* another visit, */
+    say_grant_of(STEP - 1, 0, 5, 1, 2); /* another step, */
+    say_grant_of(STEP, 9, 5, 1, 2);     /* another attempt */
+    say_grant(5, 1, 2);
+    ck_assert_uint_eq(slot_for(5, 1, 2), 0);
     ck_assert_uint_eq(unread(), 0);
-    contribute(5, 0, 2);
+    contribute(5, 1, 2);
     ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 0);
 
     say_free(0); /* free, but granted to nobody who asks */
     say_free(1);
-    ck_assert_uint_eq(slot_for(5, 0, 3), 1);
+    ck_assert_uint_eq(slot_for(5, 1, 3), 1);
     ck_assert_uint_eq(unread(), 0);
+}
+
+/* A part that is redone begins with what its first worker contributed. No ordinary slot comes free before the grant is
+ * used, as the inbox holds what comes after it. */
+TEST(what_comes_before_a_grant_is_folded_and_is_not_sent)
+{
+    static const uint32_t before[][3] = {{6, 1, 3}, {5, 0, 3}, {5, 1, 1}}; /* visit, part, slice */
+
+    fill_ordinary_slots();
+    say_grant(5, 1, 2);
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        ck_assert_uint_eq(slot_for(before[i][0], before[i][1], before[i][2]), 0);
+        contribute(before[i][0], before[i][1], before[i][2]);
+        check_silence();
+    }
+    ck_assert_uint_eq(slot_for(5, 1, 2), 0);
+    contribute(5, 1, 2);
+    ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 0);
+    say_free(1);
+    ck_assert_uint_eq(slot_for(6, 1, 3), 1); /* in an ordinary slot it is sent: the daemon drops it */
+    contribute(6, 1, 3);
+    ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 1);
 }
 
 /* Each is another; one is there again when the daemon has freed it. */
