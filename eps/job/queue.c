@@ -94,6 +94,7 @@ void queue_tell(struct queue *queue, bool soon)
         if (entry->told == place || (soon && place == 1))
             continue;
         entry->told = place;
-        session_send(entry->client->session, &m);
+        session_send_fds(entry->client->session, &m, NULL,
+                         0); /* through the door, as JOB_OPENED, which it must precede */
     }
 }
