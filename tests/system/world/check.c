@@ -33,7 +33,7 @@ static struct {
     uint64_t step; /* of the folds counted: */
     bool folded[MOST_VISITS][MOST_PARTS];
     uint32_t n_folds[MOST_UNITS];
-    uint64_t versions[MOST_UNITS];
+    uint64_t given[MOST_UNITS], done[MOST_UNITS]; /* updates: to the optimizer thread, and by it */
     struct pending pending[MOST_PENDING];
     unsigned n_pending;
     uint64_t idle_bytes;
@@ -53,19 +53,46 @@ static void begin_job(void)
 {
     seen.begun = false;
     seen.n_pending = 0;
-    memset(seen.versions, 0, sizeof seen.versions);
 }
 
 static void begin_step(uint64_t step)
 {
+    const struct model *model = &seen.daemon->job.model;
+
     if (seen.begun && step == seen.step)
         return;
     if (seen.begun && step != seen.step + 1)
         world_fail("a fold of step %" PRIu64 " after one of step %" PRIu64, step, seen.step);
+    for (uint32_t u = 0; u < model->n_units; u++) {
+        if (seen.begun && model->units[u].n_trained > 0 && seen.done[u] != step)
+            world_fail("a fold of step %" PRIu64 ", and unit %u is at version %" PRIu64, step, u, seen.done[u]);
+        seen.given[u] = seen.done[u] = step;
+    }
     seen.begun = true;
     seen.step = step;
     memset(seen.folded, 0, sizeof seen.folded);
     memset(seen.n_folds, 0, sizeof seen.n_folds);
+}
+
+static struct process *process_of(const struct peer *peer)
+{
+    return process_by_pid(session_peer_pid(peer->session));
+}
+
+/* Its worker's device has erred: the pattern is not finite in fp32 and in bf16. */
+static void spoil(const struct updater_task *task)
+{
+    static const uint32_t nan = 0x7FC07FC0;
+    const struct job_seat *seat = task->context;
+    const struct peer *worker = peer_find(seen.daemon->hub.peers, seat->worker);
+    struct process *p = worker ? process_of(worker) : NULL;
+
+    if (!p || !p->spoils)
+        return;
+    p->spoils = false;
+    p->has_spoilt = true;
+    world_say("a contribution of %s is spoilt", p->name);
+    memcpy((void *)(uintptr_t)task->contribution.g, &nan, sizeof nan);
 }
 
 static void note_fold(const struct updater_task *task)
@@ -83,6 +110,7 @@ static void note_fold(const struct updater_task *task)
         world_fail("visit %u of part %u is folded twice in step %" PRIu64, task->visit, part, task->step);
     seen.folded[task->visit][part] = true;
     seen.n_folds[task->unit]++;
+    spoil(task);
     p->bytes = task->contribution.g;
     p->n = unit->n_trained * number_bytes(task->contribution.type);
     p->hash = XXH3_64bits(p->bytes, p->n);
@@ -93,15 +121,14 @@ static void note_update(const struct updater_task *task)
     const struct job *job = &seen.daemon->job;
     const struct model_unit *unit = &job->model.units[task->unit];
 
-    if (!seen.begun || task->step > seen.step || task->step + 1 < seen.step)
+    if (!seen.begun || task->step != seen.step)
         world_fail("an update of step %" PRIu64, task->step);
-    if (task->step == seen.step &&
-        seen.n_folds[task->unit] != unit->n_visits * unit->n_slices * job->request.job.goal.n_parts)
+    if (seen.n_folds[task->unit] != unit->n_visits * unit->n_slices * job->request.job.goal.n_parts)
         world_fail("unit %u is updated in step %" PRIu64 " with %u folds", task->unit, task->step,
                    seen.n_folds[task->unit]);
-    if (seen.versions[task->unit] > task->step)
+    if (seen.given[task->unit] > task->step)
         world_fail("unit %u is updated twice in step %" PRIu64, task->unit, task->step);
-    seen.versions[task->unit] = task->step + 1;
+    seen.given[task->unit] = task->step + 1;
 }
 
 void __wrap_updater_submit(struct updater *updater, const struct updater_task *task)
@@ -120,6 +147,12 @@ bool __wrap_updater_take(struct updater *updater, struct updater_task *task)
 {
     if (!__real_updater_take(updater, task))
         return false;
+    if (task->kind == UPDATER_UPDATE)
+        seen.done[task->unit]++;
+    if (task->kind == UPDATER_FOLD && task->result) { /* not finite: nothing was folded */
+        seen.folded[task->visit][task->contribution.part] = false;
+        seen.n_folds[task->unit]--;
+    }
     for (unsigned i = 0; task->kind == UPDATER_FOLD && i < seen.n_pending; i++)
         if (seen.pending[i].bytes == (const void *)task->contribution.g) {
             if (XXH3_64bits(seen.pending[i].bytes, seen.pending[i].n) != seen.pending[i].hash)
@@ -130,6 +163,58 @@ bool __wrap_updater_take(struct updater *updater, struct updater_task *task)
     if (task->kind == UPDATER_FOLD)
         world_fail("a fold of unit %u that was not given", task->unit);
     return true;
+}
+
+/* ---- peers ------------------------------------------------------------------------------------------------------ */
+
+void __real_peer_refuse(struct peer *peer, const char *reason);
+void __wrap_peer_refuse(struct peer *peer, const char *reason);
+void __real_roster_leave(struct steps *steps, struct peer *worker, const char *reason);
+void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *reason);
+int __real_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
+int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
+
+/* All speak the protocol, slow ones, too. So the daemon ends nobody's session but that of a peer to which a fault has
+ * come: which has failed, or may be thought dead. */
+static void check_blame(const struct peer *peer, const char *reason, bool is_for_silence)
+{
+    const struct process *p = process_of(peer);
+    const bool is_silent = is_for_silence && (p->ailing || seen.process->ailing);
+
+    if (p->alive && !p->starved_at && !p->has_spoilt && !is_silent && !seen.daemon->stopping)
+        world_fail("the daemon ends the session of %s, which is well: %s", p->name, reason);
+}
+
+void __wrap_peer_refuse(struct peer *peer, const char *reason)
+{
+    check_blame(peer, reason, strncmp(reason, "it hangs", 8) == 0);
+    __real_peer_refuse(peer, reason);
+}
+
+void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *reason)
+{
+    const struct process *p = process_of(worker);
+    const struct job_seat *seat = job_find_seat(&seen.daemon->job, worker->id);
+
+    if (seat && seat->peer == worker && !worker->refused && !worker->leaves)
+        check_blame(worker, reason, true);
+    if (strcmp(reason, "killed") == 0 && p->n_unread > 0)
+        world_fail("%s was killed, and %u messages that it had sent were not read", p->name, p->n_unread);
+    world_rare("roster_leave", 4);
+    __real_roster_leave(steps, worker, reason);
+}
+
+int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions)
+{
+    const int n = __real_relay_feed(relay, event, actions);
+
+    for (int i = 0; i < n; i++) {
+        const struct relay_action *a = &(*actions)[i];
+        const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(&seen.daemon->job, a->worker) : NULL;
+        if (a->kind == RELAY_SHARE && (!seat || !seat->peer))
+            world_fail("worker %u, which is gone, is given parts", a->worker);
+    }
+    return n;
 }
 
 /* ---- rare places ------------------------------------------------------------------------------------------------- */
@@ -152,7 +237,6 @@ RARE(4, job_vacate, (struct job_seat * seat), seat)
 RARE(4, job_renew_seat, (struct job_seat * seat), seat)
 RARE(4, job_turn_away, (struct job_seat * seat, const char *why), seat, why)
 RARE(4, steps_share, (struct steps * steps, struct peer *worker), steps, worker)
-RARE(4, roster_leave, (struct steps * steps, struct peer *worker, const char *reason), steps, worker, reason)
 RARE(4, roster_on_assigned, (struct steps * steps, struct peer *worker, const struct message *m), steps, worker, m)
 RARE(4, save_on_first_step, (struct saves * saves), saves)
 RARE(50, relay_put, (struct relay * r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag), r, w, slot,
@@ -219,7 +303,7 @@ static void check_versions(const struct job *job)
         return;
     relay_look(job->relay, 0, n, views);
     for (uint32_t u = 0; u < n; u++)
-        if (views[u].version < job->step || views[u].version > job->step + 2 ||
+        if (views[u].version < job->step || views[u].version > job->step + 1 ||
             (job->state == JOB_RESTING && views[u].version != job->step))
             world_fail("unit %u is at version %" PRIu64 ", with %" PRIu64 " steps done", u, views[u].version,
                        job->step);

@@ -29,7 +29,7 @@ struct fiber {
     void *arg;
     uint64_t (*due)(void *arg); /* NULL: it is done */
     void *due_arg;
-    bool is_main;
+    bool is_main, of_pool;
     const void *condition; /* that it waits for */
     uint64_t woken_at;
 };
@@ -145,9 +145,9 @@ static struct fiber *fiber_new(struct process *p, void (*body)(void *arg), void 
     return fibers = f;
 }
 
-void fiber_start(void (*body)(void *arg), void *arg)
+void fiber_start(void (*body)(void *arg), void *arg, bool of_pool)
 {
-    fiber_new(process_running, body, arg);
+    fiber_new(process_running, body, arg)->of_pool = of_pool;
 }
 
 bool fiber_is_main(void)
@@ -187,7 +187,7 @@ static uint64_t due_of(const struct fiber *f)
         return NEVER;
     if (due < p->stopped_until)
         due = p->stopped_until;
-    if (!f->is_main && due < p->hung_until)
+    if (!f->is_main && due < p->hung_until && !(f->of_pool && p->hung_until == NEVER))
         due = p->hung_until;
     return due;
 }
@@ -333,7 +333,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
     assert(t);
     *t = (struct thread){body, arg, false};
     *thread = (pthread_t)(uintptr_t)t;
-    fiber_start(thread_body, t);
+    fiber_start(thread_body, t, false);
     return 0;
 }
 

@@ -28,11 +28,15 @@ struct process {
     bool alive;
     int status;             /* of the exit; -SIGKILL if it was killed */
     uint64_t stopped_until; /* SIGSTOP */
-    uint64_t hung_until;    /* its threads but the main one */
+    uint64_t hung_until;    /* its threads but the main one; NEVER: nor those that write files */
     uint64_t slow_until;    /* whatever it sends or receives takes up to slow_ns longer */
     uint64_t slow_ns;
     uint64_t starved_at; /* an allocation of it failed; 0: none has */
     bool cut;
+    bool ailing;       /* it was slow or silent for a time: others may think it dead, and it may think so of them */
+    bool spoils;       /* its next contribution is not finite: */
+    bool has_spoilt;   /* it was not */
+    unsigned n_unread; /* packets that it had sent when it died, and that the daemon did not read */
 };
 
 /* ---- chance ---- */
@@ -61,8 +65,8 @@ void fiber_wait(uint64_t (*due)(void *arg), void *arg);
 void fiber_sleep(uint64_t ns);
 /* A thread that is not the main one may be interrupted here, for a time. */
 void fiber_pause(void);
-/* Starts a thread of the running process. */
-void fiber_start(void (*body)(void *arg), void *arg);
+/* Starts a thread of the running process. of_pool: it is libuv's, and writes files. */
+void fiber_start(void (*body)(void *arg), void *arg, bool of_pool);
 bool fiber_is_main(void);
 /* Runs one fiber for one turn. False: nothing can run before `until`, and the clock is there now. */
 bool fiber_turn(uint64_t until);

@@ -360,6 +360,6 @@ int uv_queue_work(uv_loop_t *loop, uv_work_t *work, uv_work_cb do_work, uv_after
     work->loop = loop;
     *w = (struct work){work, do_work, loop_add(loop, work, due_pending, fire_work, NULL)};
     w->source->on_worked = on_worked;
-    fiber_start(work_body, w);
+    fiber_start(work_body, w, true);
     return 0;
 }

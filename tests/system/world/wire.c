@@ -584,6 +584,8 @@ void channel_close(struct channel *channel)
 {
     struct end *e = of_fd(channel->socket);
 
+    for (const struct packet *p = e->first; p && !e->cut && !e->other->process->alive; p = p->next)
+        e->other->process->n_unread += p->due <= world_now();
     hang_up(e);
     e->channel = NULL;
     channel->socket = -1;

@@ -2,8 +2,10 @@
 #include "tests/system/world/world.h"
 
 #include "proto/plan/backend.h"
+#include "proto/plan/host.h"
 #include "tests/system/world/loop.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -21,7 +23,7 @@
 int epsd_main(int argc, char **argv);
 int worker_main(int argc, char **argv);
 
-enum { STUCK_S = 1800, MOST_EVENTS = 1000000, END_S = 300 };
+enum { STUCK_S = 1800, MOST_EVENTS = 1000000, END_S = 300, STALL_S = 40, SILENCE_S = 60 };
 
 const struct world_setting *world_is;
 const struct world_options *world_wants;
@@ -41,7 +43,8 @@ static struct {
     uint64_t n_events, last_fault_at;
     bool is_ending;
     uint64_t end_at, signalled_at;
-    bool harmless; /* every fault so far was one that a run survives */
+    unsigned n_bad; /* contributions that were not finite: two of one part end a run */
+    bool harmless;  /* every fault so far was one that a run survives */
 } world;
 
 void world_fail(const char *format, ...)
@@ -80,8 +83,10 @@ void world_setting(struct world_setting *out, unsigned number)
         .bf16 = number % 8 == 5,
         .evaluates = number % 2 == 1,
         .beside = number / 4 % 2 == 1,
+        .few_slots = number / 24 == 1,
+        .no_replay = number / 24 == 1 && (number % 8 == 1 || number % 8 == 4),
     };
-    if (!out->adamw || out->n_parts < out->n_workers)
+    if (!out->adamw)
         out->fenced = false;
     if (out->n_parts < out->n_workers)
         out->n_parts = 4;
@@ -103,19 +108,58 @@ const struct plan_backend *__wrap_plan_backend_find(const char *name)
     return &beside;
 }
 
+/* A host with little memory. */
+void __real_plan_host_add_slots(struct plan_host *out, const struct model *model, const struct plan_host_setting *s,
+                                const struct plan_room *room);
+void __wrap_plan_host_add_slots(struct plan_host *out, const struct model *model, const struct plan_host_setting *s,
+                                const struct plan_room *room);
+void __real_plan_host_add_replay(struct plan_host *out, struct plan_host_setting *s, const struct model *model,
+                                 const struct plan_room *room);
+void __wrap_plan_host_add_replay(struct plan_host *out, struct plan_host_setting *s, const struct model *model,
+                                 const struct plan_room *room);
+
+void __wrap_plan_host_add_slots(struct plan_host *out, const struct model *model, const struct plan_host_setting *s,
+                                const struct plan_room *room)
+{
+    if (!world.setting.few_slots)
+        __real_plan_host_add_slots(out, model, s, room);
+}
+
+void __wrap_plan_host_add_replay(struct plan_host *out, struct plan_host_setting *s, const struct model *model,
+                                 const struct plan_room *room)
+{
+    if (world.setting.no_replay)
+        out->replay = PLAN_REPLAY_NO_ROOM;
+    else
+        __real_plan_host_add_replay(out, s, model, room);
+}
+
 static const struct {
     const char *name;
     unsigned weight;
     bool is_harmless; /* to the client's run: only time is lost */
 } kinds[FAULT_KINDS] = {
-    [FAULT_KILL_WORKER] = {"kill a worker", 12, true},    [FAULT_STOP_WORKER] = {"stop a worker", 8, true},
-    [FAULT_HANG_WORKER] = {"hang a worker", 5, true},     [FAULT_DETACH_WORKER] = {"detach a worker", 5, true},
-    [FAULT_ATTACH_WORKER] = {"attach a worker", 6, true}, [FAULT_SLOW] = {"slow a process", 6, true},
-    [FAULT_CUT_WORKER] = {"cut a worker off", 4, true},   [FAULT_KILL_CLIENT] = {"kill the client", 4, false},
-    [FAULT_STOP_CLIENT] = {"stop the client", 3, true},   [FAULT_KILL_DAEMON] = {"kill the daemon", 3, false},
-    [FAULT_STOP_DAEMON] = {"stop the daemon", 2, false},  [FAULT_END_DAEMON] = {"end the daemon", 2, false},
-    [FAULT_FULL_DISK] = {"fill the disk", 5, true},       [FAULT_NO_MEMORY] = {"refuse an allocation", 5, false},
-    [FAULT_SUSPEND] = {"suspend the machine", 4, true},   [FAULT_VIEWER] = {"start a viewer", 6, true},
+    [FAULT_KILL_WORKER] = {"kill a worker", 12, true},
+    [FAULT_STOP_WORKER] = {"stop a worker", 8, true},
+    [FAULT_HANG_WORKER] = {"hang a worker", 5, true},
+    [FAULT_DETACH_WORKER] = {"detach a worker", 5, true},
+    [FAULT_ATTACH_WORKER] = {"attach a worker", 6, true},
+    [FAULT_SLOW] = {"slow a process", 6, true},
+    [FAULT_CUT_WORKER] = {"cut a worker off", 4, true},
+    [FAULT_KILL_CLIENT] = {"kill the client", 4, false},
+    [FAULT_STOP_CLIENT] = {"stop the client", 3, true},
+    [FAULT_KILL_DAEMON] = {"kill the daemon", 3, false},
+    [FAULT_STOP_DAEMON] = {"stop the daemon", 2, false},
+    [FAULT_END_DAEMON] = {"end the daemon", 2, false},
+    [FAULT_HANG_DAEMON] = {"hang the optimizer thread", 2, false},
+    [FAULT_STALL_DAEMON] = {"stall the daemon's threads", 6, true},
+    [FAULT_CUT_CLIENT] = {"cut the client off", 2, false},
+    [FAULT_BAD_NUMBERS] = {"spoil a contribution", 5, true},
+    [FAULT_RIVAL] = {"start a rival", 4, true},
+    [FAULT_FULL_DISK] = {"fill the disk", 5, true},
+    [FAULT_NO_MEMORY] = {"refuse an allocation", 5, false},
+    [FAULT_SUSPEND] = {"suspend the machine", 4, true},
+    [FAULT_VIEWER] = {"start a viewer", 6, true},
 };
 
 const char *world_fault_name(enum fault_kind kind)
@@ -127,8 +171,10 @@ static enum fault_kind draw_kind(void)
 {
     unsigned sum = 0, at;
 
-    for (unsigned k = 0; k < FAULT_KINDS; k++)
+    for (unsigned k = 0; k < FAULT_KINDS; k++) {
+        assert(kinds[k].weight > 0);
         sum += kinds[k].weight;
+    }
     at = (unsigned)chance(sum);
     for (unsigned k = 0; k < FAULT_KINDS; k++) {
         if (at < kinds[k].weight)
@@ -239,6 +285,13 @@ static void replace_starved(void)
             process_kill(p, -SIGKILL);
 }
 
+/* A daemon that has begun to end, and whose thread does not, is killed, as a service manager does. */
+static void kill_hung(struct process *daemon)
+{
+    if (daemon && daemon->alive && daemon->hung_until == NEVER && !wire_is_live(WORLD_ADDRESS "/door"))
+        process_kill(daemon, -SIGKILL);
+}
+
 /* True: all have ended. */
 static bool tend_all(void)
 {
@@ -246,6 +299,7 @@ static bool tend_all(void)
 
     judge_deaths();
     replace_starved();
+    kill_hung(daemon);
     if (!world.is_ending && client && !client->alive && client->status == 0)
         begin_end();
     if (world.is_ending) {
@@ -292,6 +346,8 @@ static enum process_kind victim_of(enum fault_kind kind)
         [FAULT_HANG_DAEMON] = PROCESS_DAEMON,  [FAULT_FULL_DISK] = PROCESS_KINDS,
         [FAULT_NO_MEMORY] = PROCESS_DAEMON,    [FAULT_SUSPEND] = PROCESS_KINDS,
         [FAULT_VIEWER] = PROCESS_KINDS,        [FAULT_RIVAL] = PROCESS_KINDS,
+        [FAULT_STALL_DAEMON] = PROCESS_DAEMON, [FAULT_CUT_CLIENT] = PROCESS_CLIENT,
+        [FAULT_BAD_NUMBERS] = PROCESS_WORKER,
     };
     return victims[kind];
 }
@@ -304,7 +360,7 @@ static void commit(const struct fault *f)
 
     if (!p)
         return;
-    world.harmless = world.harmless && kinds[f->kind].is_harmless;
+    world.harmless = world.harmless && kinds[f->kind].is_harmless && !(f->kind == FAULT_BAD_NUMBERS && world.n_bad++);
     world.last_fault_at = until;
     world_say("fault %u: %s (%s, %.3f s)", f->number, kinds[f->kind].name, p->name, (double)f->lasts / 1e9);
     switch (f->kind) {
@@ -317,9 +373,15 @@ static void commit(const struct fault *f)
     case FAULT_STOP_CLIENT:
     case FAULT_STOP_DAEMON:
         p->stopped_until = until;
+        p->ailing = true;
         break;
     case FAULT_HANG_WORKER:
         p->hung_until = f->which / 64 % 3 ? until : NEVER;
+        p->ailing = true;
+        break;
+    case FAULT_STALL_DAEMON: /* not twice in the time that its threads may be silent */
+        if (p->hung_until == 0 || world_now() > p->hung_until + SILENCE_S * SECOND)
+            p->hung_until = world_now() + f->lasts % (STALL_S * SECOND);
         break;
     case FAULT_HANG_DAEMON:
         p->hung_until = NEVER;
@@ -333,11 +395,16 @@ static void commit(const struct fault *f)
         break;
     case FAULT_SLOW:
         p->slow_until = until;
+        p->ailing = true;
         p->slow_ns = f->lasts / 4 < 2 * SECOND ? f->lasts / 4 : 2 * SECOND;
         break;
     case FAULT_CUT_WORKER:
-        p->cut = true;
+    case FAULT_CUT_CLIENT:
+        p->cut = p->ailing = true;
         wire_cut(p);
+        break;
+    case FAULT_BAD_NUMBERS: /* a fenced step would be skipped, and its bits are those of no other run */
+        p->spoils = !world.setting.fenced;
         break;
     case FAULT_FULL_DISK:
         host.full_until = until;
@@ -390,7 +457,7 @@ void world_run(struct world_result *out, const struct world_options *options)
         world.setting.save_every = 1;
     world_is = &world.setting;
     world_wants = &world.options;
-    world.harmless = true;
+    world.harmless = !world.setting.no_replay;
     world.n_workers = world.setting.n_workers;
     if (options->expected)
         world.n_faults = world_faults(world.faults, options);

@@ -12,11 +12,13 @@
 enum { WORLD_MOST_STEPS = 16, WORLD_MOST_FAULTS = 16, WORLD_MOST_WORKERS = 8 };
 
 /* A model and how it is trained: drawn from a number below WORLD_SETTINGS. */
-enum { WORLD_SETTINGS = 24 };
+enum { WORLD_SETTINGS = 48 };
 struct world_setting {
     unsigned n_layers, vocabulary, batch, seq, n_parts, n_workers, n_steps, save_every;
     bool adamw, fenced, bf16, evaluates;
-    bool beside; /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
+    bool beside;    /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
+    bool few_slots; /* the host has no memory for more of them than the fewest */
+    bool no_replay; /* nor for this: a worker's loss may end the run */
 };
 void world_setting(struct world_setting *out, unsigned number);
 
@@ -36,12 +38,15 @@ enum fault_kind {
     FAULT_ATTACH_WORKER, /* one more */
     FAULT_SLOW,          /* what a process sends and receives is late, for a time */
     FAULT_CUT_WORKER,    /* from the daemon, without either hearing of it */
+    FAULT_BAD_NUMBERS,   /* a worker's next contribution is not finite */
     FAULT_KILL_CLIENT,
     FAULT_STOP_CLIENT,
+    FAULT_CUT_CLIENT,
     FAULT_KILL_DAEMON,
     FAULT_STOP_DAEMON,
-    FAULT_HANG_DAEMON, /* its threads but the one of messages, for good */
-    FAULT_END_DAEMON,  /* SIGTERM */
+    FAULT_STALL_DAEMON, /* its threads but the one of messages, for less than they may be silent */
+    FAULT_HANG_DAEMON,  /* its optimizer thread, for good */
+    FAULT_END_DAEMON,   /* SIGTERM */
     FAULT_FULL_DISK,
     FAULT_NO_MEMORY, /* an allocation fails */
     FAULT_SUSPEND,   /* the machine: clocks jump */
