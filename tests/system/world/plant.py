@@ -3,8 +3,8 @@
 
   plant.py --tree DIR [--seeds N] [--only ID,...] [-j N]
 
-faults.json lists them: a file, a text that it has once, and what takes its place. DIR is a worktree of this repository
-with a build of its own, which is made where there is none. Each fault is planted there, world is built, and seeds from 0
+faults.json lists them: a file, a text that it has once, and what takes its place. DIR is a worktree of this repository's
+last commit with a build of its own, which is made where there is none. Each fault is planted there, world is built, and seeds from 0
 on run until one fails. The exit status is 1 if N seeds (1,000) did not find a fault that was to be found.
 """
 import argparse
@@ -51,8 +51,10 @@ def main():
     only = [int(i) for i in options.only.split(',') if i]
     with open(os.path.join(HERE, 'faults.json')) as file:
         faults = json.load(file)
+    here = run('git', '-C', ROOT, 'rev-parse', 'HEAD', check=True).stdout.strip()
     if not os.path.exists(options.tree):
         subprocess.run(['git', '-C', ROOT, 'worktree', 'add', '--detach', options.tree], check=True)
+    subprocess.run(['git', '-C', options.tree, 'checkout', '-q', '--detach', here], check=True)
     if not os.path.exists(os.path.join(options.tree, 'build')):
         lists = os.path.join(options.tree, 'CMakeLists.txt')
         run('sed', '-i', 's/ -Werror$//', lists, check=True)  # a fault may leave a function unused
