@@ -36,6 +36,7 @@ static struct {
     uint64_t given[MOST_UNITS], done[MOST_UNITS]; /* updates: to the optimizer thread, and by it */
     struct pending pending[MOST_PENDING];
     unsigned n_pending;
+    bool had_left, had_ahead, had_save;
     uint64_t idle_bytes;
     bool knows_idle;
 } seen;
@@ -241,10 +242,31 @@ RARE(4, roster_on_assigned, (struct steps * steps, struct peer *worker, const st
 RARE(4, save_on_first_step, (struct saves * saves), saves)
 RARE(50, relay_put, (struct relay * r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag), r, w, slot,
      tag)
+RARE(4, steps_note_change, (struct steps * steps), steps)
+RARE(2, faults_suspect, (struct steps * steps, struct peer *worker, uint32_t id), steps, worker, id)
+RARE(8, evaluate_start, (struct job * job, const struct message *m), job, m)
 RARE(4, job_unload, (struct job * job), job)
 RARE(4, settle_open_job,
      (struct daemon * d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds), d, client, m,
      fds, n_fds)
+
+/* States that are rare, once each time that they come about. */
+static void note_states(const struct daemon *d)
+{
+    bool has_left = false;
+
+    for (uint32_t i = 0; i < d->job.n_seats; i++)
+        has_left = has_left || d->job.seats[i].left;
+    if (has_left && !seen.had_left)
+        world_rare("the inbox of one that is gone counts", 2);
+    if (d->steps.has_ahead && !seen.had_ahead)
+        world_rare("a step ahead", 8);
+    if (d->saves.first && !seen.had_save)
+        world_rare("a save", 8);
+    seen.had_left = has_left;
+    seen.had_ahead = d->steps.has_ahead;
+    seen.had_save = d->saves.first != NULL;
+}
 
 /* ---- the daemon at rest ----------------------------------------------------------------------------------------- */
 
@@ -336,4 +358,5 @@ void check_event(void)
     if (job_trains(&d->job))
         check_versions(&d->job);
     check_owner(d);
+    note_states(d);
 }

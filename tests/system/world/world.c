@@ -23,7 +23,7 @@
 int epsd_main(int argc, char **argv);
 int worker_main(int argc, char **argv);
 
-enum { STUCK_S = 1800, MOST_EVENTS = 1000000, END_S = 300, STALL_S = 40, SILENCE_S = 60 };
+enum { STUCK_S = 1800, MOST_EVENTS = 1000000, END_S = 300, STALL_S = 40, SILENCE_S = 60, SOON_EVENTS = 64 };
 
 const struct world_setting *world_is;
 const struct world_options *world_wants;
@@ -442,6 +442,11 @@ void world_rare(const char *place, unsigned odds)
         return;
     world_say("rare: %s", place);
     world.faults[world.next_fault].at = world.n_events;
+    if (world.next_fault + 1 < world.n_faults && chance(2)) { /* and another soon after */
+        const uint64_t soon = world.n_events + chance(SOON_EVENTS);
+        struct fault *second = &world.faults[world.next_fault + 1];
+        second->at = second->at < soon ? second->at : soon;
+    }
 }
 
 void world_run(struct world_result *out, const struct world_options *options)
