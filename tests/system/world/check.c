@@ -260,7 +260,7 @@ static void note_states(const struct daemon *d)
     if (has_left && !seen.had_left)
         world_rare("the inbox of one that is gone counts", 2);
     if (d->steps.has_ahead && !seen.had_ahead)
-        world_rare("a step ahead", 8);
+        world_rare("a step ahead", 4);
     if (d->saves.first && !seen.had_save)
         world_rare("a save", 8);
     seen.had_left = has_left;

@@ -172,7 +172,9 @@ void fiber_sleep(uint64_t ns)
 void fiber_pause(void)
 {
     if (running && !running->is_main && chance(4) == 0)
-        fiber_sleep(chance(3) ? chance_time(1 * US, 300 * US) : chance_time(300 * US, 20 * MS));
+        fiber_sleep(chance(3)
+                        ? chance_time(1 * US, 300 * US)
+                        : chance_time(300 * US, running->process->pause_ns ? running->process->pause_ns : 20 * MS));
 }
 
 static uint64_t due_of(const struct fiber *f)

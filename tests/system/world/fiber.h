@@ -31,6 +31,7 @@ struct process {
     uint64_t hung_until;    /* its threads but the main one; NEVER: nor those that write files */
     uint64_t slow_until;    /* whatever it sends or receives takes up to slow_ns longer */
     uint64_t slow_ns;
+    uint64_t pause_ns;   /* the longest that its threads but the main one are interrupted for; 0: 20 ms */
     uint64_t starved_at; /* an allocation of it failed; 0: none has */
     bool cut;
     bool ailing;       /* it was slow or silent for a time: others may think it dead, and it may think so of them */

@@ -83,6 +83,7 @@ void world_setting(struct world_setting *out, unsigned number)
         .bf16 = number % 8 == 5,
         .evaluates = number % 2 == 1,
         .beside = number / 4 % 2 == 1,
+        .slow_optimizer = number / 12 % 2 == 1,
         .few_slots = number / 24 == 1,
         .no_replay = number / 24 == 1 && (number % 8 == 1 || number % 8 == 4),
     };
@@ -152,7 +153,7 @@ static const struct {
     [FAULT_STOP_DAEMON] = {"stop the daemon", 2, false},
     [FAULT_END_DAEMON] = {"end the daemon", 2, false},
     [FAULT_HANG_DAEMON] = {"hang the optimizer thread", 2, false},
-    [FAULT_STALL_DAEMON] = {"stall the daemon's threads", 6, true},
+    [FAULT_STALL_DAEMON] = {"stall the daemon's threads", 9, true},
     [FAULT_CUT_CLIENT] = {"cut the client off", 2, false},
     [FAULT_BAD_NUMBERS] = {"spoil a contribution", 5, true},
     [FAULT_RIVAL] = {"start a rival", 4, true},
@@ -241,6 +242,8 @@ static void tend(struct slot *slot, enum process_kind kind, const char *name, in
         return;
     slot->start_at = 0;
     slot->process = process_start(kind, name, body, NULL);
+    if (kind == PROCESS_DAEMON && world.setting.slow_optimizer)
+        slot->process->pause_ns = 500 * MS;
 }
 
 /* What a process may not do by itself. */
