@@ -341,6 +341,8 @@ static void check_owner(struct daemon *d)
     for (uint32_t i = 0; i < job->n_seats; i++)
         if (!job->seats[i].peer || job->seats[i].peer->state != PEER_ASSIGNED || job->seats[i].left)
             return;
+    if (!job_has_room(job) && (relay_n_waiting(job->relay) > 0 || d->steps.has_ahead)) /* for another worker */
+        return;
     if (relay_owes(job->relay) == UINT32_MAX)
         world_fail("step %" PRIu64 " waits for nobody", job->step);
 }

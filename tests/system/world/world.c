@@ -1,11 +1,13 @@
 /* The operator, and the faults. */
 #include "tests/system/world/world.h"
 
+#include "eps/job/job.h"
 #include "proto/plan/backend.h"
 #include "proto/plan/host.h"
 #include "tests/system/world/loop.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -83,6 +85,7 @@ void world_setting(struct world_setting *out, unsigned number)
         .bf16 = number % 8 == 5,
         .evaluates = number % 2 == 1,
         .beside = number / 4 % 2 == 1,
+        .small_devices = number % 5 < 2,
         .slow_optimizer = number / 12 % 2 == 1,
         .few_slots = number / 24 == 1,
         .no_replay = number / 24 == 1 && (number % 8 == 1 || number % 8 == 4),
@@ -133,6 +136,22 @@ void __wrap_plan_host_add_replay(struct plan_host *out, struct plan_host_setting
         out->replay = PLAN_REPLAY_NO_ROOM;
     else
         __real_plan_host_add_replay(out, s, model, room);
+}
+
+/* The same for devices, once the job has begun. */
+int __real_job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, uint32_t n_parts,
+                         struct error *err);
+int __wrap_job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, uint32_t n_parts,
+                         struct error *err);
+
+int __wrap_job_plan_seat(struct plan *out, const struct job_seat *seat, const struct peer *worker, uint32_t n_parts,
+                         struct error *err)
+{
+    const struct world_setting *s = &world.setting;
+
+    if (s->small_devices && n_parts > (s->n_parts + s->n_workers - 1) / s->n_workers)
+        return error_set(err, -ENOSPC, "no memory for %u parts", n_parts);
+    return __real_job_plan_seat(out, seat, worker, n_parts, err);
 }
 
 static const struct {

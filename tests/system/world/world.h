@@ -17,6 +17,7 @@ struct world_setting {
     unsigned n_layers, vocabulary, batch, seq, n_parts, n_workers, n_steps, save_every;
     bool adamw, fenced, bf16, evaluates;
     bool beside;         /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
+    bool small_devices;  /* with memory for no more than an equal share of the parts */
     bool slow_optimizer; /* it takes as long as workers do */
     bool few_slots;      /* the host has no memory for more of them than the fewest */
     bool no_replay;      /* nor for this: a worker's loss may end the run */
