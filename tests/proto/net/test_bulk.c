@@ -307,7 +307,7 @@ TEST(nothing_is_read_after_on_closed)
         busy[i].data = &go;
         uv_queue_work(&loop, &busy[i], wait_for_go, on_waited);
     }
-    connect_pair(ends);
+    tcp_connect_pair(ends);
     sender = (struct end){.n_closed = 0};
     ck_assert_int_eq(bulk_open(b, &loop, ends[0], &h, &freeing, &sender), 0);
     ck_assert_int_eq(bulk_send(b, from, 1), 0);

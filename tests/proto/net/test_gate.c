@@ -436,8 +436,8 @@ static int open_hand(struct hand *hand)
     int control[2], bulk[2], doors[2];
 
     *hand = (struct hand){.n_sent = 0};
-    connect_pair(control);
-    connect_pair(bulk);
+    tcp_connect_pair(control);
+    tcp_connect_pair(bulk);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, doors), 0);
     open_one(false, doors[1], control[1], bulk[1]);
     ck_assert_int_eq(control_open(&hand->control, &loop, control[0], &h, &control_events, hand), 0);
