@@ -140,6 +140,9 @@ static int check_job(const struct job *job, bool checkpoint, struct error *err)
     if (!job_is_open(job))
         return error_set(err, -EAGAIN, "the job is %s; try again",
                          job->state == JOB_ENDING ? "ending" : "being opened");
+    if (checkpoint && job_is_spread(job) && job->hub->host > 0)
+        return error_set(err, -EINVAL, "this is host %u of %u: host 0 saves for all", job->hub->host,
+                         job->hub->n_hosts);
     if (checkpoint && !job_has_output(job))
         return error_set(err, -EINVAL, "the job has no output directory to save into");
     if (checkpoint && job->request.job.files && !job->client)

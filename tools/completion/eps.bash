@@ -29,7 +29,7 @@ _eps_options() {
     mem) echo "--watch --json --prometheus --help" ;;
     top) echo "--once --help" ;;
     save | drain | stop) echo "--json --help" ;;
-    epsd) echo "--listen --key --plain-bulk --host-mem --queue --group --make-key --log --log-level --private --version --help" ;;
+    epsd) echo "--listen --key --plain-bulk --mpi --host-mem --queue --group --make-key --log --log-level --private --version --help" ;;
     eps-worker) echo "--connect --key --plain-bulk --device --device-mem --share --profile --log-level --private --version --help" ;;
     esac
 }
