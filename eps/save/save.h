@@ -56,6 +56,9 @@ void save_between_steps(struct saves *saves);
 bool save_next_word(struct saves *saves, struct word *word, const void **notes);
 /* A word of another host; the job is open. */
 void save_on_word(struct saves *saves, uint32_t from, const struct word *word);
+/* Host 0: true if WORD_RUNS of this save is to be followed by a fetch. Until that has ended, save_next_word must not be
+ * called: the other host keeps its notes until it hears WORD_SAVED. */
+bool save_wants_notes(const struct saves *saves, uint32_t id);
 /* Host 0: notes (n_bytes) of another host, of the save with this id. Takes the memory. */
 void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes);
 

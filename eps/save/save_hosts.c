@@ -83,6 +83,13 @@ bool save_has_notes(const struct save *s)
     return !s->is_spread || host_of(s) > 0 || s->n_notes == s->saves->job->hub->n_hosts - 1;
 }
 
+bool save_wants_notes(const struct saves *saves, uint32_t id)
+{
+    const struct save *s = find(saves, id);
+
+    return s && !s->over;
+}
+
 void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes)
 {
     struct save *s = find(saves, id);

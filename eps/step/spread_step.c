@@ -595,6 +595,8 @@ static void fetch_notes(struct spread *s, uint32_t from, const struct word *word
 {
     struct spread_host *other = &s->others[from];
 
+    if (!save_wants_notes(s->steps->saves, word->id)) /* it has failed meanwhile, and they may be gone */
+        return;
     other->notes = other->n_left_notes || word->bytes == 0 ? NULL : malloc(word->bytes);
     other->n_notes_bytes = word->bytes;
     other->save = word->id;
@@ -609,12 +611,16 @@ static void fetch_notes(struct spread *s, uint32_t from, const struct word *word
                                                                  .token = SPREAD_TOKEN_NOTES + from});
 }
 
-/* What saves have to tell: host 0 all others, they host 0. */
+/* What saves have to tell: host 0 all others, they host 0. The end of a save waits until its notes are fetched: they are
+ * kept no longer. */
 static bool tell_save(struct spread *s)
 {
     const void *notes;
     struct word word;
 
+    for (uint32_t h = 0; h < s->n; h++)
+        if (s->others[h].n_left_notes)
+            return false;
     if (!save_next_word(s->steps->saves, &word, &notes))
         return false;
     if (word.kind == WORD_RUNS)
