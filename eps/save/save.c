@@ -127,7 +127,7 @@ static void sweep(struct saves *saves)
     for (struct save **at = &saves->first; *at;) {
         struct save *s = *at;
         const bool forgotten = !s->announced || is_silent || s->n_captured == save_n_own(s);
-        if (s->over && !s->begun && forgotten && (!s->is_spread || s->told & SAVE_TOLD_END || !job_is_open(job))) {
+        if (s->over && !s->begun && forgotten && (!s->is_spread || s->told & SAVE_TOLD_END || !job->lent)) {
             *at = s->next;
             free_save(s);
         } else {

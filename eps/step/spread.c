@@ -448,6 +448,11 @@ static void forget_job(struct spread *s)
     madvise(s->inbox, s->inbox_bytes, MADV_DONTNEED);
     free(s->text);
     s->text = NULL;
+    for (uint32_t h = 0; h < s->n; h++) { /* fetches that were not begun */
+        free(s->others[h].notes);
+        s->others[h].notes = NULL;
+        s->others[h].n_left_notes = 0;
+    }
     s->shared = s->has_text = false;
     s->job->lent = false;
 }
