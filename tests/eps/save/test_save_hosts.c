@@ -39,6 +39,7 @@ struct cluster {
     struct host hosts[MOST];
     uint32_t n;
     uint32_t seed;
+    bool is_slow;   /* no fetch ends */
     unsigned heard; /* set of 1 << enum word_kind */
 };
 
@@ -233,7 +234,7 @@ static void act(struct cluster *c)
 
     if (c->hosts[h].n_words && draw(c, 2))
         deliver(c, h);
-    else if (c->hosts[h].is_read && draw(c, 2))
+    else if (c->hosts[h].is_read && !c->is_slow && draw(c, 2))
         fetched(c, h);
     else
         turn(c, h);
@@ -372,6 +373,42 @@ TEST_EACH(a_checkpoint_ends_with_the_job, SEEDS)
         ck_assert_str_eq(c.hosts[0].saves.trouble, "the job ended before all hosts had written step 5");
         ck_assert_str_eq(outputs_names("out"), "");
     }
+    close_cluster(&c);
+}
+
+/* Host 0 reads the notes of the last host when the job ends, or another host has failed. */
+TEST_EACH(notes_stay_while_they_are_fetched, 20)
+{
+    const struct word failed = {.kind = WORD_FAILED, .id = 1, .code = -EIO, .text = "no disk"};
+    const bool ends = _i % 2;
+    struct cluster c;
+
+    open_cluster(&c, MOST, (uint32_t)_i, "out");
+    struct host *last = &c.hosts[MOST - 1];
+    c.is_slow = true;
+    begin(&c);
+    while (!last->is_read)
+        act(&c);
+    if (!ends)
+        save_on_word(&c.hosts[0].saves, 1, &failed);
+    for (uint32_t h = 0; ends && h < MOST; h++) {
+        c.hosts[h].n_words = 0;
+        c.hosts[h].job.state = JOB_ENDING;
+    }
+    for (int i = 0; i < 1000; i++) {
+        for (uint32_t h = 0; ends && h < MOST; h++)
+            save_on_job_over(&c.hosts[h].saves);
+        act(&c);
+    }
+    ck_assert_ptr_nonnull(last->saves.first);
+    c.is_slow = false;
+    while (is_fetching(&c))
+        act(&c);
+    for (uint32_t h = 0; ends && h < MOST; h++)
+        c.hosts[h].job.lent = false;
+    settle_all(&c);
+    check_not_saved(&c, ends ? "the job ended before all hosts had written step 5" : "host 1: no disk");
+    ck_assert_str_eq(outputs_names("out"), "");
     close_cluster(&c);
 }
 
