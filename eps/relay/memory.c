@@ -430,12 +430,25 @@ bool relay_can_redo_all(const struct relay *r, uint32_t worker)
     return true;
 }
 
+bool relay_has_worker(const struct relay *r, uint32_t worker)
+{
+    return relay_find_worker(r, worker) != NULL;
+}
+
+/* The relay hears of a loss once no part is left that was begun and cannot be redone. Until then the worker's others stay
+ * with it. So none of those may wait for accumulators, which its others may keep in use. */
 bool relay_can_lose(const struct relay *r, uint32_t worker)
 {
-    for (uint32_t p = 0; p < r->config.n_parts; p++)
-        if (!relay_can_redo(r, p) && is_missing(r, worker, p))
+    uint32_t n_missing = 0, n_begun = 0;
+
+    for (uint32_t p = 0; p < r->config.n_parts; p++) {
+        const bool missing = is_missing(r, worker, p), redone = relay_can_redo(r, p);
+        if (missing && !redone)
             return false;
-    return true;
+        n_missing += missing;
+        n_begun += !redone && is_unfinished_of(r, worker, p);
+    }
+    return n_missing == 0 || n_begun == 0 || r->sums_end == r->n_sums;
 }
 
 void relay_expect_loss(struct relay *r, uint32_t worker)
@@ -443,7 +456,10 @@ void relay_expect_loss(struct relay *r, uint32_t worker)
     relay_find_worker(r, worker)->leaving = true;
     if (r->config.replay || r->config.fenced)
         return;
+    bool missing = false;
     for (uint32_t p = 0; p < r->config.n_parts; p++)
-        if (is_missing(r, worker, p))
+        missing = missing || is_missing(r, worker, p);
+    for (uint32_t p = 0; p < r->config.n_parts && missing; p++)
+        if (is_unfinished_of(r, worker, p) && relay_can_redo(r, p))
             relay_drop_standing(r, worker, p);
 }

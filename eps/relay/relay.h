@@ -70,7 +70,7 @@ enum relay_action_kind {
     RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
     RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
     RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
-                     worker at fault, perhaps another: its session must end, and RELAY_LOST be fed as for any other */
+                     worker at fault, perhaps another: it is lost here already, unless the step is given up with it */
     RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds */
     RELAY_UPDATE,  /* unit: job */
     RELAY_FREE,    /* worker, slot, name: may be written again */
@@ -127,6 +127,8 @@ uint32_t relay_load(const struct relay *relay, uint32_t worker);
 /* The parts of which a worker still has to send contributions, in their attempts, ascending. Returns their number; parts
  * has room for n_parts. */
 uint32_t relay_missing(const struct relay *relay, uint32_t worker, struct relay_part *parts);
+/* True if the worker is attached here and was not lost. */
+bool relay_has_worker(const struct relay *relay, uint32_t worker);
 /* Parts of the open step without a worker: they wait for room. */
 uint32_t relay_n_waiting(const struct relay *relay);
 /* True if that part of the open step is the worker's, in this attempt. part < n_parts. */
@@ -134,9 +136,11 @@ bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part,
 /* True if that part's loss in the open step is known, and finite. part < n_parts. */
 bool relay_has_loss(const struct relay *relay, uint32_t part);
 /* The worker is gone, and RELAY_LOST will be fed later. Until then it is given no part, and its contributions count:
- * without replay or fence only those of parts that need no more, as a part that was begun could not be redone. */
+ * without replay or fence only those of parts that need no more, as a part that was begun could not be redone; and of
+ * these, if others are to be redone, only those that were begun. */
 void relay_expect_loss(struct relay *relay, uint32_t worker);
-/* False if the worker's loss tears the model: a part that it has begun, and not sent whole, cannot be redone. */
+/* False if the worker's loss tears the model: a part that it has begun, and not sent whole, cannot be redone; or a part
+ * that it has sent whole waits for accumulators, and these for another part of the worker's. */
 bool relay_can_lose(const struct relay *relay, uint32_t worker);
 /* False if another worker cannot redo all of its unfinished parts, those that it has sent whole included. */
 bool relay_can_redo_all(const struct relay *relay, uint32_t worker);

@@ -14,6 +14,8 @@ void faults_suspect(struct steps *steps, struct peer *worker, uint32_t id)
     snprintf(steps->fault.device, sizeof steps->fault.device, "%s", worker ? worker->device : "");
     if (!worker)
         return;
+    if (relay_has_worker(job->relay, id)) /* it is not the first: the step is given up, and nobody loses a seat */
+        return;
     if (!worker->suspect)
         log_line("worker %u (%s): its gradient of step %" PRIu64 " is not finite; its parts are computed again",
                  worker->id, worker->device, job->step + 1);

@@ -9,7 +9,8 @@
 
 #include "eps/step/steps.h"
 
-/* The relay has taken its parts from the worker, whose gradient is not finite. worker NULL: it has left, or is joining. */
+/* The relay has taken its parts from the worker, whose gradient is not finite; or has given the step up, as another's of
+ * the same part was not finite either. worker NULL: it has left, or is joining. */
 void faults_suspect(struct steps *steps, struct peer *worker, uint32_t id);
 /* The step is covered: its numbers were finite in another attempt, and suspects were at fault. */
 void faults_convict(struct steps *steps);

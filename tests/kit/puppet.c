@@ -124,7 +124,9 @@ static void turn(struct puppet *p)
 
 static void on_weights(struct puppet *p)
 {
-    if (p->backward) {
+    if (p->backward && p->share.share.step == 1 && p->fault == PUPPET_DIES) {
+        _exit(0);
+    } else if (p->backward) {
         contribute(p);
     } else if (p->visit + 1 < p->model.n_visits) {
         p->visit++;

@@ -580,6 +580,50 @@ TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
     trace_free(&trace);
 }
 
+/* Both parts are worker 7's. It has sent part 0 whole: the upper unit's contribution is with the thread, the lower one's
+ * waits for an accumulator. With one accumulator, that is the upper unit's until part 1 comes, too, which is 7's as long as
+ * the relay has not heard of its loss. */
+TEST_EACH(no_worker_can_be_lost_whose_part_waits_for_accumulators_that_wait_for_another_of_its_parts, 2)
+{
+    struct trace trace = {0};
+
+    feed_line(&trace, "config parts=2 slices=1 slots=2 accumulators=%d optimizer=adamw replay=0", 1 + _i);
+    feed_line(&trace, "attached 7");
+    feed_line(&trace, "open 0 0,1 - 7,7");
+    feed_line(&trace, "loss 7 0 0 0 ok");
+    feed_line(&trace, "loss 7 0 1 0 ok");
+    ck_assert(relay_can_lose(trace.relay, 7));
+    feed_line(&trace, "contribution 7 0 1 0 0 0 1");
+    ck_assert(!relay_can_lose(trace.relay, 7)); /* part 0 is begun, and not sent whole */
+    feed_line(&trace, "contribution 7 0 0 0 0 0 2");
+    check_parts(trace.relay, 7, 2 - (uint32_t)_i, 1, 1);
+    ck_assert(relay_can_lose(trace.relay, 7) == _i);
+    trace_free(&trace);
+}
+
+/* Parts 0 and 1 are worker 7's. It has sent part 0 whole and nothing of part 1: both are redone, so that the one is not
+ * begun while the other keeps the loss from the relay. */
+TEST(a_part_sent_whole_is_redone_with_the_others_of_its_worker)
+{
+    struct trace trace = {0};
+
+    feed_line(&trace, "config parts=3 slices=1 slots=2 accumulators=1 optimizer=adamw replay=0");
+    feed_line(&trace, "attached 7");
+    feed_line(&trace, "attached 8");
+    feed_line(&trace, "open 0 0,1 - 7,7,8");
+    feed_line(&trace, "loss 7 0 0 0 ok");
+    feed_line(&trace, "loss 7 0 1 0 ok");
+    feed_line(&trace, "contribution 7 0 1 0 0 0 1");
+    feed_line(&trace, "contribution 7 0 0 0 0 0 2");
+    ck_assert(relay_can_lose(trace.relay, 7));
+    relay_expect_loss(trace.relay, 7);
+    feed_line(&trace, "loss 8 0 2 0 ok");
+    ck_assert_ptr_null(strstr(trace.said, "fold"));
+    feed_line(&trace, "lost 7");
+    ck_assert_holds(trace.said, "share 8 0 0:1 1:1");
+    trace_free(&trace);
+}
+
 /* test_relay --trace FILE...: echoes each event and puts its actions under it, like the specification's own --trace. */
 static int print_trace(int argc, char **argv)
 {

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,6 +137,88 @@ TEST(a_step_is_skipped_while_other_contributions_are_folded)
     driver_train(&driver, 3);
     ck_assert(!driver.last_done.done.skipped);
     ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
+    driver_close(&driver);
+}
+
+struct seen {
+    pid_t pid;
+    bool has_memory, forward; /* in the job; in its forward pass */
+};
+
+static void see(void *user, const struct eps_worker *worker)
+{
+    struct seen *seen = user;
+
+    if ((pid_t)worker->pid == seen->pid) {
+        seen->has_memory = worker->microbatch > 0;
+        seen->forward = strcmp(worker->phase, "forward") == 0;
+    }
+}
+
+static void look_at(struct seen *seen)
+{
+    struct eps_error error;
+    struct eps_look *look;
+
+    *seen = (struct seen){.pid = seen->pid};
+    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, &error), 0);
+    ck_assert_int_eq(eps_look_workers(look, see, seen, &error), 0);
+    eps_look_close(look);
+}
+
+static bool has_memory(void *user)
+{
+    struct seen *seen = user;
+
+    look_at(seen);
+    return seen->has_memory;
+}
+
+static bool is_forward(struct seen *seen)
+{
+    look_at(seen);
+    return seen->forward;
+}
+
+static bool has_workers(void *n)
+{
+    return processes_workers("lab") == *(uint32_t *)n;
+}
+
+static void bury(pid_t pid, uint32_t n_left)
+{
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    ck_assert(processes_until(has_workers, &n_left));
+}
+
+/* The first worker's loss is finite, and it dies; those of the next two are not, so the step is skipped. The third is no
+ * more at fault than the second, and when it dies, it gets no part: the second has the next step, dies in it, and the
+ * fourth ends it. */
+TEST(a_part_that_is_not_finite_twice_leaves_no_worker_behind)
+{
+    const struct driver_options options = {.fenced = true};
+    struct seen second = {0};
+    struct error err = {""};
+    struct driver driver;
+
+    begin(0, PUPPET_DIES);
+    second.pid = puppet_start("lab", PUPPET_IN_LOSS);
+    processes_await_workers("lab", 2);
+    const pid_t third = puppet_start("lab", PUPPET_IN_LOSS);
+    processes_await_workers("lab", 3);
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped);
+    bury(third, 1);
+    ck_assert(processes_until(has_memory, &second));
+    ck_assert_int_eq(kill(second.pid, SIGSTOP), 0);
+    driver_begin(&driver);
+    while (!is_forward(&second))
+        ck_assert_int_eq(client_link_pause(&driver.link, 10, &err), 0);
+    bury(second.pid, 0);
+    processes_start("eps-worker", (const char *const[]){"--connect", "lab", "--device-mem", "256MiB", NULL}, NULL);
+    driver_await_done(&driver, 3);
+    ck_assert(!driver.last_done.done.skipped);
     driver_close(&driver);
 }
 
