@@ -93,36 +93,77 @@ static bool may_retire_soon(const struct job *job, const struct peer *worker)
     return may_retire(job, worker) || relay_can_redo_all(job->relay, worker->id);
 }
 
-static bool is_too_many(const struct steps *steps, const struct job_seat *seat, uint32_t n_parts)
+/* The most parts from `least` to `most` that a worker can be planned for in the seat, with that plan; 0: not even the
+ * least. Fewer parts never need more memory. */
+static uint32_t plan_most(struct plan *out, const struct job_seat *seat, const struct peer *worker, uint32_t least,
+                          uint32_t most, struct error *err)
 {
-    return seat->too_many && seat->tried == steps->n_changes && n_parts >= seat->too_many;
+    uint32_t fits = least - 1, too_many = most + 1, n = most;
+    struct plan plan;
+
+    while (n > fits && n < too_many) {
+        if (job_plan_seat(&plan, seat, worker, n, err) == 0) {
+            fits = n;
+            *out = plan;
+        } else {
+            too_many = n;
+        }
+        n = fits + (too_many - fits) / 2;
+    }
+    return fits < least ? 0 : fits;
 }
 
-/* Of workers that lack room for all parts, one that can have room for more: for an equal share, or else for all that is
- * lacking. now: it can be planned at once. */
-static bool find_grown(struct steps *steps, bool now, struct grown *out)
+/* The most parts up to `wanted` that the seat's worker can have room for, more than it has now; else 0. */
+static uint32_t find_room(const struct steps *steps, struct job_seat *seat, uint32_t wanted)
+{
+    const bool tried = seat->too_many && seat->tried == steps->n_changes;
+    const uint32_t most = tried && seat->too_many <= wanted ? seat->too_many - 1 : wanted;
+    struct plan plan;
+    struct error err;
+
+    const uint32_t n = most > seat->room ? plan_most(&plan, seat, seat->peer, seat->room + 1, most, &err) : 0;
+    if (n < wanted) {
+        seat->too_many = larger(n, seat->room) + 1;
+        seat->tried = steps->n_changes;
+    }
+    return n;
+}
+
+/* Of workers that lack room for all parts, one that can be planned at once for more: up to an equal share, or else to all
+ * that is lacking. */
+static bool find_grown(struct steps *steps, struct grown *out)
 {
     struct job *job = steps->job;
     const uint32_t n_parts = job->n_parts, lacking = lacking_room(job), n = count_taken(job);
-    struct plan plan;
-    struct error err;
 
     for (int all = 0; lacking > 0 && n > 0 && all < 2; all++)
         for (uint32_t i = 0; i < job->n_seats; i++) {
             struct job_seat *seat = &job->seats[i];
             const uint32_t wanted = all ? seat->room + lacking : (n_parts + n - 1) / n;
-            if (!job_is_taken(seat) || wanted <= seat->room || is_too_many(steps, seat, wanted) ||
-                !(now ? may_retire : may_retire_soon)(job, seat->peer))
+            if (!job_is_taken(seat) || wanted <= seat->room || !may_retire(job, seat->peer))
                 continue;
-            if (job_plan_seat(&plan, seat, seat->peer, wanted, &err)) {
-                seat->too_many = wanted;
-                seat->tried = steps->n_changes;
-                continue;
-            }
-            *out = (struct grown){seat, wanted};
-            return true;
+            *out = (struct grown){seat, find_room(steps, seat, wanted)};
+            if (out->n_parts)
+                return true;
         }
     return false;
+}
+
+/* Whether they will have room for all parts, planned anew one by one. */
+static bool can_grow(struct steps *steps)
+{
+    struct job *job = steps->job;
+    const uint32_t lacking = lacking_room(job);
+    uint32_t room = 0;
+
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        struct job_seat *seat = &job->seats[i];
+        if (job_is_taken(seat) && may_retire_soon(job, seat->peer))
+            room += larger(seat->room, find_room(steps, seat, seat->room + lacking));
+        else if (job_is_taken(seat))
+            room += seat->room;
+    }
+    return room >= job_goal(job)->n_parts;
 }
 
 /* A private run's client starts another worker instead. */
@@ -138,9 +179,8 @@ static void tell(struct steps *steps, const struct peer *worker, const char *rea
 {
     const struct job *job = steps->job;
     struct message m = {.kind = MESSAGE_LOST};
-    struct grown grown;
 
-    m.lost.waits = !job_has_room(job) && !(may_replan(job) && find_grown(steps, false, &grown));
+    m.lost.waits = job_trains(job) ? !job_has_room(job) && !(may_replan(job) && can_grow(steps)) : !job->n_workers;
     log_warning("worker %u (%s) %s after %" PRIu64 " steps: %s; %s", worker->id, worker->device,
                 worker->leaves ? "left" : "was lost", job->step, reason,
                 m.lost.waits ? "the job waits for another worker" : "the others go on without it");
@@ -269,10 +309,7 @@ static uint32_t wanted_parts(const struct job *job, const struct peer *worker)
 
 static bool plan_candidate(struct peer *worker, const struct job_seat *seat, struct error *err)
 {
-    for (uint32_t n = wanted_parts(seat->job, worker); n > 0; n /= 2)
-        if (!job_plan_seat(&worker->plan, seat, worker, n, err))
-            return true;
-    return false;
+    return plan_most(&worker->plan, seat, worker, 1, wanted_parts(seat->job, worker), err) > 0;
 }
 
 /* Whom the seat fits; its plan is then made. One whose numbers were not finite is asked last. */
@@ -369,7 +406,7 @@ static bool grow_one(struct steps *steps)
     for (const struct peer *p = job->hub->peers; p; p = p->next)
         if (p->state == PEER_JOINING || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING)
             return false;
-    if (!find_grown(steps, true, &grown))
+    if (!find_grown(steps, &grown))
         return false;
     log_line("worker %u is planned anew, for %u parts", grown.seat->peer->id, grown.n_parts);
     grown.seat->peer->n_parts = grown.n_parts;
@@ -397,6 +434,19 @@ static bool is_renewing(const struct job *job)
     return false;
 }
 
+/* Rows or tokens that are left have nobody: unlike a run, this costs no more than to begin again. */
+static bool end_without_workers(struct job *job)
+{
+    if (job_trains(job) || job->n_workers > 0)
+        return false;
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        if (job->seats[i].peer)
+            return false;
+    job_end(job, -EIO, "the job's last worker was lost or left, and no other one fits%s",
+            job->hub->is_private ? "" : ": attach one with eps-worker --connect NAME, and begin again");
+    return true;
+}
+
 bool roster_go_on(struct steps *steps)
 {
     struct job *job = steps->job;
@@ -418,7 +468,7 @@ bool roster_go_on(struct steps *steps)
         }
     }
     return retire_one(steps) || join_one(steps, false) || grow_one(steps) ||
-           (!job_has_room(job) && join_one(steps, true));
+           (!job_has_room(job) && join_one(steps, true)) || end_without_workers(job);
 }
 
 void roster_on_assigned(struct steps *steps, struct peer *worker, const struct message *m)

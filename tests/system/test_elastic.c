@@ -1,10 +1,13 @@
 /* Workers that attach and leave while a run goes on, more and fewer than it began with: the run ends with the bits of one
  * worker's run. Real processes and signals. */
+#include "proto/plan/search.h"
 #include "tests/kit/command.h"
+#include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -13,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 SUITE_LABELS(slow)
 
@@ -48,11 +52,16 @@ struct lab {
     unsigned n_at_work; /* workers that had pulled weights before the last step */
 };
 
-static pid_t attach(struct lab *lab)
+static pid_t attach_with(struct lab *lab, const char *device_mem)
 {
-    static const char *const worker[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+    const char *const worker[] = {"--connect", "lab", "--device-mem", device_mem, NULL};
 
     return lab->workers[lab->n_workers++] = processes_start("eps-worker", worker, NULL);
+}
+
+static pid_t attach(struct lab *lab)
+{
+    return attach_with(lab, "256MiB");
 }
 
 static void begin(struct lab *lab, unsigned n_workers)
@@ -238,6 +247,64 @@ TEST(a_survivor_is_planned_anew_for_the_parts_of_a_lost_worker)
     same_run(&lab, 2);
 }
 
+enum { MANY_PARTS = 12 };
+
+/* The fewest bytes with which a worker of two can do n of the parts, of a row each. */
+static uint64_t bytes_of(uint32_t n)
+{
+    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const struct plan_setting setting = {.backend = plan_backend_find("cpu"),
+                                         .share_rows = n,
+                                         .part_rows = 1,
+                                         .goal.seq = 32,
+                                         .n_threads = n_cores > 2 ? (uint32_t)n_cores / 2 : 1};
+    const struct plan_wish wish = {.microbatch = 1};
+    struct model_config config;
+    struct model model;
+    struct plan plan;
+    struct error err = {""};
+    char *text = processes_read(processes_path("model.json"));
+
+    ck_assert_int_eq(model_config_parse(&config, text, strlen(text), &err), 0);
+    ck_assert_int_eq(model_init(&model, &config, &err), 0);
+    plan_smallest(&plan, &model, &setting, &wish);
+    model_free(&model);
+    free(text);
+    return plan_total(&plan);
+}
+
+/* Bytes for n parts and no more. */
+static const char *memory_for(uint32_t n)
+{
+    return print("%" PRIu64, (bytes_of(n) + bytes_of(n + 1)) / 2);
+}
+
+static void kill_first_and_lend(struct lab *lab)
+{
+    kill(lab->workers[0], SIGKILL);
+    processes_await_text(processes_path("log"), " was lost after ");
+    attach_with(lab, memory_for(5));
+    await_joins(2);
+}
+
+/* Both had 6 of 12 parts: the survivor can have 7, and the next worker 5, where neither has memory for what is asked of it
+ * first. */
+TEST(workers_get_as_many_parts_as_they_have_memory_for)
+{
+    struct lab lab = {.act = kill_first_and_lend};
+
+    begin(&lab, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        attach_with(&lab, memory_for(7));
+        processes_await_workers("lab", i + 1);
+    }
+    train(&lab, "tried", MANY_PARTS);
+    ck_assert_uint_eq(processes_count("log", " for 7 parts\n"), 2);
+    ck_assert_uint_eq(processes_count("log", " for 5 parts\n"), 1);
+    end(&lab);
+    same_run(&lab, MANY_PARTS);
+}
+
 static void drain_first(struct lab *lab)
 {
     const uint32_t id = id_of(lab, 0);
@@ -390,6 +457,41 @@ TEST(an_evaluation_survives_its_worker)
     ck_assert_mem_eq(&loss[0], &loss[1], sizeof *loss);
     ck_assert_uint_gt(victims[1].n_calls, 3);
     ck_assert_uint_eq(processes_count("log", " joins after "), 1);
+    end(&lab);
+}
+
+/* A command that computes nothing new is given again sooner than its client waits for a worker that may never come. */
+TEST(an_evaluation_without_workers_ends_with_a_sentence)
+{
+    const struct eps_eval_events events = {.on_evaluating = on_evaluating};
+    struct lab alone = {0}, lab = {0};
+    struct victim victim = {.lab = &lab, .at = 3};
+    struct eps_error error = {""};
+    double loss;
+    uint64_t tokens;
+
+    train(&alone, "alone", 1);
+    begin(&lab, 1);
+    const struct eps_eval_options options = {
+        .model = processes_path("alone/latest"), .connect = "lab", .data = files, .n_data = 1, .batch = 4};
+    ck_assert_int_eq(eps_eval(&loss, &tokens, &options, &events, &victim, &error), -EIO);
+    ck_assert_holds(error.text, "last worker was lost or left", "eps-worker --connect NAME");
+    ck_assert_uint_eq(victim.n_calls, 3);
+    end(&lab);
+}
+
+TEST(a_job_without_training_goes_on_with_any_worker_that_is_left)
+{
+    struct lab lab = {0};
+    struct driver driver;
+
+    begin(&lab, 2);
+    driver_open(&driver, "lab", &(struct driver_options){.only_looks = true, .n_parts = 2});
+    ck_assert_uint_eq(driver.opened_with.job_opened.n_workers, 2);
+    kill(lab.workers[0], SIGKILL);
+    processes_await_text(processes_path("log"), " was lost after ");
+    ck_assert_uint_eq(processes_count("log", "; the others go on without it"), 1);
+    driver_close(&driver);
     end(&lab);
 }
 
