@@ -49,7 +49,7 @@ static struct scene {
     {"contribute", PUPPET_NEVER_CONTRIBUTES, "and the job waits for its part of the step", NULL, NULL, {0}},
     {"release",
      PUPPET_NEVER_RELEASES,
-     "and the last job's memory waits for it to let go",
+     "and its memory in a job waits for it to let go",
      NULL,
      "the loss of step 1 is not finite",
      {0}},
