@@ -166,20 +166,6 @@ static bool is_assigning(void *context)
     return eps_mem("lab", on_memory, &yes, NULL) == 0 && yes;
 }
 
-static void on_state(void *user, const struct eps_status *status)
-{
-    *(bool *)user = strcmp(status->state, "stopping") == 0;
-}
-
-/* The job has ended, and waits for its worker to let go. */
-static bool is_ending(void *context)
-{
-    bool yes = false;
-
-    (void)context;
-    return eps_status("lab", on_state, &yes, NULL) == 0 && yes;
-}
-
 enum { KILL_WORKER, STOP_DAEMON, KILL_CLIENT, CASES };
 
 /* A worker that is stopped does not answer its assignment: the job stays where it is for as long as the test needs. Of a
@@ -199,7 +185,7 @@ TEST_EACH(a_job_ends_while_it_begins, CASES)
         ck_assert_int_eq(kill(_i == KILL_WORKER ? worker : client, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(client), _i == KILL_CLIENT ? 128 + SIGKILL : 1);
     if (_i == KILL_CLIENT) {
-        ck_assert(processes_until(is_ending, NULL));
+        processes_await_state("lab", "stopping"); /* the worker has yet to let go of the job */
         ck_assert_int_eq(kill(worker, SIGCONT), 0);
         run("lab", "small.json", "after");
         stop(daemon);
