@@ -72,13 +72,18 @@ static int connect_one(const struct addrinfo *at, long deadline)
     return rc;
 }
 
-/* A connected socket. */
+/* A connected socket. An address that does not answer leaves the others their part of the time. */
 static int connect_any(const struct addrinfo *found, long deadline)
 {
     int fd = -EHOSTUNREACH;
+    long n_left = 0;
 
-    for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next)
-        fd = connect_one(at, deadline);
+    for (const struct addrinfo *at = found; at; at = at->ai_next)
+        n_left++;
+    for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next) {
+        const long now = now_ms();
+        fd = connect_one(at, now + (deadline - now) / n_left--);
+    }
     return fd;
 }
 
