@@ -111,15 +111,14 @@ static bool is_lost(const char *reason)
 
 /* The compute thread may be in the middle of a layer, and the device's memory is the old job's. So the process begins
  * anew. Signals that come from now on are kept; the loop takes in one that came before. */
-static int seek_successor(struct worker_process *w)
+static int seek_successor(struct worker_process *w, struct error *err)
 {
     process_hold_signals();
     uv_run(&w->loop, UV_RUN_NOWAIT);
     int rc = setenv(successor_of, w->directory, 1) ? -errno : 0;
     if (!rc)
         rc = process_restart(w->argv);
-    log_line("this worker could not begin anew: %s", strerror(-rc));
-    return rc;
+    return error_set(err, rc, "this worker could not begin anew: %s", strerror(-rc));
 }
 
 static void on_closed(struct session *s, const char *reason)
@@ -318,7 +317,7 @@ static int run(const struct place *place, const struct compute_options *options,
     session_share_progress(w->session, &w->box.progress);
     watch_signals(w);
     uv_run(&w->loop, UV_RUN_DEFAULT); /* unless the daemon is lost, on_closed ends the process */
-    return seek_successor(w);
+    return seek_successor(w, err);
 }
 
 struct arguments {

@@ -19,9 +19,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* By the program's own path, because ps would show /proc/self/exe. */
+/* By the program's own path, because ps would show /proc/self/exe. If its file was replaced, as by an upgrade, the link
+ * says so after the path; the new file begins. */
 int process_restart(char **argv)
 {
+    static const char replaced[] = " (deleted)";
+    const size_t n_replaced = sizeof replaced - 1;
     char path[4096];
     const ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
 
@@ -29,6 +32,10 @@ int process_restart(char **argv)
         return -errno;
     path[n] = '\0';
     execv(path, argv);
+    if (errno == ENOENT && (size_t)n > n_replaced && strcmp(path + n - n_replaced, replaced) == 0) {
+        path[(size_t)n - n_replaced] = '\0';
+        execv(path, argv);
+    }
     return -errno;
 }
 

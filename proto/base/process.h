@@ -13,8 +13,8 @@
  * if the restart fails. */
 void process_bound_spinning(char **argv);
 
-/* Restarts this program with the present environment: every thread and all memory are gone, the process stays. Returns
- * only if that fails: -errno. */
+/* Restarts this program with the present environment: every thread and all memory are gone, the process stays. If the
+ * program's file was replaced, the new one begins. Returns only if that fails: -errno. */
 int process_restart(char **argv);
 
 /* libuv requires descriptors 0, 1 and 2 to be open, and room for more. If one is closed, the next file opened gets its

@@ -106,10 +106,25 @@ TEST(available_memory_is_some_and_at_most_all)
         ck_assert_uint_le(available, (uint64_t)info.totalram * info.mem_unit);
 }
 
+/* With the words "upgrade PROGRAM NEXT": puts NEXT into the place of PROGRAM, which is this one, and restarts. */
+static int upgrade(char **argv)
+{
+    static const char mark[] = "TEST_RESTARTED";
+
+    if (getenv(mark))
+        return 42;
+    if (rename(argv[3], argv[2]) || setenv(mark, "1", 1))
+        return 1;
+    process_restart(argv);
+    return 1;
+}
+
 static int child(int argc, char **argv)
 {
     char comm[32] = "";
 
+    if (argc == 4 && strcmp(argv[1], "upgrade") == 0)
+        return upgrade(argv);
     printf("began\n");
     fflush(stdout);
     process_bound_spinning(argv);
@@ -160,6 +175,25 @@ TEST_EACH(a_program_without_a_limit_starts_anew_once_with_one_under_its_name, 3)
     ck_assert(waitpid(pid, &status, 0) == pid && status == 0);
     snprintf(wanted, sizeof wanted, rows[_i].said, (int)pid);
     ck_assert_str_eq(said, wanted);
+}
+
+TEST(a_program_whose_file_was_replaced_restarts_as_the_new_one)
+{
+    static const char script[] = "d=$(mktemp -d) && cp \"$0\" $d/program && cp \"$0\" $d/next && "
+                                 "{ $d/program upgrade $d/program $d/next; status=$?; rm -r $d; exit $status; }";
+    char path[4096];
+    int status;
+
+    ck_assert_ptr_nonnull(realpath("/proc/self/exe", path));
+    const pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        execl("/bin/sh", "sh", "-c", script, path, (char *)NULL);
+        _exit(127);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFEXITED(status));
+    ck_assert_int_eq(WEXITSTATUS(status), 42);
 }
 
 /* A grandchild, which comes to this process when its parent has died. */
