@@ -220,7 +220,9 @@ static int try_to_attach(struct worker_process *w, const struct place *place, co
         return session_connect(&w->session, &w->loop, place->directory, hello, &events, w, err);
     struct dial_options other = *place->other;
     other.progress = &w->box.progress;
+    process_take_signals(); /* dialling may last: a signal ends the process, of which the daemon knows nothing yet */
     const int rc = dial(&door, &w->loop, &other, err);
+    process_hold_signals();
     return rc ? rc : session_connect_by(&w->session, &w->loop, door, hello, &events, w, err);
 }
 

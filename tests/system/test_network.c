@@ -4,10 +4,12 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -213,6 +216,22 @@ TEST_EACH(a_lost_worker_by_tcp_costs_no_bit, COUNT(losses))
     stop_all(daemon, workers, 2);
 }
 
+/* Whenever the share ends: nothing is lost. */
+TEST(a_worker_by_tcp_that_is_told_to_leave_finishes_its_share)
+{
+    pid_t workers[2];
+    const pid_t daemon = start_all(workers, 2, 3);
+    struct fate none = {0}, fate = {.signal = SIGTERM, .worker = workers[1]};
+
+    train_with(&none, "whole");
+    train_with(&fate, "remote");
+    same_run();
+    ck_assert_int_eq(processes_wait(workers[1]), 0);
+    expect_absent(processes_path("epsd.log"), "was lost", "does not send");
+    workers[1] = fate.next;
+    stop_all(daemon, workers, 2);
+}
+
 /* ---- the rest --------------------------------------------------------------------------------------------------- */
 
 TEST(evaluation_and_generation_by_tcp_are_those_of_local_workers)
@@ -262,6 +281,27 @@ TEST(a_worker_without_the_key_hears_why)
     worker = start_worker(true, "worker.log");
     processes_await_workers("lab", 1);
     stop_all(daemon, &worker, 1);
+}
+
+/* Whoever listens there says nothing. */
+TEST(a_signal_ends_a_worker_that_dials)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    char byte;
+
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, sizeof at), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &size), 0);
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+    const pid_t worker = start_worker(true, "worker.log");
+    const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_eq(read(fd, &byte, 1), 1);
+    ck_assert_int_eq(kill(worker, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(worker), 128 + SIGTERM);
+    close(fd);
+    close(listener);
 }
 
 /* ---- two network namespaces ------------------------------------------------------------------------------------- */
