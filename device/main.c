@@ -240,10 +240,19 @@ static void rest(long ms)
         end(0);
 }
 
-/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. */
+/* The pause after one of ms. */
+static long slower(long ms)
+{
+    return 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS;
+}
+
+/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. A
+ * worker that lost its daemon waits for the next one without end, ever more slowly. */
 static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
 {
-    for (int waited_ms = 0;; waited_ms += RETRY_MS) {
+    long pause_ms = RETRY_MS;
+
+    for (long waited_ms = 0;; waited_ms += w->seeks ? 0 : pause_ms) {
         const int rc = try_to_attach(w, place, hello, err);
         if ((rc != -ENOENT && rc != -ECONNREFUSED) || place->is_private)
             return rc;
@@ -253,7 +262,9 @@ static int attach(struct worker_process *w, const struct place *place, const str
         }
         if (waited_ms == 0 && !w->seeks)
             log_line("waiting for the daemon at %s", place->other ? place->other->address : place->directory);
-        rest(RETRY_MS);
+        rest(pause_ms);
+        if (w->seeks)
+            pause_ms = slower(pause_ms);
     }
 }
 
@@ -265,7 +276,7 @@ static void await_successor(const char *directory)
 
     if ((size_t)snprintf(lock, sizeof lock, "%s/lock", directory) >= sizeof lock)
         return;
-    for (long ms = RETRY_MS; !session_is_live(directory); ms = 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS) {
+    for (long ms = RETRY_MS; !session_is_live(directory); ms = slower(ms)) {
         if (access(lock, R_OK) && errno == EACCES)
             return;
         rest(ms);
