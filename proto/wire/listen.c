@@ -283,7 +283,11 @@ static const char *turn_away(const struct session_listener *listener, int fd, co
 
 void session_note_away(struct session_listener *listener, int pid, uid_t uid, const char *who, const char *why)
 {
-    if (listener->n_away++ < AWAY_LINES)
+    if (listener->n_away++ >= AWAY_LINES)
+        return;
+    if (uid == SESSION_REMOTE_USER)
+        log_warning("turned away at the tcp port: %s%s", who, why);
+    else
         log_warning("turned away at the door, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
 }
 

@@ -1,4 +1,4 @@
-/* proto/wire/wire.h - the bytes of a message, field by field. For proto/wire/message.c.
+/* proto/wire/wire.h - the bytes of a message, field by field. For codecs.
  *
  * One pass over the bytes either writes or reads. Each field is one function for both directions, so encoder and
  * decoder cannot disagree, and both make the same checks. Little-endian. */
