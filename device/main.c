@@ -204,6 +204,23 @@ static void watch_signals(struct worker_process *w)
     process_take_signals();
 }
 
+static void on_early_signal(int number)
+{
+    (void)number;
+    end(0);
+}
+
+/* Until watch_signals, which replaces this: no daemon knows of the worker yet. */
+static void handle_signals_early(void)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    struct sigaction action;
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) /* else: nohup */
+            sigaction(numbers[i], &(struct sigaction){.sa_handler = on_early_signal}, NULL);
+}
+
 /* Where the daemon is. */
 struct place {
     const char *directory;            /* of one on this host; */
@@ -221,7 +238,8 @@ static int try_to_attach(struct worker_process *w, const struct place *place, co
         return session_connect(&w->session, &w->loop, place->directory, hello, &events, w, err);
     struct dial_options other = *place->other;
     other.progress = &w->box.progress;
-    process_take_signals(); /* dialling may last: a signal ends the process, of which the daemon knows nothing yet */
+    handle_signals_early();
+    process_take_signals(); /* dialling may last */
     const int rc = dial(&door, &w->loop, &other, err);
     process_hold_signals();
     return rc ? rc : session_connect_by(&w->session, &w->loop, door, hello, &events, w, err);
