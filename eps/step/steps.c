@@ -558,6 +558,14 @@ static bool is_outdated(const struct steps *steps, const struct peer *worker, ui
     return step == steps->open.open_step.step && !relay_is_current(steps->job->relay, worker->id, part, attempt);
 }
 
+/* True if the part's loss has not been taken. A worker that was told of the step ahead sends it first, but it was outdated
+ * if the step could not begin then. Once the step has begun, the worker computes its share again. */
+static bool lacks_loss(const struct steps *steps, const struct contribution_name *name)
+{
+    return steps->n_changes > 0 && name->step == steps->open.open_step.step &&
+           name->part < job_goal(steps->job)->n_parts && isnan(steps->part_loss[name->part]);
+}
+
 /* True if the message belongs to a step that was skipped, or covered, while the worker was still in it, or to an outdated
  * share. If so, it has been answered. */
 static bool is_past(struct steps *steps, struct peer *worker, const struct message *m)
@@ -571,7 +579,8 @@ static bool is_past(struct steps *steps, struct peer *worker, const struct messa
         return true;
     }
     if (m->kind == MESSAGE_CONTRIBUTION &&
-        (name->step < n_past || is_outdated(steps, worker, name->step, name->part, name->attempt))) {
+        (name->step < n_past || is_outdated(steps, worker, name->step, name->part, name->attempt) ||
+         lacks_loss(steps, name))) {
         reply.free.slot = m->contribution.slot;
         reply.free.name = m->contribution.name;
         reply.free.name.part += steps->job->first_part;
