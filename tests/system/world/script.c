@@ -24,8 +24,8 @@ char script_error[512];
 struct client {
     struct client_link link;
     struct segment data;
-    uint64_t opened, covered, done, saved; /* steps; saved: the last */
-    bool save_failed, ends;                /* ends: STOP came */
+    uint64_t opened, arrived, covered, done, saved; /* steps; saved: the last */
+    bool save_failed, ends;                         /* ends: STOP came */
 };
 
 long script_last_step(void)
@@ -161,7 +161,7 @@ static int open_job(struct client *c, struct error *err)
         close(fds[i]);
     if (rc)
         return rc;
-    c->opened = c->covered = c->done = c->saved = m.job.step;
+    c->opened = c->arrived = c->covered = c->done = c->saved = m.job.step;
     return segment_attach(&c->data, fd, plan_data_of(setting->batch, setting->seq, 0).bytes, SEGMENT_READ_WRITE, err);
 }
 
@@ -270,11 +270,15 @@ static int take_message(struct client *c, struct error *err)
     if (m.kind == MESSAGE_COVERED) {
         if (m.covered.step != c->covered++)
             world_fail("COVERED of step %" PRIu64, m.covered.step);
+        c->arrived = c->arrived > c->covered ? c->arrived : c->covered;
+    } else if (m.kind == MESSAGE_ARRIVED) {
+        if (m.arrived.step != c->arrived++ || c->arrived > c->opened)
+            world_fail("ARRIVED of step %" PRIu64, m.arrived.step);
     } else if (m.kind == MESSAGE_DONE) {
         on_done(c, &m);
     } else if (client_link_is_aside(&m)) {
         on_aside(c, &m);
-    } else if (m.kind != MESSAGE_ARRIVED) {
+    } else {
         world_fail("the daemon sent %s in a step", message_name(m.kind));
     }
     return 0;
@@ -300,15 +304,22 @@ static bool is_evaluated(uint64_t step)
     return world_is->evaluates && step % 2 == 0;
 }
 
+static bool is_saved(uint64_t step)
+{
+    return step % world_is->save_every == 0;
+}
+
+/* What is due before a step waits for the one before it. Without that, a step opens when the contributions to the one before
+ * it have arrived. */
 static bool may_open(const struct client *c)
 {
-    return c->opened < world_is->n_steps && !c->ends && c->opened == c->covered &&
-           (c->opened == c->done || !is_evaluated(c->opened));
+    return c->opened < world_is->n_steps && !c->ends && c->opened == c->arrived &&
+           (c->opened == c->covered || !is_saved(c->opened)) && (c->opened == c->done || !is_evaluated(c->opened));
 }
 
 static int begin_step(struct client *c, struct error *err)
 {
-    if (c->opened % world_is->save_every == 0 && c->opened > c->saved)
+    if (is_saved(c->opened) && c->opened > c->saved)
         save(c, c->opened);
     const int rc = is_evaluated(c->opened) ? evaluate(c, err) : 0;
     if (!rc)
