@@ -141,11 +141,14 @@ static int allocate(struct hosts *hosts)
 
 static int start_mpi(struct hosts *hosts, const struct hosts_options *options, struct error *err)
 {
-    if (options->slot_bytes > INT_MAX)
-        return error_set(err, -EINVAL, "a slot of %zu bytes is larger than an MPI message", options->slot_bytes);
+    int rc = 0;
+
     hosts->options = *options;
-    if (allocate(hosts))
-        return error_set(err, -ENOMEM, "no memory for messages to %u hosts", hosts->n - 1);
+    if (options->slot_bytes > INT_MAX)
+        rc = error_set(&hosts->err, -EINVAL, "a slot of %zu bytes is larger than an MPI message", options->slot_bytes);
+    else if (allocate(hosts))
+        rc = error_set(&hosts->err, -ENOMEM, "no memory for messages to %u hosts", hosts->n - 1);
+    hosts->is_ready = !rc; /* the others, who wait, are told */
     pthread_mutex_lock(&hosts->lock);
     assert(hosts->phase == PHASE_OPEN);
     hosts->phase = PHASE_STARTING;
@@ -154,7 +157,7 @@ static int start_mpi(struct hosts *hosts, const struct hosts_options *options, s
     pthread_mutex_unlock(&hosts->lock);
     if (phase == PHASE_FAILED && err)
         *err = hosts->err;
-    return phase == PHASE_FAILED ? -EINVAL : 0;
+    return phase != PHASE_FAILED ? 0 : rc ? rc : -EINVAL;
 }
 
 static struct command *add(struct hosts *hosts, enum frame_kind kind, uint32_t host, uint32_t number)
@@ -248,9 +251,8 @@ static int fetch_mpi(struct hosts *hosts, uint32_t from, uint32_t region, uint64
         assert(hosts->n_fetches < HOSTS_FETCHES);
         hosts->n_fetches++;
         struct command *const c = add(hosts, FRAME_FETCH, from, 0);
-        put32(c->message, (uint32_t)offset);
-        put32(c->message + 4, (uint32_t)(offset >> 32));
-        put32(c->message + 8, region);
+        wire_put(c->message, offset, 8);
+        wire_put(c->message + 8, region, 4);
         c->message_bytes = FETCH_BYTES;
         c->into = into;
         c->bytes = bytes;

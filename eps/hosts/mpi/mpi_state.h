@@ -14,6 +14,7 @@
 
 #include "eps/hosts/hosts.h"
 #include "proto/base/module.h"
+#include "proto/wire/wire.h"
 
 #include <pthread.h>
 
@@ -31,17 +32,6 @@ enum frame_kind {
     FRAME_BYE,    /* close was called */
     N_FRAME_KINDS
 };
-
-static inline void put32(uint8_t *to, uint32_t x)
-{
-    for (int i = 0; i < 4; i++)
-        to[i] = (uint8_t)(x >> 8 * i);
-}
-
-static inline uint32_t get32(const uint8_t *from)
-{
-    return from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
-}
 
 /* What the caller wants: a frame, with the slice that follows, or a fetch. */
 struct command {
@@ -91,13 +81,14 @@ enum phase { PHASE_OPENING, PHASE_OPEN, PHASE_STARTING, PHASE_RUNNING, PHASE_CLO
 struct hosts {
     uint32_t host, n;
     struct hosts_options options;
+    bool is_ready; /* there is memory for start; else err says why not */
     pthread_t thread;
 
     pthread_mutex_t lock; /* for all below */
     pthread_cond_t work;  /* a command, or another phase: the thread's */
     pthread_cond_t done;  /* another phase: the caller's */
     enum phase phase;
-    struct error err; /* PHASE_FAILED, or why a host is lost */
+    struct error err; /* PHASE_FAILED, or why a host is lost, or not ready */
     bool lost;
     struct ring commands, events;
     unsigned n_fetches;

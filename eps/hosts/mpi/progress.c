@@ -47,6 +47,7 @@ struct progress {
     MPI_Request *requests;      /* (room) those of transfers */
     struct transfer *transfers; /* (room) */
     int *indices;               /* (room) for MPI_Testsome */
+    MPI_Status *statuses;       /* (room) for MPI_Testsome */
     int n, room;
     uint8_t *frames, **pool; /* (room) */
     int n_pool;
@@ -110,10 +111,10 @@ static void send_frame(struct progress *p, uint32_t host, enum frame_kind kind, 
 
     assert(p->n_pool > 0);
     uint8_t *const frame = p->pool[--p->n_pool];
-    put32(frame, (uint32_t)kind | (uint32_t)message_bytes << 16);
-    put32(frame + 4, number);
-    put32(frame + 8, (uint32_t)bytes);
-    put32(frame + 12, (uint32_t)(bytes >> 32));
+    wire_put(frame, kind, 2);
+    wire_put(frame + 2, message_bytes, 2);
+    wire_put(frame + 4, number, 4);
+    wire_put(frame + 8, bytes, 8);
     if (message_bytes)
         memcpy(frame + FRAME_HEADER_BYTES, message, message_bytes);
     if (works(p, MPI_Isend(frame, (int)(FRAME_HEADER_BYTES + message_bytes), MPI_BYTE, (int)host, 0, p->comm, &request),
@@ -231,15 +232,24 @@ static void finish(struct progress *p, const struct transfer *t)
     }
 }
 
+/* Of a failed MPI_Testsome: the host of the first transfer that failed is lost. */
+static bool blame(struct progress *p, int rc, int n_done)
+{
+    for (int i = 0; rc == MPI_ERR_IN_STATUS && i < n_done; i++)
+        if (p->statuses[i].MPI_ERROR != MPI_SUCCESS)
+            return works(p, p->statuses[i].MPI_ERROR, p->transfers[p->indices[i]].host);
+    return works(p, rc, p->hosts->host); /* the call itself failed */
+}
+
 static bool test_transfers(struct progress *p)
 {
     int n_done = 0;
 
     if (p->n == 0)
         return false;
-    const int rc = MPI_Testsome(p->n, p->requests, &n_done, p->indices, MPI_STATUSES_IGNORE);
+    const int rc = MPI_Testsome(p->n, p->requests, &n_done, p->indices, p->statuses);
     if (rc != MPI_SUCCESS)
-        return works(p, rc, p->transfers[0].host); /* which one failed is not said without statuses */
+        return blame(p, rc, n_done);
     if (n_done == MPI_UNDEFINED || n_done == 0)
         return false;
     for (int i = 0; i < n_done; i++)
@@ -293,11 +303,11 @@ static const char *serve(struct progress *p, uint32_t from, uint32_t slot, uint6
     struct hosts *const hosts = p->hosts;
 
     if (message_bytes != FETCH_BYTES || slot >= HOSTS_FETCHES || bytes == 0 || bytes > INT_MAX ||
-        get32(message + 8) >= HOSTS_REGIONS)
+        wire_get(message + 8, 4) >= HOSTS_REGIONS)
         return "a fetch of no known form";
-    const uint64_t offset = get32(message) | (uint64_t)get32(message + 4) << 32;
+    const uint64_t offset = wire_get(message, 8);
     pthread_mutex_lock(&hosts->lock);
-    const struct region region = hosts->regions[get32(message + 8)];
+    const struct region region = hosts->regions[wire_get(message + 8, 4)];
     pthread_mutex_unlock(&hosts->lock);
     if (bytes > region.bytes || offset > region.bytes - bytes)
         return "a fetch beyond what is exposed";
@@ -341,16 +351,16 @@ static void handle(struct progress *p, uint32_t from, const uint8_t *frame, size
 
     if (from == (hosts->host + hosts->n - 1) % hosts->n)
         p->silent_ms = 0;
-    const uint32_t kind = bytes >= FRAME_HEADER_BYTES ? get32(frame) & 0xffff : N_FRAME_KINDS;
-    const size_t message_bytes = bytes >= FRAME_HEADER_BYTES ? get32(frame) >> 16 : 0;
-    const uint32_t number = bytes >= FRAME_HEADER_BYTES ? get32(frame + 4) : 0;
+    const uint64_t kind = bytes >= FRAME_HEADER_BYTES ? wire_get(frame, 2) : N_FRAME_KINDS;
+    const size_t message_bytes = bytes >= FRAME_HEADER_BYTES ? wire_get(frame + 2, 2) : 0;
+    const uint32_t number = bytes >= FRAME_HEADER_BYTES ? (uint32_t)wire_get(frame + 4, 4) : 0;
     if (kind < N_FRAME_KINDS && message_bytes == bytes - FRAME_HEADER_BYTES) {
         if (kind == FRAME_LOST) {
             lose(p, number, "host %u is lost, as host %u says", number, from);
             return;
         }
         const uint8_t *const message = frame + FRAME_HEADER_BYTES;
-        const uint64_t n = get32(frame + 8) | (uint64_t)get32(frame + 12) << 32;
+        const uint64_t n = wire_get(frame + 8, 8);
         if (kind == FRAME_SLICE) {
             why = announce(p, from, number, n, message, message_bytes);
         } else if (kind == FRAME_FETCH) {
@@ -452,9 +462,10 @@ static int allocate(struct progress *p)
     p->requests = calloc((size_t)p->room, sizeof *p->requests);
     p->transfers = calloc((size_t)p->room, sizeof *p->transfers);
     p->indices = calloc((size_t)p->room, sizeof *p->indices);
+    p->statuses = calloc((size_t)p->room, sizeof *p->statuses);
     p->frames = malloc((size_t)p->room * FRAME_BYTES);
     p->pool = calloc((size_t)p->room, sizeof *p->pool);
-    if (!p->requests || !p->transfers || !p->indices || !p->frames || !p->pool)
+    if (!p->requests || !p->transfers || !p->indices || !p->statuses || !p->frames || !p->pool)
         return -ENOMEM;
     for (p->n_pool = 0; p->n_pool < p->room; p->n_pool++)
         p->pool[p->n_pool] = p->frames + (size_t)p->n_pool * FRAME_BYTES;
@@ -466,7 +477,7 @@ static bool meet(struct progress *p)
 {
     struct hosts *const hosts = p->hosts;
     const struct hosts_options *const o = &hosts->options;
-    const bool ready = allocate(p) == 0;
+    const bool ready = hosts->is_ready && allocate(p) == 0;
     uint64_t mine[3] = {ready, o->n_slots, o->slot_bytes};
     uint64_t *const all = calloc(hosts->n, sizeof mine);
     bool can_all = all != NULL, same = true;
@@ -482,9 +493,11 @@ static bool meet(struct progress *p)
     }
     free(all);
     if (!can_all || !same) {
-        error_set(&hosts->err, -EINVAL,
-                  same ? "a host of this job has no memory for messages"
-                       : "the hosts of this job have slots of different numbers or sizes: give all the same options");
+        if (hosts->is_ready) /* else it is said */
+            error_set(
+                &hosts->err, -EINVAL,
+                same ? "a host of this job has no memory for messages"
+                     : "the hosts of this job have slots of different numbers or sizes: give all the same options");
         return false;
     }
     for (unsigned i = 0; i < N_RECEIVES; i++)
@@ -510,7 +523,7 @@ static void rest(struct progress *p, unsigned idle)
     until.tv_sec += until.tv_nsec / 1000000000;
     until.tv_nsec %= 1000000000;
     pthread_mutex_lock(&hosts->lock);
-    if (hosts->commands.n == 0)
+    if (hosts->lost || hosts->commands.n == 0) /* after a loss commands are not obeyed any more */
         pthread_cond_timedwait(&hosts->work, &hosts->lock, &until);
     pthread_mutex_unlock(&hosts->lock);
 }
@@ -596,6 +609,7 @@ void *hosts_mpi_run(void *arg)
         free(p->requests);
         free(p->transfers);
         free(p->indices);
+        free(p->statuses);
         free(p->frames);
         free(p->pool);
         free(p);

@@ -309,6 +309,12 @@ static int run_other_sizes(struct rank *rank)
     return begin(rank, getenv("OMPI_COMM_WORLD_RANK")[0] == '1' ? 32 : 16, 0, 60000) ? 1 : 3;
 }
 
+/* Rank 1 cannot start: 2 GiB are more than a message of MPI's holds. */
+static int run_impossible(struct rank *rank)
+{
+    return begin(rank, getenv("OMPI_COMM_WORLD_RANK")[0] == '1' ? (size_t)1 << 31 : 16, 0, 60000) ? 1 : 3;
+}
+
 static int command(int argc, char **argv)
 {
     static struct rank rank;
@@ -323,6 +329,8 @@ static int command(int argc, char **argv)
         return run_slices(&rank);
     if (strcmp(argv[2], "sizes") == 0)
         return run_other_sizes(&rank);
+    if (strcmp(argv[2], "impossible") == 0)
+        return run_impossible(&rank);
     return run_fault(&rank);
 }
 SUITE_COMMAND(command)
@@ -426,6 +434,14 @@ TEST(hosts_with_other_sizes_do_not_start)
     const int rc = mpirun(2, "", "sizes");
     ck_assert_msg(rc != 0 && rc != 3, "%d: %s", rc, output);
     ck_assert_uint_eq(count("the hosts of this job have slots of different numbers or sizes"), 2);
+}
+
+TEST(a_host_that_cannot_start_keeps_no_other_waiting)
+{
+    const int rc = mpirun(2, "", "impossible");
+    ck_assert_msg(rc != 0 && rc != 3, "%d: %s", rc, output);
+    ck_assert_holds(output, "a slot of 2147483648 bytes is larger than an MPI message",
+                    "the hosts of this job have slots of different numbers or sizes");
 }
 
 TEST(a_process_that_no_launcher_started_is_refused)
