@@ -40,12 +40,7 @@ static struct scene {
         pid_t second; /* the worker that takes its place */
     } pid;
 } scenes[] = {
-    {"assign",
-     PUPPET_NEVER_ASSIGNED,
-     "and the job waits for it to claim its memory",
-     NULL,
-     " (cpu) was lost after 0 steps: it hangs: nothing",
-     {0}},
+    {"assign", PUPPET_NEVER_ASSIGNED, "and the job waits for it to claim its memory", NULL, NULL, {0}},
     {"contribute", PUPPET_NEVER_CONTRIBUTES, "and the job waits for its part of the step", NULL, NULL, {0}},
     {"release",
      PUPPET_NEVER_RELEASES,
@@ -256,7 +251,7 @@ static void go_on(struct scene *scene)
 
     snprintf(log, sizeof log, "%s", processes_path(file_of(scene, "epsd")));
     if (!scene->thread) {
-        processes_await_text(log, "the others go on without it");
+        processes_await_text(log, " without it"); /* the others begin, or go on */
         ck_assert_msg(processes_wait(scene->pid.training) == 0, "%s", scene->name);
         return;
     }
