@@ -24,7 +24,7 @@ install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 file(WRITE ${CMAKE_BINARY_DIR}/debian/copyright
      "No licence has been chosen for eps yet: that is its owner's to do. Until then all rights are reserved.\n")
 install(FILES ${CMAKE_BINARY_DIR}/debian/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
-foreach(folder proto/plan tests tools/bench device/cuda eps) # whose pages README.md links
+foreach(folder proto/plan tests tools/bench device/cuda eps eps/hosts) # whose pages README.md links
   install(FILES ${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
 install(FILES tools/run.svg DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools)
