@@ -240,12 +240,22 @@ for run in $(seq 0 $((runs - 1))); do
         sleep "0.$((RANDOM % 400 + 100))"
         strike
     done
-    while kill -0 $client 2>/dev/null; do
-        [ $((SECONDS - began)) -lt 600 ] || fail "it hangs"
-        choose || attach
-        sleep 0.2
+    until [ -n "${over-}" ]; do
+        while kill -0 $client 2>/dev/null; do
+            [ $((SECONDS - began)) -lt 600 ] || fail "it hangs"
+            choose || attach
+            sleep 0.2
+        done
+        if wait $client; then
+            over=1
+        elif grep -q "was lost after 0 steps: .*; the run ends here" said; then # the only worker, before the job was open
+            note "begin again"
+            begin_run
+        else
+            fail "the client's status is not 0"
+        fi
     done
-    wait $client || fail "the client's status is $?"
+    over=
     "$bin/eps" stop lab >/dev/null 2>&1
     wait $daemon || fail "the daemon's status is $?"
     for pid in $(ours); do # asleep, or too late to hear of the end: then they wait for another daemon
