@@ -163,7 +163,7 @@ static bool can_grow(struct steps *steps)
         else if (job_is_taken(seat))
             room += seat->room;
     }
-    return room >= job_goal(job)->n_parts;
+    return room >= job->n_parts;
 }
 
 /* A private run's client starts another worker instead. */

@@ -562,8 +562,8 @@ static bool is_outdated(const struct steps *steps, const struct peer *worker, ui
  * if the step could not begin then. Once the step has begun, the worker computes its share again. */
 static bool lacks_loss(const struct steps *steps, const struct contribution_name *name)
 {
-    return steps->n_changes > 0 && name->step == steps->open.open_step.step &&
-           name->part < job_goal(steps->job)->n_parts && isnan(steps->part_loss[name->part]);
+    return steps->n_changes > 0 && name->step == steps->open.open_step.step && name->part < steps->job->n_parts &&
+           !relay_has_loss(steps->job->relay, name->part);
 }
 
 /* True if the message belongs to a step that was skipped, or covered, while the worker was still in it, or to an outdated
