@@ -75,7 +75,7 @@ _eps_values() {
     --device) _eps_words "auto cpu cuda" "$3" ;;
     --connect | --listen | --attach) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
-    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --plain-bulk | --help | --version) return 1 ;;
+    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --plain-bulk | --mpi | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac

@@ -262,6 +262,7 @@ struct process *process_start(enum process_kind kind, const char *name, int (*bo
     p->pid = ++last_pid;
     snprintf(p->name, sizeof p->name, "%s/%d", name, p->pid);
     p->alive = true;
+    p->started_at = world_now();
     p->next = process_all;
     process_all = p;
     fiber_new(p, main_thread, start)->is_main = true;

@@ -26,6 +26,7 @@ struct process {
     int pid;
     char name[24];
     bool alive;
+    uint64_t started_at;
     int status;             /* of the exit; -SIGKILL if it was killed */
     uint64_t stopped_until; /* SIGSTOP */
     uint64_t hung_until;    /* its threads but the main one; NEVER: nor those that write files */

@@ -374,6 +374,14 @@ static enum process_kind victim_of(enum fault_kind kind)
     return victims[kind];
 }
 
+/* Whoever has just begun to open a session gives that one up when the clock jumps: opening has a limit. Later, silence is
+ * counted only while a process runs. */
+static void note_openings(void)
+{
+    for (struct process *p = process_all; p; p = p->next)
+        p->ailing = p->ailing || world_now() - p->started_at < 10 * SECOND;
+}
+
 static void commit(const struct fault *f)
 {
     struct process *p =
@@ -436,6 +444,7 @@ static void commit(const struct fault *f)
         host.fails_after = 1 + (unsigned)(f->which / 64 % 10 * (f->which / 640 % 10));
         break;
     case FAULT_SUSPEND:
+        note_openings();
         world_jump(f->lasts * 100);
         world.last_fault_at += f->lasts * 100;
         break;
