@@ -1,6 +1,6 @@
 /* Sessions of workers that come and go: the daemon's memory and descriptors stay flat, whether a job runs or not.
  *
- *   test_churn CYCLES    the same with so many, and 64 idle workers beside 8 that work */
+ *   CHURN=CYCLES test_churn    the same with so many, and 64 idle workers beside 8, four of which work */
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
@@ -64,7 +64,7 @@ static void churn(unsigned n_cycles, uint32_t n_active, uint32_t n_idle, bool tr
     rmdir(st.directory); /* the daemon has its own */
     ck_assert_int_eq(session_directory(directory, sizeof directory, "lab", NULL), 0);
     if (trains) {
-        driver_open(&driver, "lab", &(struct driver_options){.n_parts = n_active});
+        driver_open(&driver, "lab", &(struct driver_options){.n_parts = n_active < 4 ? n_active : 4});
         driver_train(&driver, 1);
     }
     for (uint32_t i = 0; i < n_idle; i++)
@@ -97,16 +97,10 @@ static void churn(unsigned n_cycles, uint32_t n_active, uint32_t n_idle, bool tr
 
 TEST_EACH(sessions_that_come_and_go_leave_nothing, 2)
 {
-    churn(WHEN_TESTED, 1, 4, _i == 1, NULL);
-}
+    const char *const n_cycles = getenv("CHURN");
 
-static int command(int argc, char **argv)
-{
-    (void)argc;
-    processes_setup();
-    churn((unsigned)atoi(argv[1]), 8, MAX_IDLE, true, stdout);
-    processes_remove();
-    return 0;
+    if (n_cycles)
+        churn((unsigned)atoi(n_cycles), 8, MAX_IDLE, _i == 1, stdout);
+    else
+        churn(WHEN_TESTED, 1, 4, _i == 1, NULL);
 }
-
-SUITE_COMMAND(command)
