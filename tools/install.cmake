@@ -11,6 +11,9 @@ install(TARGETS libeps LIBRARY)
 if(TARGET eps-cuda)
   install(TARGETS eps-cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps OPTIONAL) # where it was built, as it takes long
 endif()
+if(TARGET eps-mpi) # a Debian package built where Open MPI is depends on it
+  install(TARGETS eps-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps)
+endif()
 install(FILES client/eps.h TYPE INCLUDE)
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(client/eps.pc.in eps.pc @ONLY)

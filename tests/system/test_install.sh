@@ -33,6 +33,11 @@ for program in eps epsd eps-worker; do
         fail "$program --version: $(bin/$program --version)"
 done
 
+if [ -e "$build/bin/eps-mpi.so" ]; then # it is found, and misses the launcher alone
+    said=$(XDG_RUNTIME_DIR=$work bin/epsd --mpi --listen alone 2>&1 || true)
+    grep -q 'no launcher started this process' <<<"$said" || fail "epsd --mpi: $said"
+fi
+
 # What systemd says of the units, where it is; they name our programs without a path.
 if command -v systemd-analyze >/dev/null; then
     mkdir "$work/units"
