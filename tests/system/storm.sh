@@ -179,6 +179,9 @@ replace_client() {
     elif [ "$(readlink out/latest)" != step-$steps ]; then
         note "begin again"
         begin_run
+    else # it was killed after its work was done
+        true &
+        client=$!
     fi
 }
 
