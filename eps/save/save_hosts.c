@@ -120,7 +120,7 @@ static bool next_of(struct save *s, struct word *word, const void **notes)
         word->kind = WORD_SAVE;
     } else if (leads && is_due(s, SAVE_TOLD_FILES, s->has_files && !s->rc)) {
         word->kind = WORD_FILES;
-    } else if (!leads && is_due(s, SAVE_TOLD_RUNS, s->notes != NULL && s->awaits == SAVE_FOR_PLACE)) {
+    } else if (!leads && is_due(s, SAVE_TOLD_RUNS, s->awaits == SAVE_FOR_PLACE && s->notes != NULL)) {
         word->kind = WORD_RUNS;
         word->bytes = s->notes->n * sizeof *s->notes->notes;
         *notes = s->notes->notes;

@@ -51,7 +51,7 @@ struct save {
     unsigned told;            /* enum save_told */
     bool has_files;           /* host 0: the writer has made them */
     bool is_saved;            /* others: host 0 has finished it */
-    struct save_notes *notes; /* host 0: of the others; they: their own, once written */
+    struct save_notes *notes; /* host 0: of the others; they: their own, the writer's until it has written them */
     uint32_t n_notes;
     uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
     unsigned n_viewers;
