@@ -241,11 +241,20 @@ static void act(struct cluster *c)
     sched_yield(); /* the writers are threads */
 }
 
+/* As settle has it, while the job ends. */
+static void act_ending(struct cluster *c)
+{
+    for (uint32_t h = 0; h < c->n; h++)
+        if (c->hosts[h].job.state == JOB_ENDING)
+            save_on_job_over(&c->hosts[h].saves);
+    act(c);
+}
+
 /* Until nothing is left to do: in the order that the seed draws. */
 static void settle_all(struct cluster *c)
 {
     while (!is_idle(c))
-        act(c);
+        act_ending(c);
 }
 
 static void begin(struct cluster *c)
@@ -354,18 +363,11 @@ TEST_EACH(a_checkpoint_ends_with_the_job, SEEDS)
         c.hosts[h].n_words = 0;
         c.hosts[h].job.state = JOB_ENDING;
     }
-    for (int i = 0; i < 20 || is_fetching(&c); i++) { /* a fetch ends before what it reads is freed */
-        for (uint32_t h = 0; h < n; h++)
-            save_on_job_over(&c.hosts[h].saves);
-        act(&c);
-    }
+    for (int i = 0; i < 20 || is_fetching(&c); i++) /* a fetch ends before what it reads is freed */
+        act_ending(&c);
     for (uint32_t h = 0; h < n; h++)
         c.hosts[h].job.lent = false;
-    while (!is_idle(&c)) {
-        for (uint32_t h = 0; h < n; h++)
-            save_on_job_over(&c.hosts[h].saves);
-        act(&c);
-    }
+    settle_all(&c);
     if (c.hosts[0].saves.saved_step == STEP) {
         outputs_check_whole("out", STEP);
     } else {
@@ -395,15 +397,12 @@ TEST_EACH(notes_stay_while_they_are_fetched, 20)
         c.hosts[h].n_words = 0;
         c.hosts[h].job.state = JOB_ENDING;
     }
-    for (int i = 0; i < 1000; i++) {
-        for (uint32_t h = 0; ends && h < MOST; h++)
-            save_on_job_over(&c.hosts[h].saves);
-        act(&c);
-    }
+    for (int i = 0; i < 1000; i++)
+        act_ending(&c);
     ck_assert_ptr_nonnull(last->saves.first);
     c.is_slow = false;
     while (is_fetching(&c))
-        act(&c);
+        act_ending(&c);
     for (uint32_t h = 0; ends && h < MOST; h++)
         c.hosts[h].job.lent = false;
     settle_all(&c);
