@@ -56,43 +56,6 @@ void steps_free(struct steps *steps)
     *steps = (struct steps){.job = steps->job, .saves = steps->saves, .spread = steps->spread, .loss = NAN};
 }
 
-/* ---- fenced commit ---------------------------------------------------------------------------------------------- */
-
-static const double clip_epsilon = 1e-6; /* added to the norm, as PyTorch's clip_grad_norm_ does */
-
-static void fence_begin(struct fence *fence)
-{
-    memset(fence->n_given, 0, fence->n_units * sizeof *fence->n_given);
-    fence->norm = NAN;
-    fence->skipped = false;
-}
-
-/* Notes that a fold was given to the optimizer thread. Returns where the unit's sum of squares goes if this is the last
- * of its n_folds, else NULL. */
-static double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds)
-{
-    return fence->n_units && ++fence->n_given[unit] == n_folds ? &fence->squares[unit] : NULL;
-}
-
-/* All folds are done, so the optimizer thread has written the sums of squares. Sets the norm. Returns the factor that
- * scales the gradient's norm down to clip_norm at most (0: no clipping). */
-static float fence_commit(struct fence *fence, double clip_norm)
-{
-    double sum = 0;
-
-    for (uint32_t u = 0; u < fence->n_units; u++)
-        sum += fence->squares[u];
-    fence->norm = sqrt(sum);
-    const double scale = clip_norm / (fence->norm + clip_epsilon);
-    return clip_norm > 0 && scale < 1 ? (float)scale : 1;
-}
-
-static void fence_skip(struct fence *fence, uint64_t step)
-{
-    fence->skipped = true;
-    fence->n_past = step + 1;
-}
-
 /* ---- actions ---------------------------------------------------------------------------------------------------- */
 
 static struct peer *find_worker(const struct job *job, uint32_t id)
@@ -152,7 +115,7 @@ static void submit(struct steps *steps, const struct relay_action *a)
         return;
     }
     if (a->kind == RELAY_UPDATE && job_is_fenced(job) && isnan(steps->fence.norm)) /* the step's first */
-        steps->hyper.grad_scale = fence_commit(&steps->fence, job->request.job.clip_norm);
+        steps->hyper.grad_scale = fence_commit(&steps->fence, fence_norm(&steps->fence), job->request.job.clip_norm);
     struct updater_task work = {
         .kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
         .unit = a->unit,

@@ -3,6 +3,7 @@
 #define EPS_STEP_STEPS_H
 
 #include "eps/save/save.h"
+#include "eps/step/fence.h"
 
 /* The last steps that were covered, for observers. */
 struct steps_recent {
@@ -11,18 +12,6 @@ struct steps_recent {
         float loss;
         uint64_t covered_ms, tokens; /* on the loop's clock; tokens of the job until then */
     } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began is at i modulo this */
-};
-
-/* Fenced commit: nothing of a step touches the weights until the whole step is known to be good. So the gradient can be
- * clipped before the first update, and a step that is not finite leaves no trace. The norm needs no extra pass at the
- * end: the last fold of a unit computes the unit's sum of squares, and one addition per unit remains. */
-struct fence {
-    uint32_t n_units;  /* 0: the job is not fenced */
-    double *squares;   /* (n_units) of each unit's whole gradient: written by the optimizer thread; borrowed */
-    uint32_t *n_given; /* (n_units) folds of the unit given to that thread; borrowed */
-    double norm;       /* of the gradient before clipping; NAN until it is known, and of a skipped step */
-    bool skipped;
-    uint64_t n_past; /* a step below this was skipped, or covered without work that a worker is in the middle of */
 };
 
 struct spread;

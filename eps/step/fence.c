@@ -1,0 +1,42 @@
+#include "eps/step/fence.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double clip_epsilon = 1e-6; /* added to the norm, as PyTorch's clip_grad_norm_ does */
+
+void fence_begin(struct fence *fence)
+{
+    memset(fence->n_given, 0, fence->n_units * sizeof *fence->n_given);
+    fence->norm = NAN;
+    fence->skipped = false;
+}
+
+double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds)
+{
+    return fence->n_units && ++fence->n_given[unit] == n_folds ? &fence->squares[unit] : NULL;
+}
+
+/* Unit by unit, in order: on several hosts, too. */
+double fence_norm(const struct fence *fence)
+{
+    double sum = 0;
+
+    for (uint32_t u = 0; u < fence->n_units; u++)
+        sum += fence->squares[u];
+    return sqrt(sum);
+}
+
+float fence_commit(struct fence *fence, double norm, double clip_norm)
+{
+    const double scale = clip_norm / (norm + clip_epsilon);
+
+    fence->norm = norm;
+    return clip_norm > 0 && scale < 1 ? (float)scale : 1;
+}
+
+void fence_skip(struct fence *fence, uint64_t step)
+{
+    fence->skipped = true;
+    fence->n_past = step + 1;
+}

@@ -1,0 +1,33 @@
+/* eps/step/fence.h - fenced commit: nothing of a step touches the weights until the whole step is known to be good.
+ *
+ * So the gradient can be clipped before the first update, and a step that is not finite leaves no trace. The norm needs no
+ * extra pass at the end: the last fold of a unit computes the unit's sum of squares, and one addition per unit remains. */
+#ifndef EPS_STEP_FENCE_H
+#define EPS_STEP_FENCE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fence {
+    uint32_t n_units;  /* 0: the job is not fenced */
+    double *squares;   /* (n_units) of each unit's whole gradient: written by the optimizer thread; borrowed */
+    uint32_t *n_given; /* (n_units) folds of the unit given to that thread; borrowed */
+    double norm;       /* of the gradient before clipping; NAN until it is known, and of a skipped step */
+    bool skipped;
+    uint64_t n_past; /* a step below this was skipped, or covered without work that a worker is in the middle of */
+};
+
+/* A step opens. */
+void fence_begin(struct fence *fence);
+/* Notes that a fold was given to the optimizer thread. Returns where the unit's sum of squares goes if this is the last
+ * of its n_folds, else NULL. */
+double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds);
+/* The norm by all units' sums of squares, which are known: all folds are done. */
+double fence_norm(const struct fence *fence);
+/* The step counts, and its gradient has this norm. Returns the factor that scales it down to clip_norm at most (0: no
+ * clipping), as PyTorch's clip_grad_norm_ does. */
+float fence_commit(struct fence *fence, double norm, double clip_norm);
+/* The step does not count. */
+void fence_skip(struct fence *fence, uint64_t step);
+
+#endif
