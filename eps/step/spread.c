@@ -133,6 +133,14 @@ void spread_say_all(struct spread *s, const struct word *word)
             spread_say(s, h, word);
 }
 
+void spread_tell(struct spread *s, const struct word *word)
+{
+    if (s->host == 0)
+        spread_say_all(s, word);
+    else
+        spread_say(s, 0, word);
+}
+
 static void on_room(struct spread *s, uint32_t to)
 {
     struct spread_host *other = &s->others[to];
@@ -155,10 +163,7 @@ static bool tell_stop(struct spread *s)
     if (!s->stops || s->stop_said || (s->shared && !s->end_said))
         return false;
     s->stop_said = true;
-    if (s->host == 0)
-        spread_say_all(s, &(struct word){.kind = WORD_STOP});
-    else
-        spread_say(s, 0, &(struct word){.kind = WORD_STOP});
+    spread_tell(s, &(struct word){.kind = WORD_STOP});
     return true;
 }
 
@@ -494,16 +499,22 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
     case WORD_OPEN:
     case WORD_LOSS:
     case WORD_GRANT:
+        if (job_is_open(s->job))
+            spread_on_word_of_step(s, from, word);
+        break;
     case WORD_UPDATED:
     case WORD_COVERED:
     case WORD_DONE:
+    case WORD_RUNS:
+        if (job_is_open(s->job))
+            spread_on_word_of_end(s, from, word);
+        break;
     case WORD_SAVE:
     case WORD_FILES:
-    case WORD_RUNS:
     case WORD_SAVED:
     case WORD_FAILED:
         if (job_is_open(s->job))
-            spread_on_word_of_step(s, from, word);
+            save_on_word(s->steps->saves, from, word);
         break;
     case WORD_SLICE:
     case WORD_KINDS:
@@ -567,5 +578,5 @@ bool spread_go_on(struct spread *s)
     }
     if (begin_next(s) || tell_stop(s) || (s->shared && (get_ready(s) || tell_end(s) || get_quiet(s) || part(s))))
         return true;
-    return (s->shared && job_is_open(s->job) && spread_step_go_on(s)) || begin_fetch(s);
+    return (s->shared && job_is_open(s->job) && (spread_step_go_on(s) || spread_end_go_on(s))) || begin_fetch(s);
 }

@@ -1,5 +1,6 @@
 /* eps/step/spread_state.h - the state of a job on several hosts. For eps/step/spread.c, which talks with the other hosts,
- * and eps/step/spread_step.c, which has the step; everyone else includes eps/step/spread.h. */
+ * eps/step/spread_step.c, which has the step, and eps/step/spread_end.c, which ends it; everyone else includes
+ * eps/step/spread.h. */
 #ifndef EPS_STEP_SPREAD_STATE_H
 #define EPS_STEP_SPREAD_STATE_H
 
@@ -122,6 +123,8 @@ struct spread {
 /* To another host. Words arrive in order. */
 void spread_say(struct spread *s, uint32_t to, const struct word *word);
 void spread_say_all(struct spread *s, const struct word *word);
+/* Host 0: to all others; they: to host 0. */
+void spread_tell(struct spread *s, const struct word *word);
 /* Adds what is to be fetched, in pieces; returns their number. -ENOMEM ends the job, and 0 is returned. */
 uint32_t spread_fetch(struct spread *s, const struct spread_fetch *whole);
 
@@ -130,8 +133,13 @@ int spread_take_tables(struct spread *s);
 void spread_on_slice(struct spread *s, uint32_t from, uint32_t slot, const struct word *word);
 void spread_on_freed(struct spread *s, uint32_t owner, uint32_t slot);
 void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *word);
-void spread_on_unit_fetched(struct spread *s, uint32_t unit);
 void spread_on_data_fetched(struct spread *s);
 bool spread_step_go_on(struct spread *s);
+
+/* In spread_end.c. */
+void spread_on_unit_fetched(struct spread *s, uint32_t unit);
+void spread_on_updated(struct spread *s, const struct updater_task *work);
+void spread_on_word_of_end(struct spread *s, uint32_t from, const struct word *word);
+bool spread_end_go_on(struct spread *s);
 
 #endif
