@@ -19,11 +19,13 @@ enum word_kind {
     WORD_QUIET,   /* to all: the job has ended here, and this host uses no other's memory any more */
     WORD_STOP,    /* to 0, and from 0 to all: the daemon stops */
     WORD_OPEN,    /* 0 to all. step, buffer, n_tokens, n_valid, n_real, x: lr. The minibatch is to be fetched first */
-    WORD_LOSS,    /* to all. step, part, x: its sum of losses */
+    WORD_LOSS,    /* to all. step, part, x: its sum of losses; fenced: NAN if it is not finite */
     WORD_SLICE,   /* with a slice, to the owner. step, visit, part, slice */
     WORD_GRANT,   /* owner to a host. step, visit, part, slice: the reserved slot is for this one */
     WORD_UPDATED, /* owner to all. step, unit, buffer: the unit's next version is there */
-    WORD_COVERED, /* to 0. step */
+    WORD_SQUARES, /* to 0, before COVERED, if fenced and not skipped. step, unit, x: the sum of squares of its gradient */
+    WORD_COVERED, /* to 0. step, code: 1 if fenced, and skipped by this owner */
+    WORD_VERDICT, /* 0 to all, if fenced. step, x: the norm of the gradient; NAN: the step is skipped */
     WORD_DONE,    /* to 0. step: every unit's next version is here */
     WORD_SAVE,    /* 0 to all. step, id: a checkpoint of this version begins */
     WORD_FILES,   /* 0 to all. id: its files are made */

@@ -189,9 +189,9 @@ static int begin_assigning(struct job *job, struct error *err)
         .n_slots = job->host.n_slots,
         .n_accumulators = job->store.n_accumulators,
         .adamw = m->job.goal.adamw && !job_is_spread(job),
-        .fenced = job_is_fenced(job),
+        .fenced = job_is_fenced(job) && !job_is_spread(job), /* on several hosts, owners are */
         .deterministic = m->job.deterministic || job_is_spread(job),
-        .replay = job_replays(job),
+        .replay = job_replays(job) || job_is_spread(job), /* fenced: no unit is updated before all is covered */
     };
     int rc = relay_open(&job->relay, &config);
 

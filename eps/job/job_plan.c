@@ -59,10 +59,6 @@ static int divide_among_hosts(struct job *job, struct error *err)
             "the daemon has %u hosts, and each computes at least one part of a step: choose --parts %u, or "
             "more",
             (unsigned)n, (unsigned)n);
-    if (job_is_fenced(job))
-        return error_set(err, -EINVAL,
-                         "on several hosts, units are updated as soon as they are complete: omit --commit fenced and "
-                         "--clip-norm, or train on one host");
     if (job->request.job.files)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     job->first_part = (uint32_t)(n_parts * host / n);

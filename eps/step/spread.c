@@ -236,7 +236,7 @@ static void begin_sharing(struct spread *s)
     assert(!s->shared);
     s->shared = true;
     s->is_open = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
-    s->opening = s->own_covered = s->local_covered = s->told_covered = false;
+    s->opening = s->own_covered = s->local_covered = s->told_covered = s->own_skipped = false;
     s->n_queue = s->n_folded = s->n_arrived = s->n_held = 0;
     for (uint32_t h = 0; h < s->n; h++) {
         struct spread_host *other = &s->others[h];
@@ -339,7 +339,8 @@ static int open_own(struct spread *s)
         .n_accumulators = job->store.n_accumulators,
         .adamw = m->job.goal.adamw,
         .deterministic = m->job.deterministic,
-        .replay = true,
+        .fenced = job_is_fenced(job),
+        .replay = job_replays(job),
     };
     int rc = spread_take_tables(s);
 
@@ -503,7 +504,9 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
             spread_on_word_of_step(s, from, word);
         break;
     case WORD_UPDATED:
+    case WORD_SQUARES:
     case WORD_COVERED:
+    case WORD_VERDICT:
     case WORD_DONE:
     case WORD_RUNS:
         if (job_is_open(s->job))

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- new weights ------------------------------------------------------------------------------------------------ */
@@ -25,8 +26,9 @@ static void on_updated(struct spread *s, uint32_t from, const struct word *w)
         job_end(s->job, -EPROTO, "host %u tells of a version that cannot be", from);
         return;
     }
+    const uint32_t buffer = store_buffer(store, w->unit, false);
     const struct store_relayed there = store_relayed(store, w->unit, w->buffer),
-                               here = store_relayed(store, w->unit, !store_buffer(store, w->unit, false));
+                               here = store_relayed(store, w->unit, job_replays(s->job) ? !buffer : buffer);
     s->n_left[w->unit] = spread_fetch(s, &(struct spread_fetch){.from = from,
                                                                 .region = REGION_WEIGHTS,
                                                                 .offset = there.offset,
@@ -83,13 +85,76 @@ void spread_on_covered(struct spread *s)
     s->local_covered = true;
 }
 
-static void note_covered(struct spread *s, uint32_t host, uint64_t step)
+/* A fenced step is covered on all hosts. They update their units, or none does. norm: NAN: the step is skipped. */
+static void on_verdict(struct spread *s, double norm)
+{
+    const uint64_t step = s->n_opened - 1;
+
+    s->is_decided = true;
+    if (isnan(norm))
+        steps_skip(s->steps, step);
+    else
+        s->hyper.grad_scale = fence_commit(&s->steps->fence, norm, s->job->request.job.clip_norm);
+    for (uint32_t u = 0; u < s->job->model.n_units && job_is_open(s->job); u++) {
+        const bool due = s->units[u] & SPREAD_DUE, wanted = s->units[u] & SPREAD_WANTED;
+        s->units[u] &= (uint8_t)~SPREAD_DUE;
+        if (due && isnan(norm))
+            spread_feed(s, &(struct relay_event){.kind = RELAY_UPDATED, .unit = u});
+        else if (due)
+            spread_submit(s, &(struct relay_action){.kind = RELAY_UPDATE, .unit = u});
+        if (wanted && isnan(norm))
+            note_unit(s, u, SPREAD_HERE);
+    }
+    if (!job_is_open(s->job))
+        return;
+    steps_on_covered(s->steps, step);
+    if (s->local_done)
+        spread_on_done(s, step);
+}
+
+static void hear_verdict(struct spread *s, const struct word *word)
+{
+    if (!job_is_fenced(s->job) || word->step != s->n_opened - 1 || !s->told_covered || s->is_decided)
+        job_end(s->job, -EPROTO, "host 0 tells of the end of a step that cannot be");
+    else
+        on_verdict(s, word->x);
+}
+
+static void decide(struct spread *s, uint64_t step)
+{
+    const double norm = s->any_skipped ? NAN : fence_norm(&s->steps->fence);
+
+    spread_say_all(s, &(struct word){.kind = WORD_VERDICT, .step = step, .x = norm});
+    on_verdict(s, norm);
+}
+
+static void note_covered(struct spread *s, uint32_t host, uint64_t step, bool skipped)
 {
     s->others[host].covered = step + 1;
+    s->any_skipped |= skipped;
     for (uint32_t h = 0; h < s->n; h++)
         if (s->others[h].covered <= step)
             return;
-    steps_on_covered(s->steps, step);
+    if (job_is_fenced(s->job))
+        decide(s, step);
+    else
+        steps_on_covered(s->steps, step);
+}
+
+static void tell_squares(struct spread *s, uint64_t step)
+{
+    for (uint32_t u = 0; u < s->job->model.n_units; u++)
+        if (s->owner[u] == s->host && s->job->model.units[u].n_trained > 0)
+            spread_say(s, 0,
+                       &(struct word){.kind = WORD_SQUARES, .step = step, .unit = u, .x = s->steps->fence.squares[u]});
+}
+
+static void on_squares(struct spread *s, uint32_t from, const struct word *word)
+{
+    if (word->unit >= s->steps->fence.n_units || s->owner[word->unit] != from)
+        job_end(s->job, -EPROTO, "host %u tells of a gradient that cannot be", from);
+    else
+        s->steps->fence.squares[word->unit] = word->x;
 }
 
 /* The step is folded as far as this host is concerned: its parts everywhere, its units of all parts. */
@@ -101,11 +166,14 @@ static bool tell_covered(struct spread *s)
         return false;
     s->told_covered = true;
     if (s->host == 0) {
-        note_covered(s, 0, step);
+        note_covered(s, 0, step, s->own_skipped);
         return true;
     }
-    steps_on_covered(s->steps, step);
-    spread_say(s, 0, &(struct word){.kind = WORD_COVERED, .step = step});
+    if (!job_is_fenced(s->job))
+        steps_on_covered(s->steps, step);
+    else if (!s->own_skipped)
+        tell_squares(s, step);
+    spread_say(s, 0, &(struct word){.kind = WORD_COVERED, .step = step, .code = s->own_skipped});
     return true;
 }
 
@@ -118,8 +186,13 @@ static void note_done(struct spread *s, uint32_t host, uint64_t step)
     steps_on_done(s->steps, s->n_done++);
 }
 
+/* Local has skipped a fenced step before the others know of it: they are told first that it is covered. */
 void spread_on_done(struct spread *s, uint64_t step)
 {
+    if (job_is_fenced(s->job) && step == s->n_opened - 1 && !s->is_decided) {
+        s->local_done = true;
+        return;
+    }
     if (s->host == 0) {
         note_done(s, 0, step);
         return;
@@ -175,8 +248,12 @@ void spread_on_word_of_end(struct spread *s, uint32_t from, const struct word *w
 {
     if (word->kind == WORD_UPDATED)
         on_updated(s, from, word);
+    else if (word->kind == WORD_SQUARES)
+        on_squares(s, from, word);
     else if (word->kind == WORD_COVERED)
-        note_covered(s, from, word->step);
+        note_covered(s, from, word->step, word->code != 0);
+    else if (word->kind == WORD_VERDICT)
+        hear_verdict(s, word);
     else if (word->kind == WORD_DONE)
         note_done(s, from, word->step);
     else if (word->kind == WORD_RUNS)

@@ -67,7 +67,8 @@ struct spread_folded {
 
 enum spread_unit {
     SPREAD_WANTED = 1, /* local waits for its next version */
-    SPREAD_HERE = 2,   /* fetched into the other buffer */
+    SPREAD_HERE = 2,   /* fetched, into the other buffer if there are two; or there is none, as the step is skipped */
+    SPREAD_DUE = 4,    /* fenced: own is to update it, if the step counts */
 };
 
 struct spread {
@@ -113,7 +114,11 @@ struct spread {
     struct message open; /* the OPEN_STEP */
     bool opening;        /* its minibatch is being fetched */
     bool own_covered, local_covered, told_covered;
-    uint64_t n_done; /* steps that all hosts have done: host 0 */
+    bool own_skipped; /* fenced: */
+    bool any_skipped; /* host 0: of the owners that are covered */
+    bool is_decided;  /* the verdict is known */
+    bool local_done;  /* already before it */
+    uint64_t n_done;  /* steps that all hosts have done: host 0 */
     struct hyper hyper;
     struct word held[MESSAGE_MAX_PARTS]; /* (n_held) losses of the step after */
     uint32_t held_from[MESSAGE_MAX_PARTS];
@@ -135,6 +140,9 @@ void spread_on_freed(struct spread *s, uint32_t owner, uint32_t slot);
 void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *word);
 void spread_on_data_fetched(struct spread *s);
 bool spread_step_go_on(struct spread *s);
+
+/* An update of own. */
+void spread_submit(struct spread *s, const struct relay_action *a);
 
 /* In spread_end.c. */
 void spread_on_unit_fetched(struct spread *s, uint32_t unit);

@@ -96,7 +96,8 @@ static void end_fold(struct spread *s, const struct spread_slice *x, bool ok)
     s->folded[s->n_folded++] = (struct spread_folded){x->unit, x->name.slice, x->seat, ok};
 }
 
-/* The optimizer thread looks whether it is finite, so that the worker at fault is known here. */
+/* The optimizer thread looks whether it is finite, so that the worker at fault is known here. Fenced: its owner finds
+ * it, and nobody is at fault. */
 void spread_on_fold(struct spread *s, const struct relay_action *a)
 {
     struct job *job = s->job;
@@ -119,7 +120,9 @@ void spread_on_fold(struct spread *s, const struct relay_action *a)
                                .data = work.contribution.g,
                                .bytes = work.n * number_bytes(work.contribution.type)};
     x->name.part += job->first_part;
-    updater_submit(s->hub->updater, &work);
+    x->checked = job_is_fenced(job);
+    if (!x->checked)
+        updater_submit(s->hub->updater, &work);
 }
 
 static void on_checked(struct spread *s, const struct updater_task *work)
@@ -163,8 +166,23 @@ static struct spread_slice *find_next(struct spread *s, uint32_t *slot)
     return next;
 }
 
+static void free_slot(struct spread *s, uint32_t host, uint32_t slot)
+{
+    if (host == s->host) {
+        spread_on_freed(s, host, slot);
+        return;
+    }
+    s->others[host].slots[slot].taken = false;
+    s->ops->free_slot(s->hosts, host, slot);
+}
+
+/* Of a step that own has skipped, other hosts still send what they have. */
 static void feed_contribution(struct spread *s, uint32_t host, uint32_t slot, const struct word *word)
 {
+    if (s->own_skipped) {
+        free_slot(s, host, slot);
+        return;
+    }
     spread_feed(s, &(struct relay_event){
                        .kind = RELAY_CONTRIBUTION,
                        .worker = host,
@@ -219,10 +237,11 @@ static bool tell_folded(struct spread *s)
 
 /* ---- own -------------------------------------------------------------------------------------------------------- */
 
-static void submit(struct spread *s, const struct relay_action *a)
+void spread_submit(struct spread *s, const struct relay_action *a)
 {
     struct job *job = s->job;
     const struct plan_goal *goal = job_goal(job);
+    const struct model_unit *unit = &job->model.units[a->unit];
     struct updater_task work = {.kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
                                 .unit = a->unit,
                                 .slice = a->name.slice,
@@ -232,7 +251,7 @@ static void submit(struct spread *s, const struct relay_action *a)
                                 .step = relay_version(job->own, a->unit),
                                 .visit = a->name.visit};
 
-    if (a->kind == RELAY_FOLD)
+    if (a->kind == RELAY_FOLD) {
         work.contribution =
             (struct store_contribution){.g = a->worker == s->host
                                                  ? s->others[s->host].sent[a->slot].data
@@ -241,17 +260,9 @@ static void submit(struct spread *s, const struct relay_action *a)
                                         .type = goal->grad,
                                         .first = a->first,
                                         .part = a->name.part};
-    updater_submit(s->hub->updater, &work);
-}
-
-static void free_slot(struct spread *s, uint32_t host, uint32_t slot)
-{
-    if (host == s->host) {
-        spread_on_freed(s, host, slot);
-        return;
+        work.squares = fence_note_fold(&s->steps->fence, a->unit, unit->n_visits * unit->n_slices * goal->n_parts);
     }
-    s->others[host].slots[slot].taken = false;
-    s->ops->free_slot(s->hosts, host, slot);
+    updater_submit(s->hub->updater, &work);
 }
 
 static void grant(struct spread *s, const struct relay_action *a)
@@ -268,13 +279,24 @@ static void grant(struct spread *s, const struct relay_action *a)
     own->grant = word;
 }
 
+/* Unless the commit is fenced, each host has seen its losses and slices to be finite. */
+static void end_changed(struct job *job, uint64_t step)
+{
+    job_end(job, -EPROTO, "step %" PRIu64 " cannot be finished: its numbers changed on their way", step + 1);
+}
+
 /* Carries out one action of own. Whatever local must hear is left for spread_go_on. */
 static void act(struct spread *s, const struct relay_action *a)
 {
     switch (a->kind) {
     case RELAY_FOLD:
+        spread_submit(s, a);
+        break;
     case RELAY_UPDATE:
-        submit(s, a);
+        if (job_is_fenced(s->job))
+            s->units[a->unit] |= SPREAD_DUE;
+        else
+            spread_submit(s, a);
         break;
     case RELAY_FREE:
         free_slot(s, a->worker, a->slot);
@@ -290,8 +312,12 @@ static void act(struct spread *s, const struct relay_action *a)
         job_end(s->job, -EPROTO, "what came from host %u does not fit the step: %s", a->worker, a->why);
         break;
     case RELAY_SKIPPED:
-    case RELAY_TORN: /* each host has seen its losses and slices to be finite */
-        job_end(s->job, -EPROTO, "step %" PRIu64 " cannot be finished: its numbers changed on their way", a->step + 1);
+        s->own_skipped = job_is_fenced(s->job);
+        if (!s->own_skipped)
+            end_changed(s->job, a->step);
+        break;
+    case RELAY_TORN:
+        end_changed(s->job, a->step);
         break;
     case RELAY_CAPTURE:
         save_on_capture(s->steps->saves, a);
@@ -320,10 +346,12 @@ void spread_feed(struct spread *s, const struct relay_event *event)
 static void feed_loss(struct spread *s, uint32_t host, const struct word *word)
 {
     s->steps->part_loss[word->part] = word->x;
+    if (s->own_covered) /* skipped, or all that this host owns is frozen */
+        return;
     spread_feed(s, &(struct relay_event){.kind = RELAY_LOSS,
                                          .worker = host,
                                          .name = {.step = word->step, .part = word->part},
-                                         .ok = true});
+                                         .ok = isfinite(word->x)});
 }
 
 void spread_on_loss(struct spread *s, uint32_t part, double sum)
@@ -393,11 +421,13 @@ void spread_open_step(struct spread *s, const struct message *m)
     if (s->host == 0)
         tell_open(s, m);
     s->own_covered = s->local_covered = s->told_covered = false;
+    s->own_skipped = s->any_skipped = s->is_decided = s->local_done = false;
     s->job->between_steps = false;
     s->n_opened = m->open_step.step + 1;
     s->hyper = steps_hyper(s->job, m);
     for (uint32_t p = 0; p < job_goal(s->job)->n_parts; p++)
         s->steps->part_loss[p] = NAN;
+    fence_begin(&s->steps->fence);
     open_own(s, m->open_step.step);
     take_held(s);
 }
@@ -443,6 +473,8 @@ static void on_loss(struct spread *s, uint32_t from, const struct word *word)
 {
     if (word->part >= job_goal(s->job)->n_parts || s->n_held == MESSAGE_MAX_PARTS) {
         job_end(s->job, -EPROTO, "host %u tells of a loss that cannot be", from);
+    } else if (word->step + 1 < s->n_opened) { /* its step was skipped for another loss */
+        return;
     } else if (word->step >= s->n_opened) {
         s->held_from[s->n_held] = from;
         s->held[s->n_held++] = *word;

@@ -204,11 +204,18 @@ void steps_on_done(struct steps *steps, uint64_t step)
         job_enter(job, JOB_RESTING);
 }
 
+void steps_skip(struct steps *steps, uint64_t step)
+{
+    log_warning("step %" PRIu64 " skipped: its %s is not finite; weights and moments are as before it", step + 1,
+                isnan(find_loss(steps)) ? "loss" : "gradient");
+    fence_skip(&steps->fence, step);
+}
+
 /* A fenced step leaves no trace; any other ends the job. */
 static void on_skipped(struct steps *steps, uint64_t step)
 {
     faults_acquit(steps);
-    if (!job_is_fenced(steps->job) && steps->fault.worker) {
+    if (steps->fault.worker && (!job_is_fenced(steps->job) || job_is_spread(steps->job))) {
         faults_end(steps, step);
         return;
     }
@@ -218,9 +225,10 @@ static void on_skipped(struct steps *steps, uint64_t step)
                 step + 1);
         return;
     }
-    log_warning("step %" PRIu64 " skipped: its %s is not finite; weights and moments are as before it", step + 1,
-                isnan(find_loss(steps)) ? "loss" : "gradient");
-    fence_skip(&steps->fence, step);
+    if (job_is_spread(steps->job)) /* the other hosts hear of the loss, and all of the verdict */
+        fence_skip(&steps->fence, step);
+    else
+        steps_skip(steps, step);
 }
 
 static void send_slot(const struct job *job, struct peer *worker, const struct relay_action *a)
@@ -398,9 +406,11 @@ static void begin_step(struct steps *steps, const struct message *m)
         owners[p] = workers[p]->id;
     steps->open = *m;
     steps->hyper = steps_hyper(job, m);
-    for (uint32_t p = 0; p < n_parts && !job_is_spread(job); p++) /* else others may have told of theirs */
-        steps->part_loss[p] = NAN;
-    fence_begin(&steps->fence);
+    if (!job_is_spread(job)) { /* else other hosts may be in the step already: spread_open_step */
+        for (uint32_t p = 0; p < n_parts; p++)
+            steps->part_loss[p] = NAN;
+        fence_begin(&steps->fence);
+    }
     job_enter(job, JOB_STEPPING);
     steps->covered = steps->arrived = false;
     steps->fault.worker = 0;
@@ -566,7 +576,7 @@ static struct message renumber(const struct job *job, const struct message *m)
     return out;
 }
 
-/* Other hosts hear of a part's loss once this host's relay knows it. */
+/* Other hosts hear of a part's loss once this host's relay knows it, or has skipped the step for it. */
 static void note_loss(struct steps *steps, const struct relay_event *event)
 {
     const struct job *job = steps->job;
@@ -574,7 +584,7 @@ static void note_loss(struct steps *steps, const struct relay_event *event)
     const bool known = relay_has_loss(job->relay, part);
 
     steps_feed(steps, event);
-    if (job_is_spread(job) && job_is_open(job) && !known && relay_has_loss(job->relay, part))
+    if (job_is_spread(job) && job_is_open(job) && !known && (relay_has_loss(job->relay, part) || steps->fence.skipped))
         spread_on_loss(steps->spread, job->first_part + part, steps->part_loss[job->first_part + part]);
 }
 

@@ -70,6 +70,8 @@ bool steps_begin_ahead(struct steps *steps);
 void steps_note_change(struct steps *steps);
 /* Fills in TAKEN. */
 void steps_tell_taken(const struct steps *steps, struct message *m);
+/* A fenced step does not count. */
+void steps_skip(struct steps *steps, uint64_t step);
 /* Several hosts: all have covered the step; all have done it, or this one has, if it is not host 0. */
 void steps_on_covered(struct steps *steps, uint64_t step);
 void steps_on_done(struct steps *steps, uint64_t step);

@@ -321,7 +321,7 @@ int store_init(struct store *store, const struct model *model, const struct stor
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
     assert(!options->replay || (options->train && !options->fenced));
-    assert(options->n_own == 0 || options->n_own == model->n_units || options->replay);
+    assert(options->n_own == 0 || options->n_own == model->n_units || options->replay || options->fenced);
     *store = (struct store){.model = model,
                             .options = *options,
                             .kernel = optimizer_find(OPTIMIZER_ISA_BEST),

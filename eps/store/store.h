@@ -54,7 +54,7 @@ struct store_options {
     bool draws_head;           /* files may lack a classifier's head: weights_open_base */
     uint64_t *read;            /* counts runs read from files, by __atomic_fetch_add; or NULL */
     double clip_update;        /* d of store_update; 0: updates are not clipped */
-    uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). Training with fewer than all needs replay */
+    uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
 };
 
 struct store {

@@ -64,7 +64,7 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
     return (struct plan_host_setting){.goal = asked->goal,
                                       .n_workers = asked->n_workers,
                                       .beside = has_worker_beside(asked),
-                                      .replay = asked->n_own > 0,
+                                      .replay = asked->n_own > 0 && !asked->goal.fenced,
                                       .config_bytes = asked->config_bytes,
                                       .side_bytes = asked->side_bytes,
                                       .own_first = asked->own_first,

@@ -38,7 +38,7 @@ struct plan_fit_asked {
     long n_cores;
     uint64_t available;        /* free host memory, for the daemon and arenas there; UINT64_MAX: unknown */
     uint64_t cap;              /* bytes that the daemon may take for the job; UINT64_MAX: no cap */
-    uint32_t own_first, n_own; /* as in plan_host_setting; n_own > 0 requires replay */
+    uint32_t own_first, n_own; /* as in plan_host_setting; n_own > 0: with replay, unless fenced */
     uint64_t hosts_bytes;      /* as in plan_host_setting */
 };
 

@@ -380,7 +380,7 @@ char *processes_read(const char *path)
     FILE *file = fopen(path, "r");
     char *text = calloc(1, 1 << 20);
 
-    ck_assert_ptr_nonnull(file);
+    ck_assert_msg(file != NULL, "%s: %s", path, strerror(errno));
     ck_assert_ptr_nonnull(text);
     size_t n = fread(text, 1, (1 << 20) - 1, file);
     text[n] = '\0';

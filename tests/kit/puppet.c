@@ -62,6 +62,7 @@ static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit)
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
 
     m.contribution.name.step = p->share.share.step;
+    m.contribution.name.part = p->share.share.parts[0].part;
     m.contribution.name.attempt = p->share.share.parts[0].attempt;
     m.contribution.name.visit = visit;
     m.contribution.slot = index;
@@ -113,6 +114,7 @@ static void turn(struct puppet *p)
     const bool faulty = p->share.share.step == 1 && p->fault == PUPPET_IN_LOSS;
     const struct message m = {.kind = MESSAGE_LOSS,
                               .loss = {.step = p->share.share.step,
+                                       .part = p->share.share.parts[0].part,
                                        .attempt = p->share.share.parts[0].attempt,
                                        .sum = faulty ? 0 : 64,
                                        .finite = !faulty}};

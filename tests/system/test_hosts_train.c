@@ -7,7 +7,10 @@
 #include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/checkpoint.h"
+
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,13 +97,13 @@ static void train(const char *connect, const char *options, const char *out)
     expect(line, 0);
 }
 
-/* Loss by loss, as they are printed, and the weights and moments. */
+/* Losses and norms, as they are printed, and the weights and moments. */
 static void check_same(const char *out, const char *other)
 {
     char line[300];
 
     snprintf(line, sizeof line,
-             "for r in %s %s; do grep -o '\"step\": [0-9]*, \"loss\": [^,]*' $r/metrics.jsonl >$r.losses; done; "
+             "for r in %s %s; do grep -oE '\"(step|loss|grad_norm)\": [^,}]*' $r/metrics.jsonl >$r.losses; done; "
              "test -s %s.losses && cmp %s.losses %s.losses",
              out, other, out, out, other);
     expect(line, 0);
@@ -116,6 +119,8 @@ static const struct {
     {3, 2, RUN " --steps 4 --batch 10 --parts 5 --optimizer adamw --precision bf16 --save-every 1"}, /* uneven shares */
     {4, 1, RUN " --steps 4 --batch 8 --parts 4 --optimizer adama --clip-update 0.5"},
     {3, 1, RUN " --steps 4 --batch 6 --parts 3 --freeze h.1.*"},
+    {2, 2, RUN " --steps 4 --batch 8 --parts 4 --optimizer adamw --clip-norm 0.5 --save-every 2"},
+    {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --freeze h.0.*"},
 };
 
 TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))
@@ -242,9 +247,6 @@ TEST(what_several_hosts_cannot_do_is_refused)
 
     expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 1 --steps 1 --out a", 1,
                     "the daemon has 2 hosts, and each computes at least one part of a step: choose --parts 2, or more");
-    expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 1 --clip-norm 1 --out a", 1,
-                    "on several hosts, units are updated as soon as they are complete: omit --commit fenced and "
-                    "--clip-norm, or train on one host");
     expect_sentence("eps train --connect hosts-1" RUN " --batch 4 --parts 2 --steps 1 --out a", 1,
                     "this is host 1 of a daemon on 2 hosts: host 0 takes jobs");
     expect_sentence("epsd --mpi --listen x", 1, "no launcher started this process: start it by mpirun or srun");
@@ -305,5 +307,52 @@ TEST_EACH(numbers_that_are_not_finite_end_the_job_on_all_hosts, COUNT(faults))
     attach("hosts");
     ck_assert_uint_eq(processes_count("mpirun.log", faults[_i].why), 2); /* on both */
     train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
+    stop(&team);
+}
+
+/* The same of a worker of either host, with a fenced commit. */
+static const struct {
+    uint32_t host;
+    enum puppet_fault fault;
+    const char *why;
+} skips[] = {
+    {0, PUPPET_IN_LOSS, "step 2 skipped: its loss is not finite"},
+    {1, PUPPET_IN_LOSS, "step 2 skipped: its loss is not finite"},
+    {1, PUPPET_IN_FIRST_CONTRIBUTION, "step 2 skipped: its gradient is not finite"}, /* of a unit of host 0 */
+    {0, PUPPET_IN_FIRST_OF_TWO, "step 2 skipped: its gradient is not finite"},       /* of host 1 */
+    {1, PUPPET_IN_FIRST_OF_TWO, "step 2 skipped: its gradient is not finite"},
+};
+
+TEST_EACH(a_fenced_step_that_is_not_finite_leaves_no_trace_on_any_host, COUNT(skips))
+{
+    const struct driver_options options = {
+        .fenced = true, .adamw = true, .n_parts = 2, .clip_norm = 1, .out = outputs_make("several")};
+    const struct team team = start(2, 0);
+    struct driver driver;
+
+    for (uint32_t h = 0; h < 2; h++) {
+        if (h != skips[_i].host) {
+            attach(name_of(h));
+            continue;
+        }
+        puppet_start(name_of(h), skips[_i].fault);
+        puppet_await(name_of(h));
+    }
+    driver_open(&driver, "hosts", &options);
+    driver_save(&driver, 1);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
+    driver_save(&driver, 2);
+    ck_assert(driver.last_done.done.skipped);
+    ck_assert(isnan(driver.last_done.done.grad_norm));
+    ck_assert_uint_eq(driver.n_saved, 2);
+    outputs_check_same("several/step-1", "several/step-2", CHECKPOINT_WEIGHTS);
+    outputs_check_same("several/step-1", "several/step-2", CHECKPOINT_MOMENTS);
+    driver_save(&driver, 4);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
+    ck_assert_int_ne(system("cmp -s several/step-2/" CHECKPOINT_WEIGHTS " several/step-4/" CHECKPOINT_WEIGHTS), 0);
+    driver_close(&driver);
+    ck_assert_uint_eq(processes_count("mpirun.log", skips[_i].why), 2); /* on both */
     stop(&team);
 }

@@ -277,8 +277,8 @@ class Hosts:
                 return self.tell(x, w, 'there', t, u, self.current[u] ^ turned)
             check(self.hosts[w].local.covered or self.hosts[w].local.t > t, 'version %d of unit %d is gone' % (t, u))
             return self.tell(x, w, 'gone', t, u)
-        if event[0] == 'loss' and event[2] == own.t and own.covered:
-            return                                              # skipped, or all that it owns is frozen
+        if event[0] == 'loss' and (event[2] == own.t and own.covered or event[2] in self.hosts[x].skipped):
+            return                              # all that it owns is frozen; or skipped, and the next step may be open
         check(event[0] == 'contribution' and event[2] in self.hosts[x].skipped, 'refused by an owner: %s: %s' % (event, why))
         name = (self.visits_of[x][event[3]],) + event[4:6]
         self.tell(x, w, 'free', event[7], name)

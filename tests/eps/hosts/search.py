@@ -109,6 +109,8 @@ def settings():
     out.append(Setting('2 hosts, pulls under way', c, (0, 1), (1, 1), (1, 1), (1, 1), coarse=False))
     out.append(Setting('2 hosts, fenced, bad numbers', fenced, (0, 1), (1, 1), (1, 1), (1, 1), steps=1,
                        faults=('bad', 'badloss'), n_faults=1))
+    out.append(Setting('3 hosts, fenced, bad losses', fenced, (0, 1, 2), (1, 1, 1), (0, 1, 1), (1, 1, 1), steps=2,
+                       faults=('badloss',), n_faults=2))
     out.append(Setting('3 hosts, a part on one', config(1, 1, 1, 1), (0, 1, 2), (1, 1, 1), (0, 1, 0), (1, 1, 1), steps=2))
     out.append(Setting('3 hosts, 2 parts', config(2, 1, 1, 1, deterministic=True), (0, 1, 2), (1, 1, 1), (1, 0, 1), (1, 1, 1)))
     return out
