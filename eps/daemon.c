@@ -78,6 +78,8 @@ static int listen_at(struct daemon *d, const struct daemon_options *options, str
         return rc;
     if (options->shared)
         rc = session_admit_group(d->listener, options->group, err);
+    if (!rc && options->shared)
+        session_limit_group(d->listener, options->users);
     if (!rc && options->network)
         rc = port_listen(&d->port, d->hub.loop, options->network, d->listener, err);
     if (rc)

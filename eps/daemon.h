@@ -14,8 +14,8 @@
 struct daemon_options {
     const char *directory;
     bool is_private;
-    bool shared; /* members of group may do everything but stop it */
-    gid_t group;
+    bool shared;                         /* with the members of: */
+    gid_t group, users;                  /* as in session_limit_group; members of users may do everything but stop it */
     const struct port_options *network;  /* a tcp port for workers elsewhere; NULL: none */
     uint64_t host_mem;                   /* bytes that a job may take; 0: all that is free */
     struct notify *notify;               /* told that the daemon serves and is alive; NULL: nobody is */

@@ -19,7 +19,7 @@
 
 static const char usage[] =
     "usage: epsd --listen ADDRESS [--listen tcp://HOST:PORT --key FILE] [--host-mem BYTES]\n"
-    "            [--queue N] [--group G] [--log FILE]\n"
+    "            [--queue N] [--group G] [--viewers G] [--log FILE]\n"
     "       mpirun -n HOSTS [--map-by ppr:1:node] epsd --mpi --listen ADDRESS [...]\n"
     "       epsd --make-key FILE\n"
     "\n"
@@ -48,6 +48,8 @@ static const char usage[] =
     "                    and observe; only you may stop it. They must be able to reach the directory,\n"
     "                    as in --listen /srv/eps, and their --out must be writable for the group\n"
     "                    (chmod g+ws)\n"
+    "  --viewers G       let members of your group G observe, and no more. With --group, whose members\n"
+    "                    must be in G, too, to reach the directory\n"
     "  --log FILE        append the log to FILE, with times; SIGHUP opens it anew, after a rotation.\n"
     "                    Default: standard error, as the system's journal takes it\n"
     "  --log-level error|warning|info\n"
@@ -66,8 +68,8 @@ static const char usage[] =
     "Exit status: 0 stopped, 1 failed, 2 wrong usage.\n";
 
 struct arguments {
-    const char *address, *group, *log; /* NULL: unset */
-    const char *network, *key;         /* tcp://...; NULL: unset */
+    const char *address, *group, *viewers, *log; /* NULL: unset */
+    const char *network, *key;                   /* tcp://...; NULL: unset */
     bool plain_bulk;
     bool is_private, mpi;
     long parent;          /* 0: unset */
@@ -96,6 +98,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"host-mem", required_argument, NULL, 'm'},
         {"queue", required_argument, NULL, 'q'},
         {"group", required_argument, NULL, 'g'},
+        {"viewers", required_argument, NULL, 'w'},
         {"key", required_argument, NULL, 'K'},
         {"plain-bulk", no_argument, NULL, 'P'},
         {"mpi", no_argument, NULL, 'M'},
@@ -134,6 +137,9 @@ static bool parse(struct arguments *out, int argc, char **argv)
         case 'g':
             out->group = optarg;
             break;
+        case 'w':
+            out->viewers = optarg;
+            break;
         case 'k':
             out->make_key = optarg;
             return true;
@@ -168,13 +174,14 @@ static bool parse(struct arguments *out, int argc, char **argv)
         log_error("--listen ADDRESS is needed; see epsd --help");
         return false;
     }
-    if (out->group && out->is_private) {
-        log_error("--private and --group: a private daemon has nobody to share with");
+    const char *shared = out->group ? "group" : out->viewers ? "viewers" : NULL;
+    if (shared && out->is_private) {
+        log_error("--private and --%s: a private daemon has nobody to share with", shared);
         return false;
     }
-    if (out->mpi && (out->is_private || out->group)) {
+    if (out->mpi && (out->is_private || shared)) {
         log_error("--mpi and --%s: a daemon on several hosts serves its own user, job after job",
-                  out->group ? "group" : "private");
+                  shared ? shared : "private");
         return false;
     }
     if (out->network && !out->key) {
@@ -192,20 +199,25 @@ static bool parse(struct arguments *out, int argc, char **argv)
     return true;
 }
 
-/* False if the caller cannot share with this group; a sentence has been printed. */
-static bool find_group(gid_t *out, const char *name)
+/* False if the caller cannot share with this group; a sentence has been printed. name: NULL: -1. */
+static bool find_group(gid_t *out, const char *option, const char *name)
 {
-    const struct group *group = getgrnam(name);
+    const struct group *group = name ? getgrnam(name) : NULL;
 
-    if (!group) {
-        log_error("--group %s: there is no such group", name);
+    *out = group ? group->gr_gid : (gid_t)-1;
+    if (!name || (group && (geteuid() == 0 || group->gr_gid == getegid() || group_member(group->gr_gid))))
+        return true;
+    log_error("--%s %s: %s", option, name, group ? "you are not a member of it; see id" : "there is no such group");
+    return false;
+}
+
+static bool find_groups(struct daemon_options *out, const struct arguments *arguments)
+{
+    if (!find_group(&out->users, "group", arguments->group) || !find_group(&out->group, "viewers", arguments->viewers))
         return false;
-    }
-    if (geteuid() != 0 && group->gr_gid != getegid() && !group_member(group->gr_gid)) {
-        log_error("--group %s: you are not a member of it; see id", name);
-        return false;
-    }
-    *out = group->gr_gid;
+    out->shared = arguments->group || arguments->viewers;
+    if (!arguments->viewers)
+        out->group = out->users;
     return true;
 }
 
@@ -275,8 +287,7 @@ int main(int argc, char **argv)
     options.is_private = arguments.is_private;
     options.host_mem = arguments.host_mem;
     options.queue = arguments.queue;
-    options.shared = arguments.group != NULL;
-    if (options.shared && !find_group(&options.group, arguments.group))
+    if (!find_groups(&options, &arguments))
         return 2;
     if (arguments.log && log_open(arguments.log, &err)) {
         log_error("%s", err.text);

@@ -1,4 +1,4 @@
-/* Who may do what. Everyone whom the listener lets in may bring a job, work or look. Only its owner may end what
+/* Who may do what. Everyone whom the listener lets in may bring a job, work or look, or look alone. Only its owner may end what
  * others depend on.
  *
  * The daemon reads and writes for a client with the client's rights. The kernel checks a file's access when the file

@@ -41,6 +41,10 @@ void attach_on_hello(struct session *s, const struct message *m)
 {
     struct message welcome = {.kind = MESSAGE_WELCOME, .welcome = {.id = s->id}};
 
+    if (s->only_looks && m->hello.role != ROLE_VIEWER) {
+        session_refuse_code(s, -EPERM, "you may only observe this daemon: eps status, mem and top");
+        return;
+    }
     s->hello = *m;
     s->nonce = m->hello.nonce;
     if (s->peer_uid == SESSION_REMOTE_USER)

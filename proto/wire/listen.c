@@ -39,6 +39,7 @@ struct session_listener {
     int lock;
     int spare;   /* a descriptor to release when none is left, so that the owner can always come in; -1: released */
     gid_t group; /* the admitted group, or SESSION_NO_GROUP */
+    gid_t users; /* which members may be more than viewers: of this group */
     unsigned n_handles;
     uint32_t n_sessions;           /* the last id assigned */
     unsigned n_retries, n_away;    /* in this period: retries, log lines */
@@ -328,6 +329,8 @@ static void admit(struct session_listener *listener, int fd)
         return;
     }
     s->listener = listener;
+    s->only_looks = !is_master(peer.uid) && listener->users != listener->group &&
+                    (listener->users == SESSION_NO_GROUP || !door_peer_is_member(fd, listener->users));
     session_enlist(s, &listener->sessions);
 }
 
@@ -473,7 +476,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     listener->data = data;
     listener->owner.listener = listener->members.listener = listener;
     listener->owner.fd = listener->members.fd = listener->lock = -1;
-    listener->group = SESSION_NO_GROUP;
+    listener->group = listener->users = SESSION_NO_GROUP;
     rc = start(listener, directory, err);
     if (rc < 0) {
         remove_files(listener);
@@ -523,9 +526,14 @@ int session_admit_group(struct session_listener *listener, gid_t group, struct e
     if (rc < 0)
         return rc;
     listener->n_handles++;
-    listener->group = group;
+    listener->group = listener->users = group;
     watch(&listener->members);
     return 0;
+}
+
+void session_limit_group(struct session_listener *listener, gid_t users)
+{
+    listener->users = users;
 }
 
 static void give_back(struct session_listener *listener)

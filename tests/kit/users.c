@@ -101,9 +101,9 @@ void users_check_log(const char *first, const char *second)
     free(said);
 }
 
-pid_t users_start_service(void)
+pid_t users_start_service(const char *option)
 {
-    const char *const argv[] = {"--listen", service, "--group", group_name, NULL};
+    const char *const argv[] = {"--listen", service, option, group_name, NULL};
     pid_t daemon = users_start(USERS_OWNER, true, "epsd", argv);
 
     processes_await_workers(service, 0); /* as root, who may look at everybody's */

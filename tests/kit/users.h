@@ -31,7 +31,7 @@ int users_eps(uid_t uid, const char *word);
 /* Both stand in the log. */
 void users_check_log(const char *first, const char *second);
 
-/* epsd --group, up. */
-pid_t users_start_service(void);
+/* epsd --group, or with another such option, up. */
+pid_t users_start_service(const char *option);
 
 #endif

@@ -63,7 +63,7 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
 {
     const char *const service = users_service(), *const home = make("home", USERS_MEMBER),
                       *const text = processes_text("tiny.txt", 8000), *const out = make("served", USERS_MEMBER);
-    const pid_t daemon = users_start_service();
+    const pid_t daemon = users_start_service("--group");
     struct stat info;
 
     ck_assert_int_eq(mkdir("model", 0755), 0);
@@ -100,6 +100,29 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     ck_assert_int_ne(access(service, F_OK), 0);
 }
 
+TEST(viewers_observe_and_do_nothing_else)
+{
+    const char *const service = users_service(), *const home = make("home", USERS_MEMBER),
+                      *const text = processes_text("tiny.txt", 8000),
+                      *const model = processes_config("tiny.json", 1, 2, 16, 32);
+    const pid_t daemon = users_start_service("--viewers");
+
+    says(USERS_MEMBER, true, "eps", ARGV("status", service), 0, "state        idle", "");
+    says(USERS_MEMBER, true, "eps-worker", ARGV("--connect", service, "--device-mem", "64MiB"), 1,
+         "you may only observe this daemon", "");
+    const pid_t worker =
+        users_start(USERS_OWNER, true, "eps-worker", ARGV("--connect", service, "--device-mem", "64MiB"));
+    processes_await_workers(service, 1);
+    says(USERS_MEMBER, true, "eps",
+         ARGV("train", "--model", model, "--data", text, "--out", home, "--connect", service), 1,
+         "you may only observe this daemon", "");
+    says(USERS_MEMBER, true, "eps", ARGV("drain", "1", service), 1, "belongs to user 54321", "");
+    says(USERS_MEMBER, true, "eps", ARGV("stop", service), 1, "may stop it", "");
+    says(USERS_STRANGER, false, "eps", ARGV("status", service), 1, "no group of yours", "");
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon) | processes_wait(worker), 0);
+}
+
 /* A member's job is theirs to end, and the owner's. */
 TEST(members_end_jobs_of_their_own)
 {
@@ -110,7 +133,7 @@ TEST(members_end_jobs_of_their_own)
     const char *const worker[] = {"--connect", service, "--device-mem", "256MiB", NULL};
     const char *const train[] = {"train",   "--model", model,     "--data", text,        "--out", out,
                                  "--steps", "1000000", "--batch", "4",      "--connect", service, NULL};
-    const pid_t daemon = users_start_service();
+    const pid_t daemon = users_start_service("--group");
 
     users_start(USERS_OWNER, true, "eps-worker", worker);
     processes_await_workers(service, 1);
@@ -135,7 +158,7 @@ TEST(a_members_detached_job_waits_for_them)
     const char *const service = users_service(), *const text = processes_text("tiny.txt", 8000),
                       *const model = processes_config("tiny.json", 1, 2, 16, 32),
                       *const out = make("mine", USERS_MEMBER);
-    const pid_t daemon = users_start_service();
+    const pid_t daemon = users_start_service("--group");
 
     users_start(USERS_OWNER, true, "eps-worker", ARGV("--connect", service, "--device-mem", "256MiB"));
     processes_await_workers(service, 1);
@@ -162,7 +185,7 @@ TEST(a_members_detached_job_waits_for_them)
 /* What looks like a service and is not says nothing of its group: nobody is to hand it files. Root stops anyone's. */
 TEST(a_directory_open_to_all_is_not_trusted)
 {
-    const pid_t daemon = users_start_service();
+    const pid_t daemon = users_start_service("--group");
 
     ck_assert_int_eq(chmod(users_service(), 0755), 0);
     says(USERS_MEMBER, true, "eps", ARGV("status", users_service()), 1, "belongs to another user", "");

@@ -180,7 +180,7 @@ TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
     const char *const worker[] = {"--connect", service, "--device-mem", "256MiB", NULL};
     const char *const train[] = {"train",   "--model",   model,       "--data", text,      "--out", out,
                                  "--steps", "100000000", "--connect", service,  "--batch", "4",     NULL};
-    const pid_t daemon = users_start_service(), own = users_start(USERS_OWNER, true, "eps-worker", worker);
+    const pid_t daemon = users_start_service("--group"), own = users_start(USERS_OWNER, true, "eps-worker", worker);
     char channel[64], byte;
     int from[2], to[2];
 
@@ -216,7 +216,7 @@ TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
 /* The worker of a member has no channel either. */
 TEST(a_members_worker_comes_by_the_door)
 {
-    pid_t daemon = users_start_service();
+    pid_t daemon = users_start_service("--group");
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
     const pid_t lent = users_start(USERS_MEMBER, true, "eps-worker", worker);
 

@@ -58,7 +58,7 @@ static void check_theirs(void)
 static pid_t start(void)
 {
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
-    const pid_t daemon = users_start_service();
+    const pid_t daemon = users_start_service("--group");
 
     users_start(USERS_OWNER, true, "eps-worker", worker);
     processes_await_workers(users_service(), 1);
@@ -316,7 +316,7 @@ TEST_EACH(a_trace_is_open_to_the_workers_of_client_and_owner, 3)
     } lenders[] = {{USERS_OWNER, true}, {USERS_MEMBER, true}, {USERS_PRIMARY, false}};
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
     char trace[340];
-    const pid_t daemon = users_start_service();
+    const pid_t daemon = users_start_service("--group");
 
     users_start(lenders[_i].uid, true, "eps-worker", worker);
     processes_await_workers(users_service(), 1);

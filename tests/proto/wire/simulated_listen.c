@@ -57,6 +57,12 @@ int session_admit_group(struct session_listener *listener, gid_t group, struct e
     abort();
 }
 
+void session_limit_group(struct session_listener *listener, gid_t users)
+{
+    (void)listener, (void)users;
+    abort();
+}
+
 static void on_closed(void *data)
 {
     struct session_listener *listener = data;

@@ -375,6 +375,32 @@ TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, geteuid() == 0 ? 4 : 
         uv_run(&st.loop, UV_RUN_ONCE);
 }
 
+/* Those of another group, too, may still be workers. */
+TEST_EACH(members_may_be_limited_to_observing, geteuid() == 0 ? 6 : 0)
+{
+    static const struct {
+        gid_t users, groups[2];
+        bool looks, is_let_in;
+    } peers[] = {
+        {(gid_t)-1, {1, GROUP}, true, true},         {(gid_t)-1, {1, GROUP}, false, false},
+        {GROUP + 1, {1, GROUP}, true, true},         {GROUP + 1, {1, GROUP}, false, false},
+        {GROUP + 1, {GROUP + 1, GROUP}, true, true}, {GROUP + 1, {GROUP + 1, GROUP}, false, true},
+    };
+    struct message m;
+    struct raw raw;
+
+    stage_listen_to_group(&epsd);
+    session_limit_group(st.listener, peers[_i].users);
+    raw_connect_as(&raw, MEMBER, 54321, peers[_i].groups, 2);
+    raw_say(&raw, peers[_i].looks ? &viewer_hello : &worker_hello);
+    raw_expect(&raw, &st, peers[_i].is_let_in ? MESSAGE_WELCOME : MESSAGE_DISMISSED, &m);
+    if (!peers[_i].is_let_in)
+        ck_assert_str_eq(m.dismissed.error.text, "you may only observe this daemon: eps status, mem and top");
+    raw_close(&raw);
+    while (epsd.n_turned_away + epsd.n_closed == 0)
+        uv_run(&st.loop, UV_RUN_ONCE);
+}
+
 static void connect_as_member(struct raw *raw, uid_t uid)
 {
     static const gid_t groups[] = {GROUP};
