@@ -35,7 +35,7 @@ trap 'rm -rf "$work"' EXIT
 if [ -n "$data" ]; then cat "$data"; else find README.md proto eps device client tools -name "*.[ch]" -print0 | LC_ALL=C sort -z | xargs -0 cat; fi >"$work/all.txt"
 bytes=$(wc -c <"$work/all.txt")
 head -c $((bytes - bytes / 20)) "$work/all.txt" >"$work/data.txt"
-tail -c $((bytes / 20)) "$work/all.txt" | head -c 32768 >"$work/held_out.txt"
+head -c 32768 < <(tail -c $((bytes / 20)) "$work/all.txt") >"$work/held_out.txt"
 print_config 256 >"$work/config.json"
 
 # run KIND SEED: "step eval_loss" lines to KIND.SEED
