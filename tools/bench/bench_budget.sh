@@ -24,25 +24,19 @@ export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 print_config "$vocabulary" >"$work/config.json"
-# Random tokens for all steps, 16 bits each, the same every time, and one window for the held-out loss.
-awk -v n=$((batch * seq * steps + 1)) -v v="$vocabulary" 'BEGIN {
-    srand(1)
-    for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
-head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
+write_tokens $((batch * seq * steps + 1))
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$microbatch" --precision "$precision")
 
 minimum=$("$bin/eps" plan "${options[@]}" --minimum)
-# The most that a plan can use: its bytes with an unlimited budget.
-everything=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
+everything=$(held_with_any_memory)
 sizes=$(awk -v a="$minimum" -v b="$everything" -v n="$budgets" 'BEGIN {
     for (i = 0; i < n; i++) printf "%.0f\n", i == n - 1 ? b : a * exp(log(b / a) * i / (n - 1)) }')
 
 # run BUDGET: appends the steps' milliseconds to its file; all runs must give the same weights
 run() {
-    rm -rf "$work/run"
-    "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" \
-        --steps "$steps" --save-every 0 --device-mem "$1" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
-    sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n +3 >>"$work/ms.$1"
+    run_training "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --steps "$steps" \
+        --save-every 0 --device-mem "$1"
+    step_times >>"$work/ms.$1"
     sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n 1 >"$work/peak.$1"
     sum=$(cksum <"$work/run/latest/model.safetensors")
     [ "${first:=$sum}" = "$sum" ] || { echo "bench_budget.sh: $1 bytes trained other weights" >&2; exit 1; }
@@ -57,7 +51,7 @@ echo "width $width, $layers layers, vocabulary $vocabulary, $batch x $seq tokens
     "$(nproc) processors; all weights equal"
 echo "budget_bytes peak_bytes median_step_ms"
 for size in $sizes; do
-    echo "$size $(cat "$work/peak.$size") $(sort -n "$work/ms.$size" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }')"
+    echo "$size $(cat "$work/peak.$size") $(median <"$work/ms.$size")"
 done | tee "$work/table"
 if [ -n "$plot" ]; then
     gnuplot -e "set terminal svg size 640,360; set output '$plot'; set logscale x; set xlabel 'device memory, MiB';

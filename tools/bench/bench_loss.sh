@@ -40,12 +40,10 @@ print_config 256 >"$work/config.json"
 
 # run KIND SEED: "step eval_loss" lines to KIND.SEED
 run() {
-    rm -rf "$work/run"
     # shellcheck disable=SC2086 # options are words
-    "$bin/eps" train --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
-        --out "$work/run" --steps "$steps" --batch "$batch" --seq "$seq" --lr "$lr" --betas 0.9,0.99 --seed "$2" \
-        --save-every 0 --eval-every $(((steps + points - 1) / points)) ${how[$1]} >"$work/log" 2>&1 ||
-        { cat "$work/log" >&2; exit 1; }
+    run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
+        --steps "$steps" --batch "$batch" --seq "$seq" --lr "$lr" --betas 0.9,0.99 --seed "$2" \
+        --save-every 0 --eval-every $(((steps + points - 1) / points)) ${how[$1]}
     sed -n 's/.*"step": *\([0-9]*\).*"eval_loss": *\([0-9.e+-]*\).*/\1 \2/p' "$work/run/metrics.jsonl" >"$work/$1.$2"
 }
 for ((seed = 1; seed <= seeds; seed++)); do

@@ -31,11 +31,7 @@ export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 print_config "$vocabulary" >"$work/config.json"
-# Random tokens for one step, 16 bits each, and one window for the held-out loss.
-awk -v n=$((batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
-    srand(1)
-    for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
-head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
+write_tokens $((batch * seq + 1))
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$rows" --precision "$precision" --moments "$moments")
 
 # peer MODE: PyTorch's peak in bytes
@@ -45,9 +41,8 @@ peer() {
 }
 # ours [OPTION...]: peak device and host memory of a run with the smallest sufficient --device-mem
 ours() {
-    rm -rf "$work/run"
-    "$bin/eps" train "${options[@]}" "$@" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" --steps 1 \
-        --save-every 0 --device-mem "$("$bin/eps" plan "${options[@]}" "$@" --minimum)" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+    run_training "${options[@]}" "$@" --data "$work/data.bin" --eval-data "$work/held_out.bin" --steps 1 \
+        --save-every 0 --device-mem "$("$bin/eps" plan "${options[@]}" "$@" --minimum)"
     sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*"host_bytes": *\([0-9]*\).*/\1 \2/p' "$work/run/metrics.jsonl"
 }
 # row NAME PUBLISHED DEVICE_BYTES [HOST_BYTES]

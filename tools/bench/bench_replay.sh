@@ -20,8 +20,7 @@ need_programs "$bin"
 work=$(mktemp -d -p "$dir" replay.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 print_config 256 >"$work/config.json"
-head -c $((batch * seq * 20 + 1)) < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
-head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
+write_text $((batch * seq * 20 + 1))
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --precision "$precision" --microbatch "$batch")
 
 plan=$("$bin/eps" plan "${options[@]}")
@@ -32,12 +31,10 @@ grep -q 'replay on' <<<"$plan" || { echo "$script: there is no room for replay h
 
 # times [OPTION...]: milliseconds of each step but the first two, one per line
 times() {
-    rm -rf "$work/run"
-    "$bin/eps" train "${options[@]}" --data "$work/data.txt" --eval-data "$work/held_out.txt" --out "$work/run" \
-        --steps "$steps" --save-every 0 "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
-    sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n +3
+    run_training "${options[@]}" --data "$work/data.txt" --eval-data "$work/held_out.txt" --steps "$steps" \
+        --save-every 0 "$@"
+    step_times
 }
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 
 : >"$work/with"
 : >"$work/without"
@@ -46,5 +43,5 @@ for ((round = 1; round <= rounds; round++)); do
     times --host-mem $((whole - 1)) >>"$work/without"
 done
 echo "width $width, $layers layers, $batch x $seq tokens, $precision, $steps steps, $rounds rounds, $(nproc) processors"
-awk -v a="$(median "$work/with")" -v b="$(median "$work/without")" 'BEGIN {
+awk -v a="$(median <"$work/with")" -v b="$(median <"$work/without")" 'BEGIN {
     printf "with replay %.1f ms a step, without %.1f ms: %.3f\n", a, b, a / b }'

@@ -20,18 +20,14 @@ need_programs "$bin"
 work=$(mktemp -d -p "$dir" save.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 print_config 256 >"$work/config.json"
-head -c $((batch * seq * 20 + 1)) < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
-head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
+write_text $((batch * seq * 20 + 1))
 
 # times SAVE_EVERY: milliseconds of each step but the first two, one per line
 times() {
-    rm -rf "$work/run"
-    "$bin/eps" train --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
-        --out "$work/run" --steps "$steps" --batch "$batch" --seq "$seq" --save-every "$1" >"$work/log" 2>&1 ||
-        { cat "$work/log" >&2; exit 1; }
-    sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n +3
+    run_training --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
+        --steps "$steps" --batch "$batch" --seq "$seq" --save-every "$1"
+    step_times
 }
-median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 longest() { sort -n "$1" | tail -n 1; }
 mean() { awk '{ s += $1 } END { print s / NR }' "$1"; }
 
@@ -47,10 +43,10 @@ rate=$({ LC_ALL=C dd if=/dev/zero of="$work/probe" bs=1M count=$(((bytes + 10485
 
 echo "width $width, $layers layers, $batch x $seq tokens, $steps steps, $rounds rounds, $(nproc) processors"
 for kind in without saving; do
-    printf '%-8s median %.1f ms, mean %.1f ms, longest %.1f ms\n' $kind "$(median "$work/$kind")" \
+    printf '%-8s median %.1f ms, mean %.1f ms, longest %.1f ms\n' $kind "$(median <"$work/$kind")" \
         "$(mean "$work/$kind")" "$(longest "$work/$kind")"
 done
-awk -v a="$(mean "$work/without")" -v b="$(mean "$work/saving")" -v m="$(median "$work/saving")" \
+awk -v a="$(mean "$work/without")" -v b="$(mean "$work/saving")" -v m="$(median <"$work/saving")" \
     -v longest="$(longest "$work/saving")" -v bytes="$bytes" -v rate="$rate" -v every="$every" 'BEGIN {
     printf "a checkpoint: %.1f MB; dd writes them to this directory at %.0f MB/s: %.0f ms\n", bytes / 1e6, rate,
         bytes / 1e3 / rate

@@ -60,10 +60,8 @@ ours() {
         return
     fi
     tokens $((steps * $1 * seq)) "$work/data.bin"
-    rm -rf "$work/run"
-    OMP_NUM_THREADS=$threads "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" \
-        --out "$work/run" --steps "$steps" --save-every 0 --device-mem "$budget" >"$work/log" 2>&1 ||
-        { cat "$work/log" >&2; exit 1; }
+    OMP_NUM_THREADS=$threads run_training "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" \
+        --steps "$steps" --save-every 0 --device-mem "$budget"
     tail -n 1 "$work/run/metrics.jsonl" >"$work/last"
     device=$(sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*/\1/p' "$work/last")
     host=$(sed -n 's/.*"host_bytes": *\([0-9]*\).*/\1/p' "$work/last")

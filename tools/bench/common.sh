@@ -48,6 +48,32 @@ print_qwen3_config() {
 JSON
 }
 
+# write_text BYTES: the same text every time, in $work/data.txt, and one window of $seq for the held-out loss, held_out.txt
+write_text() {
+    head -c "$1" < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
+    head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
+}
+
+# write_tokens N: random tokens of $vocabulary, u16, the same every time, in $work/data.bin, and held_out.bin
+write_tokens() {
+    awk -v n="$1" -v v="$vocabulary" 'BEGIN {
+        srand(1)
+        for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
+    head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
+}
+
+# run_training OPTION...: a run in $work/run, which is replaced; its output is shown only if it fails
+run_training() {
+    rm -rf "$work/run"
+    "$bin/eps" train "$@" --out "$work/run" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+}
+
+# Milliseconds of each step of that run but the first two, one per line.
+step_times() { field step_ms <"$work/run/metrics.jsonl" | tail -n +3; }
+
+# Median of the numbers on standard input, one per line.
+median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+
 # field NAME: of JSON on standard input
 field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p"; }
 mib() { awk -v b="$1" 'BEGIN { printf "%.0f MiB", b / 1048576 }'; }

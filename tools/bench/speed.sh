@@ -37,19 +37,12 @@ gpt2) print_config "$vocabulary" ;;
 qwen3) print_qwen3_config "$vocabulary" ;;
 *) misuse "--family is gpt2 or qwen3, not $family" ;;
 esac >"$work/config.json"
-# Random tokens, u16 (.bin), enough for one window per row and step.
-awk -v n=$(((steps + 2) * batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
-    srand(1)
-    for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
-
-median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+write_tokens $(((steps + 2) * batch * seq + 1)) # one window per row and step
 
 # ours BUDGET: prints tokens/s; writes device and host memory to $work/held
 ours() {
-    rm -rf "$work/run"
-    OMP_NUM_THREADS="$threads" "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/data.bin" \
-        --out "$work/run" --steps $((steps + 2)) --save-every 0 --lr 3e-4 --device-mem "$1" >"$work/log" 2>&1 ||
-        { cat "$work/log" >&2; exit 1; }
+    OMP_NUM_THREADS="$threads" run_training "${options[@]}" --data "$work/data.bin" --eval-data "$work/data.bin" \
+        --steps $((steps + 2)) --save-every 0 --lr 3e-4 --device-mem "$1"
     tail -n 1 "$work/run/metrics.jsonl" |
         awk -F'[:,]' '{ for (i = 1; i < NF; i++) if ($i ~ /device_peak_bytes|host_bytes/) sum += $(i + 1); print sum }' \
             >"$work/held"

@@ -18,8 +18,7 @@ need_programs "$bin"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 print_config 256 >"$work/config.json"
-head -c $(((batch * 4 + 1) * seq + 1)) < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
-head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
+write_text $(((batch * 4 + 1) * seq + 1))
 
 train() { # MODEL OUT
     "$bin/eps" train --model "$1" --data "$work/data.txt" --eval-data "$work/held_out.txt" --out "$2" --steps 1 \
@@ -48,7 +47,6 @@ for ((round = 1; round <= rounds; round++)); do
     train "$model" "$work/run" | measure
 done >"$work/times"
 
-median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 spread() { sort -n | sed -n '1p;$p' | paste -sd-; }
 echo "to the first step     $(cut -d ' ' -f 1 "$work/times" | median) ms ($(cut -d ' ' -f 1 "$work/times" | spread) in $rounds rounds)"
 echo "to its end            $(cut -d ' ' -f 2 "$work/times" | median) ms ($(cut -d ' ' -f 2 "$work/times" | spread))"
