@@ -15,27 +15,14 @@ kills=${2:-100}
 RANDOM=${3:-$$}
 echo "seed ${3:-$$}, $kills kills"
 
-top=$(mktemp -d)
-export XDG_RUNTIME_DIR=$top/run
-mkdir -m 700 "$XDG_RUNTIME_DIR"
-trap 'rm -rf "$top"' EXIT
-cd "$top" || exit 1
-
 steps=60 every=7
-cat >config.json <<'JSON'
-{"model_type": "gpt2", "vocab_size": 256, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_embd": 32, "n_inner": null,
- "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02,
- "tie_word_embeddings": true, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
-JSON
+. "$(dirname "$0")/common.sh"
 mkdir bert
 cp "$fixtures/tokenizers/bert.json" bert/tokenizer.json
 cat >bert/config.json <<'JSON'
 {"model_type": "bert", "vocab_size": 330, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
  "intermediate_size": 64, "max_position_embeddings": 32}
 JSON
-for i in $(seq 400); do
-    echo "$i: the quick brown fox number $((i * i % 97)) jumps over the lazy dog."
-done >book.txt
 
 fail() {
     echo "FAILED: $*"
@@ -43,12 +30,6 @@ fail() {
     exit 1
 }
 
-# begin KIND OUT: a run from its beginning, in place of this shell
-begin() {
-    # shellcheck disable=SC2086 # several options
-    exec "$bin/eps" train --model config.json --data book.txt --steps $steps --batch 8 --seq 32 --seed 7 \
-        --save-every $every --deterministic ${kinds[$1]} --out "$2"
-}
 # The optimizers, with their sums; then 16-bit numbers, fenced commit, the stash on the host, and masked tokens.
 kinds=(
     "--device-mem 64MiB --optimizer adama --parts 1"
@@ -61,29 +42,6 @@ kinds=(
     "--device-mem MINIMUM --optimizer adamw --parts 2 --precision bf16 --moments bf16 --clip-norm 0.5"
     "--device-mem 64MiB --model bert/config.json --parts 2"
 )
-
-# What a run has written, without what depends on the clock.
-losses() {
-    sed -E 's/.*"step": ([0-9]+),.*"loss": ([0-9.e+-]+),.*/\1 \2/' "$1/metrics.jsonl"
-}
-
-# Everything that belongs to this test runs in this runtime directory.
-ours() {
-    local process
-    for process in /proc/[0-9]*; do
-        case $(readlink "$process/exe" 2>/dev/null) in
-        "$bin"/*) grep -qz "XDG_RUNTIME_DIR=$XDG_RUNTIME_DIR" "$process/environ" 2>/dev/null && echo "${process#/proc/}" ;;
-        esac
-    done
-}
-
-await_nothing() {
-    for _ in $(seq 600); do
-        [ -z "$(ours)" ] && [ -z "$(ls -A "$XDG_RUNTIME_DIR/eps" 2>/dev/null)" ] && return
-        sleep 0.1
-    done
-    fail "left after a minute: $(ours) $(ls -A "$XDG_RUNTIME_DIR/eps")"
-}
 
 # kill_one CLIENT: the client, or one of its children; sets victim
 kill_one() {
@@ -138,10 +96,7 @@ while [ $done_kills -lt "$kills" ]; do
             "$bin/eps" verify "$run" >verified 2>&1 || fail "eps verify: $(cat verified)"
         fi
     done
-    for file in model.safetensors optimizer.safetensors; do
-        cmp -s "$run/step-$steps/$file" "reference-$kind/step-$steps/$file" || fail "$run: $file differs"
-    done
-    diff <(losses "$run") <(losses "reference-$kind") >/dev/null || fail "$run: metrics.jsonl differs"
+    check_bits "$run" "reference-$kind"
     rm -rf "$run"
 done
 for victim in "${!killed[@]}"; do

@@ -12,21 +12,8 @@ set -u
 bin=$(realpath "${1:?usage: tests/system/storm.sh BIN [RUNS] [SEED]}")
 runs=${2:-200} seed=${3:-$$}
 
-top=$(mktemp -d)
-export XDG_RUNTIME_DIR=$top/run
-mkdir -m 700 "$XDG_RUNTIME_DIR"
-trap 'end_all; rm -rf "$top"' EXIT
-cd "$top" || exit 1
-
-steps=60
-cat >config.json <<'JSON'
-{"model_type": "gpt2", "vocab_size": 256, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_embd": 32, "n_inner": null,
- "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02,
- "tie_word_embeddings": true, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
-JSON
-for i in $(seq 400); do
-    echo "$i: the quick brown fox number $((i * i % 97)) jumps over the lazy dog."
-done >book.txt
+steps=60 every=20
+. "$(dirname "$0")/common.sh"
 "$bin/epsd" --make-key key || exit 1
 
 kinds=(
@@ -34,24 +21,6 @@ kinds=(
     "--optimizer adama --parts 4 --precision bf16 --moments bf16 --grad-dtype bf16"
     "--optimizer adamw --parts 8 --commit fenced --clip-norm 0.5"
 )
-
-# Everything that belongs to this test runs in this runtime directory.
-ours() {
-    local process
-    for process in /proc/[0-9]*; do
-        case $(readlink "$process/exe" 2>/dev/null) in
-        "$bin"/*) grep -qz "XDG_RUNTIME_DIR=$XDG_RUNTIME_DIR" "$process/environ" 2>/dev/null && echo "${process#/proc/}" ;;
-        esac
-    done
-}
-
-end_all() {
-    local pid
-    for pid in $(ours); do
-        kill -KILL "$pid" 2>/dev/null
-    done
-    wait 2>/dev/null
-}
 
 fail() {
     echo "FAILED: $*"
@@ -61,32 +30,8 @@ fail() {
     exit 1
 }
 
-# until_true SECONDS COMMAND...: false if it never was
-until_true() {
-    local tries=$(($1 * 20))
-    shift
-    while ! "$@" 2>/dev/null; do
-        tries=$((tries - 1))
-        [ $tries -gt 0 ] || return 1
-        sleep 0.05
-    done
-}
-
-nothing_left() { [ -z "$(ours)" ] && [ -z "$(ls -A "$XDG_RUNTIME_DIR/eps" 2>/dev/null)" ]; }
-has_ended() { ! kill -0 "$1"; }
 is_up() { "$bin/eps" status lab >status; }
 says() { "$bin/eps" status lab >status && grep -q "$1" status; }
-
-losses() {
-    sed -E 's/.*"step": ([0-9]+),.*"loss": ([0-9.e+-]+),.*/\1 \2/' "$1/metrics.jsonl"
-}
-
-# begin KIND OUT OPTIONS: a run, in place of this shell
-begin() {
-    # shellcheck disable=SC2086 # several options
-    exec "$bin/eps" train --model config.json --data book.txt --steps $steps --batch 8 --seq 32 --seed 7 \
-        --save-every 20 --deterministic ${kinds[$1]} $3 --out "$2"
-}
 
 pick() { draw=$((RANDOM % $1)); }
 
@@ -268,11 +213,8 @@ for run in $(seq 0 $((runs - 1))); do
     for pid in "${cables[@]}"; do
         kill -KILL "$pid" 2>/dev/null
     done
-    until_true 60 nothing_left || fail "left after a minute: $(ours) $(ls -A "$XDG_RUNTIME_DIR/eps")"
-    for file in model.safetensors optimizer.safetensors; do
-        cmp -s "out/step-$steps/$file" "reference-$kind/step-$steps/$file" || fail "$file differs"
-    done
-    diff <(losses out) <(losses "reference-$kind") >/dev/null || fail "metrics.jsonl differs"
+    await_nothing
+    check_bits out "reference-$kind"
     for what in $(awk '{ print $2 ($3 == "client" ? "-client" : "") }' events); do
         happened[$what]=$((${happened[$what]:-0} + 1))
     done
