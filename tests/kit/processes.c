@@ -285,16 +285,21 @@ void processes_await_free(const char *name)
     ck_assert(processes_until(is_free, (void *)(uintptr_t)name));
 }
 
+pid_t processes_worker(const char *name, const char *device_mem, const char *log)
+{
+    return processes_start("eps-worker", (const char *const[]){"--connect", name, "--device-mem", device_mem, NULL},
+                           log);
+}
+
 pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers)
 {
-    const char *const daemon[] = {"--listen", name, NULL}, *const worker[] = {"--connect", name, "--device-mem",
-                                                                              "256MiB", NULL};
+    const char *const daemon[] = {"--listen", name, NULL};
 
     processes_await_free(name);
     pid_t pid = processes_start("epsd", daemon, NULL);
     processes_await_workers(name, 0);
     for (uint32_t i = 0; i < n_workers; i++) {
-        pid_t w = processes_start("eps-worker", worker, NULL);
+        pid_t w = processes_worker(name, "256MiB", NULL);
         if (workers)
             workers[i] = w;
     }

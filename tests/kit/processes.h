@@ -45,6 +45,8 @@ int processes_eps(const char *format, ...) __attribute__((format(printf, 1, 2)))
 /* Waits up to 5 s for the end of a process that was started; the exit status as the shell has it (128 + signal), -1 if
  * it lives on. */
 int processes_wait(pid_t pid);
+/* A worker that connects to the daemon of this name, which need not be there yet; its stderr goes to log. */
+pid_t processes_worker(const char *name, const char *device_mem, const char *log);
 /* A daemon named `name` and n workers, all attached; workers[n]. Asserts. */
 pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers);
 /* Until the daemon of this name, or at this directory, is up and has at least so many workers. Asserts. */

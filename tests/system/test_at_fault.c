@@ -29,8 +29,6 @@ static const struct {
 
 enum { N_STEPS_AT_FAULT = 3 };
 
-static const char *const lend[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
-
 static pid_t begin_lab(void)
 {
     static const char *const listen[] = {"--listen", "lab", NULL};
@@ -53,7 +51,7 @@ TEST_EACH(whoever_is_at_fault_is_named_and_its_share_is_redone, COUNT(faults))
     struct driver driver;
 
     puppet_await("lab");
-    const pid_t worker = processes_start("eps-worker", lend, NULL);
+    const pid_t worker = processes_worker("lab", "256MiB", NULL);
     processes_await_workers("lab", 2);
     driver_open(&driver, "lab", &(struct driver_options){0});
     driver_train(&driver, N_STEPS_AT_FAULT);

@@ -54,9 +54,7 @@ struct lab {
 
 static pid_t attach_with(struct lab *lab, const char *device_mem)
 {
-    const char *const worker[] = {"--connect", "lab", "--device-mem", device_mem, NULL};
-
-    return lab->workers[lab->n_workers++] = processes_start("eps-worker", worker, NULL);
+    return lab->workers[lab->n_workers++] = processes_worker("lab", device_mem, NULL);
 }
 
 static pid_t attach(struct lab *lab)

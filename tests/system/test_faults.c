@@ -51,12 +51,6 @@ static double run(const char *connect, const char *model, const char *out)
     return loss;
 }
 
-static pid_t lend(const char *log)
-{
-    return processes_start("eps-worker", (const char *const[]){"--connect", "lab", "--device-mem", "256MiB", NULL},
-                           log);
-}
-
 static void stop(pid_t daemon)
 {
     expect("eps stop lab", 0);
@@ -87,14 +81,14 @@ TEST(a_run_ends_with_a_word_when_its_daemon_is_killed_and_the_next_goes_well)
 /* As when both are started in one breath, whichever comes first. */
 TEST(worker_waits_for_a_daemon_that_is_about_to_start)
 {
-    const pid_t early = lend("early");
+    const pid_t early = processes_worker("lab", "256MiB", "early");
 
     processes_await_text("early", "waiting for the daemon");
     const pid_t daemon = processes_daemon("lab", 0, NULL);
     processes_await_workers("lab", 1);
     stop(daemon);
     ck_assert_int_eq(processes_wait(early), 0);
-    const pid_t late = lend("late");
+    const pid_t late = processes_worker("lab", "256MiB", "late");
     processes_await_text("late", "waiting for the daemon");
     ck_assert_int_eq(kill(late, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(late), 0);

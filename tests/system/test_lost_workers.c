@@ -277,21 +277,15 @@ TEST(at_a_shared_daemon_a_run_begins_without_a_worker_that_dies_before_it)
     processes_await_nobody();
 }
 
-static pid_t lend(const char *device_mem)
-{
-    return processes_start("eps-worker", (const char *const[]){"--connect", "lab", "--device-mem", device_mem, NULL},
-                           "lent");
-}
-
 /* One that does not fit is not taken, nor does it end the job. */
 static void on_note_status(void *user, const char *sentence)
 {
     if (!is_loss(user, sentence))
         return;
-    lend("100KiB");
+    processes_worker("lab", "100KiB", "lent");
     processes_await_workers("lab", 1);
     expect("eps status lab >status", 0);
-    lend("256MiB");
+    processes_worker("lab", "256MiB", "lent");
 }
 
 TEST(at_a_shared_daemon_a_step_without_workers_waits_for_one_that_fits)

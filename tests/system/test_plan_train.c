@@ -143,12 +143,11 @@ static void on_memory(void *user, const struct eps_memory *side)
 static pid_t start_lab(struct eps_train_options *o)
 {
     char device_mem[32];
-    const char *const worker[] = {"--connect", "lab", "--device-mem", device_mem, NULL};
     const pid_t daemon = processes_daemon("lab", 0, NULL);
 
     snprintf(device_mem, sizeof device_mem, "%" PRIu64, o->device_mem);
     for (uint32_t i = 0; i < o->workers; i++)
-        processes_start("eps-worker", worker, NULL);
+        processes_worker("lab", device_mem, NULL);
     processes_await_workers("lab", o->workers);
     o->connect = "lab", o->workers = 0, o->device_mem = 0;
     return daemon;

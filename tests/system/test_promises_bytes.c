@@ -88,11 +88,10 @@ TEST_EACH(a_job_takes_what_is_planned_and_the_system_agrees, COUNT(modes))
     }
     if (modes[_i].out)
         plan = expect_json(print("eps plan " SIZES "%s --device-mem %s --json", modes[_i].options, budget), 0);
-    const char *const lend[] = {"--connect", "lab", "--device-mem", budget, NULL};
     const char *const shell[] = {
         "-c", print("PATH=" BIN_DIR ":$PATH; exec %s %s --connect lab", modes[_i].command, modes[_i].options), NULL};
     pids[HOST] = processes_start("epsd", listen, NULL);
-    pids[WORKER] = processes_start("eps-worker", lend, NULL);
+    pids[WORKER] = processes_worker("lab", budget, NULL);
     processes_await_workers("lab", 1);
     for (int side = 0; side < SIDES; side++)
         before[side] = resident(pids[side], side, false);

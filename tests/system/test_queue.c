@@ -106,12 +106,11 @@ TEST(jobs_wait_in_turn_and_are_taken_out_by_their_numbers)
 /* With its own model, an evaluation is a job, too. A client that leaves makes room; a full queue refuses. */
 TEST(a_queue_has_a_limit_and_forgets_those_who_leave)
 {
-    static const char *const daemon_argv[] = {"--listen", "lab", "--queue", "1", NULL},
-                             *const worker_argv[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+    static const char *const daemon_argv[] = {"--listen", "lab", "--queue", "1", NULL};
     const pid_t daemon = processes_start("epsd", daemon_argv, "log");
 
     processes_await_workers("lab", 0);
-    processes_start("eps-worker", worker_argv, NULL);
+    processes_worker("lab", "256MiB", NULL);
     processes_await_workers("lab", 1);
     ck_assert_int_eq(processes_wait(start("model", 2, "")), 0);
     const pid_t first = start_first("first"), second = start("second", 3, "");

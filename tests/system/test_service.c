@@ -73,10 +73,9 @@ TEST(the_manager_hears_of_a_daemon_when_it_listens_and_each_second)
 
 TEST(the_manager_hears_of_a_worker_when_it_is_attached)
 {
-    static const char *const argv[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
     const pid_t daemon = processes_daemon("lab", 0, NULL);
     const int fd = listen_as_manager();
-    const pid_t worker = processes_start("eps-worker", argv, NULL);
+    const pid_t worker = processes_worker("lab", "64MiB", NULL);
 
     expect_told(fd, "READY=1\nSTATUS=cpu\n");
     ck_assert_uint_eq(processes_workers("lab"), 1);

@@ -23,12 +23,6 @@ SUITE_FIXTURE(setup, processes_remove)
 #define RUN                                                                                                            \
     "--model model.json --data text.txt --batch 8 --seq 32 --schedule constant --warmup 0 --parts 2 --deterministic "
 
-static pid_t start_worker(const char *log)
-{
-    return processes_start("eps-worker", (const char *const[]){"--connect", "lab", "--device-mem", "256MiB", NULL},
-                           log);
-}
-
 static pid_t start_run(const char *options)
 {
     const char *line =
@@ -50,7 +44,8 @@ static void check_resumed(void)
 
 TEST(workers_find_the_successor_of_a_killed_daemon_and_the_run_is_resumed)
 {
-    const pid_t daemon = processes_daemon("lab", 0, NULL), one = start_worker("one"), two = start_worker("two");
+    const pid_t daemon = processes_daemon("lab", 0, NULL), one = processes_worker("lab", "256MiB", "one"),
+                two = processes_worker("lab", "256MiB", "two");
 
     processes_await_workers("lab", 2);
     const pid_t run = start_run("--steps 1000000 --save-every 3");
@@ -100,7 +95,7 @@ TEST_EACH(a_run_that_waits_for_a_worker_ends_with_the_first_signal_and_is_saved,
     expect_file("run.err", "interrupted after ", " waited for a worker and was given up");
     if (_i == 0 || processes_count("run.err", "cannot be saved") == 0) {
         expect_file("run.err", "; saved in run/step-", "eps train --resume run");
-        start_worker(NULL);
+        processes_worker("lab", "256MiB", NULL);
         processes_await_workers("lab", 1);
         check_resumed();
     }
@@ -148,7 +143,7 @@ TEST_IF(a_worker_that_comes_during_the_last_save_finishes_the_step, !SANITIZED) 
     processes_put_text("held", "");
     ck_assert_int_eq(kill(run, SIGINT), 0);
     ck_assert(processes_until(saves, &before));
-    start_worker(NULL);
+    processes_worker("lab", "256MiB", NULL);
     ck_assert(processes_until(went_on, &before));
     ck_assert_int_eq(unlink("held"), 0);
     ck_assert_int_eq(processes_wait(run), 130);

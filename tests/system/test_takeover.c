@@ -278,7 +278,6 @@ TEST(a_detached_job_is_saved_when_another_needs_the_room)
 /* A worker dies, and then the client that waits for another one. */
 TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
 {
-    static const char *const worker_argv[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
     pid_t worker, daemon = processes_daemon("lab", 1, &worker);
     struct eps_train_options options = run_of(&kinds[0], "whole");
 
@@ -292,7 +291,7 @@ TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
     const char *attach = print("exec %s/eps train --attach >attach.said 2>&1", BIN_DIR);
     const pid_t heir = processes_start("/bin/sh", (const char *const[]){"-c", attach, NULL}, NULL);
     processes_await_text("attach.said", "the next one waits for another worker to attach");
-    processes_start("eps-worker", worker_argv, NULL);
+    processes_worker("lab", "256MiB", NULL);
     ck_assert_int_eq(processes_wait(heir), 0);
     same_run("whole", "taken");
     expect("eps stop lab", 0);

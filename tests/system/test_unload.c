@@ -34,15 +34,14 @@ TEST(the_daemon_answers_while_memory_is_given_back)
     static const char *const train[] = {"train",   "--connect", "lab",     "--model", "tiny.json", "--data", "text.txt",
                                         "--batch", "4",         "--steps", "2",       "--out",     "run",    NULL};
     static const char *const daemon[] = {"--listen", "lab", NULL};
-    static const char *const worker[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
     char idle[] = "\"idle\"", stopping[] = "\"stopping\"";
 
     setenv("SLOW_UNMAP", processes_path("held"), 1);
     setenv("LD_PRELOAD", BIN_DIR "/libslow_unmap.so", 1);
     processes_start("epsd", daemon, NULL);
     unsetenv("LD_PRELOAD");
-    processes_start("eps-worker", worker, NULL); /* it waits for the daemon, and the client for both */
-    ck_assert(processes_until(is, idle));        /* what its start gives back is not held */
+    processes_worker("lab", "64MiB", NULL); /* it waits for the daemon, and the client for both */
+    ck_assert(processes_until(is, idle));   /* what its start gives back is not held */
     processes_put_text("held", "");
     const pid_t pid = processes_start("eps", train, "train.err");
     ck_assert(processes_until(is, stopping));

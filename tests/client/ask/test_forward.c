@@ -44,9 +44,7 @@ static void start_daemon(struct lab *lab)
 
 static void start_worker(struct lab *lab)
 {
-    const char *const worker[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
-
-    lab->worker = processes_start("eps-worker", worker, NULL);
+    lab->worker = processes_worker("lab", "64MiB", NULL);
 }
 
 static void start_trainer(struct lab *lab)
