@@ -73,6 +73,12 @@ const char *expect_on_terminal(const char *command, int status, unsigned short c
     return shown;
 }
 
+void expect_stop(pid_t daemon)
+{
+    ck_assert_msg(run("eps stop lab") == 0, "%s%s", said[0], said[1]);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+
 json_t *expect_json(const char *command, int status)
 {
     expect(command, status);

@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 /* Runs a line of the shell, where our programs are found by their names; stdout goes to the file out, stderr to err. It
  * exits with this status, and each of the texts that follow is part of its stdout; of its stderr if the status is not 0. */
@@ -16,6 +17,8 @@ void expect_texts(const char *command, int status, const char *const *texts);
 #define expect_sentence(command, status, ...)                                                                          \
     expect_sentence_texts(command, status, (const char *const[]){"", ##__VA_ARGS__, NULL})
 void expect_sentence_texts(const char *command, int status, const char *const *texts);
+/* eps stop ends the daemon "lab", both with status 0. */
+void expect_stop(pid_t daemon);
 /* As expect, of a command that prints one JSON value, which the caller drops. */
 json_t *expect_json(const char *command, int status);
 /* What is at a path of members and indices, "workers.0.budget"; borrowed. json_at asserts that it is there, json_number_at that it

@@ -91,8 +91,7 @@ static void churn(unsigned n_cycles, uint32_t n_active, uint32_t n_idle, bool tr
     for (uint32_t i = 0; i < n_idle; i++)
         detach(&idle[i], &st);
     stage_end(&st);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
 }
 
 TEST_EACH(sessions_that_come_and_go_leave_nothing, 2)

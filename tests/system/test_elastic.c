@@ -114,8 +114,7 @@ static void await_joins(unsigned n)
 
 static void end(struct lab *lab)
 {
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(lab->daemon), 0);
+    expect_stop(lab->daemon);
     processes_await_nobody();
 }
 

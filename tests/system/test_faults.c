@@ -51,12 +51,6 @@ static double run(const char *connect, const char *model, const char *out)
     return loss;
 }
 
-static void stop(pid_t daemon)
-{
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
-}
-
 /* A few steps in, the victim dies; the step under way dies with it. */
 static void on_step(void *user, const struct eps_step *step)
 {
@@ -86,7 +80,7 @@ TEST(worker_waits_for_a_daemon_that_is_about_to_start)
     processes_await_text("early", "waiting for the daemon");
     const pid_t daemon = processes_daemon("lab", 0, NULL);
     processes_await_workers("lab", 1);
-    stop(daemon);
+    expect_stop(daemon);
     ck_assert_int_eq(processes_wait(early), 0);
     const pid_t late = processes_worker("lab", "256MiB", "late");
     processes_await_text("late", "waiting for the daemon");
@@ -142,7 +136,7 @@ TEST(jobs_leave_nothing_to_the_next)
     run("lab", "model.json", "between");
     expect("eps eval --model between/latest --data text.txt --connect lab", 0);
     ck_assert_double_eq(run("lab", "small.json", "after"), alone);
-    stop(daemon);
+    expect_stop(daemon);
 }
 
 static void on_memory(void *user, const struct eps_memory *side)
@@ -182,14 +176,14 @@ TEST_EACH(a_job_ends_while_it_begins, CASES)
         processes_await_state("lab", "stopping"); /* the worker has yet to let go of the job */
         ck_assert_int_eq(kill(worker, SIGCONT), 0);
         run("lab", "small.json", "after");
-        stop(daemon);
+        expect_stop(daemon);
         ck_assert_int_eq(processes_wait(worker), 0);
         return;
     }
     expect_file("log", _i == STOP_DAEMON ? "the daemon was stopped" : "worker");
     kill(worker, SIGKILL);
     if (_i == KILL_WORKER)
-        stop(daemon);
+        expect_stop(daemon);
     else
         ck_assert_int_eq(processes_wait(daemon), 0);
 }

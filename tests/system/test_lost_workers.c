@@ -246,8 +246,7 @@ TEST(at_a_shared_daemon_the_others_redo_the_parts_of_a_lost_worker)
     ck_assert_uint_eq(killed.n_notes, 1);
     ck_assert_holds(killed.note, "the others redo its parts of the step");
     ck_assert_uint_eq(processes_workers("lab"), 2);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
     processes_await_nobody();
 }
 
@@ -272,8 +271,7 @@ TEST(at_a_shared_daemon_a_run_begins_without_a_worker_that_dies_before_it)
     kill(workers[1], SIGKILL);
     ck_assert_int_eq(processes_wait(client), 0);
     expect_file("log", "was lost before the first step: killed; the others begin without it", "2 steps");
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
     processes_await_nobody();
 }
 
@@ -306,8 +304,7 @@ TEST(at_a_shared_daemon_a_step_without_workers_waits_for_one_that_fits)
     ck_assert_uint_eq(killed.n_notes, 1);
     ck_assert_holds(killed.note, "the step waits for another worker to attach");
     expect_file("status", "waiting for a worker");
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
     processes_await_nobody();
 }
 
@@ -350,7 +347,6 @@ TEST(an_evaluation_follows_one_that_its_client_left)
     strike(SIGCONT);
     options.out = "whole";
     train(&options, &none);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
     processes_await_nobody();
 }

@@ -99,8 +99,7 @@ TEST(jobs_wait_in_turn_and_are_taken_out_by_their_numbers)
     expect_file("fourth.said", "1st in the queue", "loss ");
     expect("eps verify second", 0, "step-3");
     await_queued(0);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
 }
 
 /* With its own model, an evaluation is a job, too. A client that leaves makes room; a full queue refuses. */
@@ -130,8 +129,7 @@ TEST(a_queue_has_a_limit_and_forgets_those_who_leave)
     expect("eps stop lab 2", 0);
     ck_assert_int_eq(processes_wait(first), 1);
     ck_assert_int_eq(processes_wait(eval), 0);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
     expect_refusal(
         &(struct refusal){"epsd --listen lab --queue many", 2, "--queue many: a number of jobs, 0 to 256", NULL});
 }
@@ -142,8 +140,7 @@ TEST(those_who_wait_are_told_that_the_daemon_stops)
                 second = start("second", 3, "");
 
     await_queued(1);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
     ck_assert_int_eq(processes_wait(first), 1);
     ck_assert_int_eq(processes_wait(second), 1);
     expect_file("first.err", "the daemon was stopped: the run ended after ", "saved in first/step-");

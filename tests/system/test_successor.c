@@ -69,15 +69,8 @@ TEST(workers_find_the_successor_of_a_killed_daemon_and_the_run_is_resumed)
     ck_assert_int_eq(processes_wait(two), 0);
     const pid_t last = processes_daemon("lab", 0, NULL);
     processes_await_workers("lab", 1);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(last), 0);
+    expect_stop(last);
     ck_assert_int_eq(processes_wait(one), 0);
-}
-
-static void stop(pid_t daemon)
-{
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
 }
 
 /* The open step cannot be finished: one signal is enough, and the steps before it are saved. A worker that is asked to
@@ -99,7 +92,7 @@ TEST_EACH(a_run_that_waits_for_a_worker_ends_with_the_first_signal_and_is_saved,
         processes_await_workers("lab", 1);
         check_resumed();
     }
-    stop(daemon);
+    expect_stop(daemon);
 }
 
 struct progress {
@@ -152,5 +145,5 @@ TEST_IF(a_worker_that_comes_during_the_last_save_finishes_the_step, !SANITIZED) 
     expect_absent("run.err", "given up");
     ck_assert_int_eq(access(print("run/step-%ju", (uintmax_t)before.step), F_OK), 0);
     check_resumed();
-    stop(daemon);
+    expect_stop(daemon);
 }

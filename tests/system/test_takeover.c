@@ -219,8 +219,7 @@ TEST_EACH(a_run_that_is_taken_over_ends_with_the_same_bits, COUNT(lives))
     }
     ck_assert(!dies(&attach, (struct fate){.moment = NEVER}));
     same_run("whole", "taken");
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
 }
 
 /* What the others may do meanwhile, and who is refused. */
@@ -255,8 +254,7 @@ TEST(a_detached_job_is_observed_saved_and_used)
     options.out = "whole";
     ck_assert(!dies(&options, (struct fate){.moment = NEVER}));
     expect("cmp run/latest/model.safetensors whole/latest/model.safetensors", 0);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
 }
 
 /* The next job does not wait for a client that may never come. What makes room can be resumed. */
@@ -271,8 +269,7 @@ TEST(a_detached_job_is_saved_when_another_needs_the_room)
     expect_refusal(&(struct refusal){"eps train --attach lab", 1, "the daemon has no detached job", NULL});
     expect("eps train --resume run --connect lab", 0, "continuing from run/step-");
     expect("cmp run/latest/model.safetensors whole/latest/model.safetensors", 0);
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
 }
 
 /* A worker dies, and then the client that waits for another one. */
@@ -294,6 +291,5 @@ TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
     processes_worker("lab", "256MiB", NULL);
     ck_assert_int_eq(processes_wait(heir), 0);
     same_run("whole", "taken");
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(daemon), 0);
+    expect_stop(daemon);
 }
