@@ -3,6 +3,7 @@
 #include "proto/plan/search.h"
 #include "tests/kit/command.h"
 #include "tests/kit/driver.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -191,12 +192,7 @@ static void same_run(const struct lab *lab, uint32_t parts)
     alone = (struct lab){0};
     train(&alone, "alone", parts);
     ck_assert_mem_eq(alone.losses, lab->losses, sizeof alone.losses);
-    expect(print("cmp %s %s", processes_path("alone/latest/model.safetensors"),
-                 processes_path("tried/latest/model.safetensors")),
-           0);
-    expect(print("cmp %s %s", processes_path("alone/latest/optimizer.safetensors"),
-                 processes_path("tried/latest/optimizer.safetensors")),
-           0);
+    outputs_check_same_latest("alone", "tried");
 }
 
 static void attach_three(struct lab *lab)

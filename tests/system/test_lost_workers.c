@@ -1,6 +1,7 @@
 /* Workers that are killed, stopped or frozen while a run goes on: their parts are redone, and the run ends with the bits
  * of one that was left alone. Real processes and signals. */
 #include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -134,18 +135,11 @@ static void train(const struct eps_train_options *options, struct fate *fate)
     ck_assert_msg(rc == 0, "%s", error.text);
 }
 
-static void same_file(const char *a, const char *b)
-{
-    expect(print("cmp %s %s", processes_path(a), processes_path(b)), 0);
-}
-
 /* Weights, moments and losses, the held-out ones too. */
 static void same_run(const struct fate *a, const struct fate *b)
 {
     ck_assert_mem_eq(a->losses, b->losses, sizeof a->losses);
-
-    same_file("whole/latest/model.safetensors", "struck/latest/model.safetensors");
-    same_file("whole/latest/optimizer.safetensors", "struck/latest/optimizer.safetensors");
+    outputs_check_same_latest("whole", "struck");
 }
 
 static const struct kind {

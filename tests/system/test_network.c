@@ -1,6 +1,7 @@
 /* Workers that attach by tcp compute the bits of local ones: alone, mixed with local ones, killed, without encryption, in
  * every kind of job. Real processes. */
 #include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -120,17 +121,6 @@ static const char *train_line(const struct run *run, const char *out)
                  run->parts, run->options, out);
 }
 
-static void same_file(const char *a, const char *b)
-{
-    expect(print("cmp %s %s", processes_path(a), processes_path(b)), 0);
-}
-
-static void same_run(void)
-{
-    same_file("whole/latest/model.safetensors", "remote/latest/model.safetensors");
-    same_file("whole/latest/optimizer.safetensors", "remote/latest/optimizer.safetensors");
-}
-
 TEST_EACH(workers_by_tcp_compute_the_bits_of_local_ones, COUNT(runs))
 {
     const struct run *run = &runs[_i];
@@ -142,7 +132,7 @@ TEST_EACH(workers_by_tcp_compute_the_bits_of_local_ones, COUNT(runs))
     plain = run->plain;
     daemon = start_all(workers, run->workers, run->remote);
     expect(train_line(run, "remote"), 0);
-    same_run();
+    outputs_check_same_latest("whole", "remote");
     expect("eps top lab --once", 0, plain ? "by tcp, bulk not encrypted" : "by tcp");
     expect_file(processes_path("epsd.log"), plain ? "bulk by Poly1305, not encrypted" : "has the key; bulk by ");
     expect_absent(processes_path("epsd.log"), "was cut off", "turned away");
@@ -159,7 +149,7 @@ TEST(a_worker_by_tcp_stays_in_the_smallest_memory)
     const pid_t daemon = start_daemon();
     const pid_t worker = processes_start("eps-worker", argv, processes_path("worker.log"));
     expect(print("eps train --connect lab %s --out remote", job), 0);
-    same_run();
+    outputs_check_same_latest("whole", "remote");
     stop_all(daemon, &worker, 1);
 }
 
@@ -209,7 +199,7 @@ TEST_EACH(a_lost_worker_by_tcp_costs_no_bit, COUNT(losses))
 
     train_with(&none, "whole");
     train_with(&fate, "remote");
-    same_run();
+    outputs_check_same_latest("whole", "remote");
     expect_file(processes_path("epsd.log"), "was lost after", loss->signal == SIGSTOP ? "silent for 15 s" : "killed");
     kill(workers[1], SIGKILL);
     workers[1] = fate.next;
@@ -225,7 +215,7 @@ TEST(a_worker_by_tcp_that_is_told_to_leave_finishes_its_share)
 
     train_with(&none, "whole");
     train_with(&fate, "remote");
-    same_run();
+    outputs_check_same_latest("whole", "remote");
     ck_assert_int_eq(processes_wait(workers[1]), 0);
     expect_absent(processes_path("epsd.log"), "was lost", "does not send");
     workers[1] = fate.next;
@@ -381,6 +371,6 @@ TEST_IF(two_network_namespaces_train_by_tcp, can_make_tunnels())
                                   ">out 2>err",
                                   processes_directory())),
                      0);
-    same_run();
+    outputs_check_same_latest("whole", "remote");
     expect_file(processes_path("epsd.log"), "worker at 10.77.0.2:", "has the key");
 }
