@@ -1,4 +1,4 @@
-#include "client/run/steps.h"
+#include "client/run/steps_state.h"
 
 #include "client/run/change.h"
 #include "client/run/options.h"
@@ -6,107 +6,15 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20 };
 
-static void note(const struct client_steps *s, const char *sentence)
+void client_steps_note(const struct client_steps *s, const char *sentence)
 {
     if (s->events->on_note)
         s->events->on_note(s->user, sentence);
-}
-
-/* Warns once if `latest` does not point to a saved step; a later save may have moved it further. */
-static void check_latest(struct client_steps *s, uint64_t step)
-{
-    const uint64_t latest = client_checkpoints_latest(s->run->directory_fd);
-    struct error sentence;
-    struct stat st;
-
-    if (s->latest_told || (latest != UINT64_MAX && latest >= step))
-        return;
-    s->latest_told = true;
-    const bool is_directory =
-        fstatat(s->run->directory_fd, "latest", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
-    error_set(&sentence, 0, "step-%" PRIu64 " is saved, but %s/latest does not name it: %s", step, s->run->directory,
-              is_directory ? "it is a directory; move it away" : "it could not be replaced");
-    note(s, sentence.text);
-}
-
-static bool marks_best(const struct client_steps *s)
-{
-    const struct eps_train_options *o = &s->run->options;
-    return o->eval_every > 0 && o->save_every > 0;
-}
-
-/* Points `best` to its checkpoint, which is complete. */
-static void mark_best(struct client_steps *s)
-{
-    struct error sentence;
-    const int rc = client_best_mark(s->run->directory_fd, s->best.step);
-
-    if (!rc)
-        return;
-    error_set(&sentence, 0, "%s/best could not be set to step-%" PRIu64 ": %s", s->run->directory, s->best.step,
-              strerror(-rc));
-    note(s, sentence.text);
-}
-
-/* True for the outcome of the checkpoint that ask_save_cut requested: the daemon chose its step. */
-static bool is_cut(const struct client_steps *s, uint64_t step)
-{
-    return s->cut_asked && s->saving && step >= s->cut_from;
-}
-
-/* The requested checkpoint is over. If a worker has come meanwhile and finished the step that waited, the run ends with
- * that step after all. */
-static void end_save(struct client_steps *s)
-{
-    s->saving = false;
-    if (s->covered == s->opened)
-        s->cut_short = s->cut_asked = false;
-}
-
-static void on_saved(struct client_steps *s, uint64_t step)
-{
-    char path[PATH_MAX + 40];
-
-    if (is_cut(s, step))
-        s->asked = step;
-    if (step == s->asked) {
-        end_save(s);
-        s->save_rc = 0;
-    }
-    if (marks_best(s) && step == s->best.step)
-        mark_best(s);
-    if (client_checkpoints_add(&s->checkpoints, step) == 0)
-        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
-    snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
-    if (s->events->on_saved)
-        s->events->on_saved(s->user, step, path);
-    check_latest(s, step);
-}
-
-static void on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why)
-{
-    const bool again = s->no_room_ns != 0 && step == s->asked;
-
-    if (is_cut(s, step) && code == -EAGAIN) {
-        end_save(s);
-        return;
-    }
-    if (is_cut(s, step))
-        s->asked = step;
-    if (s->saving && step == s->asked) {
-        end_save(s);
-        s->save_rc = code < 0 ? code : -EIO;
-        s->save_error = *why;
-    }
-    if (s->events->on_save_failed && !again)
-        s->events->on_save_failed(s->user, step, why->text);
 }
 
 static void on_lost(struct client_steps *s, const struct message *m)
@@ -119,7 +27,7 @@ static void on_lost(struct client_steps *s, const struct message *m)
 
     error_set(&sentence, 0, "worker %u (%s) %s after %" PRIu64 " steps: %s; %s", m->lost.worker, m->lost.device,
               m->lost.left ? "left" : "was lost", m->lost.step, m->lost.error.text, what);
-    note(s, sentence.text);
+    client_steps_note(s, sentence.text);
 }
 
 /* A stop was requested, but the open step may wait for a worker that never comes. */
@@ -145,9 +53,9 @@ static void on_aside(void *data, const struct message *m)
     struct client_steps *s = data;
 
     if (m->kind == MESSAGE_SAVED)
-        on_saved(s, m->saved.step);
+        client_steps_on_saved(s, m->saved.step);
     if (m->kind == MESSAGE_SAVE_FAILED)
-        on_save_failed(s, m->save_failed.step, m->save_failed.code, &m->save_failed.error);
+        client_steps_on_save_failed(s, m->save_failed.step, m->save_failed.code, &m->save_failed.error);
     if (m->kind == MESSAGE_OUTPUT)
         client_output_hear(&s->output, s->link, m, s->opened);
     if (m->kind == MESSAGE_MEMORY_REPLY)
@@ -243,15 +151,6 @@ static bool evaluates_after(const struct client_steps *s, uint64_t step)
     return step == s->end || (o->eval_every > 0 && step % o->eval_every == 0);
 }
 
-static bool stands(const struct client_steps *s, uint64_t step)
-{
-    for (size_t i = 0; i < s->checkpoints.n; i++) {
-        if (s->checkpoints.steps[i] == step)
-            return true;
-    }
-    return false;
-}
-
 /* Patience ends the run like its last step: that step is saved. */
 static void end_early(struct client_steps *s)
 {
@@ -265,15 +164,13 @@ static void end_early(struct client_steps *s)
               "stopped early after step %" PRIu64 " of %" PRIu64 ": none of the last %u evaluations was below the "
               "held-out loss of %.4f after step %" PRIu64,
               s->done, o->steps, o->patience, s->best.loss, s->best.step);
-    note(s, sentence.text);
+    client_steps_note(s, sentence.text);
 }
 
 static void judge(struct client_steps *s, double loss)
 {
-    const bool better = client_best_add(&s->best, s->done, loss);
-
-    if (better && marks_best(s) && stands(s, s->done))
-        mark_best(s);
+    if (client_best_add(&s->best, s->done, loss))
+        client_steps_on_best(s);
     end_early(s);
 }
 
@@ -327,7 +224,7 @@ static void write_trace(struct client_steps *s)
     s->trace_ended = true;
     error_set(&sentence, 0, "the trace %s ends at step %" PRIu64 ": %s; training goes on", s->run->options.trace,
               s->done, strerror(-s->trace->rc));
-    note(s, sentence.text);
+    client_steps_note(s, sentence.text);
 }
 
 /* Handles a skipped step. It leaves the weights unchanged, so the next data may succeed. Many in a row mean that the
@@ -403,54 +300,11 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     return rc ? rc : note_skipped(s, step.skipped, err);
 }
 
-/* True if a checkpoint of the covered steps is due; no step may be open. */
-static bool is_due(const struct client_steps *s)
-{
-    const struct eps_train_options *o = &s->run->options;
-
-    if (s->covered != s->opened || s->covered == s->asked || s->covered == 0 ||
-        (s->covered == s->run->first_step && !s->run->attach))
-        return false;
-    return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
-           (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
-           (o->save_every > 0 && s->covered % o->save_every == 0);
-}
-
-static void ask_save(struct client_steps *s)
-{
-    const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = s->covered}};
-
-    s->asked = s->covered;
-    s->saving = true;
-    client_link_send(s->link, &m);
-}
-
-/* True if the run ends before its open step, and the one before it may be saved. */
-static bool is_cut_due(const struct client_steps *s)
-{
-    return s->cut_short && !s->cut_asked && s->done == s->covered && s->done > 0 && !stands(s, s->done);
-}
-
-static void ask_save_cut(struct client_steps *s)
-{
-    s->cut_asked = s->saving = true;
-    s->cut_from = s->done;
-    client_link_send(s->link, &(struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}});
-}
-
-/* True if a checkpoint will be due once all opened steps are covered. */
-static bool will_be_due(const struct client_steps *s)
-{
-    const struct eps_train_options *o = &s->run->options;
-
-    return s->covered < s->opened && o->save_every > 0 && s->opened % o->save_every == 0;
-}
-
 /* True if the next step may open: the last one has arrived, and neither a checkpoint nor an evaluation is due first. */
 static bool may_open(const struct client_steps *s)
 {
-    return !s->stop && s->opened < s->end && s->arrived == s->opened && !is_due(s) && !will_be_due(s) &&
-           (s->done == s->opened || !evaluates_after(s, s->opened));
+    return !s->stop && s->opened < s->end && s->arrived == s->opened && !client_steps_save_is_due(s) &&
+           !client_steps_save_will_be_due(s) && (s->done == s->opened || !evaluates_after(s, s->opened));
 }
 
 static int open_step(struct client_steps *s, struct error *err)
@@ -490,9 +344,9 @@ static bool is_over(const struct client_steps *s)
     if (s->looks || s->saving || s->memory.asked)
         return false;
     if (s->cut_short)
-        return s->done == s->covered && !is_cut_due(s);
+        return s->done == s->covered && !client_steps_cut_is_due(s);
 
-    return s->done == s->opened && !is_due(s) && (stopped || s->opened == s->end);
+    return s->done == s->opened && !client_steps_save_is_due(s) && (stopped || s->opened == s->end);
 }
 
 static int hear(struct client_steps *s, struct error *err)
@@ -523,10 +377,10 @@ static int take_steps(struct client_steps *s, struct error *err)
     int rc = s->opened < s->end ? prepare_data(s, err) : 0;
 
     while (!rc && !is_over(s)) {
-        if (is_due(s) && !s->saving)
-            ask_save(s);
-        else if (is_cut_due(s) && !s->saving)
-            ask_save_cut(s);
+        if (client_steps_save_is_due(s) && !s->saving)
+            client_steps_ask_save(s);
+        else if (client_steps_cut_is_due(s) && !s->saving)
+            client_steps_ask_cut(s);
         else if (may_open(s))
             rc = open_step(s, err);
         else
@@ -569,7 +423,7 @@ static int wait_for_room(struct client_steps *s, struct error *err)
             rc = client_link_pause(s->link, SLICE_MS, err);
         if (s->stop != stop)
             return 0;
-        ask_save(s);
+        client_steps_ask_save(s);
         while (!rc && s->saving)
             rc = hear(s, err);
     }
@@ -616,7 +470,7 @@ static void say_taken(const struct client_steps *s, const struct message *m)
     error_set(&sentence, 0, "took over job %u of %s after %" PRIu64 " steps%s", s->run->attach->job.description.job,
               s->run->attach->address, m->taken.done,
               m->taken.waits ? "; the next one waits for another worker to attach" : "");
-    note(s, sentence.text);
+    client_steps_note(s, sentence.text);
 }
 
 /* Takes steps in that ended while the job had no client: their lines, and what is due after the last one. */
@@ -653,10 +507,10 @@ static int take_over(struct client_steps *s, struct error *err)
         s->done = m.taken.done - m.taken.n;
     s->best = past.best;
     s->n_skipped = again ? past.n_skipped_before : past.n_skipped;
-    if (stands(s, s->covered))
+    if (client_steps_has_saved(s, s->covered))
         s->asked = s->covered;
-    if (marks_best(s) && s->best.step > 0 && stands(s, s->best.step))
-        mark_best(s);
+    if (s->best.step > 0)
+        client_steps_on_best(s);
     rc = client_metrics_reopen(&s->metrics, s->run->directory_fd, s->done, fill_line, s, err);
     if (!rc)
         rc = catch_up(s, &m, &past, err);

@@ -1,0 +1,154 @@
+#include "client/run/steps_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* Warns once if `latest` does not point to a saved step; a later save may have moved it further. */
+static void check_latest(struct client_steps *s, uint64_t step)
+{
+    const uint64_t latest = client_checkpoints_latest(s->run->directory_fd);
+    struct error sentence;
+    struct stat st;
+
+    if (s->latest_told || (latest != UINT64_MAX && latest >= step))
+        return;
+    s->latest_told = true;
+    const bool is_directory =
+        fstatat(s->run->directory_fd, "latest", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+    error_set(&sentence, 0, "step-%" PRIu64 " is saved, but %s/latest does not name it: %s", step, s->run->directory,
+              is_directory ? "it is a directory; move it away" : "it could not be replaced");
+    client_steps_note(s, sentence.text);
+}
+
+static bool marks_best(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+    return o->eval_every > 0 && o->save_every > 0;
+}
+
+/* Points `best` to its checkpoint, which is complete. */
+static void mark_best(struct client_steps *s)
+{
+    struct error sentence;
+    const int rc = client_best_mark(s->run->directory_fd, s->best.step);
+
+    if (!rc)
+        return;
+    error_set(&sentence, 0, "%s/best could not be set to step-%" PRIu64 ": %s", s->run->directory, s->best.step,
+              strerror(-rc));
+    client_steps_note(s, sentence.text);
+}
+
+/* True for the outcome of the checkpoint that client_steps_ask_cut requested: the daemon chose its step. */
+static bool is_cut(const struct client_steps *s, uint64_t step)
+{
+    return s->cut_asked && s->saving && step >= s->cut_from;
+}
+
+/* The requested checkpoint is over. If a worker has come meanwhile and finished the step that waited, the run ends with
+ * that step after all. */
+static void end_save(struct client_steps *s)
+{
+    s->saving = false;
+    if (s->covered == s->opened)
+        s->cut_short = s->cut_asked = false;
+}
+
+void client_steps_on_saved(struct client_steps *s, uint64_t step)
+{
+    char path[PATH_MAX + 40];
+
+    if (is_cut(s, step))
+        s->asked = step;
+    if (step == s->asked) {
+        end_save(s);
+        s->save_rc = 0;
+    }
+    if (marks_best(s) && step == s->best.step)
+        mark_best(s);
+    if (client_checkpoints_add(&s->checkpoints, step) == 0)
+        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
+    snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
+    if (s->events->on_saved)
+        s->events->on_saved(s->user, step, path);
+    check_latest(s, step);
+}
+
+void client_steps_on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why)
+{
+    const bool again = s->no_room_ns != 0 && step == s->asked;
+
+    if (is_cut(s, step) && code == -EAGAIN) {
+        end_save(s);
+        return;
+    }
+    if (is_cut(s, step))
+        s->asked = step;
+    if (s->saving && step == s->asked) {
+        end_save(s);
+        s->save_rc = code < 0 ? code : -EIO;
+        s->save_error = *why;
+    }
+    if (s->events->on_save_failed && !again)
+        s->events->on_save_failed(s->user, step, why->text);
+}
+
+bool client_steps_has_saved(const struct client_steps *s, uint64_t step)
+{
+    for (size_t i = 0; i < s->checkpoints.n; i++) {
+        if (s->checkpoints.steps[i] == step)
+            return true;
+    }
+    return false;
+}
+
+void client_steps_on_best(struct client_steps *s)
+{
+    if (marks_best(s) && client_steps_has_saved(s, s->best.step))
+        mark_best(s);
+}
+
+bool client_steps_save_is_due(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    if (s->covered != s->opened || s->covered == s->asked || s->covered == 0 ||
+        (s->covered == s->run->first_step && !s->run->attach))
+        return false;
+    return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
+           (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
+           (o->save_every > 0 && s->covered % o->save_every == 0);
+}
+
+void client_steps_ask_save(struct client_steps *s)
+{
+    const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = s->covered}};
+
+    s->asked = s->covered;
+    s->saving = true;
+    client_link_send(s->link, &m);
+}
+
+bool client_steps_cut_is_due(const struct client_steps *s)
+{
+    return s->cut_short && !s->cut_asked && s->done == s->covered && s->done > 0 && !client_steps_has_saved(s, s->done);
+}
+
+void client_steps_ask_cut(struct client_steps *s)
+{
+    s->cut_asked = s->saving = true;
+    s->cut_from = s->done;
+    client_link_send(s->link, &(struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}});
+}
+
+bool client_steps_save_will_be_due(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    return s->covered < s->opened && o->save_every > 0 && s->opened % o->save_every == 0;
+}
