@@ -4,7 +4,7 @@
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
 #include "client/run/options.h"
-#include "client/run/record.h"
+#include "client/run/side_file.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
 #include "proto/plan/advice.h"
@@ -84,7 +84,7 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
     rc = set_labels(&model, in->n_labels, err);
     q->config = model.config;
     q->task = client_classifier_task(&model);
-    q->side_bytes = client_record_side_bytes(model.side, preset);
+    q->side_bytes = client_side_file_bytes(model.side, preset);
     if (!rc && fstat(model.config_fd, &st))
         rc = error_set(err, -errno, "--model %.200s: %s", name, strerror(errno));
     else if (!rc)

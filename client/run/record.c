@@ -2,7 +2,6 @@
 
 #include "client/data/data.h"
 #include "client/run/change.h"
-#include "proto/model/checkpoint.h"
 #include "proto/plan/device_name.h"
 
 #include <assert.h>
@@ -13,8 +12,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 enum kind {
     COUNT,  /* uint32_t */
@@ -78,8 +75,6 @@ static const struct field {
     {"host_mem", LONG, AT(host_mem), FREELY, 0, NULL, true},
     {"workers", COUNT, AT(workers), FREELY, 0, NULL, false},
 };
-enum { OPTIONS_BYTES = 64 << 10 }; /* room for the options in a side file */
-enum { LEARNED_BYTES = 96 };       /* per learned token: English takes 46, a script with two bytes a letter 80 */
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
@@ -542,64 +537,4 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
     if (!given->eval_data)
         out->eval_data = stored->eval_data;
     return 0;
-}
-
-/* Prints a side file. Owned; NULL: no memory. options may be NULL. */
-static char *print_side(json_t *options, json_t *files)
-{
-    json_t *side = json_object(), *none = json_object();
-    const int rc = json_object_set(side, "options", options ? options : none) ||
-                   json_object_set(side, "files", files ? files : none);
-    char *text = rc ? NULL : json_dumps(side, JSON_INDENT(1));
-
-    json_decref(side);
-    json_decref(none);
-    return text;
-}
-
-uint64_t client_record_side_bytes(json_t *files, const struct eps_preset *preset)
-{
-    const bool learns = preset && preset->learns;
-    char *text = print_side(NULL, learns ? NULL : files); /* the same size before and after learning */
-    const size_t n = text ? strlen(text) : 0;
-
-    free(text);
-    return n ? n + OPTIONS_BYTES + (learns ? (uint64_t)LEARNED_BYTES * preset->vocabulary : 0) : 0;
-}
-
-int client_record_side(int *fd, json_t *options, json_t *files, size_t room, struct error *err)
-{
-    char *text = print_side(options, files);
-    size_t n = text ? strlen(text) : 0;
-    int rc;
-
-    *fd = -1;
-    if (text && n < room) {
-        char *const padded = realloc(text, room);
-        if (padded)
-            memset(padded + n, ' ', room - n);
-        else
-            free(text);
-        text = padded, n = room;
-    }
-    if (!text)
-        return error_set(err, -ENOMEM, "out of memory");
-    rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
-                                             CHECKPOINT_MAX_TEXT >> 20)
-                                 : 0;
-    if (!rc) {
-        *fd = memfd_create("eps-side", MFD_CLOEXEC);
-        for (size_t done = 0; *fd >= 0 && done < n;) { /* a partial write means only a signal or no memory */
-            const ssize_t written = pwrite(*fd, text + done, n - done, (off_t)done);
-            if (written <= 0) {
-                close(*fd);
-                *fd = -1;
-            }
-            done += written > 0 ? (size_t)written : 0;
-        }
-        if (*fd < 0)
-            rc = error_set(err, -errno, "no memory for the run's side file: %s", strerror(errno));
-    }
-    free(text);
-    return rc;
 }

@@ -52,12 +52,4 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
 int client_record_changes(json_t **out, const struct client_record *record, const struct eps_train_options *options,
                           uint64_t step);
 
-/* Creates a job's side file, {"options": ..., "files": ...}, in memory, padded with blanks to `room` bytes. files may
- * be NULL; both are borrowed. *fd is owned. */
-int client_record_side(int *fd, json_t *options, json_t *files, size_t room, struct error *err);
-
-/* Room for that side file: the model's side files, options for some 400 data files, and a tokenizer that is written
- * later, of bytes or learned by the preset (may be NULL). 0: no memory. */
-uint64_t client_record_side_bytes(json_t *files, const struct eps_preset *preset);
-
 #endif

@@ -12,6 +12,7 @@
 #include "client/run/options.h"
 #include "client/run/record.h"
 #include "client/run/run.h"
+#include "client/run/side_file.h"
 #include "client/run/steps.h"
 #include "client/text/tokenizer.h"
 #include "proto/model/output.h"
@@ -106,13 +107,13 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
 /* Creates the side file, which every checkpoint repeats. The daemon fills in the chosen microbatch. */
 static int make_side(struct train *t, struct error *err)
 {
-    const uint64_t room = client_record_side_bytes(t->run.model.side, t->run.preset); /* as in eps plan */
+    const uint64_t room = client_side_file_bytes(t->run.model.side, t->run.preset); /* as in eps plan */
     int rc = add_tokenizer(&t->run.model, &t->run.data, err);
     json_t *options = rc ? NULL : client_run_record(&t->run, t->run.options.microbatch);
 
     if (rc)
         return rc;
-    rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, room, err)
+    rc = options ? client_side_file_create(&t->side_fd, options, t->run.model.side, room, err)
                  : error_set(err, -ENOMEM, "out of memory, or the name of a file is not UTF-8");
 
     json_decref(options);

@@ -1,0 +1,72 @@
+#include "client/run/side_file.h"
+
+#include "proto/model/checkpoint.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { OPTIONS_BYTES = 64 << 10 }; /* room for the options */
+enum { LEARNED_BYTES = 96 };       /* per learned token: English takes 46, a script with two bytes a letter 80 */
+
+/* Prints a side file. Owned; NULL: no memory. options may be NULL. */
+static char *print_side(json_t *options, json_t *files)
+{
+    json_t *side = json_object(), *none = json_object();
+    const int rc = json_object_set(side, "options", options ? options : none) ||
+                   json_object_set(side, "files", files ? files : none);
+    char *text = rc ? NULL : json_dumps(side, JSON_INDENT(1));
+
+    json_decref(side);
+    json_decref(none);
+    return text;
+}
+
+uint64_t client_side_file_bytes(json_t *files, const struct eps_preset *preset)
+{
+    const bool learns = preset && preset->learns;
+    char *text = print_side(NULL, learns ? NULL : files); /* the same size before and after learning */
+    const size_t n = text ? strlen(text) : 0;
+
+    free(text);
+    return n ? n + OPTIONS_BYTES + (learns ? (uint64_t)LEARNED_BYTES * preset->vocabulary : 0) : 0;
+}
+
+int client_side_file_create(int *fd, json_t *options, json_t *files, size_t room, struct error *err)
+{
+    char *text = print_side(options, files);
+    size_t n = text ? strlen(text) : 0;
+    int rc;
+
+    *fd = -1;
+    if (text && n < room) {
+        char *const padded = realloc(text, room);
+        if (padded)
+            memset(padded + n, ' ', room - n);
+        else
+            free(text);
+        text = padded, n = room;
+    }
+    if (!text)
+        return error_set(err, -ENOMEM, "out of memory");
+    rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
+                                             CHECKPOINT_MAX_TEXT >> 20)
+                                 : 0;
+    if (!rc) {
+        *fd = memfd_create("eps-side", MFD_CLOEXEC);
+        for (size_t done = 0; *fd >= 0 && done < n;) { /* a partial write means only a signal or no memory */
+            const ssize_t written = pwrite(*fd, text + done, n - done, (off_t)done);
+            if (written <= 0) {
+                close(*fd);
+                *fd = -1;
+            }
+            done += written > 0 ? (size_t)written : 0;
+        }
+        if (*fd < 0)
+            rc = error_set(err, -errno, "no memory for the run's side file: %s", strerror(errno));
+    }
+    free(text);
+    return rc;
+}
