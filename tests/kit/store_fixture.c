@@ -2,6 +2,8 @@
 #include "tests/kit/plain.h"
 #include "tests/kit/store_fixture.h"
 
+#include "proto/plan/host.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,6 +41,19 @@ void store_fixture_open_frozen(struct store_fixture *f, struct model_config conf
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
     ck_assert_msg(!*freeze || model_freeze(&f->model, freeze, &err) == 0, "%s", err.text);
     ck_assert_msg(store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
+}
+
+void store_fixture_open_host(struct store_fixture *f, uint32_t host, uint32_t n_hosts)
+{
+    struct store_options options = {.train = true, .replay = true};
+    struct error err = {""};
+
+    store_fixture_open(f, store_fixture_small, true, 0);
+    if (n_hosts > 1)
+        ck_assert_int_eq(plan_divide(&options.own_first, &options.n_own, &f->model, n_hosts, host, &err), 0);
+    store_fixture_close(f);
+    store_fixture_open_as(f, store_fixture_small, true, &options);
+    store_draw(&f->store, 3);
 }
 
 void store_fixture_close(struct store_fixture *f)

@@ -21,6 +21,8 @@ void store_fixture_open_as(struct store_fixture *f, struct model_config config, 
 /* Tensors of these patterns are frozen: model_freeze. */
 void store_fixture_open_frozen(struct store_fixture *f, struct model_config config, bool tied, const char *freeze,
                                const struct store_options *options);
+/* The small model's store of one of n_hosts hosts, with replay; its weights are drawn. */
+void store_fixture_open_host(struct store_fixture *f, uint32_t host, uint32_t n_hosts);
 /* Checks that the ledger is empty afterwards. */
 void store_fixture_close(struct store_fixture *f);
 

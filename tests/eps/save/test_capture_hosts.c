@@ -20,19 +20,6 @@ SUITE_FIXTURE(processes_setup, processes_remove)
 static const char side[] =
     "{\"options\": {\"x\": 1}, \"files\": {\"a.txt\": \"words\", \"tokenizer.model\": \"AP8K\"}}";
 
-static void open_host(struct store_fixture *f, uint32_t host, uint32_t n_hosts)
-{
-    struct store_options options = {.train = true, .replay = true};
-    struct error err = {""};
-
-    store_fixture_open(f, store_fixture_small, true, 0);
-    if (n_hosts > 1)
-        ck_assert_int_eq(plan_divide(&options.own_first, &options.n_own, &f->model, n_hosts, host, &err), 0);
-    store_fixture_close(f);
-    store_fixture_open_as(f, store_fixture_small, true, &options);
-    store_draw(&f->store, 3);
-}
-
 static struct capture_options options_of(const struct store_fixture *f, int output)
 {
     return (struct capture_options){.store = &f->store,
@@ -99,9 +86,9 @@ TEST_EACH(hosts_make_the_directory_that_one_makes, MOST - 1)
     const uint32_t n_hosts = 2 + (uint32_t)_i;
     struct store_fixture whole, hosts[MOST];
 
-    open_host(&whole, 0, 1);
+    store_fixture_open_host(&whole, 0, 1);
     for (uint32_t h = 0; h < n_hosts; h++)
-        open_host(&hosts[h], h, n_hosts);
+        store_fixture_open_host(&hosts[h], h, n_hosts);
     save(&whole, 1, "one");
     save(hosts, n_hosts, "several");
     outputs_check_whole("several", STEP);
@@ -125,7 +112,7 @@ TEST(host_0_makes_the_directory_and_removes_it)
     struct capture captures[2];
     struct error err = {""};
 
-    open_host(&hosts[0], 0, 2), open_host(&hosts[1], 1, 2);
+    store_fixture_open_host(&hosts[0], 0, 2), store_fixture_open_host(&hosts[1], 1, 2);
     const struct capture_options first = options_of(&hosts[0], output), second = options_of(&hosts[1], output);
     ck_assert_int_eq(capture_open(&captures[1], &second, &err), -ENOENT);
     ck_assert_holds(err.text, "/out/step-3.partial could not be opened: No such file or directory; ");

@@ -59,19 +59,6 @@ static void on_done(void *context)
     (void)context;
 }
 
-static void open_store(struct store_fixture *f, uint32_t host, uint32_t n)
-{
-    struct store_options options = {.train = true, .replay = true};
-    struct error err = {""};
-
-    store_fixture_open(f, store_fixture_small, true, 0);
-    if (n > 1)
-        ck_assert_int_eq(plan_divide(&options.own_first, &options.n_own, &f->model, n, host, &err), 0);
-    store_fixture_close(f);
-    store_fixture_open_as(f, store_fixture_small, true, &options);
-    store_draw(&f->store, 3);
-}
-
 static int open_directory(const char *path)
 {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -94,7 +81,7 @@ static void open_host(struct host *h, uint32_t host, uint32_t n, const char *out
     const struct relay_config relay = {.first_step = STEP, .n_parts = 1, .n_slots = 2, .replay = true};
     struct error err = {""};
 
-    open_store(&h->fixture, host, n);
+    store_fixture_open_host(&h->fixture, host, n);
     ck_assert_int_eq(uv_loop_init(&h->loop), 0);
     h->hub = (struct hub){.loop = &h->loop, .host = host, .n_hosts = n};
     ck_assert_int_eq(uv_async_init(&h->loop, &h->hub.wake, on_wake), 0);
