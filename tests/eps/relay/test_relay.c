@@ -1,231 +1,14 @@
-/* The relay against its executable specification, which wrote the traces: events, and under each its actions.
- *
- *   config parts=2 slices=1 slots=2 accumulators=1 optimizer=adama commit=eager deterministic=0 replay=1
- *   attached 0 1             a worker, and its room; without it, unlimited
- *   open 0 0,1,0 - 0,0       step, units by visit, frozen units, owners by part; then, if the visits differ in slices,
- *     share 0 0 0:0 1:0      those, a column that the specification lacks
- *
- * Blanks in a reason are written as '_'. */
-#include "eps/relay/relay.h"
+/* The relay against its executable specification, which wrote the traces: events, and under each its actions
+ * (tests/kit/relay_trace.h). */
+#include "tests/kit/relay_trace.h"
 #include "tests/kit/test.h"
 
-#include <ctype.h>
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 SUITE_LABELS(single)
-
-/* ---- lines ------------------------------------------------------------------------------------------------------- */
-
-enum { MAX_WORDS = 12, LINE_BYTES = 4096, LIST = 64, FIRST_NAMED = 1000 };
-
-struct trace {
-    struct relay *relay; /* NULL before the first config line */
-    struct relay_config config;
-    uint32_t n_slices;
-    FILE *out; /* of feed_line, into: */
-    char said[LINE_BYTES];
-    uint32_t visits[LIST], slices[LIST], frozen[LIST], owners[LIST];
-};
-
-/* A line: its word, then numbers, each named by a letter: worker, unit, visit, part, sliCe, attempt, slot (k), reader,
- * step (t), room (n). More may follow. */
-struct form {
-    const char *word, *letters;
-};
-
-static const struct form event_forms[] = {
-    [RELAY_ATTACHED] = {"attached", "w"},
-    [RELAY_LOST] = {"lost", "w"},
-    [RELAY_ROOM] = {"room", "wn"},
-    [RELAY_OPEN] = {"open", "t"},
-    [RELAY_PULL] = {"pull", "wtu"},
-    [RELAY_LOSS] = {"loss", "wtpa"},
-    [RELAY_CONTRIBUTION] = {"contribution", "wtvpcak"},
-    [RELAY_FOLDED] = {"folded", "uc"},
-    [RELAY_UPDATED] = {"updated", "u"},
-    [RELAY_SAVE] = {"save", "r"},
-    [RELAY_RELEASED] = {"released", "ru"},
-};
-
-static const struct form action_forms[] = {
-    [RELAY_SHARE] = {"share", "wt"},   [RELAY_ANSWER] = {"answer", "wut"}, [RELAY_REFUSE] = {"refuse", ""},
-    [RELAY_FOLD] = {"fold", "uvpcwk"}, [RELAY_UPDATE] = {"update", "u"},   [RELAY_FREE] = {"free", "wkvpc"},
-    [RELAY_GRANT] = {"grant", "wvpc"}, [RELAY_COVERED] = {"covered", "t"}, [RELAY_SKIPPED] = {"skipped", "t"},
-    [RELAY_DONE] = {"done", "t"},      [RELAY_TORN] = {"torn", "t"},       [RELAY_CAPTURE] = {"capture", "rut"},
-    [RELAY_SAVED] = {"saved", "rt"},   [RELAY_ABANDON] = {"abandon", "r"},
-};
-
-/* By letter. */
-struct numbers {
-    int64_t of['w' + 1];
-};
-
-static bool is_number(const char *word)
-{
-    return isdigit((unsigned char)word[word[0] == '-']) != 0;
-}
-
-static uint32_t list(uint32_t *out, const char *word)
-{
-    uint32_t n = 0;
-    char *end = NULL;
-    for (; is_number(word) && n < LIST; word = end + 1) {
-        out[n++] = (uint32_t)strtoul(word, &end, 10);
-        if (*end != ',')
-            break;
-    }
-    return n;
-}
-
-/* The specification gives two of its readers names. */
-static const char *const named[] = {"disk", "copy"};
-
-static uint32_t reader_number(const char *word)
-{
-    for (uint32_t i = 0; i < COUNT(named); i++)
-        if (!strcmp(word, named[i]))
-            return FIRST_NAMED + i;
-    return (uint32_t)strtoul(word, NULL, 10);
-}
-
-static void print_reader(FILE *out, uint32_t reader)
-{
-    if (reader >= FIRST_NAMED && reader < FIRST_NAMED + COUNT(named))
-        fprintf(out, " %s", named[reader - FIRST_NAMED]);
-    else
-        fprintf(out, " %u", reader);
-}
-
-static void trace_free(struct trace *trace)
-{
-    relay_close(trace->relay);
-    if (trace->out)
-        fclose(trace->out);
-    *trace = (struct trace){0};
-}
-
-static int open_relay(struct trace *trace, char **words, unsigned n_words)
-{
-    struct relay_config *c = &trace->config;
-    char optimizer[8] = "", commit[8] = "";
-    int deterministic = 0, replay = 0, n = 0;
-    uintmax_t first = 0;
-    relay_close(trace->relay);
-    *trace = (struct trace){.out = trace->out};
-    for (unsigned i = 1; i < n_words; i++)
-        n += sscanf(words[i], "parts=%u", &c->n_parts) + sscanf(words[i], "slices=%u", &trace->n_slices) +
-             sscanf(words[i], "slots=%u", &c->n_slots) + sscanf(words[i], "accumulators=%u", &c->n_accumulators) +
-             sscanf(words[i], "optimizer=%7s", optimizer) + sscanf(words[i], "commit=%7s", commit) +
-             sscanf(words[i], "deterministic=%d", &deterministic) + sscanf(words[i], "replay=%d", &replay) +
-             sscanf(words[i], "first=%ju", &first);
-    c->first_step = first;
-    c->adamw = strcmp(optimizer, "adamw") == 0;
-    c->fenced = strcmp(commit, "fenced") == 0;
-    c->deterministic = deterministic;
-    c->replay = replay;
-    return n == (int)n_words - 1 ? relay_open(&trace->relay, c) : -EINVAL;
-}
-
-static int parse_open(struct trace *trace, char **words, unsigned n_words, struct relay_event *e)
-{
-    if (n_words < 5)
-        return -EINVAL;
-    e->visits = trace->visits, e->n_visits = list(trace->visits, words[2]);
-    e->frozen = trace->frozen, e->n_frozen = list(trace->frozen, words[3]);
-    e->owners = trace->owners, e->n_owners = list(trace->owners, words[4]);
-    e->n_slices = trace->slices;
-    for (uint32_t v = 0; v < e->n_visits; v++)
-        trace->slices[v] = trace->n_slices;
-    return n_words > 5 && list(trace->slices, words[5]) != e->n_visits ? -EINVAL : 0;
-}
-
-static int parse(struct trace *trace, char **words, unsigned n_words, struct relay_event *e)
-{
-    struct numbers x = {{0}};
-    int kind = 0;
-    while (kind < COUNT(event_forms) && strcmp(words[0], event_forms[kind].word) != 0)
-        kind++;
-    if (kind == COUNT(event_forms) || n_words <= strlen(event_forms[kind].letters))
-        return -EINVAL;
-    for (const char *letter = event_forms[kind].letters; *letter; letter++) {
-        const char *word = words[1 + (letter - event_forms[kind].letters)];
-        x.of[(int)*letter] = *letter == 'r' ? reader_number(word) : strtoll(word, NULL, 10);
-    }
-    *e = (struct relay_event){.kind = (enum relay_event_kind)kind,
-                              .worker = (uint32_t)x.of['w'],
-                              .unit = (uint32_t)x.of['u'],
-                              .slot = (uint32_t)x.of['k'],
-                              .reader = (uint32_t)x.of['r'],
-                              .room = (uint32_t)x.of['n'],
-                              .step = (uint64_t)x.of['t'],
-                              .name = {.step = (uint64_t)x.of['t'],
-                                       .visit = (uint32_t)x.of['v'],
-                                       .part = (uint32_t)x.of['p'],
-                                       .slice = (uint32_t)x.of['c'],
-                                       .attempt = (uint32_t)x.of['a']},
-                              .ok = strcmp(words[n_words - 1], "ok") == 0};
-    if (e->kind == RELAY_ATTACHED)
-        e->room = n_words > 2 ? (uint32_t)strtoul(words[2], NULL, 10) : UINT32_MAX;
-    return e->kind == RELAY_OPEN ? parse_open(trace, words, n_words, e) : 0;
-}
-
-static void print_action(FILE *out, const struct relay_action *a)
-{
-    const struct numbers x = {.of = {['w'] = a->worker,
-                                     ['u'] = a->unit,
-                                     ['k'] = a->slot,
-                                     ['t'] = (int64_t)a->step,
-                                     ['v'] = a->name.visit,
-                                     ['p'] = a->name.part,
-                                     ['c'] = a->name.slice}};
-    fprintf(out, "  %s", action_forms[a->kind].word);
-    for (const char *letter = action_forms[a->kind].letters; *letter; letter++)
-        if (*letter == 'r')
-            print_reader(out, a->reader);
-        else
-            fprintf(out, " %lld", (long long)x.of[(int)*letter]);
-    for (uint32_t i = 0; a->kind == RELAY_SHARE && i < a->n_parts; i++)
-        fprintf(out, " %u:%u", a->parts[i].part, a->parts[i].attempt);
-    if (a->kind == RELAY_ANSWER)
-        fputs(a->before ? " before" : " now", out);
-    if (a->kind == RELAY_FOLD)
-        fputs(a->first ? " first" : " next", out);
-    if (a->kind == RELAY_REFUSE && a->to_client)
-        fputs(" client", out);
-    else if (a->kind == RELAY_REFUSE)
-        print_reader(out, a->to_reader ? a->reader : a->worker);
-    for (const char *c = a->kind == RELAY_REFUSE ? a->why : "", *first = c; *c; c++)
-        fprintf(out, "%s%c", c == first ? " " : "", *c == ' ' ? '_' : *c);
-    fputc('\n', out);
-}
-
-/* Feeds one line that is not indented; a config line begins anew. Writes the actions, each a line, to out. Returns 0,
- * -EINVAL for a line that is neither, or what the relay returned. */
-static int trace_feed(struct trace *trace, const char *line, FILE *out)
-{
-    char text[LINE_BYTES], *words[MAX_WORDS], *rest = NULL;
-    unsigned n_words = 0;
-    struct relay_event e;
-    const struct relay_action *list = NULL;
-    if (strlen(line) >= sizeof text)
-        return -EINVAL;
-    strcpy(text, line);
-    for (char *w = strtok_r(text, " \n", &rest); w && n_words < MAX_WORDS; w = strtok_r(NULL, " \n", &rest))
-        words[n_words++] = w;
-    if (n_words && !strcmp(words[0], "config"))
-        return open_relay(trace, words, n_words);
-    const int rc = n_words && trace->relay ? parse(trace, words, n_words, &e) : -EINVAL;
-    if (rc)
-        return rc;
-    const int n = relay_feed(trace->relay, &e, &list);
-    for (int i = 0; i < n; i++)
-        print_action(out, &list[i]);
-    return n < 0 ? n : 0;
-}
 
 static FILE *open_trace(const char *name)
 {
@@ -265,13 +48,13 @@ void *reallocarray(void *p, size_t n, size_t size)
 #endif
 
 /* Refuses each request in turn until the line goes through. Returns how often it did not. */
-static unsigned feed_through_refusals(struct trace *trace, const char *line, FILE *out)
+static unsigned feed_through_refusals(struct relay_trace *trace, const char *line, FILE *out)
 {
     unsigned n = 0;
     int rc = -ENOMEM;
     while (rc == -ENOMEM) {
         allocator.refused = ++n;
-        rc = trace_feed(trace, line, out);
+        rc = relay_trace_feed(trace, line, out);
         allocator.refused = 0;
         ck_assert(rc != -ENOMEM || ftell(out) == 0);
     }
@@ -289,7 +72,7 @@ static const char *const traces[] = {"walks-0",    "walks-1", "walks-2", "walks-
  * memory be refused once (n_refusals; or NULL). Returns how many traces the file holds. */
 static int replay(const char *name, unsigned *n_refusals)
 {
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
     char *line = NULL, *said = NULL;
     size_t cap = 0, said_bytes = 0, at = 0;
     int n_line = 0, n_traces = 0;
@@ -311,7 +94,7 @@ static int replay(const char *name, unsigned *n_refusals)
         if (n_refusals)
             *n_refusals += feed_through_refusals(&trace, line, out);
         else
-            ck_assert_msg(!trace_feed(&trace, line, out), "%s:%d: not an event", name, n_line);
+            ck_assert_msg(!relay_trace_feed(&trace, line, out), "%s:%d: not an event", name, n_line);
         fflush(out);
         at = 0;
     }
@@ -320,7 +103,7 @@ static int replay(const char *name, unsigned *n_refusals)
     fclose(out);
     free(said);
     free(line);
-    trace_free(&trace);
+    relay_trace_free(&trace);
     return n_traces;
 }
 
@@ -340,56 +123,37 @@ TEST_IF(an_event_that_finds_no_memory_changes_nothing, !SANITIZED)
     ck_assert_uint_gt(n_refusals, 500); /* every trace opens, attaches and begins steps */
 }
 
-/* The actions after one line. */
-static const char *feed_line(struct trace *trace, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static const char *feed_line(struct trace *trace, const char *format, ...)
-{
-    char line[100];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    if (!trace->out)
-        trace->out = fmemopen(trace->said, sizeof trace->said - 1, "w");
-    FILE *out = trace->out;
-    rewind(out);
-    ck_assert_msg(trace_feed(trace, line, out) == 0, "%s", line);
-    fflush(out);
-    trace->said[ftell(out)] = '\0';
-    return trace->said;
-}
-
 /* Steps alike, of two workers and a reader: unit 0 is tied, visited below and above unit 1, and has two slices. */
 TEST_IF(nothing_is_allocated_after_the_second_step, !SANITIZED)
 {
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
     unsigned n_before = 0;
 
-    feed_line(&trace, "config parts=2 slots=1 accumulators=1 optimizer=adamw deterministic=1 replay=1");
-    feed_line(&trace, "attached 0"), feed_line(&trace, "attached 1");
+    relay_trace_say(&trace, "config parts=2 slots=1 accumulators=1 optimizer=adamw deterministic=1 replay=1");
+    relay_trace_say(&trace, "attached 0"), relay_trace_say(&trace, "attached 1");
     for (unsigned t = 0; t < 20; t++) {
         if (t == 2)
             n_before = allocator.n_calls;
-        feed_line(&trace, "open %u 0,1,0 - 0,1 2,1,2", t);
+        relay_trace_say(&trace, "open %u 0,1,0 - 0,1 2,1,2", t);
         for (unsigned worker = 0; worker < 2; worker++) {
-            feed_line(&trace, "pull %u %u 0", worker, t), feed_line(&trace, "pull %u %u 1", worker, t + 1);
-            feed_line(&trace, "loss %u %u %u 0 ok", worker, t, worker);
+            relay_trace_say(&trace, "pull %u %u 0", worker, t), relay_trace_say(&trace, "pull %u %u 1", worker, t + 1);
+            relay_trace_say(&trace, "loss %u %u %u 0 ok", worker, t, worker);
         }
-        feed_line(&trace, "save disk");
-        feed_line(&trace, "released disk 0"), feed_line(&trace, "released disk 1");
+        relay_trace_say(&trace, "save disk");
+        relay_trace_say(&trace, "released disk 0"), relay_trace_say(&trace, "released disk 1");
         for (unsigned visit = 3; visit-- > 0;)
             for (unsigned i = 0; i < (visit == 1 ? 2 : 4); i++) {
                 const unsigned part = visit == 1 ? i : i / 2, slice = visit == 1 ? 0 : i % 2;
                 for (int twice = 0; twice < 2; twice++)
-                    feed_line(&trace, "contribution %u %u %u %u %u 0 1", part, t, visit, part, slice);
-                feed_line(&trace, "folded %u %u ok", visit == 1, slice);
+                    relay_trace_say(&trace, "contribution %u %u %u %u %u 0 1", part, t, visit, part, slice);
+                relay_trace_say(&trace, "folded %u %u ok", visit == 1, slice);
                 if (visit < 2 && i == (visit == 1 ? 1 : 3))
-                    feed_line(&trace, "updated %u", visit);
+                    relay_trace_say(&trace, "updated %u", visit);
             }
         ck_assert_uint_eq(relay_version(trace.relay, 0) + relay_version(trace.relay, 1), 2 * (t + 1));
     }
     ck_assert_uint_eq(allocator.n_calls, n_before);
-    trace_free(&trace);
+    relay_trace_free(&trace);
 }
 
 /* ---- what no trace has ------------------------------------------------------------------------------------------- */
@@ -407,35 +171,35 @@ TEST(numbers_that_index_nothing_are_refused)
                                           "loss 0 0 0 %u ok"},
                              *const ignored[] = {"released 0 %u", "released %u 0"};
     static const unsigned far[] = {2, 5, 64, 1u << 20, UINT32_MAX - 1, UINT32_MAX};
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
     char line[100];
 
-    feed_line(&trace, "config parts=1 slices=1 slots=1 accumulators=1"), feed_line(&trace, "attached 0");
-    feed_line(&trace, "open 0 0,1 - 0"), feed_line(&trace, "loss 0 0 0 0 ok");
+    relay_trace_say(&trace, "config parts=1 slices=1 slots=1 accumulators=1"), relay_trace_say(&trace, "attached 0");
+    relay_trace_say(&trace, "open 0 0,1 - 0"), relay_trace_say(&trace, "loss 0 0 0 0 ok");
     for (int i = 0; i < COUNT(far) * (COUNT(refused) + COUNT(ignored)); i++) {
         const int which = i / COUNT(far);
         const char *format = which < COUNT(refused) ? refused[which] : ignored[which - COUNT(refused)];
         snprintf(line, sizeof line, format, far[i % COUNT(far)]);
-        const char *said = feed_line(&trace, "%s", line);
+        const char *said = relay_trace_say(&trace, "%s", line);
         ck_assert_msg(which < COUNT(refused) ? !strncmp(said, "  refuse 0 ", 11) && strchr(said, '\n')[1] == '\0'
                                              : !*said,
                       "%s: %s", line, said);
     }
-    ck_assert_str_eq(feed_line(&trace, "contribution 0 0 1 0 0 0 1"), "  fold 1 1 0 0 0 1 first\n");
-    trace_free(&trace);
+    ck_assert_str_eq(relay_trace_say(&trace, "contribution 0 0 1 0 0 0 1"), "  fold 1 1 0 0 0 1 first\n");
+    relay_trace_free(&trace);
 }
 
 TEST(more_readers_than_64_are_refused)
 {
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
 
-    feed_line(&trace, "config parts=1 slots=1"), feed_line(&trace, "attached 0");
-    feed_line(&trace, "open 0 0 - 0 1");
+    relay_trace_say(&trace, "config parts=1 slots=1"), relay_trace_say(&trace, "attached 0");
+    relay_trace_say(&trace, "open 0 0 - 0 1");
     for (int i = 0; i < 64; i++)
-        ck_assert_int_eq(strncmp(feed_line(&trace, "save %d", i), "  capture ", 10), 0);
-    ck_assert_str_eq(feed_line(&trace, "save 64"), "  refuse 64 too_many_readers\n");
-    ck_assert_str_eq(feed_line(&trace, "released 63 0"), "  saved 63 0\n");
-    trace_free(&trace);
+        ck_assert_int_eq(strncmp(relay_trace_say(&trace, "save %d", i), "  capture ", 10), 0);
+    ck_assert_str_eq(relay_trace_say(&trace, "save 64"), "  refuse 64 too_many_readers\n");
+    ck_assert_str_eq(relay_trace_say(&trace, "released 63 0"), "  saved 63 0\n");
+    relay_trace_free(&trace);
 }
 
 /* One unit, one part, one slice; steps begin at 0 or where a run is resumed. */
@@ -450,22 +214,22 @@ TEST_EACH(the_cut_is_known_before_a_reader_comes, 2)
         {"folded 0 0 ok", 1},   {"updated 0", 1},        {"save 2", 1},
     };
     const unsigned first = _i ? 70 : 0;
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
     const char *said = "";
     char line[100];
 
-    feed_line(&trace, "config parts=1 slots=1 accumulators=1 first=%u", first);
+    relay_trace_say(&trace, "config parts=1 slots=1 accumulators=1 first=%u", first);
     ck_assert_uint_eq(relay_cut(trace.relay), UINT64_MAX);
     for (int i = 0; i < COUNT(lines); i++) {
         snprintf(line, sizeof line, lines[i].line, first);
-        said = feed_line(&trace, "%s", line);
+        said = relay_trace_say(&trace, "%s", line);
         const uint64_t cut = lines[i].cut < 0 ? UINT64_MAX : first + (uint64_t)lines[i].cut;
         ck_assert_msg(relay_cut(trace.relay) == cut, "after %s: %ju", line, (uintmax_t)relay_cut(trace.relay));
         ck_assert(i != 1 || !strncmp(said, "  refuse 1 ", 11));
     }
     snprintf(line, sizeof line, "  capture 2 0 %u\n", first + 1);
     ck_assert_str_eq(said, line);
-    trace_free(&trace);
+    relay_trace_free(&trace);
 }
 
 TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
@@ -512,12 +276,12 @@ static const struct {
 TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
 {
     struct relay_view views[2], one, beyond[2] = {{9, RELAY_AT_FOLD}, {9, RELAY_AT_FOLD}};
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
 
-    feed_line(&trace, "config parts=2 slices=1 slots=2 accumulators=1 deterministic=1"),
-        feed_line(&trace, "attached 7");
+    relay_trace_say(&trace, "config parts=2 slices=1 slots=2 accumulators=1 deterministic=1"),
+        relay_trace_say(&trace, "attached 7");
     for (int i = 0; i < COUNT(viewed); i++) {
-        feed_line(&trace, "%s", viewed[i].line);
+        relay_trace_say(&trace, "%s", viewed[i].line);
         relay_look(trace.relay, 0, 2, views);
         relay_look(trace.relay, 1, 1, &one); /* a page that begins later says the same */
         ck_assert_msg(views[0].at == viewed[i].lower && views[0].version == 0, "%s: %d", viewed[i].line, views[0].at);
@@ -529,7 +293,7 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
     relay_look(trace.relay, 4000, 2, beyond);
     for (int i = 0; i < 2; i++)
         ck_assert(beyond[i].at == RELAY_AT_REST && beyond[i].version == 0);
-    trace_free(&trace);
+    relay_trace_free(&trace);
 }
 
 /* Two parts of two names each. Worker 7 sends one name of its part and is gone; 8 has sent all, and nothing of it is
@@ -557,14 +321,14 @@ static void check_parts(const struct relay *relay, uint32_t worker, uint32_t loa
 
 TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
 {
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
 
     for (int i = 0; i < COUNT(lost); i++)
-        feed_line(&trace, lost[i], _i);
+        relay_trace_say(&trace, lost[i], _i);
     check_parts(trace.relay, 7, 1, 1, 0);
     check_parts(trace.relay, 8, 1, 0, 0);
     ck_assert(relay_can_lose(trace.relay, 7)); /* it has given nothing yet */
-    feed_line(&trace, "contribution 7 0 1 0 0 0 1");
+    relay_trace_say(&trace, "contribution 7 0 1 0 0 0 1");
     check_parts(trace.relay, 7, 1, 1, 0);
     ck_assert(relay_can_lose(trace.relay, 7) == _i); /* its fold is under way */
     ck_assert(relay_can_lose(trace.relay, 8));
@@ -572,12 +336,12 @@ TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
     ck_assert(!relay_is_current(trace.relay, 7, 1, 0));
     if (_i) { /* its part goes to the one that stays, though 7 has as few */
         relay_expect_loss(trace.relay, 8);
-        feed_line(&trace, "attached 9");
-        feed_line(&trace, "lost 7");
+        relay_trace_say(&trace, "attached 9");
+        relay_trace_say(&trace, "lost 7");
         ck_assert_holds(trace.said, "share 9 0 0:1");
         check_parts(trace.relay, 9, 1, 1, 0);
     }
-    trace_free(&trace);
+    relay_trace_free(&trace);
 }
 
 /* Both parts are worker 7's. It has sent part 0 whole: the upper unit's contribution is with the thread, the lower one's
@@ -585,49 +349,49 @@ TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
  * the relay has not heard of its loss. */
 TEST_EACH(no_worker_can_be_lost_whose_part_waits_for_accumulators_that_wait_for_another_of_its_parts, 2)
 {
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
 
-    feed_line(&trace, "config parts=2 slices=1 slots=2 accumulators=%d optimizer=adamw replay=0", 1 + _i);
-    feed_line(&trace, "attached 7");
-    feed_line(&trace, "open 0 0,1 - 7,7");
-    feed_line(&trace, "loss 7 0 0 0 ok");
-    feed_line(&trace, "loss 7 0 1 0 ok");
+    relay_trace_say(&trace, "config parts=2 slices=1 slots=2 accumulators=%d optimizer=adamw replay=0", 1 + _i);
+    relay_trace_say(&trace, "attached 7");
+    relay_trace_say(&trace, "open 0 0,1 - 7,7");
+    relay_trace_say(&trace, "loss 7 0 0 0 ok");
+    relay_trace_say(&trace, "loss 7 0 1 0 ok");
     ck_assert(relay_can_lose(trace.relay, 7));
-    feed_line(&trace, "contribution 7 0 1 0 0 0 1");
+    relay_trace_say(&trace, "contribution 7 0 1 0 0 0 1");
     ck_assert(!relay_can_lose(trace.relay, 7)); /* part 0 is begun, and not sent whole */
-    feed_line(&trace, "contribution 7 0 0 0 0 0 2");
+    relay_trace_say(&trace, "contribution 7 0 0 0 0 0 2");
     check_parts(trace.relay, 7, 2 - (uint32_t)_i, 1, 1);
     ck_assert(relay_can_lose(trace.relay, 7) == _i);
-    trace_free(&trace);
+    relay_trace_free(&trace);
 }
 
 /* Parts 0 and 1 are worker 7's. It has sent part 0 whole and nothing of part 1: both are redone, so that the one is not
  * begun while the other keeps the loss from the relay. */
 TEST(a_part_sent_whole_is_redone_with_the_others_of_its_worker)
 {
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
 
-    feed_line(&trace, "config parts=3 slices=1 slots=2 accumulators=1 optimizer=adamw replay=0");
-    feed_line(&trace, "attached 7");
-    feed_line(&trace, "attached 8");
-    feed_line(&trace, "open 0 0,1 - 7,7,8");
-    feed_line(&trace, "loss 7 0 0 0 ok");
-    feed_line(&trace, "loss 7 0 1 0 ok");
-    feed_line(&trace, "contribution 7 0 1 0 0 0 1");
-    feed_line(&trace, "contribution 7 0 0 0 0 0 2");
+    relay_trace_say(&trace, "config parts=3 slices=1 slots=2 accumulators=1 optimizer=adamw replay=0");
+    relay_trace_say(&trace, "attached 7");
+    relay_trace_say(&trace, "attached 8");
+    relay_trace_say(&trace, "open 0 0,1 - 7,7,8");
+    relay_trace_say(&trace, "loss 7 0 0 0 ok");
+    relay_trace_say(&trace, "loss 7 0 1 0 ok");
+    relay_trace_say(&trace, "contribution 7 0 1 0 0 0 1");
+    relay_trace_say(&trace, "contribution 7 0 0 0 0 0 2");
     ck_assert(relay_can_lose(trace.relay, 7));
     relay_expect_loss(trace.relay, 7);
-    feed_line(&trace, "loss 8 0 2 0 ok");
+    relay_trace_say(&trace, "loss 8 0 2 0 ok");
     ck_assert_ptr_null(strstr(trace.said, "fold"));
-    feed_line(&trace, "lost 7");
+    relay_trace_say(&trace, "lost 7");
     ck_assert_holds(trace.said, "share 8 0 0:1 1:1");
-    trace_free(&trace);
+    relay_trace_free(&trace);
 }
 
 /* test_relay --trace FILE...: echoes each event and puts its actions under it, like the specification's own --trace. */
 static int print_trace(int argc, char **argv)
 {
-    struct trace trace = {0};
+    struct relay_trace trace = {0};
     char *line = NULL;
     size_t cap = 0;
     int rc = 0;
@@ -641,12 +405,12 @@ static int print_trace(int argc, char **argv)
             if (line[0] == ' ' || line[0] == '#' || line[0] == '\n')
                 continue;
             fputs(line, stdout);
-            rc = trace_feed(&trace, line, stdout);
+            rc = relay_trace_feed(&trace, line, stdout);
         }
         fclose(in);
     }
     free(line);
-    trace_free(&trace);
+    relay_trace_free(&trace);
     return rc ? 1 : 0;
 }
 
