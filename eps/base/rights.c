@@ -1,5 +1,5 @@
-/* Who may do what. Everyone whom the listener lets in may bring a job, work or look, or look alone. Only its owner may end what
- * others depend on.
+/* Who may do what. Everyone whom the listener lets in may bring a job, work or look; or look alone, if it says so. Only
+ * the daemon's owner may end what others depend on.
  *
  * The daemon reads and writes for a client with the client's rights. The kernel checks a file's access when the file
  * is opened, against the process that opens it. So the daemon uses descriptors that the client opened for reading or
