@@ -262,5 +262,5 @@ void spread_on_word_of_end(struct spread *s, uint32_t from, const struct word *w
 
 bool spread_end_go_on(struct spread *s)
 {
-    return tell_save(s) || tell_arrived(s) || tell_covered(s);
+    return tell_save(s) || tell_covered(s) || tell_arrived(s);
 }
