@@ -111,12 +111,12 @@ static bool begin_forwarded(struct daemon *d)
     return true;
 }
 
-/* Another daemon stops, or is lost. */
+/* Another daemon stops, or is lost: then this one fails, though it may be stopping already. */
 static bool follow_others(struct daemon *d)
 {
     const char *lost;
 
-    if (!d->spread || d->stopping || !spread_is_over(d->spread, &lost))
+    if (!d->spread || !spread_is_over(d->spread, &lost) || (d->stopping && (!lost || d->exit_code)))
         return false;
     if (lost) {
         d->exit_code = -EIO;
