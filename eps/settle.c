@@ -102,7 +102,7 @@ static bool begin_forwarded(struct daemon *d)
 {
     struct forward forward;
 
-    if (!d->spread || d->job.state != JOB_NONE || d->stopping || !spread_take_request(d->spread, &forward))
+    if (!d->spread || d->job.state != JOB_NONE || !spread_take_request(d->spread, &forward))
         return false;
     job_begin(&d->job, NULL, &forward.request, &forward.products, forward.fds, forward.n_fds);
     spread_begun(d->spread, &forward);

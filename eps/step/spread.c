@@ -308,6 +308,10 @@ bool spread_take_request(struct spread *s, struct forward *out)
         s->is_refused = s->end_said = true;
         return false;
     }
+    if (s->stops) {
+        refuse(s, -ECANCELED, "the daemon was stopped");
+        return false;
+    }
     const int rc = forward_open(out, s->text, s->text_bytes, &err);
     if (rc)
         refuse(s, rc, err.text);
