@@ -277,6 +277,7 @@ static void on_job(struct spread *s, const struct word *word)
 {
     s->next_job = *word;
     s->has_next_job = true;
+    s->next_has_ended = false;
 }
 
 static bool begin_next(struct spread *s)
@@ -285,6 +286,10 @@ static bool begin_next(struct spread *s)
         return false;
     s->has_next_job = false;
     begin_sharing(s);
+    if (s->next_has_ended) {
+        s->is_refused = s->end_said = s->end_heard = true;
+        return true;
+    }
     s->text_bytes = s->next_job.bytes;
     s->text = malloc(s->text_bytes);
     if (!s->text)
@@ -399,6 +404,10 @@ static void on_end(struct spread *s, uint32_t from, const struct word *word)
 {
     char text[sizeof word->text];
 
+    if (s->has_next_job) { /* it is not begun here */
+        s->next_has_ended = true;
+        return;
+    }
     snprintf(text, sizeof text, "%s", word->text); /* ends with a 0 */
     s->end_heard = s->end_heard || s->host != 0;
     if (s->host == 0)

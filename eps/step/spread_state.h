@@ -97,6 +97,7 @@ struct spread {
     bool is_refused; /* it could not be begun */
     struct word next_job;
     bool has_next_job;
+    bool next_has_ended;          /* host 0 has said so already */
     uint32_t *owner;              /* (n_units) host */
     uint32_t *not_own;            /* (n_units) those of others, and frozen ones: own leaves them alone */
     uint8_t *units;               /* (n_units) enum spread_unit */
