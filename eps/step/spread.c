@@ -93,7 +93,11 @@ bool spread_is_over(const struct spread *s, const char **lost)
 
 bool spread_is_busy(const struct spread *s)
 {
-    return s->shared;
+    bool is_busy = s->shared || (s->host > 0 && !s->stop_heard);
+
+    for (uint32_t h = 0; h < s->n; h++)
+        is_busy = is_busy || s->others[h].n_words > 0;
+    return is_busy && !s->is_lost;
 }
 
 /* ---- words ------------------------------------------------------------------------------------------------------ */
@@ -507,7 +511,7 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
         s->others[from].n_quiet++;
         break;
     case WORD_STOP:
-        s->stops = true;
+        s->stops = s->stop_heard = true;
         s->stop_said = s->host > 0;
         break;
     case WORD_OPEN:

@@ -46,7 +46,8 @@ void spread_forward(struct spread *spread);
 bool spread_take_request(struct spread *spread, struct forward *out);
 /* job_begin has returned, and the job may have ended. */
 void spread_begun(struct spread *spread, const struct forward *forward);
-/* The hosts still share a job: its end, here or elsewhere, is not known to all. */
+/* Of a daemon that stops: the hosts still share a job, whose end is not known to all, or host 0 may still begin one, or a
+ * word waits for room. */
 bool spread_is_busy(const struct spread *spread);
 
 /* ---- for eps/step/steps.c ---- */

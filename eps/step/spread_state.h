@@ -81,7 +81,7 @@ struct spread {
     char *inbox;
     size_t inbox_bytes;
     struct spread_host *others; /* (n), this one included */
-    bool stops, stop_said;
+    bool stops, stop_said, stop_heard;
     bool is_lost;
     char lost[ERROR_TEXT_BYTES];
 
