@@ -16,8 +16,7 @@
 
 void job_init(struct job *job)
 {
-    *job = (struct job){
-        .hub = job->hub, .between_steps = true, .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1};
+    *job = (struct job){.hub = job->hub, .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1};
 }
 
 void job_enter(struct job *job, enum job_state state)

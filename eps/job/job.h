@@ -91,7 +91,7 @@ struct job {
     struct relay *relay;
     uint32_t first_part, n_parts; /* of a step's parts, those of this host's workers: all, on one host */
     struct relay *own;            /* several hosts: who folds what of the own units (eps/step/spread.h); or NULL */
-    bool between_steps;           /* several hosts: each has covered the last step, and the next is not opened */
+    bool between_steps;           /* several hosts: all are ready or have covered the last step; the next is not open */
     bool lent;                    /* other hosts may still use this job's memory, or this host theirs */
     int end_code;                 /* of an ending job, with its sentence: */
     struct error end;

@@ -376,8 +376,11 @@ static void note_ready(struct spread *s, uint32_t host)
     for (uint32_t h = 0; h < s->n; h++)
         if (!s->others[h].ready)
             return;
-    if (s->job->state == JOB_RESTING)
-        job_tell_opened(s->job);
+    if (s->job->state != JOB_RESTING)
+        return;
+    s->job->between_steps = true;
+    job_tell_opened(s->job);
+    save_between_steps(s->steps->saves);
 }
 
 /* All workers here have their memory. */
