@@ -281,7 +281,9 @@ void job_renew_seat(struct job_seat *seat)
 
 struct job_seat *job_new_seat(struct job *job)
 {
-    if (!job_trains(job) || job->n_seats >= job->n_parts || job->n_seats >= HUB_MAX_WORKERS)
+    const uint32_t most = job_is_spread(job) ? HUB_MAX_WORKERS : job->n_parts;
+
+    if (!job_trains(job) || job->n_seats >= most || job->n_seats >= HUB_MAX_WORKERS)
         return NULL;
     job->seats[job->n_seats] = (struct job_seat){.job = job};
     return &job->seats[job->n_seats];

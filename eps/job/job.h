@@ -103,7 +103,7 @@ struct job {
     struct peer *workers[HUB_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */
     uint32_t n_workers;
     bool divided;                           /* among them, the parts of a step are */
-    struct job_seat seats[HUB_MAX_WORKERS]; /* (n_seats) one for each worker when the job began, later up to n_parts */
+    struct job_seat seats[HUB_MAX_WORKERS]; /* (n_seats) one for each worker when the job began; job_new_seat */
     uint32_t n_seats;
     const struct plan_backend *backend;       /* of the first worker */
     enum plan_attention attention;            /* the same for all */
@@ -216,7 +216,8 @@ void job_on_assigned(struct job *job, struct peer *worker, const struct message 
 void job_on_released(struct peer *worker);
 /* The seat of a worker, or of one that has left; NULL: it has none. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker);
-/* A seat that the job has not had yet, or NULL: it has one for each part. It counts once job_take_seat is called. */
+/* A seat that the job has not had yet, or NULL: it has one for each part; on several hosts more, as inboxes may wait for
+ * other hosts. It counts once job_take_seat is called. */
 struct job_seat *job_new_seat(struct job *job);
 /* Plans a worker for a share of n_parts parts, in a vacant or new seat of an open job or in its own. -ENODEV, -EINVAL,
  * -ENOSPC, -ENOMEM with a sentence: it does not fit. */

@@ -337,9 +337,11 @@ static void join(struct steps *steps, struct job_seat *seat, struct peer *worker
     steps_feed(steps, &event);
 }
 
+/* On several hosts, what its inbox holds may wait at an owner for parts that are to be redone: whoever redoes them does
+ * not wait for this inbox. */
 static bool is_vacant(const struct job_seat *seat)
 {
-    return !seat->peer && !seat->renewing && !seat->left;
+    return !seat->peer && !seat->renewing && !seat->left && (seat->n_folds == 0 || !job_is_spread(seat->job));
 }
 
 static struct job_seat *find_vacant(struct job *job)
