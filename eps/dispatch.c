@@ -84,11 +84,21 @@ static bool worker_may(struct peer *peer, bool fits)
     return peer->role == ROLE_WORKER && fits;
 }
 
-static void on_stop(struct daemon *d, struct peer *peer)
+/* Only host 0 has a client that saves: another host that ended by request would lose the steps since the last save. */
+static void on_stop(struct daemon *d, struct peer *peer, uint32_t job)
 {
     struct error err;
-    int rc = rights_stop(peer, &err);
+    int rc = 0;
 
+    if (d->hub.host > 0)
+        rc = error_set(&err, -EBUSY, "this is host %u of a daemon on %u hosts: stop host 0, which saves for all",
+                       d->hub.host, d->hub.n_hosts);
+    if (!rc && job) {
+        takeover_stop(d, peer, job);
+        return;
+    }
+    if (!rc)
+        rc = rights_stop(peer, &err);
     if (!rc && !d->asked)
         rc = takeover_warn(d, &err);
     if (rc)
@@ -149,10 +159,8 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_STOP:
         if (peer->role == ROLE_WORKER)
             refuse_role(peer);
-        else if (m->stop.job)
-            takeover_stop(d, peer, m->stop.job);
         else
-            on_stop(d, peer);
+            on_stop(d, peer, m->stop.job);
         break;
     case MESSAGE_DRAIN:
         if (peer->role == ROLE_WORKER)

@@ -233,12 +233,28 @@ TEST(a_host_that_is_stopped_ends_the_job_and_the_daemons)
                                   " --steps 4000 --batch 4 --parts 2 --save-every 2 --out several");
 
     processes_await_text("train", "saved several/step-2");
-    expect("eps stop hosts-1", 0);
+    kill(find_daemon("hosts-1"), SIGTERM);
     ck_assert_int_eq(await_end(run), 1);
-    expect_file("train", "eps train: host 1: the daemon was stopped by request",
+    expect_file("train", "eps train: host 1: the daemon was stopped by SIGTERM",
                 "eps train --resume several continues from step ");
     ck_assert_int_eq(await_end(team.mpirun), 0);
     processes_await_nobody();
+}
+
+/* Only host 0 has the client, which saves; at another host, the steps since the last save would be lost. */
+TEST(a_job_on_several_hosts_is_stopped_at_host_0)
+{
+    const struct team team = start(2, 1);
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
+                                  " --steps 4000 --batch 4 --parts 2 --save-every 3000 --out several");
+
+    processes_await_text("train", "step 1/4000");
+    expect_sentence("eps stop hosts-1", 1, "this is host 1 of a daemon on 2 hosts: stop host 0, which saves for all");
+    expect_sentence("eps stop hosts-1 1", 1, "this is host 1 of a daemon on 2 hosts: stop host 0, which saves for all");
+    expect("eps stop hosts 1", 0);
+    ck_assert_int_eq(await_end(run), 1);
+    expect_file("train", "the job was stopped: the run ended after ", "; saved in several/step-");
+    stop(&team);
 }
 
 TEST(what_several_hosts_cannot_do_is_refused)
