@@ -429,6 +429,10 @@ static bool parse(struct arguments *out, int argc, char **argv)
         log_error("'%s' is not an option; see eps-worker --help", argv[optind]);
         return false;
     }
+    if ((out->address && !*out->address) || (out->profile && !*out->profile)) {
+        log_error("%s is empty", out->profile && !*out->profile ? "--profile" : "--connect");
+        return false;
+    }
     if (port_is_address(out->address) && port_split(name, digits, out->address, &err)) {
         log_error("%s", err.text);
         return false;

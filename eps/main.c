@@ -117,9 +117,17 @@ static bool parse(struct arguments *out, int argc, char **argv)
     *out = (struct arguments){.queue = QUEUE_DEFAULT};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
         switch (option) {
-        case 'l':
-            *(port_is_address(optarg) ? &out->network : &out->address) = optarg;
+        case 'l': {
+            const char **address = port_is_address(optarg) ? &out->network : &out->address;
+
+            if (*address) {
+                log_error("--listen %s and --listen %s: it takes one name or directory, and one tcp://HOST:PORT",
+                          *address, optarg);
+                return false;
+            }
+            *address = optarg;
             break;
+        }
         case 'K':
             out->key = optarg;
             break;
@@ -170,8 +178,16 @@ static bool parse(struct arguments *out, int argc, char **argv)
             log_error("%s: no such option, or its value is missing; see epsd --help", argv[optind - 1]);
             return false;
         }
-    if (optind < argc || (!out->network && !out->address) || (out->address && !*out->address)) {
+    if (optind < argc) {
+        log_error("'%s' is not an option; see epsd --help", argv[optind]);
+        return false;
+    }
+    if ((!out->network && !out->address) || (out->address && !*out->address)) {
         log_error("--listen ADDRESS is needed; see epsd --help");
+        return false;
+    }
+    if (out->log && !*out->log) {
+        log_error("--log is empty");
         return false;
     }
     const char *shared = out->group ? "group" : out->viewers ? "viewers" : NULL;
