@@ -176,7 +176,7 @@ static bool rests(const struct daemon *d)
 {
     const struct job *job = &d->job;
 
-    if (!job_has_room(job))
+    if (job_waits(job))
         return job->state != JOB_STEPPING || relay_cut(job_reader_relay(job)) == job->step;
     return job->state == JOB_RESTING && !d->steps.has_ahead;
 }

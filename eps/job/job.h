@@ -92,6 +92,7 @@ struct job {
     uint32_t first_part, n_parts; /* of a step's parts, those of this host's workers: all, on one host */
     struct relay *own;            /* several hosts: who folds what of the own units (eps/step/spread.h); or NULL */
     bool between_steps;           /* several hosts: all are ready or have covered the last step; the next is not open */
+    bool others_wait;             /* several hosts: on another one, a part waits for a worker */
     bool lent;                    /* other hosts may still use this job's memory, or this host theirs */
     int end_code;                 /* of an ending job, with its sentence: */
     struct error end;
@@ -182,6 +183,12 @@ static inline uint32_t job_room(const struct job *job)
 static inline bool job_has_room(const struct job *job)
 {
     return job_room(job) >= job->n_parts;
+}
+
+/* The step waits for a worker: of this host, or another. */
+static inline bool job_waits(const struct job *job)
+{
+    return !job_has_room(job) || job->others_wait;
 }
 
 /* True if steps may be opened and the relay may be fed. */

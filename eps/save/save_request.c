@@ -111,7 +111,7 @@ void save_on_client(struct saves *saves, const struct message *m)
         peer_refuse(job->client, "a save of another step than the next one");
         return;
     }
-    if (m->save.step == MESSAGE_NO_STEP && cut > job->step && !job_has_room(job)) {
+    if (m->save.step == MESSAGE_NO_STEP && cut > job->step && job_waits(job)) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and waits for a worker", cut);
         save_tell_client(job, -EAGAIN, &err, cut);
         return;

@@ -1,6 +1,7 @@
 #include "eps/step/roster.h"
 
 #include "eps/job/evaluate.h"
+#include "eps/step/spread.h"
 #include "proto/base/process.h"
 
 #include <errno.h>
@@ -184,7 +185,7 @@ static void tell(struct steps *steps, const struct peer *worker, const char *rea
     log_warning("worker %u (%s) %s after %" PRIu64 " steps: %s; %s", worker->id, worker->device,
                 worker->leaves ? "left" : "was lost", job->step, reason,
                 m.lost.waits ? "the job waits for another worker" : "the others go on without it");
-    if (!job->client || !job_trains(job))
+    if (!job_trains(job))
         return;
     m.lost.worker = worker->id;
     m.lost.pid = (uint32_t)session_peer_pid(worker->session);
@@ -192,7 +193,10 @@ static void tell(struct steps *steps, const struct peer *worker, const char *rea
     m.lost.left = worker->leaves;
     snprintf(m.lost.device, sizeof m.lost.device, "%s", worker->device);
     snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", reason);
-    session_send(job->client->session, &m);
+    if (job_is_spread(job))
+        spread_on_lost(steps->spread, &m);
+    else
+        job_tell(job, &m);
 }
 
 /* Whether the job can go on without the worker. */

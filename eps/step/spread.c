@@ -239,12 +239,12 @@ static void begin_sharing(struct spread *s)
 {
     assert(!s->shared);
     s->shared = true;
-    s->is_open = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
+    s->is_open = s->told_waits = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
     s->opening = s->own_covered = s->local_covered = s->told_covered = s->own_skipped = false;
     s->n_queue = s->n_folded = s->n_arrived = s->n_held = 0;
     for (uint32_t h = 0; h < s->n; h++) {
         struct spread_host *other = &s->others[h];
-        other->is_granted = other->ready = false;
+        other->is_granted = other->ready = other->waits = false;
         other->covered = other->done = 0;
         memset(other->is_sent, 0, sizeof other->is_sent);
         memset(other->slots, 0, sizeof other->slots);
@@ -528,6 +528,8 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
     case WORD_COVERED:
     case WORD_VERDICT:
     case WORD_DONE:
+    case WORD_LOST:
+    case WORD_WAITS:
     case WORD_RUNS:
         if (job_is_open(s->job))
             spread_on_word_of_end(s, from, word);

@@ -63,6 +63,8 @@ void spread_on_covered(struct spread *spread);
 void spread_on_done(struct spread *spread, uint64_t step);
 /* Local knows the loss of one of its parts. part: of all hosts' parts. */
 void spread_on_loss(struct spread *spread, uint32_t part, double sum);
+/* A worker has no seat any more: LOST, for the client. */
+void spread_on_lost(struct spread *spread, const struct message *lost);
 /* The optimizer thread has done something for an open job. */
 void spread_on_optimizer(struct spread *spread, const struct updater_task *work);
 /* Feeds `own`, as steps_feed feeds local. */

@@ -4,7 +4,9 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- new weights ------------------------------------------------------------------------------------------------ */
 
@@ -201,6 +203,54 @@ void spread_on_done(struct spread *s, uint64_t step)
     spread_say(s, 0, &(struct word){.kind = WORD_DONE, .step = step});
 }
 
+/* ---- workers that leave ----------------------------------------------------------------------------------------- */
+
+void spread_on_lost(struct spread *s, const struct message *lost)
+{
+    struct word word = {.kind = WORD_LOST, .id = lost->lost.worker, .code = lost->lost.left | lost->lost.waits << 1};
+
+    snprintf(word.text, sizeof word.text, "%s\n%.400s", lost->lost.device, lost->lost.error.text);
+    if (s->host == 0)
+        job_tell(s->job, lost);
+    else
+        spread_say(s, 0, &word);
+}
+
+static void hear_lost(struct spread *s, uint32_t from, const struct word *word)
+{
+    struct message m = {.kind = MESSAGE_LOST};
+    const char *why = strchr(word->text, '\n');
+
+    m.lost.worker = word->id;
+    m.lost.step = s->job->step;
+    m.lost.left = word->code & 1;
+    m.lost.waits = word->code & 2;
+    snprintf(m.lost.device, sizeof m.lost.device, "%.*s of host %u", why ? (int)(why - word->text) : 0, word->text,
+             from);
+    snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", why ? why + 1 : word->text);
+    log_warning("host %u: worker %u %s: %s", from, word->id, m.lost.left ? "left" : "was lost", m.lost.error.text);
+    job_tell(s->job, &m);
+}
+
+static bool tell_waits(struct spread *s)
+{
+    const bool waits = !job_has_room(s->job);
+
+    if (s->host == 0 || !job_trains(s->job) || waits == s->told_waits)
+        return false;
+    s->told_waits = waits;
+    spread_say(s, 0, &(struct word){.kind = WORD_WAITS, .code = waits});
+    return true;
+}
+
+static void hear_waits(struct spread *s, uint32_t from, const struct word *word)
+{
+    s->others[from].waits = word->code != 0;
+    s->job->others_wait = false;
+    for (uint32_t h = 0; h < s->n; h++)
+        s->job->others_wait |= s->others[h].waits;
+}
+
 /* ---- saves ------------------------------------------------------------------------------------------------------ */
 
 /* Of what another host has written for a save: one save at a time. */
@@ -256,11 +306,15 @@ void spread_on_word_of_end(struct spread *s, uint32_t from, const struct word *w
         hear_verdict(s, word);
     else if (word->kind == WORD_DONE)
         note_done(s, from, word->step);
+    else if (word->kind == WORD_LOST)
+        hear_lost(s, from, word);
+    else if (word->kind == WORD_WAITS)
+        hear_waits(s, from, word);
     else if (word->kind == WORD_RUNS)
         fetch_notes(s, from, word);
 }
 
 bool spread_end_go_on(struct spread *s)
 {
-    return tell_save(s) || tell_covered(s) || tell_arrived(s);
+    return tell_save(s) || tell_covered(s) || tell_arrived(s) || tell_waits(s);
 }

@@ -37,10 +37,10 @@ struct spread_host {
     bool is_granted; /* its reserved slot, for: */
     struct word grant;
     struct spread_slot slots[SPREAD_SLOTS]; /* its own slots here */
-    bool ready;
-    uint32_t n_quiet;       /* jobs that it has ended, and this host has not */
-    uint64_t covered, done; /* steps, on host 0 */
-    char *notes;            /* (n_notes_bytes) of what it wrote for this save: */
+    bool ready, waits;                      /* it is in the job; it waits for a worker */
+    uint32_t n_quiet;                       /* jobs that it has ended, and this host has not */
+    uint64_t covered, done;                 /* steps, on host 0 */
+    char *notes;                            /* (n_notes_bytes) of what it wrote for this save: */
     uint64_t n_notes_bytes;
     uint32_t save, n_left_notes;
 };
@@ -88,6 +88,7 @@ struct spread {
     /* The job that the hosts share: */
     bool shared;  /* from the request until every host is quiet */
     bool is_open; /* READY was said */
+    bool told_waits;
     bool end_said, end_heard, quiet_said;
     int end_code; /* heard */
     char end[ERROR_TEXT_BYTES];

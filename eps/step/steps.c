@@ -498,7 +498,7 @@ void steps_tell_taken(const struct steps *steps, struct message *m)
     m->taken.done = job->step;
     m->taken.covered = job->state == JOB_STEPPING && !steps->covered ? begun - 1 : begun;
     m->taken.arrived = steps->arrived ? begun : m->taken.covered;
-    m->taken.waits = !job_has_room(job);
+    m->taken.waits = job_waits(job);
     m->taken.n = (uint32_t)n;
     for (uint64_t i = 0; i < n; i++)
         m->taken.steps[i] = steps->ended[(job->step - n + i) % MESSAGE_DONE_STEPS];

@@ -200,6 +200,33 @@ TEST(a_worker_that_is_killed_changes_no_bit)
     stop(&team);
 }
 
+/* Host 0 has the client and says what host 1 waits for: until a worker comes, or the job is stopped. */
+TEST_EACH(a_host_without_workers_is_told_of_by_host_0, 2)
+{
+    const struct team team = start(2, 1);
+    const bool is_stopped = _i;
+
+    train("", RUN " --steps 40 --batch 4 --parts 2 --save-every 40", "one");
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
+                                  " --steps 40 --batch 4 --parts 2 --save-every 40 --out several");
+    processes_await_text("several/metrics.jsonl", "\"step\": 3,");
+    kill(team.workers[1][0], SIGKILL);
+    processes_await_text("train", "(cpu of host 1) was lost after");
+    expect_file("train", "killed; the step waits for another worker to attach");
+    processes_await_state("hosts", "waiting for a worker");
+    if (is_stopped)
+        expect("eps stop hosts 1", 0);
+    else
+        processes_start("eps-worker", (const char *const[]){"--connect", "hosts-1", "--device-mem", "64MiB", NULL},
+                        NULL);
+    ck_assert_int_eq(await_end(run), is_stopped);
+    if (is_stopped)
+        expect_file("train", "waited for a worker and was given up");
+    else
+        check_same("one", "several");
+    stop(&team);
+}
+
 /* mpirun ends the others. The checkpoint that was written before serves any number of hosts. */
 TEST(a_host_that_is_killed_ends_the_run_which_resumes_elsewhere)
 {
