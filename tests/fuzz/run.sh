@@ -56,7 +56,7 @@ fi
 # run TARGET: prints one line; false after a finding
 run() {
     local target=$1 log=$build/findings/$1.log corpus=$build/corpus/$1 dictionary=tests/fuzz/dictionary/$1
-    local -a seeds=() options=(-max_total_time="$seconds" -artifact_prefix="$build/findings/$1-" -timeout=20 -print_final_stats=1)
+    local -a seeds=() options=(-max_total_time="$seconds" -artifact_prefix="$build/findings/$1-" -timeout=120 -report_slow_units=120 -print_final_stats=1)
 
     mkdir -p "$corpus"
     [ ! -d "tests/fuzz/corpus/$target" ] || seeds=("tests/fuzz/corpus/$target")
