@@ -111,7 +111,7 @@ static bool is_due(struct save *s, enum save_told what, bool is_so)
     return true;
 }
 
-static bool next_of(struct save *s, struct word *word, const void **notes)
+static bool next_of(struct save *s, struct word *word, const void **notes, bool may_end)
 {
     const bool leads = host_of(s) == 0;
 
@@ -124,7 +124,7 @@ static bool next_of(struct save *s, struct word *word, const void **notes)
         word->kind = WORD_RUNS;
         word->bytes = s->notes->n * sizeof *s->notes->notes;
         *notes = s->notes->notes;
-    } else if (is_due(s, SAVE_TOLD_END, s->over)) {
+    } else if (is_due(s, SAVE_TOLD_END, s->over && may_end)) {
         word->kind = leads ? WORD_SAVED : WORD_FAILED;
         snprintf(word->text, sizeof word->text, "%s", s->rc ? s->error.text : "");
         return leads || s->rc;
@@ -134,10 +134,10 @@ static bool next_of(struct save *s, struct word *word, const void **notes)
     return true;
 }
 
-bool save_next_word(struct saves *saves, struct word *word, const void **notes)
+bool save_next_word(struct saves *saves, struct word *word, const void **notes, bool may_end)
 {
     for (struct save *s = saves->first; s; s = s->next)
-        if (s->is_spread && next_of(s, word, notes))
+        if (s->is_spread && next_of(s, word, notes, may_end))
             return true;
     return false;
 }

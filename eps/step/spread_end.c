@@ -275,16 +275,17 @@ static void fetch_notes(struct spread *s, uint32_t from, const struct word *word
 }
 
 /* What saves have to tell: host 0 all others, they host 0. The end of a save waits until its notes are fetched: they are
- * kept no longer. */
+ * kept no longer. Its beginning does not wait: the next step may be opened at once. */
 static bool tell_save(struct spread *s)
 {
     const void *notes;
     struct word word;
 
+    bool is_fetching = false;
+
     for (uint32_t h = 0; h < s->n; h++)
-        if (s->others[h].n_left_notes)
-            return false;
-    if (!save_next_word(s->steps->saves, &word, &notes))
+        is_fetching = is_fetching || s->others[h].n_left_notes > 0;
+    if (!save_next_word(s->steps->saves, &word, &notes, !is_fetching))
         return false;
     if (word.kind == WORD_RUNS)
         s->ops->expose(s->hosts, REGION_TEXT, notes, word.bytes);

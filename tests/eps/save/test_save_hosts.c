@@ -185,7 +185,7 @@ static void take_words(struct cluster *c, uint32_t from)
     struct host *h = &c->hosts[from];
     struct word word;
 
-    while (job_is_open(&h->job) && (from > 0 || !is_fetching(c)) && save_next_word(&h->saves, &word, &h->notes))
+    while (job_is_open(&h->job) && save_next_word(&h->saves, &word, &h->notes, from > 0 || !is_fetching(c)))
         for (uint32_t to = 0; to < c->n; to++)
             if (to != from && (from == 0 || to == 0))
                 say(c, from, to, &word);
