@@ -438,14 +438,25 @@ static bool tell_end(struct spread *s)
         spread_say_all(s, &word);
     else if (!s->end_heard)
         spread_say(s, 0, &word);
+    s->n_fetches = 0;
+    return true;
+}
+
+/* Once the optimizer thread reads none: another host may go on with the step until it hears of the end. */
+static bool free_slots(struct spread *s)
+{
+    bool any = false;
+
+    if (!s->end_said || updater_pending(s->hub->updater) > 0)
+        return false;
     for (uint32_t h = 0; h < s->n; h++)
         for (uint32_t k = 0; k < SPREAD_SLOTS; k++)
             if (h != s->host && s->others[h].slots[k].taken) {
                 s->others[h].slots[k].taken = false;
                 s->ops->free_slot(s->hosts, h, k);
+                any = true;
             }
-    s->n_fetches = 0;
-    return true;
+    return any;
 }
 
 static bool uses_others(const struct spread *s)
@@ -601,7 +612,8 @@ bool spread_go_on(struct spread *s)
         on_event(s, &event);
         return true;
     }
-    if (begin_next(s) || tell_stop(s) || (s->shared && (get_ready(s) || tell_end(s) || get_quiet(s) || part(s))))
+    if (begin_next(s) || tell_stop(s) ||
+        (s->shared && (get_ready(s) || tell_end(s) || free_slots(s) || get_quiet(s) || part(s))))
         return true;
     return (s->shared && job_is_open(s->job) && (spread_step_go_on(s) || spread_end_go_on(s))) || begin_fetch(s);
 }
