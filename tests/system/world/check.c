@@ -2,6 +2,7 @@
  * thread, by the promises of eps/relay/relay.h and nothing of its code. */
 #include "eps/settle.h"
 #include "eps/step/roster.h"
+#include "tests/eps/step/spread_look.h"
 #include "tests/system/world/world.h"
 
 #include <inttypes.h>
@@ -26,7 +27,9 @@ struct pending {
     uint64_t hash;
 };
 
-static struct {
+/* Of a daemon: */
+struct seen {
+    struct seen *next;
     struct daemon *daemon;
     struct process *process;
     bool begun;    /* the job's relay has opened a step */
@@ -37,42 +40,62 @@ static struct {
     struct pending pending[MOST_PENDING];
     unsigned n_pending;
     bool had_left, had_ahead, had_save;
+    unsigned states; /* of several hosts: tests/eps/step/spread_look.h */
     uint64_t idle_bytes;
     bool knows_idle;
-} seen;
+};
+
+static struct seen *seen_all, *seen; /* seen: of the daemon that runs, or is looked at */
+
+static void see(const struct process *daemon)
+{
+    seen = seen_all;
+    while (seen->process != daemon)
+        seen = seen->next;
+}
 
 int __wrap_updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
                          void *context)
 {
-    memset(&seen, 0, sizeof seen);
-    seen.daemon = context;
-    seen.process = process_running;
+    seen = world_alloc(sizeof *seen);
+    seen->daemon = context;
+    seen->process = process_running;
+    seen->next = seen_all;
+    seen_all = seen;
     return __real_updater_start(out, store, n_threads, on_done, context);
 }
 
 static void begin_job(void)
 {
-    seen.begun = false;
-    seen.n_pending = 0;
+    seen->begun = false;
+    seen->n_pending = 0;
+}
+
+/* Of several hosts, another one folds it. */
+static bool is_elsewhere(uint32_t unit)
+{
+    const struct daemon *d = seen->daemon;
+
+    return job_is_spread(&d->job) && !spread_look_owns(d->steps.spread, unit);
 }
 
 static void begin_step(uint64_t step)
 {
-    const struct model *model = &seen.daemon->job.model;
+    const struct model *model = &seen->daemon->job.model;
 
-    if (seen.begun && step == seen.step)
+    if (seen->begun && step == seen->step)
         return;
-    if (seen.begun && step != seen.step + 1)
-        world_fail("a fold of step %" PRIu64 " after one of step %" PRIu64, step, seen.step);
+    if (seen->begun && step != seen->step + 1)
+        world_fail("a fold of step %" PRIu64 " after one of step %" PRIu64, step, seen->step);
     for (uint32_t u = 0; u < model->n_units; u++) {
-        if (seen.begun && model->units[u].n_trained > 0 && seen.done[u] != step)
-            world_fail("a fold of step %" PRIu64 ", and unit %u is at version %" PRIu64, step, u, seen.done[u]);
-        seen.given[u] = seen.done[u] = step;
+        if (seen->begun && model->units[u].n_trained > 0 && !is_elsewhere(u) && seen->done[u] != step)
+            world_fail("a fold of step %" PRIu64 ", and unit %u is at version %" PRIu64, step, u, seen->done[u]);
+        seen->given[u] = seen->done[u] = step;
     }
-    seen.begun = true;
-    seen.step = step;
-    memset(seen.folded, 0, sizeof seen.folded);
-    memset(seen.n_folds, 0, sizeof seen.n_folds);
+    seen->begun = true;
+    seen->step = step;
+    memset(seen->folded, 0, sizeof seen->folded);
+    memset(seen->n_folds, 0, sizeof seen->n_folds);
 }
 
 static struct process *process_of(const struct peer *peer)
@@ -80,12 +103,23 @@ static struct process *process_of(const struct peer *peer)
     return process_by_pid(session_peer_pid(peer->session));
 }
 
+/* Where a slice came from; on several hosts, the one that is looked at before it goes to its owner. NULL: from another
+ * host, or through the look. */
+static const struct job_seat *seat_of(const struct updater_task *task)
+{
+    const struct spread *s = seen->daemon->steps.spread;
+
+    if (!s)
+        return task->context;
+    return task->kind == UPDATER_CHECK ? spread_look_seat(s, task->unit, task->slice) : NULL;
+}
+
 /* Its worker's device has erred: the pattern is not finite in fp32 and in bf16. */
 static void spoil(const struct updater_task *task)
 {
     static const uint32_t nan = 0x7FC07FC0;
-    const struct job_seat *seat = task->context;
-    const struct peer *worker = peer_find(seen.daemon->hub.peers, seat->worker);
+    const struct job_seat *seat = seat_of(task);
+    const struct peer *worker = seat ? peer_find(seen->daemon->hub.peers, seat->worker) : NULL;
     struct process *p = worker ? process_of(worker) : NULL;
 
     if (!p || !p->spoils)
@@ -98,19 +132,19 @@ static void spoil(const struct updater_task *task)
 
 static void note_fold(const struct updater_task *task)
 {
-    const struct job *job = &seen.daemon->job;
+    const struct job *job = &seen->daemon->job;
     const struct model_unit *unit = &job->model.units[task->unit];
     const uint32_t part = task->contribution.part;
-    struct pending *p = &seen.pending[seen.n_pending++];
+    struct pending *p = &seen->pending[seen->n_pending++];
 
     begin_step(task->step);
     if (task->visit >= job->model.n_visits || job->model.visits[task->visit] != task->unit || task->slice > 0 ||
-        part >= job->request.job.goal.n_parts || seen.n_pending == MOST_PENDING)
+        part >= job->request.job.goal.n_parts || is_elsewhere(task->unit) || seen->n_pending == MOST_PENDING)
         world_fail("a fold of visit %u, part %u, slice %u, unit %u", task->visit, part, task->slice, task->unit);
-    if (seen.folded[task->visit][part])
+    if (seen->folded[task->visit][part])
         world_fail("visit %u of part %u is folded twice in step %" PRIu64, task->visit, part, task->step);
-    seen.folded[task->visit][part] = true;
-    seen.n_folds[task->unit]++;
+    seen->folded[task->visit][part] = true;
+    seen->n_folds[task->unit]++;
     spoil(task);
     p->bytes = task->contribution.g;
     p->n = unit->n_trained * number_bytes(task->contribution.type);
@@ -119,26 +153,29 @@ static void note_fold(const struct updater_task *task)
 
 static void note_update(const struct updater_task *task)
 {
-    const struct job *job = &seen.daemon->job;
+    const struct job *job = &seen->daemon->job;
     const struct model_unit *unit = &job->model.units[task->unit];
 
-    if (!seen.begun || task->step != seen.step)
+    if (!seen->begun || task->step != seen->step)
         world_fail("an update of step %" PRIu64, task->step);
-    if (seen.n_folds[task->unit] != unit->n_visits * unit->n_slices * job->request.job.goal.n_parts)
+    if (seen->n_folds[task->unit] != unit->n_visits * unit->n_slices * job->request.job.goal.n_parts)
         world_fail("unit %u is updated in step %" PRIu64 " with %u folds", task->unit, task->step,
-                   seen.n_folds[task->unit]);
-    if (seen.given[task->unit] > task->step)
+                   seen->n_folds[task->unit]);
+    if (seen->given[task->unit] > task->step)
         world_fail("unit %u is updated twice in step %" PRIu64, task->unit, task->step);
-    seen.given[task->unit] = task->step + 1;
+    seen->given[task->unit] = task->step + 1;
 }
 
 void __wrap_updater_submit(struct updater *updater, const struct updater_task *task)
 {
+    see(process_running);
     if (task->kind == UPDATER_FOLD)
         note_fold(task);
     else if (task->kind == UPDATER_UPDATE)
         note_update(task);
-    else if (seen.daemon->job.state == JOB_LOADING)
+    else if (task->kind == UPDATER_CHECK)
+        spoil(task);
+    else if (seen->daemon->job.state == JOB_LOADING)
         begin_job();
     __real_updater_submit(updater, task);
 }
@@ -148,17 +185,18 @@ bool __wrap_updater_take(struct updater *updater, struct updater_task *task)
 {
     if (!__real_updater_take(updater, task))
         return false;
+    see(process_running);
     if (task->kind == UPDATER_UPDATE)
-        seen.done[task->unit]++;
+        seen->done[task->unit]++;
     if (task->kind == UPDATER_FOLD && task->result) { /* not finite: nothing was folded */
-        seen.folded[task->visit][task->contribution.part] = false;
-        seen.n_folds[task->unit]--;
+        seen->folded[task->visit][task->contribution.part] = false;
+        seen->n_folds[task->unit]--;
     }
-    for (unsigned i = 0; task->kind == UPDATER_FOLD && i < seen.n_pending; i++)
-        if (seen.pending[i].bytes == (const void *)task->contribution.g) {
-            if (XXH3_64bits(seen.pending[i].bytes, seen.pending[i].n) != seen.pending[i].hash)
+    for (unsigned i = 0; task->kind == UPDATER_FOLD && i < seen->n_pending; i++)
+        if (seen->pending[i].bytes == (const void *)task->contribution.g) {
+            if (XXH3_64bits(seen->pending[i].bytes, seen->pending[i].n) != seen->pending[i].hash)
                 world_fail("a slot of unit %u was written while it was folded", task->unit);
-            seen.pending[i] = seen.pending[--seen.n_pending];
+            seen->pending[i] = seen->pending[--seen->n_pending];
             return true;
         }
     if (task->kind == UPDATER_FOLD)
@@ -179,10 +217,11 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
  * come: which has failed, or may be thought dead. */
 static void check_blame(const struct peer *peer, const char *reason, bool is_for_silence)
 {
+    see(process_running);
     const struct process *p = process_of(peer);
-    const bool is_silent = is_for_silence && (p->ailing || seen.process->ailing);
+    const bool is_silent = is_for_silence && (p->ailing || seen->process->ailing);
 
-    if (p->alive && !p->starved_at && !p->has_spoilt && !is_silent && !seen.daemon->stopping)
+    if (p->alive && !p->starved_at && !p->has_spoilt && !is_silent && !seen->daemon->stopping)
         world_fail("the daemon ends the session of %s, which is well: %s", p->name, reason);
 }
 
@@ -194,8 +233,9 @@ void __wrap_peer_refuse(struct peer *peer, const char *reason)
 
 void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *reason)
 {
+    see(process_running);
     const struct process *p = process_of(worker);
-    const struct job_seat *seat = job_find_seat(&seen.daemon->job, worker->id);
+    const struct job_seat *seat = job_find_seat(&seen->daemon->job, worker->id);
 
     if (seat && seat->peer == worker && !worker->refused && !worker->leaves)
         check_blame(worker, reason, true);
@@ -209,9 +249,10 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
 {
     const int n = __real_relay_feed(relay, event, actions);
 
-    for (int i = 0; i < n; i++) {
+    see(process_running);
+    for (int i = 0; i < n && relay == seen->daemon->job.relay; i++) {
         const struct relay_action *a = &(*actions)[i];
-        const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(&seen.daemon->job, a->worker) : NULL;
+        const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(&seen->daemon->job, a->worker) : NULL;
         if (a->kind == RELAY_SHARE && (!seat || !seat->peer))
             world_fail("worker %u, which is gone, is given parts", a->worker);
     }
@@ -250,6 +291,24 @@ RARE(4, settle_open_job,
      (struct daemon * d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds), d, client, m,
      fds, n_fds)
 
+/* Of several hosts. */
+static void note_shared(unsigned states)
+{
+    static const struct {
+        unsigned state, odds;
+        const char *name;
+    } rare[] = {{SPREAD_HOLDS_SLICE, 4, "a slice of a step that is not open here"},
+                {SPREAD_HOLDS_LOSS, 8, "a loss of a step that is not open here"},
+                {SPREAD_USES_RESERVED, 4, "a reserved slot of a host"},
+                {SPREAD_HAS_NO_ROOM, 8, "words wait for room"},
+                {SPREAD_HAS_NEXT_JOB, 2, "a job before the last one's end"}};
+
+    for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)
+        if (states & rare[i].state & ~seen->states)
+            world_rare(rare[i].name, rare[i].odds);
+    seen->states = states;
+}
+
 /* States that are rare, once each time that they come about. */
 static void note_states(const struct daemon *d)
 {
@@ -257,15 +316,15 @@ static void note_states(const struct daemon *d)
 
     for (uint32_t i = 0; i < d->job.n_seats; i++)
         has_left = has_left || d->job.seats[i].left;
-    if (has_left && !seen.had_left)
+    if (has_left && !seen->had_left)
         world_rare("the inbox of one that is gone counts", 2);
-    if (d->steps.has_ahead && !seen.had_ahead)
+    if (d->steps.has_ahead && !seen->had_ahead)
         world_rare("a step ahead", 4);
-    if (d->saves.first && !seen.had_save)
+    if (d->saves.first && !seen->had_save)
         world_rare("a save", 8);
-    seen.had_left = has_left;
-    seen.had_ahead = d->steps.has_ahead;
-    seen.had_save = d->saves.first != NULL;
+    seen->had_left = has_left;
+    seen->had_ahead = d->steps.has_ahead;
+    seen->had_save = d->saves.first != NULL;
 }
 
 /* ---- the daemon at rest ----------------------------------------------------------------------------------------- */
@@ -280,12 +339,12 @@ static void check_ledger(const struct ledger *ledger, bool is_idle)
         world_fail("the ledger's rows add up to %" PRIu64 ", not %" PRIu64, sum, ledger->total.current);
     if (!is_idle)
         return;
-    if (!seen.knows_idle) {
-        seen.knows_idle = true;
-        seen.idle_bytes = sum;
+    if (!seen->knows_idle) {
+        seen->knows_idle = true;
+        seen->idle_bytes = sum;
     }
-    if (sum != seen.idle_bytes)
-        world_fail("without a job the ledger has %" PRIu64 " bytes, not %" PRIu64, sum, seen.idle_bytes);
+    if (sum != seen->idle_bytes)
+        world_fail("without a job the ledger has %" PRIu64 " bytes, not %" PRIu64, sum, seen->idle_bytes);
 }
 
 static bool is_peer(const struct daemon *d, const struct peer *peer)
@@ -295,6 +354,25 @@ static bool is_peer(const struct daemon *d, const struct peer *peer)
     while (p && p != peer)
         p = p->next;
     return p != NULL;
+}
+
+/* The hosts share no job: nothing of the last one is left. */
+static void check_shared(const struct spread_look *look)
+{
+    if (look->n_slots)
+        world_fail("without a job, %u slots of host %u for others, or of them, are in use", look->n_slots, look->host);
+    if (look->n_fetches || look->has_request_text)
+        world_fail("without a job, host %u has %u fetches", look->host, look->n_fetches);
+}
+
+static uint32_t count_slices(const struct daemon *d)
+{
+    struct spread_look look;
+
+    if (!job_is_spread(&d->job))
+        return seen->n_pending;
+    spread_look(&look, d->steps.spread);
+    return look.n_slices;
 }
 
 static void check_roster(const struct daemon *d)
@@ -310,8 +388,9 @@ static void check_roster(const struct daemon *d)
             world_fail("seat %u has a worker that is gone", i);
         n_folds += job->seats[i].n_folds;
     }
-    if (n_folds != seen.n_pending)
-        world_fail("the seats have %u folds, and %u are under way", n_folds, seen.n_pending);
+    const uint32_t n_under_way = count_slices(d);
+    if (n_folds != n_under_way)
+        world_fail("the seats have %u folds, and %u are under way", n_folds, n_under_way);
     if (job->client && !is_peer(d, job->client))
         world_fail("the job has a client that is gone");
 }
@@ -321,7 +400,7 @@ static void check_versions(const struct job *job)
     struct relay_view views[MOST_UNITS];
     const uint32_t n = job->model.n_units;
 
-    if (!seen.begun || n > MOST_UNITS)
+    if (!seen->begun || n > MOST_UNITS)
         return;
     relay_look(job->relay, 0, n, views);
     for (uint32_t u = 0; u < n; u++)
@@ -329,6 +408,9 @@ static void check_versions(const struct job *job)
             (job->state == JOB_RESTING && views[u].version != job->step))
             world_fail("unit %u is at version %" PRIu64 ", with %" PRIu64 " steps done", u, views[u].version,
                        job->step);
+        else if (job_is_spread(job) && !is_elsewhere(u) && relay_version(job->own, u) != views[u].version)
+            world_fail("unit %u is at version %" PRIu64 " for workers, and at %" PRIu64 " for hosts", u,
+                       views[u].version, relay_version(job->own, u));
 }
 
 /* A step that nobody is to move would wait for ever. */
@@ -347,18 +429,29 @@ static void check_owner(struct daemon *d)
         world_fail("step %" PRIu64 " waits for nobody", job->step);
 }
 
-void check_event(void)
+static void check_daemon(struct daemon *d)
 {
-    struct daemon *d = seen.daemon;
-
-    if (!d || !seen.process->alive)
-        return;
     check_ledger(&d->hub.ledger, d->job.state == JOB_NONE);
+    if (d->steps.spread) {
+        struct spread_look look;
+        spread_look(&look, d->steps.spread);
+        if (!look.is_shared && !look.is_lost)
+            check_shared(&look);
+        note_shared(look.states);
+    }
     if (!job_is_open(&d->job))
         return;
     check_roster(d);
     if (job_trains(&d->job))
         check_versions(&d->job);
-    check_owner(d);
+    if (!d->steps.spread)
+        check_owner(d);
     note_states(d);
+}
+
+void check_event(void)
+{
+    for (seen = seen_all; seen; seen = seen->next)
+        if (seen->process->alive)
+            check_daemon(seen->daemon);
 }

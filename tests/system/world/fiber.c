@@ -278,6 +278,7 @@ void process_kill(struct process *p, int status)
     p->alive = false;
     p->status = status;
     wire_process_died(p);
+    hosts_process_died(p);
     loop_process_died(p);
     for (struct fiber **at = &fibers, *f; (f = *at);) {
         if (f->process == p && f != running) {

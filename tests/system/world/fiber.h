@@ -24,6 +24,7 @@ struct process {
     struct process *next;
     enum process_kind kind;
     int pid;
+    unsigned host; /* of several: the daemon's, or that of the daemon which it is attached to */
     char name[24];
     bool alive;
     uint64_t started_at;
@@ -83,14 +84,17 @@ void world_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* ---- the host ---- */
 /* In host.c. */
 struct host {
-    uint64_t full_until;  /* the disk is */
-    unsigned fails_after; /* so many allocations more of the process succeed, then one fails; 0: none fails */
+    uint64_t full_until;            /* the disk is, */
+    const struct process *full_for; /* for this one; NULL: for all daemons */
+    unsigned fails_after;           /* so many allocations more of the process succeed, then one fails; 0: none fails */
     struct process *fails_in;
 };
 extern struct host host;
 
 /* What the world does when a process has died: its links end. In wire.c. */
 void wire_process_died(struct process *p);
+/* In hosts.c. */
+void hosts_process_died(struct process *p);
 /* In loop.c. */
 void loop_process_died(struct process *p);
 /* A signal for its loop. */

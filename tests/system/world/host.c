@@ -185,7 +185,8 @@ int __wrap_fsync(int fd);
 
 static bool is_full(void)
 {
-    return process_running && process_running->kind == PROCESS_DAEMON && world_now() < host.full_until;
+    return process_running && process_running->kind == PROCESS_DAEMON && world_now() < host.full_until &&
+           (!host.full_for || host.full_for == process_running);
 }
 
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t n, off_t at)

@@ -210,7 +210,7 @@ void uv_walk(uv_loop_t *key, uv_walk_cb on_handle, void *arg)
     const struct loop *loop = find_loop(key);
 
     for (struct source *s = loop->sources; s; s = s->next)
-        if (!s->on_worked) /* a request is no handle */
+        if (s->is_handle)
             on_handle(s->key, arg);
 }
 
@@ -235,7 +235,9 @@ static void fire_timer(void *arg)
 int uv_timer_init(uv_loop_t *loop, uv_timer_t *timer)
 {
     timer->loop = loop;
-    loop_add(loop, timer, due_timer, fire_timer, NULL)->active = false;
+    struct source *s = loop_add(loop, timer, due_timer, fire_timer, NULL);
+    s->active = false;
+    s->is_handle = true;
     return 0;
 }
 
@@ -277,7 +279,9 @@ static void fire_async(void *arg)
 int uv_async_init(uv_loop_t *loop, uv_async_t *async, uv_async_cb on_async)
 {
     async->loop = loop;
-    loop_add(loop, async, due_pending, fire_async, NULL)->on_async = on_async;
+    struct source *s = loop_add(loop, async, due_pending, fire_async, NULL);
+    s->on_async = on_async;
+    s->is_handle = true;
     return 0;
 }
 
@@ -301,7 +305,9 @@ static void fire_signal(void *arg)
 int uv_signal_init(uv_loop_t *loop, uv_signal_t *handle)
 {
     handle->loop = loop;
-    loop_add(loop, handle, due_pending, fire_signal, NULL)->active = false;
+    struct source *s = loop_add(loop, handle, due_pending, fire_signal, NULL);
+    s->active = false;
+    s->is_handle = true;
     return 0;
 }
 

@@ -17,8 +17,8 @@ struct source {
     void *arg;
     bool active; /* keeps the loop running */
     bool closing;
-    void (*on_closed)(void *key); /* for closing: called from the loop, after which the source is gone */
-    /* Of libuv's own handles: */
+    void (*on_closed)(void *key);  /* for closing: called from the loop, after which the source is gone */
+    bool is_handle;                /* libuv's own: */
     uint64_t at_ms, repeat_ms, at; /* timer; async, work and signals: NEVER while nothing is pending */
     uv_timer_cb on_timer;
     uv_async_cb on_async;

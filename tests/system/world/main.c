@@ -14,11 +14,12 @@
 #include <unistd.h>
 
 static const char usage[] =
-    "usage: world --seed N [--trace] | --seeds A..B | --seconds S\n"
+    "usage: world [--hosts] --seed N [--trace] | --seeds A..B | --seconds S\n"
     "\n"
     "Runs the daemon, its workers and a client in one thread, over simulated links, clock and death.\n"
     "Each seed draws a model, delays and faults; the run must end with the bits of one without faults.\n"
     "\n"
+    "  --hosts       the daemon is 2 to 4 daemons, which share each job\n"
     "  --seed N      one seed; prints its faults\n"
     "  --trace       every message, log line and fault of it\n"
     "  --here        in this process, for a debugger\n"
@@ -31,11 +32,13 @@ static const char usage[] =
 /* Of the processor, for a run that takes 20 ms: one that calls nothing would never end by itself. */
 enum { MOST_SECONDS = 10 };
 
+static bool has_hosts; /* several: --hosts */
+
 struct known {
     bool known;
     struct world_result result;
 };
-static struct known known[WORLD_SETTINGS];
+static struct known alone[WORLD_SETTINGS][WORLD_MOST_HOSTS + 1], shared[WORLD_SETTINGS][WORLD_MOST_HOSTS + 1];
 
 static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *at)
 {
@@ -94,28 +97,50 @@ static int run_here(struct world_options *options)
     return 0;
 }
 
-static void find_expected(struct world_options *options)
+/* Runs a setting without faults, once. */
+static const struct world_result *run_without(struct known *k, const struct world_options *without)
 {
-    struct known *k = &known[options->setting];
     const bool traces = world_traces;
 
     world_traces = false;
     if (!k->known) {
-        const struct world_options without = {.setting = options->setting, .seed = options->setting};
-        k->known = run_apart(&k->result, &without, false);
+        k->known = run_apart(&k->result, without, false);
         if (!k->known) {
-            printf("setting %u fails without faults\n", options->setting);
+            printf("setting %u fails without faults%s\n", without->setting, without->n_hosts > 1 ? ": --faults 0" : "");
             exit(1);
         }
     }
     world_traces = traces;
-    options->expected = &k->result;
-    options->n_events = k->result.n_events;
+    return &k->result;
+}
+
+/* What several hosts make has the bits that one daemon makes of the same parts. */
+static void find_expected(struct world_options *options)
+{
+    const unsigned n = options->for_hosts;
+    struct world_options without = {.setting = options->setting,
+                                    .for_hosts = n,
+                                    .n_hosts = 1,
+                                    .seed = options->setting};
+
+    options->expected = run_without(&alone[options->setting][n], &without);
+    options->n_events = options->expected->n_events;
+    if (n == 1 || options->kept == 0)
+        return;
+    without.n_hosts = n;
+    without.expected = options->expected;
+    without.seed += (n - 2) * WORLD_SETTINGS; /* the first seed that has them */
+    options->n_events = run_without(&shared[options->setting][n], &without)->n_events;
 }
 
 static struct world_options options_of(uint64_t seed, uint64_t kept)
 {
-    struct world_options options = {.setting = (unsigned)(seed % WORLD_SETTINGS), .seed = seed, .kept = kept};
+    const unsigned n_hosts = has_hosts ? 2 + (unsigned)(seed / WORLD_SETTINGS % (WORLD_MOST_HOSTS - 1)) : 1;
+    struct world_options options = {.setting = (unsigned)(seed % WORLD_SETTINGS),
+                                    .for_hosts = n_hosts,
+                                    .n_hosts = n_hosts,
+                                    .seed = seed,
+                                    .kept = kept};
 
     find_expected(&options);
     return options;
@@ -127,10 +152,13 @@ static void list_faults(const struct world_options *options)
     struct world_setting s;
     const unsigned n = world_faults(faults, options);
 
-    world_setting(&s, options->setting);
-    printf("setting %u: %u layers, %u parts, %u workers, %u steps, %s%s%s%s%s%s%s%s\n", options->setting, s.n_layers,
-           s.n_parts, s.n_workers, s.n_steps, s.adamw ? "adamw" : "adama", s.fenced ? ", fenced" : "",
-           s.bf16 ? ", bf16" : "", s.beside ? ", beside the optimizer" : "", s.small_devices ? ", small devices" : "",
+    world_setting(&s, options->setting, options->for_hosts);
+    printf("setting %u: ", options->setting);
+    if (options->n_hosts > 1)
+        printf("%u hosts, on each of which ", options->n_hosts);
+    printf("%u layers, %u parts, %u workers, %u steps, %s%s%s%s%s%s%s%s\n", s.n_layers, s.n_parts, s.n_workers,
+           s.n_steps, s.adamw ? "adamw" : "adama", s.fenced ? ", fenced" : "", s.bf16 ? ", bf16" : "",
+           s.beside ? ", beside the optimizer" : "", s.small_devices ? ", small devices" : "",
            s.slow_optimizer ? ", slow optimizer" : "", s.few_slots ? ", few slots" : "",
            s.no_replay ? ", no replay" : "");
     for (unsigned i = 0; i < n; i++)
@@ -158,7 +186,8 @@ static void shrink(uint64_t seed)
             any = true;
         }
     }
-    printf("fewest faults: world --seed %" PRIu64 " --faults %" PRIx64 " --trace\n", seed, options.kept);
+    printf("fewest faults: world%s --seed %" PRIu64 " --faults %" PRIx64 " --trace\n", has_hosts ? " --hosts" : "",
+           seed, options.kept);
     list_faults(&options);
     run_apart(&result, &options, false);
 }
@@ -204,13 +233,10 @@ static int run_seconds(double seconds)
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        {"seed", required_argument, NULL, 's'},
-        {"seeds", required_argument, NULL, 'r'},
-        {"here", no_argument, NULL, 'h'},
-        {"seconds", required_argument, NULL, 't'},
-        {"trace", no_argument, NULL, 'v'},
-        {"faults", required_argument, NULL, 'f'},
-        {0},
+        {"seed", required_argument, NULL, 's'},   {"seeds", required_argument, NULL, 'r'},
+        {"here", no_argument, NULL, 'h'},         {"seconds", required_argument, NULL, 't'},
+        {"trace", no_argument, NULL, 'v'},        {"hosts", no_argument, NULL, 'm'},
+        {"faults", required_argument, NULL, 'f'}, {0},
     };
     uint64_t seed = 0, end = 0, kept = UINT64_MAX;
     double seconds = 0;
@@ -224,6 +250,8 @@ int main(int argc, char **argv)
             world_traces = true;
         else if (option == 'h')
             is_here = true;
+        else if (option == 'm')
+            has_hosts = true;
         else if (option == 'f')
             kept = strtoull(optarg, NULL, 16);
         else if (option == 's' || option == 't')

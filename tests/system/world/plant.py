@@ -3,9 +3,9 @@
 
   plant.py --tree DIR [--seeds N] [--only ID,...] [-j N]
 
-faults.json lists them: a file, a text that it has once, and what takes its place. DIR is a worktree of this repository's
-last commit with a build of its own, which is made where there is none. Each fault is planted there, world is built, and seeds from 0
-on run until one fails. The exit status is 1 if N seeds (1,000) did not find a fault that was to be found.
+faults.json lists them: a file, a text that it has once, what takes its place, and whether it takes several hosts to find
+it. DIR is a worktree of this repository's last commit with a build of its own, which is made where there is none. Each
+fault is planted there, world is built, and seeds from 0 on run until one fails. The exit status is 1 if N seeds (1,000) did not find a fault that was to be found.
 """
 import argparse
 import json
@@ -29,10 +29,10 @@ def build(tree, jobs):
     return None if done.returncode == 0 else done.stdout
 
 
-def find(tree, n_seeds):
+def find(tree, n_seeds, options):
     """The number of seeds that it took, and what the last said; 0 if none found it. What follows, the search for the
     fewest faults of that seed, is not waited for."""
-    world = subprocess.Popen([os.path.join(tree, 'build/bin/world'), '--seeds', f'0..{n_seeds}'], text=True,
+    world = subprocess.Popen([os.path.join(tree, 'build/bin/world'), '--seeds', f'0..{n_seeds}', *options], text=True,
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     first = world.stdout.readline().rstrip()
     os.killpg(world.pid, signal.SIGKILL)
@@ -74,7 +74,7 @@ def main():
             trouble = build(options.tree, options.j)
             if trouble:
                 sys.exit(f"fault {fault['id']} does not compile:\n{trouble}")
-            n, said = find(options.tree, options.seeds)
+            n, said = find(options.tree, options.seeds, ['--hosts'] if fault.get('hosts') else [])
         finally:
             with open(path, 'w') as file:
                 file.write(text)

@@ -254,8 +254,12 @@ static void on_aside(void *data, const struct message *m)
         script_check_saved(m->saved.step);
         c->saved = m->saved.step > c->saved ? m->saved.step : c->saved;
     }
-    if (m->kind == MESSAGE_SAVE_FAILED)
+    if (m->kind == MESSAGE_SAVE_FAILED) {
         c->save_failed = true;
+        if (world_wants->kept == 0)
+            world_fail("step %" PRIu64 " is not saved, and no fault had come: %s", m->save_failed.step,
+                       m->save_failed.error.text);
+    }
     if (m->kind == MESSAGE_STOP)
         c->ends = true;
 }
@@ -433,7 +437,7 @@ int script_viewer(void *arg)
     (void)arg;
     if (client_link_init(&link, &err))
         return 1;
-    int rc = client_link_open(&link, WORLD_ADDRESS, ROLE_VIEWER, &err);
+    int rc = client_link_open(&link, world_address(process_running->host), ROLE_VIEWER, &err);
     if (!rc)
         rc = ask(&link, &status, &err);
     if (!rc)

@@ -38,13 +38,15 @@ struct slot {
 static struct {
     struct world_setting setting;
     struct world_options options;
-    struct slot daemon, client, workers[WORLD_MOST_WORKERS];
+    struct slot daemons[WORLD_MOST_HOSTS], client, workers[WORLD_MOST_WORKERS];
+    uint64_t ended_by; /* when the launcher ends the other daemons; 0: all are well; NEVER: it does not */
     struct fault faults[WORLD_MOST_FAULTS];
     unsigned n_workers; /* that the operator keeps running */
     unsigned n_faults, next_fault;
     uint64_t n_events, last_fault_at;
     bool is_ending;
     uint64_t end_at, signalled_at;
+    struct process *told_to_end;
     unsigned n_bad; /* contributions that were not finite: two of one part end a run */
     bool harmless;  /* every fault so far was one that a run survives */
 } world;
@@ -67,7 +69,17 @@ void world_fail(const char *format, ...)
 
 /* ---- what is drawn ---------------------------------------------------------------------------------------------- */
 
-void world_setting(struct world_setting *out, unsigned number)
+/* A batch has as many rows in each part, and a host at least one part and one unit. */
+static void make_for_hosts(struct world_setting *s, unsigned number, unsigned n)
+{
+    s->n_layers = 2 + number / 2 % 2;
+    s->n_parts = n + number % 3;
+    s->batch = s->n_parts > 4 ? s->n_parts : 2 * s->n_parts;
+    s->n_workers = 1 + number / 3 % 2;
+    s->fenced = s->no_replay = false; /* which several hosts refuse */
+}
+
+void world_setting(struct world_setting *out, unsigned number, unsigned for_hosts)
 {
     static const unsigned parts[] = {1, 2, 4}, workers[] = {1, 3, 2, 3};
 
@@ -78,6 +90,7 @@ void world_setting(struct world_setting *out, unsigned number)
         .seq = 8,
         .n_parts = parts[number % 3],
         .n_workers = workers[number / 3 % 4],
+        .n_hosts = 1,
         .n_steps = 3 + number % 4,
         .save_every = 1 + number / 5 % 3,
         .adamw = number % 4 != 3,
@@ -94,6 +107,8 @@ void world_setting(struct world_setting *out, unsigned number)
         out->fenced = false;
     if (out->n_parts < out->n_workers)
         out->n_parts = 4;
+    if (for_hosts > 1)
+        make_for_hosts(out, number, for_hosts);
 }
 
 /* The CPU device stands in for one with a memory and queues of its own. */
@@ -148,8 +163,9 @@ int __wrap_job_plan_seat(struct plan *out, const struct job_seat *seat, const st
                          struct error *err)
 {
     const struct world_setting *s = &world.setting;
+    const unsigned of_host = (s->n_parts + s->n_hosts - 1) / s->n_hosts;
 
-    if (s->small_devices && n_parts > (s->n_parts + s->n_workers - 1) / s->n_workers)
+    if (s->small_devices && n_parts > (of_host + s->n_workers - 1) / s->n_workers)
         return error_set(err, -ENOSPC, "no memory for %u parts", n_parts);
     return __real_job_plan_seat(out, seat, worker, n_parts, err);
 }
@@ -158,6 +174,7 @@ static const struct {
     const char *name;
     unsigned weight;
     bool is_harmless; /* to the client's run: only time is lost */
+    bool needs_hosts;
 } kinds[FAULT_KINDS] = {
     [FAULT_KILL_WORKER] = {"kill a worker", 12, true},
     [FAULT_STOP_WORKER] = {"stop a worker", 8, true},
@@ -180,6 +197,7 @@ static const struct {
     [FAULT_NO_MEMORY] = {"refuse an allocation", 5, false},
     [FAULT_SUSPEND] = {"suspend the machine", 4, true},
     [FAULT_VIEWER] = {"start a viewer", 6, true},
+    [FAULT_CUT_HOST] = {"cut a host off", 2, false, true},
 };
 
 const char *world_fault_name(enum fault_kind kind)
@@ -187,19 +205,20 @@ const char *world_fault_name(enum fault_kind kind)
     return kinds[kind].name;
 }
 
-static enum fault_kind draw_kind(void)
+static enum fault_kind draw_kind(bool has_hosts)
 {
     unsigned sum = 0, at;
 
     for (unsigned k = 0; k < FAULT_KINDS; k++) {
         assert(kinds[k].weight > 0);
-        sum += kinds[k].weight;
+        sum += kinds[k].needs_hosts && !has_hosts ? 0 : kinds[k].weight;
     }
     at = (unsigned)chance(sum);
     for (unsigned k = 0; k < FAULT_KINDS; k++) {
-        if (at < kinds[k].weight)
+        const unsigned weight = kinds[k].needs_hosts && !has_hosts ? 0 : kinds[k].weight;
+        if (at < weight)
             return (enum fault_kind)k;
-        at -= kinds[k].weight;
+        at -= weight;
     }
     abort();
 }
@@ -212,7 +231,7 @@ unsigned world_faults(struct fault out[WORLD_MOST_FAULTS], const struct world_op
     n = 1 + (unsigned)chance(chance(4) ? 5 : WORLD_MOST_FAULTS);
     for (unsigned i = 0; i < n; i++) {
         const struct fault f = {
-            .kind = draw_kind(),
+            .kind = draw_kind(options->n_hosts > 1),
             .number = i,
             .at = chance(options->n_events + options->n_events / 4 + 1),
             .lasts = chance_time(10 * MS, chance(2) ? 2 * SECOND : 200 * SECOND),
@@ -231,51 +250,120 @@ unsigned world_faults(struct fault out[WORLD_MOST_FAULTS], const struct world_op
 
 /* ---- processes -------------------------------------------------------------------------------------------------- */
 
+const char *world_address(unsigned number)
+{
+    static const char *const addresses[WORLD_MOST_HOSTS] = {WORLD_ADDRESS, WORLD_ADDRESS "-1", WORLD_ADDRESS "-2",
+                                                            WORLD_ADDRESS "-3"};
+    return addresses[number];
+}
+
 static int daemon_body(void *arg)
 {
-    char *argv[] = {"epsd", "--listen", WORLD_ADDRESS, NULL};
+    char *argv[] = {"epsd", "--listen", WORLD_ADDRESS, world.setting.n_hosts > 1 ? "--mpi" : NULL, NULL};
 
     (void)arg;
     optind = 0;
-    return epsd_main(3, argv);
+    return epsd_main(world.setting.n_hosts > 1 ? 4 : 3, argv);
 }
 
 static int worker_body(void *arg)
 {
-    char *argv[] = {"eps-worker", "--connect", WORLD_ADDRESS, "--device", "cpu", "--device-mem", "32MiB", NULL};
+    char address[] = WORLD_ADDRESS "-0";
+    char *argv[] = {"eps-worker", "--connect", address, "--device", "cpu", "--device-mem", "32MiB", NULL};
 
     (void)arg;
+    snprintf(address, sizeof address, "%s", world_address(process_running->host));
     optind = 0;
     return worker_main(7, argv);
 }
 
-static void tend(struct slot *slot, enum process_kind kind, const char *name, int (*body)(void *arg), uint64_t most_ns)
+/* True: whoever has ended is to be started now. */
+static bool is_due(struct slot *slot, uint64_t most_ns)
 {
     if (slot->process && slot->process->alive)
-        return;
+        return false;
     if (slot->process && slot->start_at == 0) {
         slot->start_at = world_now() + chance_time(10 * MS, most_ns);
-        return;
+        return false;
     }
     if (world_now() < slot->start_at)
-        return;
+        return false;
     slot->start_at = 0;
+    return true;
+}
+
+static void start(struct slot *slot, enum process_kind kind, const char *name, int (*body)(void *arg), unsigned number)
+{
     slot->process = process_start(kind, name, body, NULL);
-    if (kind == PROCESS_DAEMON && world.setting.slow_optimizer)
-        slot->process->pause_ns = 500 * MS;
+    slot->process->host = number;
+}
+
+static void start_daemons(void)
+{
+    struct process *started[WORLD_MOST_HOSTS];
+
+    for (unsigned h = 0; h < world.setting.n_hosts; h++) {
+        start(&world.daemons[h], PROCESS_DAEMON, "epsd", daemon_body, h);
+        started[h] = world.daemons[h].process;
+        if (world.setting.slow_optimizer)
+            started[h]->pause_ns = 500 * MS;
+    }
+    world.ended_by = 0;
+    if (world.setting.n_hosts > 1)
+        hosts_launch(started, world.setting.n_hosts);
+}
+
+static unsigned count_daemons(void)
+{
+    unsigned n = 0;
+
+    for (unsigned h = 0; h < world.setting.n_hosts; h++)
+        n += world.daemons[h].process && world.daemons[h].process->alive;
+    return n;
+}
+
+/* What mpirun does once one of the daemons has failed; other launchers leave the rest alone. */
+static void end_others(void)
+{
+    bool has_failed = false;
+
+    for (unsigned h = 0; h < world.setting.n_hosts; h++)
+        has_failed = has_failed || (!world.daemons[h].process->alive && world.daemons[h].process->status);
+    if (has_failed && world.ended_by == 0)
+        world.ended_by = chance(2) ? NEVER : world_now() + chance_time(1 * MS, 3 * SECOND);
+    if (!has_failed || world_now() < world.ended_by)
+        return;
+    for (unsigned h = 0; h < world.setting.n_hosts; h++)
+        if (world.daemons[h].process->alive)
+            loop_signal(world.daemons[h].process, SIGTERM);
+    world.ended_by = world_now() + SECOND;
+}
+
+/* Daemons of several hosts are started together. */
+static void tend_daemons(void)
+{
+    if (world.setting.n_hosts > 1 && count_daemons() > 0)
+        end_others();
+    else if (is_due(&world.daemons[0], 3 * SECOND))
+        start_daemons();
 }
 
 /* What a process may not do by itself. */
 static void judge_deaths(void)
 {
-    const struct process *d = world.daemon.process, *c = world.client.process;
+    const struct process *c = world.client.process;
 
-    if (!world.options.expected && !world.is_ending)
+    if ((!world.options.expected || world.options.kept == 0) && !world.is_ending)
         for (const struct process *p = process_all; p; p = p->next)
             if (!p->alive && (p->kind != PROCESS_CLIENT || p->status))
                 world_fail("%s ended with status %d, and no fault had come", p->name, p->status);
-    if (world.harmless && d && !d->alive && !world.is_ending)
-        world_fail("%s ended with status %d, and only its peers were at fault", d->name, d->status);
+    for (unsigned h = 0; h < world.setting.n_hosts; h++) {
+        const struct process *d = world.daemons[h].process;
+        if (world.harmless && d && !d->alive && !world.is_ending)
+            world_fail("%s ended with status %d, and only its peers were at fault", d->name, d->status);
+        if (d && !d->alive && d->status == 0 && hosts_has_lost(d))
+            world_fail("%s has lost a host, and its status is 0", d->name);
+    }
     if (world.harmless && c && !c->alive && c->status && script_in_job)
         world_fail("the client's run ended, and only workers were at fault: %s", script_error);
 }
@@ -287,6 +375,7 @@ static void begin_end(void)
         world_fail("the client ended well, and the last checkpoint is of step %ld", script_last_step());
     world.is_ending = true;
     world.end_at = world_now();
+    world.told_to_end = world.daemons[world.setting.n_hosts > 1 ? chance(world.setting.n_hosts) : 0].process;
     world_say("the run is over");
 }
 
@@ -310,36 +399,54 @@ static void replace_starved(void)
 /* A daemon that has begun to end, and whose thread does not, is killed, as a service manager does. */
 static void kill_hung(struct process *daemon)
 {
-    if (daemon && daemon->alive && daemon->hung_until == NEVER && !wire_is_live(WORLD_ADDRESS "/door"))
+    char door[64];
+
+    if (!daemon || !daemon->alive || daemon->hung_until != NEVER)
+        return;
+    snprintf(door, sizeof door, "%s/door", world_address(daemon->host));
+    if (!wire_is_live(door))
         process_kill(daemon, -SIGKILL);
+}
+
+/* True: all have ended. */
+static bool end_all(void)
+{
+    struct process *daemon = world.told_to_end;
+
+    if (daemon->alive && world_now() >= world.signalled_at + SECOND) {
+        loop_signal(daemon, SIGTERM);
+        world.signalled_at = world_now();
+    }
+    if (world.setting.n_hosts > 1 && count_daemons() > 0)
+        end_others();
+    if (world_now() > world.end_at + END_S * world.setting.n_hosts * SECOND)
+        world_fail("the processes do not end");
+    for (struct process *p = process_all; p; p = p->next)
+        if (!world.daemons[p->host].process->alive && p->alive && p->kind == PROCESS_WORKER && p->cut)
+            process_kill(p, -SIGKILL);
+    return all_dead();
 }
 
 /* True: all have ended. */
 static bool tend_all(void)
 {
-    struct process *client = world.client.process, *daemon = world.daemon.process;
+    struct process *client = world.client.process;
+    const unsigned n_hosts = world.setting.n_hosts;
 
     judge_deaths();
     replace_starved();
-    kill_hung(daemon);
+    for (unsigned h = 0; h < n_hosts; h++)
+        kill_hung(world.daemons[h].process);
     if (!world.is_ending && client && !client->alive && client->status == 0)
         begin_end();
-    if (world.is_ending) {
-        if (daemon->alive && world_now() >= world.signalled_at + SECOND) {
-            loop_signal(daemon, SIGTERM);
-            world.signalled_at = world_now();
-        }
-        if (world_now() > world.end_at + END_S * SECOND)
-            world_fail("the processes do not end");
-        for (struct process *p = process_all; p; p = p->next)
-            if (!daemon->alive && p->alive && p->kind == PROCESS_WORKER && p->cut)
-                process_kill(p, -SIGKILL);
-        return all_dead();
-    }
-    tend(&world.daemon, PROCESS_DAEMON, "epsd", daemon_body, 3 * SECOND);
+    if (world.is_ending)
+        return end_all();
+    tend_daemons();
     for (unsigned i = 0; i < world.n_workers; i++)
-        tend(&world.workers[i], PROCESS_WORKER, "worker", worker_body, chance(4) ? 5 * SECOND : 90 * SECOND);
-    tend(&world.client, PROCESS_CLIENT, "client", script_client, 5 * SECOND);
+        if (is_due(&world.workers[i], chance(4) ? 5 * SECOND : 90 * SECOND))
+            start(&world.workers[i], PROCESS_WORKER, "worker", worker_body, i % n_hosts);
+    if (is_due(&world.client, 5 * SECOND))
+        start(&world.client, PROCESS_CLIENT, "client", script_client, 0);
     return false;
 }
 
@@ -369,7 +476,7 @@ static enum process_kind victim_of(enum fault_kind kind)
         [FAULT_NO_MEMORY] = PROCESS_DAEMON,    [FAULT_SUSPEND] = PROCESS_KINDS,
         [FAULT_VIEWER] = PROCESS_KINDS,        [FAULT_RIVAL] = PROCESS_KINDS,
         [FAULT_STALL_DAEMON] = PROCESS_DAEMON, [FAULT_CUT_CLIENT] = PROCESS_CLIENT,
-        [FAULT_BAD_NUMBERS] = PROCESS_WORKER,
+        [FAULT_BAD_NUMBERS] = PROCESS_WORKER,  [FAULT_CUT_HOST] = PROCESS_DAEMON,
     };
     return victims[kind];
 }
@@ -417,8 +524,10 @@ static void commit(const struct fault *f)
         p->hung_until = NEVER;
         break;
     case FAULT_DETACH_WORKER:
-    case FAULT_END_DAEMON:
         loop_signal(p, SIGTERM);
+        break;
+    case FAULT_END_DAEMON: /* of several, SIGTERM ends it without a checkpoint */
+        loop_signal(p, world.setting.n_hosts > 1 && f->which / 64 % 2 ? SIGINT : SIGTERM);
         break;
     case FAULT_ATTACH_WORKER:
         world.n_workers += world.n_workers < WORLD_MOST_WORKERS;
@@ -438,6 +547,9 @@ static void commit(const struct fault *f)
         break;
     case FAULT_FULL_DISK:
         host.full_until = until;
+        host.full_for = NULL;
+        if (world.setting.n_hosts > 1 && f->which / 64 % 2)
+            host.full_for = world.daemons[f->which / 128 % world.setting.n_hosts].process;
         break;
     case FAULT_NO_MEMORY:
         host.fails_in = p;
@@ -452,7 +564,11 @@ static void commit(const struct fault *f)
         process_start(PROCESS_VIEWER, "rival", script_rival, NULL);
         break;
     case FAULT_VIEWER:
-        process_start(PROCESS_VIEWER, "viewer", script_viewer, NULL);
+        process_start(PROCESS_VIEWER, "viewer", script_viewer, NULL)->host =
+            (unsigned)(f->which % world.setting.n_hosts);
+        break;
+    case FAULT_CUT_HOST:
+        hosts_cut(p);
         break;
     case FAULT_KINDS:
         abort();
@@ -488,13 +604,14 @@ void world_run(struct world_result *out, const struct world_options *options)
     setenv("HWLOC_SYNTHETIC", "core:1 pu:1", 1);
     setenv("HWLOC_PLUGINS_PATH", "/nonexistent", 1); /* loading them would take half of the time */
     world.options = *options;
-    world_setting(&world.setting, options->setting);
+    world_setting(&world.setting, options->setting, options->for_hosts);
+    world.setting.n_hosts = options->n_hosts;
     if (!options->expected)
         world.setting.save_every = 1;
     world_is = &world.setting;
     world_wants = &world.options;
     world.harmless = !world.setting.no_replay;
-    world.n_workers = world.setting.n_workers;
+    world.n_workers = world.setting.n_workers * world.setting.n_hosts;
     if (options->expected)
         world.n_faults = world_faults(world.faults, options);
     chance_seed(options->seed);
@@ -508,8 +625,9 @@ void world_run(struct world_result *out, const struct world_options *options)
         if (world.n_events > MOST_EVENTS || world_now() > world.last_fault_at + STUCK_S * SECOND)
             world_fail("the run does not end");
     }
-    if (world.harmless && world.daemon.process->status != 0)
-        world_fail("the daemon ended with status %d", world.daemon.process->status);
+    for (unsigned h = 0; h < world.setting.n_hosts; h++)
+        if (world.harmless && world.daemons[h].process->status != 0)
+            world_fail("%s ended with status %d", world.daemons[h].process->name, world.daemons[h].process->status);
     script_check_saved(world.setting.n_steps);
     *out = script_result;
     out->n_events = world.n_events;

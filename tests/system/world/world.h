@@ -7,14 +7,16 @@
 
 #include "tests/system/world/fiber.h"
 
+/* Of host 0; each other has the number after it: world_address. */
 #define WORLD_ADDRESS "/world/eps"
 
-enum { WORLD_MOST_STEPS = 16, WORLD_MOST_FAULTS = 16, WORLD_MOST_WORKERS = 8 };
+enum { WORLD_MOST_STEPS = 16, WORLD_MOST_FAULTS = 16, WORLD_MOST_WORKERS = 8, WORLD_MOST_HOSTS = 4 };
 
 /* A model and how it is trained: drawn from a number below WORLD_SETTINGS. */
 enum { WORLD_SETTINGS = 48 };
 struct world_setting {
     unsigned n_layers, vocabulary, batch, seq, n_parts, n_workers, n_steps, save_every;
+    unsigned n_hosts; /* daemons; each has n_workers */
     bool adamw, fenced, bf16, evaluates;
     bool beside;         /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
     bool small_devices;  /* with memory for no more than an equal share of the parts */
@@ -22,7 +24,8 @@ struct world_setting {
     bool few_slots;      /* the host has no memory for more of them than the fewest */
     bool no_replay;      /* nor for this: a worker's loss may end the run */
 };
-void world_setting(struct world_setting *out, unsigned number);
+/* for_hosts: 1, or the model is one that this many hosts divide. The daemons are still one. */
+void world_setting(struct world_setting *out, unsigned number, unsigned for_hosts);
 
 /* What must come out: the same for each run of a setting. */
 struct world_result {
@@ -54,6 +57,7 @@ enum fault_kind {
     FAULT_SUSPEND,   /* the machine: clocks jump */
     FAULT_RIVAL,     /* another client asks for a job */
     FAULT_VIEWER,    /* observes, and asks for a checkpoint and a snapshot */
+    FAULT_CUT_HOST,  /* one of several, from all others */
     FAULT_KINDS
 };
 
@@ -67,6 +71,8 @@ struct fault {
 
 struct world_options {
     unsigned setting;
+    unsigned for_hosts; /* world_setting's */
+    unsigned n_hosts;   /* that run it: as many, or 1 */
     uint64_t seed;
     uint64_t n_events;                   /* of a run without faults */
     const struct world_result *expected; /* NULL: this is that run */
@@ -87,6 +93,8 @@ _Noreturn void world_fail(const char *format, ...) __attribute__((format(printf,
 /* A rare place has been reached: once in `odds` times the next fault comes now. */
 void world_rare(const char *place, unsigned odds);
 
+const char *world_address(unsigned host);
+
 extern const struct world_setting *world_is;    /* of this run */
 extern const struct world_options *world_wants; /* likewise */
 
@@ -101,6 +109,14 @@ void script_check_saved(uint64_t step);
 extern struct world_result script_result; /* what the clients have seen */
 extern bool script_in_job;                /* the client's job has been opened */
 extern char script_error[512];            /* why the last client ended */
+
+/* ---- hosts.c ---- */
+/* A launcher has started these, host by host. */
+void hosts_launch(struct process *const *processes, unsigned n);
+/* Neither it nor the others hear of each other any more. */
+void hosts_cut(struct process *p);
+/* It has been told that a host is lost. */
+bool hosts_has_lost(const struct process *p);
 
 /* ---- check.c ---- */
 void check_event(void); /* after each event */
