@@ -76,7 +76,7 @@ static void make_for_hosts(struct world_setting *s, unsigned number, unsigned n)
     s->n_parts = n + number % 3;
     s->batch = s->n_parts > 4 ? s->n_parts : 2 * s->n_parts;
     s->n_workers = 1 + number / 3 % 2;
-    s->fenced = s->no_replay = false; /* which several hosts refuse */
+    s->no_replay = false; /* they always replay, unless fenced */
 }
 
 void world_setting(struct world_setting *out, unsigned number, unsigned for_hosts)
