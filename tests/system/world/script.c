@@ -149,7 +149,7 @@ static int open_job(struct client *c, struct error *err)
                 .beta2 = 0.999,
                 .epsilon = 1e-8,
                 .weight_decay = 0.01,
-                .clip_norm = setting->fenced ? 1 : 0},
+                .clip_norm = setting->fenced ? 0.125 : 0},
     };
     struct message opened;
     int fds[4], fd = -1;
