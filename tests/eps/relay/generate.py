@@ -42,7 +42,8 @@ def roomed(relay_class):
 
         room W N     roster: worker W may have N unfinished parts from now on; 0: it finishes those that it has
 
-    A part goes to a worker with room, or waits for one. A step is opened within the rooms."""
+    A part goes to a worker with room, or waits until one has room: it attaches, its room grows, or it has finished a part
+    of its own. A step is opened within the rooms."""
     class Roomed(relay_class):
         def on_attached(self, w, room=None):
             rooms = self.__dict__.setdefault('room', {})
@@ -53,7 +54,6 @@ def roomed(relay_class):
         def on_room(self, w, room):
             if w in self.inbox:
                 self.room[w] = room
-                self.place()
 
         def on_open(self, t, visits, frozen, owners, *more):
             over = any(owners.count(w) > self.room[w] for w in self.inbox)
@@ -62,8 +62,11 @@ def roomed(relay_class):
                 return self.refuse('client', 'more parts than a worker has room for')
             super().on_open(t, visits, frozen, owners, *more)
 
-        def has_room(self, w, load):
-            return load < self.room[w]
+        def load(self, w):
+            return sum(o == w and self.is_unfinished(p) for p, o in enumerate(self.owner))
+
+        def able(self):
+            return [w for w in self.inbox if self.load(w) < self.room[w]]
 
         def place(self):
             moved = {}
@@ -72,15 +75,18 @@ def roomed(relay_class):
                     continue
                 if not self.can_redo(p):
                     return self.give_up()
-                load = {w: sum(o == w and self.is_unfinished(q) for q, o in enumerate(self.owner)) for w in self.inbox}
-                able = [w for w in self.inbox if self.has_room(w, load[w])]
+                able = self.able()
                 if able:
-                    w = min(able, key=lambda w: (load[w], w))
+                    w = min(able, key=lambda w: (self.load(w), w))
                     self.owner[p] = w
                     self.attempt[p] += 1
                     moved.setdefault(w, []).append((p, self.attempt[p]))
             for w in sorted(moved):
                 self.act('share', w, self.t, tuple(moved[w]))
+
+        def grant(self):
+            self.place()                                  # a room grew, or folds just given out finish a worker's part
+            super().grant()
     return Roomed
 
 
@@ -236,17 +242,104 @@ def more_mutants(relay):
 
 def room_mutants(relay):
     """Rules of roomed() broken, one in each."""
-    class Roomless(roomed(sliced(relay.Relay))):
-        """gives parts to workers without room"""
-        def has_room(self, w, load):
-            return True
+    whole = roomed(sliced(relay.Relay))
 
-    class Forgetful(roomed(sliced(relay.Relay))):
+    class Roomless(whole):
+        """gives parts to workers without room"""
+        def able(self):
+            return list(self.inbox)
+
+    class Unleaving(whole):
+        """gives parts to a worker that is leaving, with room 0"""
+        def able(self):
+            return [w for w in self.inbox if not self.room[w] or self.load(w) < self.room[w]]
+
+    class Shortsighted(whole):
+        """lets a part wait if the worker with the least to do has no room"""
+        def able(self):
+            least = min(self.inbox, key=lambda w: (self.load(w), w), default=None)
+            return [w for w in super().able() if w == least]
+
+    class Recount(whole):
+        """counts loads once for all parts that it places"""
+        def place(self):
+            self.counted = {w: super(Recount, self).load(w) for w in self.inbox}
+            super().place()
+
+        def load(self, w):
+            return self.counted[w]
+
+    class Owned(whole):
+        """counts parts that a worker has finished"""
+        def load(self, w):
+            return self.owner.count(w)
+
+    class Folded(whole):
+        """counts parts until all is folded, with the thread or not"""
+        def load(self, w):
+            left = {n[1] for n in self.names if n not in self.folded}
+            return sum(o == w and p in left for p, o in enumerate(self.owner))
+
+    class Forgetful(whole):
         """places nothing when a room grows"""
+        def feed(self, event):
+            self.grows = event[0] == 'room'
+            return super().feed(event)
+
+        def grant(self):
+            (relay.Relay.grant if self.grows else whole.grant)(self)
+
+    class Idle(whole):
+        """places nothing when a worker has finished a part"""
+        def feed(self, event):
+            self.grows = event[0] == 'room'
+            return super().feed(event)
+
+        def grant(self):
+            (whole.grant if self.grows else relay.Relay.grant)(self)
+
+    class Sticky(whole):
+        """takes a worker that attaches anew for one with the room that it had"""
+        def on_attached(self, w, room=None):
+            super().on_attached(w, self.__dict__.get('room', {}).get(w, room))
+
+    class Hasty(whole):
+        """places parts before it knows the room of who attaches"""
+        def on_attached(self, w, room=None):
+            super().on_attached(w)
+            self.room[w] = 1 << 32 if room is None else room
+
+    class Evicting(whole):
+        """takes parts from a worker whose room shrinks"""
         def on_room(self, w, room):
-            if w in self.inbox:
-                self.room[w] = room
-    return [Roomless, Forgetful]
+            for p, owner in enumerate(self.owner):
+                if owner == w and self.load(w) > room:
+                    self.owner[p] = None
+            super().on_room(w, room)
+
+    class Despairing(whole):
+        """gives the step up where a part has to wait"""
+        def place(self):
+            super().place()
+            if self.inbox and any(o is None and self.is_unfinished(p) for p, o in enumerate(self.owner)):
+                self.give_up()
+
+    class Wide(whole):
+        """opens a step beyond the rooms"""
+        def on_open(self, *x):
+            kept, self.room = self.room, dict.fromkeys(self.room, 1 << 32)
+            super().on_open(*x)
+            self.room = kept
+
+    class Narrow(whole):
+        """refuses to open a step that fills a room"""
+        def on_open(self, t, visits, frozen, owners, *more):
+            kept, self.room = self.room, {w: n - 1 for w, n in self.room.items()}
+            super().on_open(t, visits, frozen, owners, *more)
+            self.room = kept
+
+    return [Roomless, Unleaving, Shortsighted, Recount, Owned, Folded, Forgetful, Idle, Sticky, Hasty, Evicting, Despairing,
+            Wide, Narrow]
 
 
 def walk(check_relay, seed):
@@ -276,7 +369,7 @@ def parse(relay, line):
 
 def differs(relay, mutant, trace):
     """Place of the first line where the mutant does something else."""
-    r = (mutant if hasattr(mutant, 'has_room') else roomed(sliced(mutant)))(relay.config_from_text(trace[0]))
+    r = (mutant if hasattr(mutant, 'able') else roomed(sliced(mutant)))(relay.config_from_text(trace[0]))
     i = 1
     while i < len(trace):
         expected = []
@@ -293,11 +386,11 @@ def differs(relay, mutant, trace):
     return None
 
 
-def select_chaos(relay, mutants, n):
+def select_chaos(relay, mutants, n, narrow=False):
     """The first ones; but the last are chosen so that at least two tell each mutant from the specification."""
     chosen, caught, seed = [], dict.fromkeys(mutants, 0), 0
     while len(chosen) < n:
-        trace = chaos(relay, seed)
+        trace = chaos(relay, seed, narrow)
         missing = [m for m in mutants if caught[m] < 2]
         tells = [m for m in missing if differs(relay, m, trace) is not None]
         if len(chosen) < n - 2 * len(missing) or tells or seed > 10 * n:
@@ -316,8 +409,8 @@ def main():
     mutants = check_relay.MUTANTS + more_mutants(relay)
     traces = {'walks': select_walks(check_relay, FILES[0][1] * PER_FILE),
               'chaos': select_chaos(relay, mutants, FILES[1][1] * PER_FILE),
-              'rooms': [chaos(relay, seed, True) for seed in range(FILES[2][1] * PER_FILE)]}
-    mutants = mutants + room_mutants(relay)
+              'rooms': select_chaos(relay, room_mutants(relay), FILES[2][1] * PER_FILE, True)}
+    mutants += room_mutants(relay)
     for kind, n in FILES:
         for i in range(n):
             with open(os.path.join(folder, '%s-%d.trace' % (kind, i)), 'w') as f:
