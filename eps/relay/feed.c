@@ -116,23 +116,26 @@ static void give_up(struct relay *r)
     cover(r, true);
 }
 
-/* A share for every worker to which the event gave parts. */
+/* A share for every worker that was given parts since the last call. */
 static void announce(struct relay *r)
 {
-    uint32_t n = 0;
     for (uint32_t i = 0; i < r->n_workers; i++) {
-        uint32_t first = n;
+        const uint32_t first = r->n_shared;
         for (uint32_t p = 0; p < r->config.n_parts; p++) {
-            if (r->parts[p].moved && r->parts[p].owner == r->workers[i].id)
-                r->shared[n++] = (struct relay_part){.part = p, .attempt = r->parts[p].attempt};
+            struct relay_part_state *part = &r->parts[p];
+            if (!part->moved || part->owner != r->workers[i].id)
+                continue;
+            assert(r->n_shared < r->config.n_parts); /* an event moves a part once */
+            r->shared[r->n_shared++] = (struct relay_part){.part = p, .attempt = part->attempt};
+            part->moved = false;
         }
-        if (n == first)
+        if (r->n_shared == first)
             continue;
         struct relay_action *a = relay_act(r, RELAY_SHARE);
         a->worker = r->workers[i].id;
         a->step = r->t;
         a->parts = &r->shared[first];
-        a->n_parts = n - first;
+        a->n_parts = r->n_shared - first;
     }
 }
 
@@ -161,8 +164,6 @@ static void count_loads(struct relay *r)
 static void assign_parts(struct relay *r)
 {
     count_loads(r);
-    for (uint32_t p = 0; p < r->config.n_parts; p++)
-        r->parts[p].moved = false;
     for (uint32_t p = 0; p < r->config.n_parts; p++) {
         struct relay_part_state *part = &r->parts[p];
         if (part->owner != RELAY_NOBODY || !relay_is_unfinished(r, p))
@@ -263,10 +264,8 @@ static void on_attached(struct relay *r, uint32_t worker, uint32_t room)
 static void on_room(struct relay *r, uint32_t worker, uint32_t room)
 {
     struct relay_worker *w = relay_find_worker(r, worker);
-    if (!w)
-        return;
-    w->room = room;
-    assign_parts(r);
+    if (w)
+        w->room = room;
 }
 
 static uint32_t count_owned(const struct relay_event *e, uint32_t worker)
@@ -517,6 +516,8 @@ static void pump(struct relay *r)
             cover(r, false);
     }
     answer_waiting(r);
+    if (relay_n_waiting(r) > 0) /* a room grew, or folds just given out finish a worker's part */
+        assign_parts(r);
     relay_grant(r);
 }
 
@@ -576,7 +577,7 @@ int relay_feed(struct relay *r, const struct relay_event *e, const struct relay_
     int rc = relay_reserve(r, e, opens);
     if (rc)
         return rc;
-    r->n_actions = 0;
+    r->n_actions = r->n_shared = 0;
     r->touched = r->n_units;
     if (r->torn) {
         on_event_torn(r, e);

@@ -102,12 +102,12 @@ static int reserve_worker(struct relay *r)
 }
 
 /* The most actions of one event: every slot freed and folded anew, every unit updated or captured by every reader,
- * every pull answered, a share for every worker, and a few that come once. */
+ * every pull answered, two shares for every worker, as others are lost and as rooms grow, and a few that come once. */
 static size_t max_actions(const struct relay *r)
 {
     size_t n_workers = (size_t)r->n_workers + 1, n_readers = (size_t)r->n_readers + 1;
     return 2 * n_workers * ((size_t)r->config.n_slots + 1) + ((size_t)r->n_units + 1) * (n_readers + 1) +
-           r->cap_waiting + n_workers + 16;
+           r->cap_waiting + 2 * n_workers + 16;
 }
 
 int relay_reserve(struct relay *r, const struct relay_event *e, bool opens)

@@ -5,8 +5,8 @@
  * was searched exhaustively. This code follows it rule by rule, so that traces of both can be compared line by line
  * (tests/eps/relay/).
  *
- * A part goes to a worker that has room for it, or waits for one. A worker that is about to leave the job has room for
- * none: it finishes those that it has.
+ * A part goes to a worker that has room for it, or waits until one has: it attaches, its room grows, or it has finished
+ * a part of its own. A worker that is about to leave the job has room for none: it finishes those that it has.
  *
  * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A
  * contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice

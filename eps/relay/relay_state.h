@@ -74,7 +74,7 @@ struct relay_part_state {
     uint32_t n_faults; /* attempts that sent numbers that were not finite */
     uint32_t n_sure;   /* its names that are folded or with the optimizer thread */
     bool loss;         /* known to be finite */
-    bool moved;        /* set by the event being fed: the part is to be announced */
+    bool moved;        /* to be announced */
 };
 
 struct relay_reader {
@@ -124,7 +124,8 @@ struct relay {
 
     struct relay_action *actions; /* (n_actions) of the event being fed */
     size_t n_actions, cap_actions;
-    struct relay_part *shared; /* (n_parts) the actions' parts point into this */
+    struct relay_part *shared; /* (n_shared), room for n_parts; the actions' parts point into this */
+    uint32_t n_shared;
 };
 
 /* In memory.c. Makes room for everything that the event may cause, so that nothing after it can fail. -ENOMEM, with
