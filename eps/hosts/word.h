@@ -27,13 +27,13 @@ enum word_kind {
     WORD_COVERED, /* to 0. step, code: 1 if fenced, and skipped by this owner */
     WORD_VERDICT, /* 0 to all, if fenced. step, x: the norm of the gradient; NAN: the step is skipped */
     WORD_DONE,    /* to 0. step: every unit's next version is here */
-    WORD_LOST,    /* to 0. id, code, text: a worker was lost. 1: it left; 2: the job waits. Its device, a new line, and why */
-    WORD_WAITS,   /* to 0. code: 1: the job waits for a worker there; 0: no more */
-    WORD_SAVE,    /* 0 to all. step, id: a checkpoint of this version begins */
-    WORD_FILES,   /* 0 to all. id: its files are made */
-    WORD_RUNS,    /* to 0. id, bytes: this host's units are written; their checksums are in REGION_TEXT */
-    WORD_SAVED,   /* 0 to all. id, code: the checkpoint has ended */
-    WORD_FAILED,  /* to 0. id, code, text: this host's units could not be written */
+    WORD_LOST, /* to 0. id, code, text: a worker was lost. 1: it left; 2: the job waits. Its device, a new line, and why */
+    WORD_WAITS,  /* to 0. code: 1: the job waits for a worker there; 0: no more */
+    WORD_SAVE,   /* 0 to all. step, id: a checkpoint of this version begins */
+    WORD_FILES,  /* 0 to all. id: its files are made */
+    WORD_RUNS,   /* to 0. id, bytes: this host's units are written; their checksums are in REGION_TEXT */
+    WORD_SAVED,  /* 0 to all. id, code: the checkpoint has ended */
+    WORD_FAILED, /* to 0. id, code, text: this host's units could not be written */
     WORD_KINDS
 };
 
