@@ -357,6 +357,7 @@ static void on_all_assigned(struct job *job)
             return;
         }
     }
+    job->resident_bytes = job->workers[0]->plan.resident_bytes;
     job_enter(job, JOB_RESTING);
     if (!job_is_spread(job))
         job_tell_opened(job);
@@ -369,9 +370,9 @@ void job_tell_opened(struct job *job)
     if (!job->client)
         return;
     m.job_opened.n_parameters = job->model.n_parameters;
-    m.job_opened.n_workers = job->n_workers;
+    m.job_opened.n_workers = job->n_seats; /* vacant ones too: a client refuses a daemon without workers */
     m.job_opened.data_bytes = job->data.bytes;
-    m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
+    m.job_opened.resident_bytes = job->resident_bytes;
     m.job_opened.choice = job->choice;
     m.job_opened.replay = job->host.replay;
     session_send_fds(job->client->session, &m, &job->data.fd, 1);

@@ -106,6 +106,7 @@ struct job {
     bool divided;                           /* among them, the parts of a step are */
     struct job_seat seats[HUB_MAX_WORKERS]; /* (n_seats) one for each worker when the job began; job_new_seat */
     uint32_t n_seats;
+    uint64_t resident_bytes; /* of the first worker's plan when the job began: it may be gone when the client is told */
     const struct plan_backend *backend;       /* of the first worker */
     enum plan_attention attention;            /* the same for all */
     struct message evaluation;                /* the EVALUATE under way */
