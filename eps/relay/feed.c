@@ -394,6 +394,7 @@ static void on_folded(struct relay *r, const struct relay_event *e)
     if (tag.name.step == r->t) {
         r->n_flying--;
         r->parts[tag.name.part].n_sure--;
+        r->parts[tag.name.part].n_flying--;
     }
     relay_clear(r, worker, slice->slot, &tag);
     if (tag.name.step != r->t || r->covered)

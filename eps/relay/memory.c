@@ -388,17 +388,17 @@ uint32_t relay_load(const struct relay *r, uint32_t worker)
     return n;
 }
 
-/* Some contribution of the part has not come from the worker yet. */
+/* Some contribution of the part has not come from the worker yet. One that the optimizer thread has from a worker that
+ * was lost does not count: it may turn out not finite. */
 static bool is_missing(const struct relay *r, uint32_t worker, uint32_t part)
 {
-    uint32_t n_sent = r->parts[part].n_sure;
+    uint32_t n_sent = r->parts[part].n_sure - r->parts[part].n_flying;
 
-    if (!is_unfinished_of(r, worker, part))
+    if (r->parts[part].owner != worker || r->covered)
         return false;
     for (size_t i = 0; i < r->n_standing; i++) {
         const struct relay_standing *x = &r->standing[i];
-        n_sent += x->tag.name.part == part && x->worker == worker && !relay_is_folded(r, x->name) &&
-                  !relay_is_flying(r, &x->tag);
+        n_sent += x->tag.name.part == part && x->worker == worker && !relay_is_folded(r, x->name);
     }
     return n_sent < r->n_names_of_part;
 }

@@ -72,7 +72,8 @@ struct relay_visit {
 struct relay_part_state {
     uint32_t owner, attempt;
     uint32_t n_faults; /* attempts that sent numbers that were not finite */
-    uint32_t n_sure;   /* its names that are folded or with the optimizer thread */
+    uint32_t n_sure;   /* its names that are folded or with the optimizer thread; */
+    uint32_t n_flying; /* of these, with the optimizer thread, from any attempt */
     bool loss;         /* known to be finite */
     bool moved;        /* to be announced */
 };

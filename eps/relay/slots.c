@@ -198,6 +198,7 @@ static void fold(struct relay *r, const struct relay_standing *x)
     slice->tag = x->tag;
     r->n_flying++;
     r->parts[x->tag.name.part].n_sure++;
+    r->parts[x->tag.name.part].n_flying++;
 }
 
 void relay_fold_all(struct relay *r)

@@ -344,6 +344,33 @@ TEST_EACH(what_a_lost_worker_owes_is_known_before_the_relay_is_told, 2)
     relay_trace_free(&trace);
 }
 
+/* One part of two names. While the thread has worker 7's upper one, 7 is lost, and 8 sends the lower one. The part is finished
+ * unless 7's numbers are not finite, so 8 still has to send it. */
+TEST_EACH(what_is_folded_of_a_lost_worker_is_not_what_its_successor_has_sent, 2)
+{
+    struct relay_trace trace = {0};
+
+    relay_trace_say(&trace, "config parts=1 slices=1 slots=2 accumulators=1 replay=1");
+    relay_trace_say(&trace, "attached 7");
+    relay_trace_say(&trace, "attached 8");
+    relay_trace_say(&trace, "open 0 0,1 - 7");
+    relay_trace_say(&trace, "loss 7 0 0 0 ok");
+    relay_trace_say(&trace, "contribution 7 0 1 0 0 0 1");
+    ck_assert_holds(trace.said, "fold");
+    relay_trace_say(&trace, "lost 7");
+    ck_assert_holds(trace.said, "share 8 0 0:1");
+    relay_trace_say(&trace, "loss 8 0 0 1 ok");
+    relay_trace_say(&trace, "contribution 8 0 0 0 0 1 1");
+    ck_assert_holds(trace.said, "fold");
+    check_parts(trace.relay, 8, 0, 1, 0);
+    if (_i)
+        relay_trace_say(&trace, "contribution 8 0 1 0 0 1 2");
+    check_parts(trace.relay, 8, 0, _i ? 0 : 1, 0);
+    relay_trace_say(&trace, "folded 1 0 bad");
+    check_parts(trace.relay, 8, _i ? 0 : 1, _i ? 0 : 1, 0);
+    relay_trace_free(&trace);
+}
+
 /* Both parts are worker 7's. It has sent part 0 whole: the upper unit's contribution is with the thread, the lower one's
  * waits for an accumulator. With one accumulator, that is the upper unit's until part 1 comes, too, which is 7's as long as
  * the relay has not heard of its loss. */
