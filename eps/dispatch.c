@@ -104,7 +104,7 @@ static void on_stop(struct daemon *d, struct peer *peer, uint32_t job)
     if (rc)
         peer_decline(peer, rc, &err);
     else
-        settle_ask_to_stop(d, "by request");
+        settle_ask_to_stop(d, "by eps stop");
 }
 
 /* True if a viewer may have the weights of the job. If not, it has been told why. */

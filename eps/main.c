@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <getopt.h>
 #include <grp.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,22 +73,22 @@ struct arguments {
     const char *network, *key;                   /* tcp://...; NULL: unset */
     bool plain_bulk;
     bool is_private, mpi;
-    long parent;          /* 0: unset */
+    int parent;           /* 0: unset */
     uint64_t host_mem;    /* 0: unset */
     const char *make_key; /* file for a new key; NULL: none */
     const char *answer;   /* what --help or --version prints */
-    unsigned queue;
+    int queue;
 };
 
-static int parse_queue(unsigned *out, const char *text, struct error *err)
+static int parse_number(int *out, const char *text, int most)
 {
     char *end = NULL;
-    const unsigned long n = isdigit((unsigned char)*text) ? strtoul(text, &end, 10) : QUEUE_MOST + 1ul;
+    const unsigned long n = isdigit((unsigned char)*text) ? strtoul(text, &end, 10) : ULONG_MAX;
 
-    *out = (unsigned)n;
-    return n <= QUEUE_MOST && !*end
-               ? 0
-               : error_set(err, -EDOM, "--queue %.40s: a number of jobs, 0 to %d", text, QUEUE_MOST);
+    if (n > (unsigned long)most || *end)
+        return -EDOM;
+    *out = (int)n;
+    return 0;
 }
 
 /* False if the command line is misused; a sentence has been printed. */
@@ -138,9 +139,9 @@ static bool parse(struct arguments *out, int argc, char **argv)
             out->mpi = true;
             break;
         case 'q':
-            if (parse_queue(&out->queue, optarg, &err) == 0)
+            if (parse_number(&out->queue, optarg, QUEUE_MOST) == 0)
                 break;
-            log_error("%s", err.text);
+            log_error("--queue %.40s: a number of jobs, 0 to %d", optarg, QUEUE_MOST);
             return false;
         case 'g':
             out->group = optarg;
@@ -161,8 +162,10 @@ static bool parse(struct arguments *out, int argc, char **argv)
             return false;
         case 'p':
             out->is_private = true;
-            out->parent = optarg ? atol(optarg) : 0;
-            break;
+            if (!optarg || (parse_number(&out->parent, optarg, INT_MAX) == 0 && out->parent > 0))
+                break;
+            log_error("--private=%.40s: the number of a process", optarg);
+            return false;
         case 'v':
             out->answer = "epsd " EPS_VERSION "\n";
             return true;
@@ -302,7 +305,7 @@ int main(int argc, char **argv)
     options.directory = directory;
     options.is_private = arguments.is_private;
     options.host_mem = arguments.host_mem;
-    options.queue = arguments.queue;
+    options.queue = (unsigned)arguments.queue;
     if (!find_groups(&options, &arguments))
         return 2;
     if (arguments.log && log_open(arguments.log, &err)) {

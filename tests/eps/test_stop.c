@@ -70,7 +70,7 @@ TEST_EACH(asked_twice_or_without_a_run_a_daemon_stops_at_once, 3)
         client_link_send(&viewer, &stop);
     }
     if (_i > 0)
-        see_the_end(&driver.link, "stopped by request");
+        see_the_end(&driver.link, "stopped by eps stop");
     see_the_end(&viewer, "");
     ck_assert_int_eq(processes_wait(daemon_pid), 0);
 }

@@ -17,6 +17,7 @@ static const struct refusal wrongs[] = {
     {"epsd --listen lab --group no-such-group", 2, "epsd: --group no-such-group: ", "no such group"},
     {"epsd --listen lab --private --group users", 2, "epsd: --private and --group", NULL},
     {"epsd --log-level error --listen lab --queue many", 2, "epsd: --queue many: a number of jobs, 0 to 256", NULL},
+    {"epsd --private=me", 2, "epsd: --private=me: the number of a process", NULL},
     {"epsd --frobnicate", 2, "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n", NULL},
     {"epsd --listen tcp://127.0.0.1:0", 2, "without a key anybody could attach", "epsd --make-key"},
     {"epsd --listen tcp://127.0.0.1 --key key", 2,
