@@ -40,6 +40,7 @@ static void on_tick(uv_timer_t *timer)
     }
     if (!d->watch.hung)
         notify_alive(d->notify);
+    save_tick(&d->saves, d->watch.most_quiet);
     settle_tick(d);
     settle(d);
 }

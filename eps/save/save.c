@@ -20,7 +20,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BATCH_BYTES = 8 << 20 }; /* of weights, in one work item; the last unit may exceed it */
+enum {
+    BATCH_BYTES = 8 << 20, /* of weights, in one work item; the last unit may exceed it */
+    SLOW_DISK = 16 << 20,  /* bytes a second */
+};
 
 int save_init(struct saves *saves, struct error *err)
 {
@@ -291,6 +294,8 @@ void save_on_written(struct saves *saves)
     struct save *s = saves->writing;
 
     saves->writing = NULL;
+    saves->n_tasks++;
+    saves->told = false;
     for (unsigned i = 0; i < s->n_batch; i++)
         s->units[s->batch[i]] |= UNIT_WRITTEN;
     s->n_written += s->n_batch;
@@ -310,6 +315,24 @@ void save_on_written(struct saves *saves)
     }
     if (!s->begun && !s->over)
         save_conclude(s);
+}
+
+/* Its longest task flushes a whole checkpoint. */
+void save_tick(struct saves *saves, unsigned most_quiet)
+{
+    const struct save *s = saves->writing;
+    const double allowance = (double)saves->job->host.total / SLOW_DISK;
+    struct error err;
+
+    if (!silence_tick(&saves->writer, s != NULL, saves->n_tasks, most_quiet, allowance) || saves->told)
+        return;
+    saves->told = true;
+    error_set(&err, -EIO,
+              "step %" PRIu64 " is being saved, but the disk has taken nothing for %u s: see that it answers", s->step,
+              saves->writer.ticks);
+    log_warning("%s", err.text);
+    if (s->checkpoint)
+        save_note_failure(saves, &err);
 }
 
 /* From the top visit down: the order in which contributions come. */

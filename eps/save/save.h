@@ -18,12 +18,15 @@ enum { SAVE_WAITING = 8 };
 
 struct saves {
     struct job *job;
-    struct save *first;             /* oldest first */
-    uint8_t *units;                 /* (PLAN_HOST_SAVES * n_units) flags for them, if the job trains */
-    struct save *writing;           /* the save that the writer works on; NULL: none */
+    struct save *first;   /* oldest first */
+    uint8_t *units;       /* (PLAN_HOST_SAVES * n_units) flags for them, if the job trains */
+    struct save *writing; /* the save that the writer works on; NULL: none */
+    uint64_t n_tasks;     /* that it has done */
+    struct silence writer;
+    bool told;                      /* that its present task takes too long */
     uint32_t n_readers;             /* number of the relay's last reader */
     uint64_t saved_step;            /* of the last checkpoint, or MESSAGE_NO_STEP */
-    char trouble[256];              /* why the last save failed; empty if it did not */
+    char trouble[256];              /* why the last save failed, or the present one does not go on; or empty */
     uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins between two steps */
     unsigned n_waiting;
 };
@@ -64,6 +67,10 @@ void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_byt
 
 /* EVENT_WRITTEN. */
 void save_on_written(struct saves *saves);
+
+/* Call each second. Says so if the disk has taken nothing for most_quiet seconds and the time that a slow one needs: no
+ * thread can be freed from a file system that does not answer, and a step may wait for what is being written. */
+void save_tick(struct saves *saves, unsigned most_quiet);
 
 /* The event that releases a written unit to the relay. False: there is none. */
 bool save_take_released(struct saves *saves, struct relay_event *event);

@@ -351,7 +351,7 @@ struct message {
             bool fenced;
             char model[64];    /* "gpt2 6x384" */
             char out[192];     /* output directory; empty without one */
-            char trouble[256]; /* why the last save failed; empty if it did not */
+            char trouble[256]; /* why the last save failed, or the present one does not go on; or empty */
         } status_reply;
         struct {
             uint32_t worker; /* its session's id; 0, from a worker: itself */

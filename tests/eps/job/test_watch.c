@@ -3,6 +3,7 @@
 #include "eps/daemon.h"
 #include "proto/wire/session.h"
 #include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
@@ -310,12 +311,52 @@ static void check_told(const struct scene *scene)
     free(told);
 }
 
+/* A daemon whose disk takes nothing while its file is there (kit/preload/slow_disk.c). Nothing can be lost but time, so that is
+ * said, and no more. */
+static struct scene slow = {.name = "disk"};
+
+static void begin_slow(void)
+{
+    const char *const worker[] = {"--connect", slow.name, "--device-mem", "256MiB", NULL};
+
+    outputs_write(".", file_of(&slow, "held"), "");
+    setenv("SLOW_DISK", processes_path(file_of(&slow, "held")), 1);
+    slow.pid.daemon = start_daemon(&slow);
+    unsetenv("SLOW_DISK");
+    processes_await_workers(slow.name, 0);
+    slow.pid.worker = processes_start("eps-worker", worker, processes_path(file_of(&slow, "worker")));
+    processes_await_workers(slow.name, 1);
+    slow.pid.training = start_training(&slow, file_of(&slow, "one"), "2");
+}
+
+static void expect_trouble(void *why, const struct eps_status *status)
+{
+    ck_assert_holds(status->trouble, why);
+}
+
+static void end_slow(void)
+{
+    static char why[] = "step 1 is being saved, but the disk has taken nothing for ";
+    struct eps_error error = {""};
+
+    processes_await_text(processes_path(file_of(&slow, "epsd")), why);
+    ck_assert_int_eq(eps_status(slow.name, expect_trouble, why, &error), 0);
+    ck_assert_int_eq(unlink(processes_path(file_of(&slow, "held"))), 0);
+    ck_assert_int_eq(processes_wait(slow.pid.training), 0);
+    expect_file(file_of(&slow, "epsd"), "step 2 saved\n");
+    ck_assert_int_eq(eps_stop(slow.name, &error), 0);
+    ck_assert_int_eq(processes_wait(slow.pid.daemon), 0);
+    ck_assert_int_eq(processes_wait(slow.pid.worker), 0);
+}
+
 TEST(whoever_owes_something_and_does_nothing_is_named_and_lost)
 {
     for (int i = 0; i < COUNT(scenes); i++)
         begin(&scenes[i]);
+    begin_slow();
     for (int i = 0; i < COUNT(scenes); i++)
         end(&scenes[i]);
+    end_slow();
     if (scenes[COUNT(scenes) - 1].pid.held)
         check_told(&scenes[COUNT(scenes) - 1]);
 }
