@@ -72,5 +72,5 @@ const char *text_duration(char out[32], double ms)
 
 uint64_t text_unit(uint64_t bytes, uint64_t larger)
 {
-    return bytes >= larger / 100 && larger > bytes ? larger : bytes;
+    return (bytes == 0 || bytes >= larger / 100) && larger > bytes ? larger : bytes;
 }

@@ -12,8 +12,8 @@ json_t *text_json(const char *text);
 /* Formats "842.5 k", "124.4 M", "50.4 B"; numbers below 10,000 in full. Returns out. */
 const char *text_count(char out[24], uint64_t n);
 
-/* The size whose unit both sizes in a line use: `larger` if `bytes` is at least a hundredth of it, else `bytes`. If
- * larger is 0: `bytes`. */
+/* The size whose unit both sizes in a line use: `larger` if `bytes` is 0 or at least a hundredth of it, else `bytes`.
+ * If larger is 0: `bytes`. */
 uint64_t text_unit(uint64_t bytes, uint64_t larger);
 
 /* Formats "45 s", "1 min 20 s", "1 h 48 min", "3 d 4 h". Returns out. */
