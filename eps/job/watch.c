@@ -4,7 +4,7 @@
  * evaluation, or the next loss or contribution of the step. The optimizer thread owes what it was given. Each has a
  * count that rises as it works. A worker's counts device operations and comes with its PONGs. The optimizer thread's
  * counts tasks done and runs of a file read. A party that owes something hangs if its count does not rise for too long.
- * A worker that waits for weights, for a slot or for its next share owes nothing.
+ * A worker that waits for weights of the open step, for a slot or for its next share owes nothing.
  *
  * Too long is 60 ticks, or eight times the longest silence that it has come back from, whichever is more. Time for a
  * single operation is added: memory that is claimed, given back, folded or updated, at 64 MiB/s. A device that runs
@@ -49,8 +49,7 @@ static const char *owed_by(struct job *job, const struct peer *worker)
     if (evaluate_has(job, worker))
         return job->state == JOB_GENERATING ? "the job waits for the token that it computes"
                                             : "the job waits for its part of an evaluation";
-    if (job->state == JOB_STEPPING && worker->n_pulls == 0 && !updater_pending(job->hub->updater) &&
-        relay_owes(job->relay) == worker->id)
+    if (job->state == JOB_STEPPING && !updater_pending(job->hub->updater) && relay_owes(job->relay) == worker->id)
         return "the job waits for its part of the step";
     return NULL;
 }

@@ -319,7 +319,7 @@ uint64_t relay_version(const struct relay *r, uint32_t unit)
 }
 
 /* Losses come first: nothing is folded without all of them. A contribution in a slot counts as given. */
-uint32_t relay_owes(struct relay *r)
+static uint32_t find_owing(struct relay *r)
 {
     if (r->torn || r->covered)
         return RELAY_NOBODY;
@@ -332,6 +332,16 @@ uint32_t relay_owes(struct relay *r)
         if (r->standing[i].name == r->mark_name)
             return RELAY_NOBODY;
     return r->parts[r->mark.name.part].owner;
+}
+
+uint32_t relay_owes(struct relay *r)
+{
+    const uint32_t worker = find_owing(r);
+
+    for (size_t i = 0; i < r->n_waiting; i++)
+        if (r->waiting[i].worker == worker && r->waiting[i].step == r->t)
+            return RELAY_NOBODY;
+    return worker;
 }
 
 /* The standing list is in the order of names. A name that was redone may be in it twice. */

@@ -118,7 +118,8 @@ int relay_feed(struct relay *relay, const struct relay_event *event, const struc
 uint64_t relay_cut(const struct relay *relay);
 
 /* The worker that the open step waits for, if the optimizer thread has none of its folds: its loss or its
- * contribution of the mark is missing. UINT32_MAX: nobody. */
+ * contribution of the mark is missing, and it has the weights that it has asked for. Weights of the step after are no
+ * excuse. UINT32_MAX: nobody. */
 uint32_t relay_owes(struct relay *relay);
 
 /* Of the open step, 0 if it is covered or there is none: how many unfinished parts a worker has. A part is unfinished

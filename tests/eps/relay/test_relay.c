@@ -296,6 +296,35 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated_and_who_owes_is_known)
     relay_trace_free(&trace);
 }
 
+/* The step after the one whose update is under way. */
+static const struct {
+    const char *line;
+    uint32_t owes;
+} waited[] = {
+    {"config parts=1 slices=1 slots=2 accumulators=1 replay=1", 0},
+    {"attached 7", 0},
+    {"open 0 0 - 7", 7},
+    {"loss 7 0 0 0 ok", 7},
+    {"contribution 7 0 0 0 0 0 1", 0},
+    {"folded 0 0 ok", 0},
+    {"open 1 0 - 7", 7},
+    {"pull 7 1 0", 0}, /* the weights are not there yet */
+    {"updated 0", 7},
+    {"pull 7 2 0", 7}, /* these cannot be there before the worker has done its part */
+};
+
+TEST(who_waits_for_weights_of_the_step_owes_nothing)
+{
+    struct relay_trace trace = {0};
+
+    for (int i = 0; i < COUNT(waited); i++) {
+        relay_trace_say(&trace, "%s", waited[i].line);
+        ck_assert_msg(relay_owes(trace.relay) == (waited[i].owes ? waited[i].owes : UINT32_MAX), "after %s",
+                      waited[i].line);
+    }
+    relay_trace_free(&trace);
+}
+
 /* Two parts of two names each. Worker 7 sends one name of its part and is gone; 8 has sent all, and nothing of it is
  * folded, as 7's come first. */
 static const char *const lost[] = {
