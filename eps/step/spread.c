@@ -8,6 +8,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+enum { SPARE_WORDS = 8 }; /* room for what begins and ends a job, and ends the daemon, without memory */
+
 /* ---- the process's life ----------------------------------------------------------------------------------------- */
 
 static void on_notify(void *data)
@@ -27,6 +29,18 @@ static void free_all(struct spread *s)
     free(s);
 }
 
+static bool grow_words(struct spread_host *other)
+{
+    const size_t cap = other->cap_words ? 2 * other->cap_words : 2 * SPARE_WORDS;
+    struct word *words = realloc(other->words, cap * sizeof *words);
+
+    if (!words)
+        return false;
+    other->words = words;
+    other->cap_words = cap;
+    return true;
+}
+
 /* The pages of the inbox are taken as slices come, and given back after each job. */
 static int take_memory(struct spread *s)
 {
@@ -38,7 +52,10 @@ static int take_memory(struct spread *s)
     if (s->inbox == MAP_FAILED)
         s->inbox = NULL;
     s->others = calloc(s->n, sizeof *s->others);
-    return s->inbox && s->others ? 0 : -ENOMEM;
+    bool grown = s->inbox && s->others;
+    for (uint32_t h = 0; h < s->n && grown; h++)
+        grown = grow_words(&s->others[h]);
+    return grown ? 0 : -ENOMEM;
 }
 
 int spread_start(struct spread **out, const struct spread_options *options, struct steps *steps, struct error *err)
@@ -110,6 +127,12 @@ static bool try_to_say(struct spread *s, uint32_t to, const struct word *word)
     return s->ops->send(s->hosts, to, buf, word_encode(buf, word)) != -EAGAIN;
 }
 
+/* Few of these wait at a time: each but the first follows an answer to the one before. */
+static bool frames_job(enum word_kind kind)
+{
+    return kind == WORD_JOB || kind == WORD_END || kind == WORD_QUIET || kind == WORD_STOP;
+}
+
 void spread_say(struct spread *s, uint32_t to, const struct word *word)
 {
     struct spread_host *other = &s->others[to];
@@ -117,16 +140,12 @@ void spread_say(struct spread *s, uint32_t to, const struct word *word)
     assert(to != s->host);
     if (s->is_lost || (other->n_words == 0 && try_to_say(s, to, word)))
         return;
-    if (other->n_words == other->cap_words) {
-        const size_t cap = other->cap_words ? 2 * other->cap_words : 16;
-        struct word *words = realloc(other->words, cap * sizeof *words);
-        if (!words) {
-            job_end(s->job, -ENOMEM, "out of memory");
-            return;
-        }
-        other->words = words;
-        other->cap_words = cap;
+    if (other->n_words + SPARE_WORDS >= other->cap_words && !grow_words(other)) {
+        job_end(s->job, -ENOMEM, "out of memory");
+        if (!frames_job(word->kind))
+            return; /* the job ends without it */
     }
+    assert(other->n_words < other->cap_words);
     other->words[other->n_words++] = *word;
 }
 
@@ -296,13 +315,13 @@ static bool begin_next(struct spread *s)
     }
     s->text_bytes = s->next_job.bytes;
     s->text = malloc(s->text_bytes);
-    if (!s->text)
+    const struct spread_fetch text = {.region = REGION_TEXT,
+                                      .into = s->text,
+                                      .bytes = s->text_bytes,
+                                      .token = SPREAD_TOKEN_REQUEST};
+    s->n_left_text = s->text ? spread_fetch(s, &text) : 0;
+    if (s->n_left_text == 0)
         refuse(s, -ENOMEM, "out of memory");
-    else
-        s->n_left_text = spread_fetch(s, &(struct spread_fetch){.region = REGION_TEXT,
-                                                                .into = s->text,
-                                                                .bytes = s->text_bytes,
-                                                                .token = SPREAD_TOKEN_REQUEST});
     return true;
 }
 
