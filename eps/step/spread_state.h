@@ -10,8 +10,12 @@
 enum {
     SPREAD_SLOTS = 4, /* of a host at an owner, the reserved one included */
     SPREAD_SILENCE_MS = 60000,
-    SPREAD_FETCH_BYTES = 64 << 20, /* of one fetch */
 };
+
+/* Of one fetch. */
+#ifndef SPREAD_FETCH_BYTES /* tests of small models want some in several pieces */
+#define SPREAD_FETCH_BYTES (64 << 20)
+#endif
 
 /* A slice of a contribution, in a worker's inbox, whose unit's owner is to fold it. */
 struct spread_slice {

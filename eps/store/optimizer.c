@@ -270,7 +270,7 @@ void optimizer_sum(const struct optimizer_kernel *kernel, float *sum, const stru
 /* ---- sums of squares -------------------------------------------------------------------------------------------- */
 
 /* Ranges begin at whole blocks, so each block belongs to one thread. Its sum has the same order in every form. */
-enum { PARTIALS = MODEL_SLICE / TEAM_BLOCK };
+enum { PARTIALS = (MODEL_SLICE + TEAM_BLOCK - 1) / TEAM_BLOCK };
 
 static double sum_of_blocks(size_t n, void (*range)(void *data, size_t begin, size_t n), struct call *call)
 {

@@ -85,7 +85,10 @@ struct model_unit {
     uint32_t n_alike;               /* consecutive units from this one on with equal n, n_trained and program */
 };
 
-enum { MODEL_SLICE = 4 << 20 }; /* maximum elements of a slice: 16 MiB of fp32 */
+/* Maximum elements of a slice: 16 MiB of fp32. */
+#ifndef MODEL_SLICE /* tests of small models want units of several slices */
+#define MODEL_SLICE (4 << 20)
+#endif
 
 enum model_layer_kind { MODEL_EMBEDDING, MODEL_BLOCK, MODEL_SINGLE, MODEL_HEAD };
 

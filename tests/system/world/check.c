@@ -32,9 +32,9 @@ struct seen {
     struct seen *next;
     struct daemon *daemon;
     struct process *process;
-    bool begun;    /* the job's relay has opened a step */
-    uint64_t step; /* of the folds counted: */
-    bool folded[MOST_VISITS][MOST_PARTS];
+    bool begun;                               /* the job's relay has opened a step */
+    uint64_t step;                            /* of the folds counted: */
+    uint64_t folded[MOST_VISITS][MOST_PARTS]; /* a bit for each slice */
     uint32_t n_folds[MOST_UNITS];
     uint64_t given[MOST_UNITS], done[MOST_UNITS]; /* updates: to the optimizer thread, and by it */
     struct pending pending[MOST_PENDING];
@@ -135,19 +135,22 @@ static void note_fold(const struct updater_task *task)
     const struct job *job = &seen->daemon->job;
     const struct model_unit *unit = &job->model.units[task->unit];
     const uint32_t part = task->contribution.part;
+    const uint64_t left = unit->n_trained - (uint64_t)task->slice * MODEL_SLICE;
     struct pending *p = &seen->pending[seen->n_pending++];
 
     begin_step(task->step);
-    if (task->visit >= job->model.n_visits || job->model.visits[task->visit] != task->unit || task->slice > 0 ||
-        part >= job->request.job.goal.n_parts || is_elsewhere(task->unit) || seen->n_pending == MOST_PENDING)
+    if (task->visit >= job->model.n_visits || job->model.visits[task->visit] != task->unit ||
+        task->slice >= unit->n_slices || part >= job->request.job.goal.n_parts || is_elsewhere(task->unit) ||
+        seen->n_pending == MOST_PENDING)
         world_fail("a fold of visit %u, part %u, slice %u, unit %u", task->visit, part, task->slice, task->unit);
-    if (seen->folded[task->visit][part])
-        world_fail("visit %u of part %u is folded twice in step %" PRIu64, task->visit, part, task->step);
-    seen->folded[task->visit][part] = true;
+    if (seen->folded[task->visit][part] >> task->slice & 1)
+        world_fail("visit %u, slice %u of part %u is folded twice in step %" PRIu64, task->visit, task->slice, part,
+                   task->step);
+    seen->folded[task->visit][part] |= 1ull << task->slice;
     seen->n_folds[task->unit]++;
     spoil(task);
     p->bytes = task->contribution.g;
-    p->n = unit->n_trained * number_bytes(task->contribution.type);
+    p->n = (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(task->contribution.type);
     p->hash = XXH3_64bits(p->bytes, p->n);
 }
 
@@ -189,7 +192,7 @@ bool __wrap_updater_take(struct updater *updater, struct updater_task *task)
     if (task->kind == UPDATER_UPDATE)
         seen->done[task->unit]++;
     if (task->kind == UPDATER_FOLD && task->result) { /* not finite: nothing was folded */
-        seen->folded[task->visit][task->contribution.part] = false;
+        seen->folded[task->visit][task->contribution.part] &= ~(1ull << task->slice);
         seen->n_folds[task->unit]--;
     }
     for (unsigned i = 0; task->kind == UPDATER_FOLD && i < seen->n_pending; i++)
