@@ -519,8 +519,9 @@ int main(int argc, char **argv)
         log_error("whoever started this worker is gone");
         return 1;
     }
-    if (work(&arguments, argv, &err) == 0)
+    const int rc = work(&arguments, argv, &err);
+    if (rc == 0)
         return 0;
     log_error("%s", err.text);
-    return 1;
+    return rc == -ENOSYS ? 2 : 1; /* 2: a service manager does not start it again */
 }

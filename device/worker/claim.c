@@ -22,8 +22,10 @@ int device_claim_find(struct device_claim *out, const struct device_name *wanted
     struct error why = {""};
     int rc;
 
-    if (wanted->kind != DEVICE_AUTO)
-        return take(out, wanted->kind, wanted->index, err);
+    if (wanted->kind != DEVICE_AUTO) {
+        rc = take(out, wanted->kind, wanted->index, err);
+        return out->ops ? rc : -ENOSYS;
+    }
     if (!device_find_cuda())
         return take(out, DEVICE_CPU, 0, err);
     rc = take(out, DEVICE_CUDA, wanted->index, &why);

@@ -15,7 +15,7 @@ struct device_claim {
 
 /* Loads the backend and probes the device. auto is CUDA if this host has a usable device, else the CPU; the log
  * explains the CPU if there is a driver. But auto with a number is -ENODEV if only that device is missing: a CPU worker
- * would slow the others down. Errors as device_find and probe. */
+ * would slow the others down. -ENOSYS: this build lacks the backend. Else errors as probe. */
 int device_claim_find(struct device_claim *out, const struct device_name *wanted, struct error *err);
 
 /* Sets the budget. asked: bytes of the whole device; 0: plan_default_budget of its free memory, which is logged.

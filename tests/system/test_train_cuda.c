@@ -203,6 +203,12 @@ TEST_EACH(what_the_device_lacks_is_one_sentence_and_leaves_nothing, COUNT(refusa
     ck_assert_int_ne(access("refused", F_OK), 0);
 }
 
+TEST(a_worker_without_the_devices_module_is_not_worth_starting_again)
+{
+    expect_sentence("plain/eps-worker --device cuda", 2, "eps-cuda.so is neither in");
+    expect_sentence("CUDASIM_DEVICES=1 cuda/eps-worker --device cuda:1", 1, "there is no device cuda:1: 1 is there");
+}
+
 /* Of the CPU there is always one; where there is a driver (any library goes for it), and a device that does not do, the log
  * says why. */
 TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
