@@ -276,7 +276,7 @@ static int attach(struct worker_process *w, const struct place *place, const str
         if ((rc != -ENOENT && rc != -ECONNREFUSED) || place->is_private)
             return rc;
         if (waited_ms >= ATTACH_MS && !w->seeks) {
-            error_append(err, ", after %d s: start one with epsd --listen", ATTACH_MS / 1000);
+            error_append(err, "; tried for %d s", ATTACH_MS / 1000);
             return rc;
         }
         if (waited_ms == 0 && !w->seeks)
