@@ -62,12 +62,10 @@ static void on_signal(uv_signal_t *handle, int number)
         log_reopen();
         return;
     }
-    if (d->spread && number == SIGTERM) { /* it kills soon after: there is no time to save */
-        settle_stop(d, "by SIGTERM, as the launcher does when a host is lost: its output names the rank");
-        settle(d);
-        return;
-    }
-    settle_ask_to_stop(d, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
+    if (d->spread && number == SIGTERM)
+        settle_ask_hosts(d);
+    else
+        settle_ask_to_stop(d, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
     settle(d);
 }
 
@@ -177,6 +175,7 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
     d->hub.host_mem = options->host_mem;
     d->notify = options->notify;
     d->queue.most = options->queue;
+    d->patience = PATIENCE_TICKS;
     d->messages_held = -1;
     join_parts(d);
     rc = start_threads(d, err);

@@ -49,15 +49,38 @@ void settle_ask_to_stop(struct daemon *d, const char *why)
     }
     d->asked = why;
     d->look.stopping = true;
-    log_line("stop requested %s; the run has %d s to save", why, PATIENCE_TICKS);
+    log_line("stop requested %s; the run has %u s to save", why, d->patience);
     queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
     if (job->state != JOB_ENDING)
         job_tell(job, &(struct message){.kind = MESSAGE_STOP});
 }
 
+void settle_ask_hosts(struct daemon *d)
+{
+    static const char why[] = "by SIGTERM, as the launcher does when a host is lost: its output names the rank";
+    enum { LAST_S = 2 }; /* of the launcher's: to end in an orderly way; a tick may be a second late */
+    const unsigned grace_s = spread_grace_s(d->spread);
+
+    if (grace_s < LAST_S) {
+        settle_stop(d, why);
+        return;
+    }
+    if (d->patience > d->n_ticks + grace_s - LAST_S)
+        d->patience = d->n_ticks + grace_s - LAST_S;
+    if (d->asked)
+        return;
+    if (d->hub.host == 0) {
+        settle_ask_to_stop(d, why);
+    } else {
+        d->asked = why;
+        log_line("stop requested %s; the run of host 0 has %u s to save", why, d->patience);
+        spread_tell_asked(d->spread);
+    }
+}
+
 void settle_tick(struct daemon *d)
 {
-    if (d->asked && !d->stopping && ++d->n_ticks > PATIENCE_TICKS)
+    if (d->asked && !d->stopping && ++d->n_ticks > d->patience)
         settle_stop(d, d->asked);
     takeover_tick(d);
 }
@@ -116,6 +139,10 @@ static bool follow_others(struct daemon *d)
 {
     const char *lost;
 
+    if (d->spread && spread_is_asked(d->spread) && !d->asked && !d->stopping) {
+        settle_ask_hosts(d);
+        return true;
+    }
     if (!d->spread || !spread_is_over(d->spread, &lost) || (d->stopping && (!lost || d->exit_code)))
         return false;
     if (lost) {
@@ -208,7 +235,7 @@ static void go_on(struct daemon *d)
 {
     struct queue_entry *entry;
 
-    if (d->asked) {
+    if (d->asked && d->hub.host == 0) { /* which tells the others, once its client knows of the end */
         settle_stop(d, d->asked);
     } else if ((entry = queue_take(&d->queue))) {
         begin_job(d, entry->client, entry->job, &entry->request, entry->fds, entry->n_fds);

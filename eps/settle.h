@@ -31,7 +31,8 @@ struct daemon {
     uint32_t n_jobs;       /* number of the last job */
     uint32_t first_client; /* its client's id; 0: no client has come */
     const char *asked;     /* why the daemon is stopping; NULL: it is not */
-    unsigned n_ticks;      /* ticks since then; the client may take PATIENCE_TICKS */
+    unsigned n_ticks;      /* ticks since then */
+    unsigned patience;     /* how many the client may take */
     bool stopping;
     int exit_code;
     struct error why; /* of exit_code */
@@ -50,6 +51,8 @@ void settle_open_job(struct daemon *d, struct peer *client, const struct message
 /* Stops the daemon. A client in training is first asked, once, to end its run, and the daemon waits for it. why: "by
  * ...", a constant. */
 void settle_ask_to_stop(struct daemon *d, const char *why);
+/* The same, told to one of several hosts by the launcher, which kills soon after. Without time to save, it stops at once. */
+void settle_ask_hosts(struct daemon *d);
 void settle_stop(struct daemon *d, const char *why); /* stops at once */
 /* One second has passed. */
 void settle_tick(struct daemon *d);

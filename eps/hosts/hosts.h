@@ -62,6 +62,8 @@ struct hosts_ops {
     /* Joins the job that the launcher started, and says which host this is, of how many. May take seconds. Once in a
      * process. -EINVAL with a sentence: no launcher started this process. *out is owned: close. */
     int (*open)(struct hosts **out, uint32_t *host, uint32_t *n, struct error *err);
+    /* Seconds from the launcher's SIGTERM to its SIGKILL, as far as is known. From open on. */
+    unsigned (*grace_s)(const struct hosts *hosts);
     /* Once, on all hosts: waits for the others. -ENOMEM, -EINVAL with a sentence if a host has other sizes; then only
      * close is allowed. */
     int (*start)(struct hosts *hosts, const struct hosts_options *options, struct error *err);

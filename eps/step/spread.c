@@ -180,6 +180,21 @@ void spread_stop(struct spread *s)
     s->stops = true;
 }
 
+unsigned spread_grace_s(const struct spread *s)
+{
+    return s->hosts ? s->ops->grace_s(s->hosts) : 0;
+}
+
+void spread_tell_asked(struct spread *s)
+{
+    spread_say(s, 0, &(struct word){.kind = WORD_ASKED});
+}
+
+bool spread_is_asked(const struct spread *s)
+{
+    return s->is_asked;
+}
+
 /* After the end of a job, which says why. */
 static bool tell_stop(struct spread *s)
 {
@@ -546,6 +561,9 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
     case WORD_STOP:
         s->stops = s->stop_heard = true;
         s->stop_said = s->host > 0;
+        break;
+    case WORD_ASKED:
+        s->is_asked = true;
         break;
     case WORD_OPEN:
     case WORD_LOSS:

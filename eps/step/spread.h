@@ -39,6 +39,10 @@ bool spread_go_on(struct spread *spread);
 bool spread_is_over(const struct spread *spread, const char **lost);
 /* This daemon stops: the others do, too. */
 void spread_stop(struct spread *spread);
+/* The launcher has told this host to stop, and kills it after so many seconds. Host 0 has the client, which saves. */
+unsigned spread_grace_s(const struct spread *spread);
+void spread_tell_asked(struct spread *spread); /* not on host 0 */
+bool spread_is_asked(const struct spread *spread);
 
 /* On host 0: the job was planned. Tells the others. The job may have ended when this returns. */
 void spread_forward(struct spread *spread);

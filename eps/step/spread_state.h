@@ -86,6 +86,7 @@ struct spread {
     size_t inbox_bytes;
     struct spread_host *others; /* (n), this one included */
     bool stops, stop_said, stop_heard;
+    bool is_asked; /* on host 0: by another */
     bool is_lost;
     char lost[ERROR_TEXT_BYTES];
 

@@ -268,6 +268,30 @@ TEST(a_host_that_is_stopped_ends_the_job_and_the_daemons)
     processes_await_nobody();
 }
 
+/* By the launcher, all hosts at about the same time, or one alone. Where it gives them time, host 0's client saves first,
+ * as with one host. */
+static const struct {
+    const char *grace; /* seconds; mpirun waits as long before it sends a signal */
+    const char *first, *second;
+} terms[] = {{"20", "hosts", "hosts-1"}, {"20", "hosts-1", "hosts"}, {"20", "hosts-1", NULL}, {"4", NULL, NULL}};
+
+TEST_EACH(hosts_that_the_launcher_stops_save_first, COUNT(terms))
+{
+    const struct team team = start_with(2, 1, print("--mca odls_base_sigkill_timeout %s", terms[_i].grace));
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
+                                  " --steps 4000 --batch 4 --parts 2 --save-every 3000 --out several");
+
+    processes_await_text("train", "step 1/4000");
+    kill(terms[_i].first ? find_daemon(terms[_i].first) : team.mpirun, SIGTERM);
+    if (terms[_i].second)
+        kill(find_daemon(terms[_i].second), SIGTERM);
+    ck_assert_int_eq(await_end(run), 1);
+    expect_file("train", "the daemon was stopped: the run ended after ", "; saved in several/step-");
+    outputs_check_whole("several", outputs_latest("several"));
+    ck_assert_int_eq(await_end(team.mpirun) == 0, terms[_i].first != NULL);
+    processes_await_nobody();
+}
+
 /* Only host 0 has the client, which saves; at another host, the steps since the last save would be lost. */
 TEST(a_job_on_several_hosts_is_stopped_at_host_0)
 {

@@ -56,6 +56,21 @@ static bool is_launched(void)
     return false;
 }
 
+/* mpirun hands its options on as variables; 1 is its default, and 30 that of Slurm's KillWait, which is not told. To be
+ * read before MPI_Init, which sets variables of mpirun's without it. */
+static unsigned read_grace_s(void)
+{
+    const char *text = getenv("OMPI_MCA_odls_base_sigkill_timeout");
+    const long s = text ? strtol(text, NULL, 10) : getenv("OMPI_COMM_WORLD_RANK") ? 1 : 30;
+
+    return s < 0 ? 0 : s > 86400 ? 86400 : (unsigned)s;
+}
+
+static unsigned grace_s_mpi(const struct hosts *hosts)
+{
+    return hosts->grace_s;
+}
+
 /* Waits for the thread to leave a phase. */
 static enum phase await(struct hosts *hosts, enum phase phase)
 {
@@ -90,6 +105,7 @@ static int open_mpi(struct hosts **out, uint32_t *host, uint32_t *n, struct erro
         free(hosts);
         return error_set(err, -EINVAL, "no launcher started this process: start it by mpirun or srun");
     }
+    hosts->grace_s = read_grace_s();
     pthread_mutex_init(&hosts->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -283,6 +299,7 @@ static bool next_mpi(struct hosts *hosts, struct hosts_event *event)
 static const struct hosts_ops ops = {
     .name = "mpi",
     .open = open_mpi,
+    .grace_s = grace_s_mpi,
     .start = start_mpi,
     .send = send_mpi,
     .send_slice = send_slice_mpi,

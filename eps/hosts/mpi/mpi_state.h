@@ -81,6 +81,7 @@ enum phase { PHASE_OPENING, PHASE_OPEN, PHASE_STARTING, PHASE_RUNNING, PHASE_CLO
 struct hosts {
     uint32_t host, n;
     struct hosts_options options;
+    unsigned grace_s;
     bool is_ready; /* there is memory for start; else err says why not */
     pthread_t thread;
 
