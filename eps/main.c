@@ -253,6 +253,16 @@ static int open_network(struct port_options *out, char name[64], const struct ar
     return key_read(out->key, arguments->key, err);
 }
 
+/* All hosts log to the launcher's terminal. */
+static void name_in_log(uint32_t host)
+{
+    char machine[HOST_NAME_MAX + 1] = "", name[HOST_NAME_MAX + 32];
+
+    gethostname(machine, HOST_NAME_MAX);
+    snprintf(name, sizeof name, "epsd host %u (%s)", host, machine);
+    log_name(name);
+}
+
 /* Joins the daemons that a launcher started together. Host 0 has the address itself: on one machine, too, each has its
  * own. hosts is NULL if there is only one. 0, or -errno with a sentence. */
 static int open_hosts(struct spread_options *out, char *name, size_t n_bytes, const char *address, struct error *err)
@@ -326,6 +336,8 @@ int main(int argc, char **argv)
         rc = open_hosts(&spread, numbered, sizeof numbered, address, &err);
         address = numbered;
     }
+    if (spread.hosts)
+        name_in_log(spread.host);
     options.spread = spread.hosts ? &spread : NULL;
     if (!rc)
         rc = session_directory(directory, sizeof directory, address, &err);

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 /* One per process, like standard error. */
-static const char *program = "eps";
+static char program[96] = "eps"; /* short enough for a line's head */
 static enum log_level least = LOG_LEVEL_INFO;
 static bool in_journal;
 static char file_path[PATH_MAX]; /* of log_open; empty: none */
@@ -38,7 +38,7 @@ static bool is_journal(void)
 
 void log_name(const char *name)
 {
-    program = name;
+    snprintf(program, sizeof program, "%s", name);
     in_journal = is_journal();
 }
 

@@ -18,7 +18,7 @@ enum log_level {
     LOG_LEVEL_INFO = 6     /* all else */
 };
 
-/* main sets the program's name once, before any thread starts; the default is "eps". */
+/* main sets the program's name, at most 95 characters, before any thread that logs starts; the default is "eps". */
 void log_name(const char *name);
 
 /* Lines of lower importance are left out. text: "error", "warning" or "info", the default. -EDOM with a sentence. */

@@ -114,6 +114,8 @@ TEST_EACH(two_hosts_train_over_a_network, COUNT(transports))
                               "cat /sys/class/net/eth0/statistics/rx_bytes /sys/class/net/eth0/statistics/tx_bytes "
                               ">bytes\n");
     outputs_check_same_latest("one", "several");
+    expect_file("mpirun.log", "epsd host 0 (host-0): listening at ", "epsd host 1 (host-1): listening at ");
+    expect_absent("mpirun.log", "epsd: ");
     FILE *file = fopen(processes_path("bytes"), "r");
     unsigned long long in = 0, out = 0;
     ck_assert_int_eq(fscanf(file, "%llu %llu", &in, &out), 2);
