@@ -196,6 +196,7 @@ struct eps_status {
     uint32_t job;      /* number of its job, for eps_look_stop_job; 0: there is none */
     uint32_t n_queued; /* jobs that wait: eps_look_queue */
     uint32_t n_workers, pid, uid;
+    uint32_t n_elsewhere; /* workers of the daemon's other hosts, as its host 0 knows */
     uint32_t n_idle; /* workers without a place in the job, as it has no part or no memory for them; 0 without a job */
     uint32_t n_threads; /* of the optimizer: all cores, or all but two if a worker has a GPU */
     double loss;

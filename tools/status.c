@@ -51,6 +51,8 @@ static int print(FILE *out, struct eps_look *look, struct eps_error *error)
     fprintf(out, "state        %s, %" PRIu32 " worker%s", s.state, s.n_workers, s.n_workers == 1 ? "" : "s");
     if (s.n_idle)
         fprintf(out, " (%" PRIu32 " idle)", s.n_idle);
+    if (s.n_elsewhere)
+        fprintf(out, " and %" PRIu32 " on other hosts", s.n_elsewhere);
     fprintf(out, ", pid %" PRIu32 "\n", s.pid);
     fprintf(out, "address      %s\n", s.address);
     const bool detached = strcmp(s.state, "detached") == 0;
@@ -102,6 +104,7 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
                      "n_steps", (json_int_t)s.n_steps, "model", s.model, "parameters", (json_int_t)s.n_parameters,
                      "workers", (json_int_t)s.n_workers, "pid", (json_int_t)s.pid, "uid", (json_int_t)s.uid, "loss",
                      loss ? loss : json_null());
+    json_object_set_new(*out, "workers_elsewhere", json_integer((json_int_t)s.n_elsewhere));
     json_object_set_new(*out, "idle_workers", json_integer((json_int_t)s.n_idle));
     json_object_set_new(*out, "optimizer_threads", json_integer((json_int_t)s.n_threads));
     json_object_set_new(*out, "precision", *s.model ? json_string(s.precision) : json_null());

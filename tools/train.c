@@ -234,7 +234,8 @@ int command_train(int argc, char **argv)
          "sequences that a device computes at once (micro-batch); gradient accumulation covers the rest of the batch. "
          "Default auto: the fastest that fits"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
-         "split the batch into N parts, which are distributed to the workers; default: the number of workers"},
+         "split the batch into N parts, which are distributed to the workers; default: the number of workers, of all "
+         "hosts"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
         {"--lr", "X", ARGUMENT_REAL, &options.lr,
          "peak learning rate; default 3e-4 for fresh weights, else 2e-5; presets: 3e-3 for text-small, 2e-3 for "

@@ -90,6 +90,7 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
             .job = m->status_reply.job,
             .n_queued = m->status_reply.n_queued,
             .n_workers = m->status_reply.n_workers,
+            .n_elsewhere = m->status_reply.n_elsewhere,
             .n_idle = m->status_reply.n_idle,
             .n_threads = m->status_reply.n_threads,
             .pid = m->status_reply.pid,

@@ -279,7 +279,7 @@ int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t 
     link->deadline = 0;
     if (rc == -ETIMEDOUT) /* ask for the current number, which also cancels the earlier question */
         rc = client_look_status(link, &m, err) ? rc : -ETIMEDOUT;
-    *attached = rc && rc != -ETIMEDOUT ? 0 : m.status_reply.n_workers;
+    *attached = rc && rc != -ETIMEDOUT ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
     return rc;
 }
 
@@ -290,8 +290,8 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
     struct error sentence;
     int rc = client_look_status(link, &m, err);
 
-    *n_workers = rc ? 0 : m.status_reply.n_workers;
-    if (rc || *n_workers)
+    *n_workers = rc ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
+    if (rc || m.status_reply.n_workers)
         return rc;
     error_set(&sentence, 0, "waiting for a worker to attach to the daemon %.200s", address);
     note(await, sentence.text);

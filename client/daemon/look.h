@@ -48,11 +48,12 @@ struct client_await {
 int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
                         const struct client_await *await, struct error *err);
 
-/* Waits until the link's daemon has at least one worker. -ETIMEDOUT. */
+/* Waits until the link's daemon has at least one worker. *n_workers: those of all its hosts. -ETIMEDOUT. */
 int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
                         const struct client_await *await, struct error *err);
 
-/* Waits until n_workers are attached. -ETIMEDOUT after ms milliseconds, without a sentence. *attached: how many are. */
+/* Waits until n_workers are attached. -ETIMEDOUT after ms milliseconds, without a sentence. *attached: how many are, of
+ * all its hosts. */
 int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t n_workers, uint64_t ms,
                          struct error *err);
 

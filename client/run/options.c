@@ -274,7 +274,9 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
     if (o->workers > MESSAGE_MAX_PARTS)
         return error_set(err, -EDOM, "--workers %u is more than %d", o->workers, MESSAGE_MAX_PARTS);
     if (o->parts == 0)
-        o->parts = o->connect ? facts->n_workers : o->workers;
+        o->parts = !o->connect                            ? o->workers
+                   : facts->n_workers < MESSAGE_MAX_PARTS ? facts->n_workers
+                                                          : MESSAGE_MAX_PARTS;
     if (o->parts > MESSAGE_MAX_PARTS)
         return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
     if (o->seq == 0) {

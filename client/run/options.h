@@ -54,7 +54,7 @@ struct client_facts {
     uint64_t n_tokens;      /* training data */
     uint64_t n_eval_tokens; /* eval_data, if given */
     bool separated;         /* an end token separates texts */
-    uint32_t n_workers;     /* attached to the daemon of `connect`, if given */
+    uint32_t n_workers;     /* attached to the daemon of `connect`, of all its hosts, if given */
 
     const struct eps_preset *preset; /* preset with fresh weights; NULL: another model */
 };

@@ -87,6 +87,7 @@ struct hub {
     uint64_t host_mem;      /* limit for a job, in bytes; 0: free memory */
     bool is_private;        /* the daemon ends with its first client and serves no other */
     uint32_t host, n_hosts; /* of the daemons that a launcher started together; n_hosts 0: this one is alone */
+    uint32_t n_elsewhere;   /* workers of the other hosts, as they told host 0 */
     uint32_t host_slots;    /* for another host's contributions */
     unsigned said;          /* MEMORY_...: refusals of the system that are logged already */
     uv_async_t wake;        /* wakes the loop: something was posted, or the optimizer thread has finished a task */

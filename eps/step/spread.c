@@ -205,6 +205,26 @@ static bool tell_stop(struct spread *s)
     return true;
 }
 
+/* Host 0 answers for all. */
+static bool tell_workers(struct spread *s)
+{
+    const uint32_t n = peer_count_workers(s->hub->peers);
+
+    if (s->host == 0 || s->stops || n == s->others[s->host].n_workers)
+        return false;
+    s->others[s->host].n_workers = n;
+    spread_say(s, 0, &(struct word){.kind = WORD_WORKERS, .id = n});
+    return true;
+}
+
+static void hear_workers(struct spread *s, uint32_t from, uint32_t n)
+{
+    s->others[from].n_workers = n;
+    s->hub->n_elsewhere = 0;
+    for (uint32_t h = 1; h < s->n; h++)
+        s->hub->n_elsewhere += s->others[h].n_workers;
+}
+
 /* ---- fetches ---------------------------------------------------------------------------------------------------- */
 
 uint32_t spread_fetch(struct spread *s, const struct spread_fetch *whole)
@@ -565,6 +585,9 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
     case WORD_ASKED:
         s->is_asked = true;
         break;
+    case WORD_WORKERS:
+        hear_workers(s, from, word->id);
+        break;
     case WORD_OPEN:
     case WORD_LOSS:
     case WORD_GRANT:
@@ -649,7 +672,7 @@ bool spread_go_on(struct spread *s)
         on_event(s, &event);
         return true;
     }
-    if (begin_next(s) || tell_stop(s) ||
+    if (begin_next(s) || tell_stop(s) || tell_workers(s) ||
         (s->shared && (get_ready(s) || tell_end(s) || free_slots(s) || get_quiet(s) || part(s))))
         return true;
     return (s->shared && job_is_open(s->job) && (spread_step_go_on(s) || spread_end_go_on(s))) || begin_fetch(s);

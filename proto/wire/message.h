@@ -66,7 +66,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 14,
+    MESSAGE_VERSION = 15,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -337,8 +337,9 @@ struct message {
             uint64_t step, n_steps; /* updates done, and of the run */
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint32_t n_idle;    /* of these, without a place in the job; 0 without a job */
-            uint32_t n_threads; /* that fold and update */
+            uint32_t n_elsewhere; /* workers of the daemon's other hosts, as host 0 knows */
+            uint32_t n_idle;      /* of n_workers, without a place in the job; 0 without a job */
+            uint32_t n_threads;   /* that fold and update */
             uint32_t pid;
             uint32_t uid;        /* of the job's owner; of the daemon without a job */
             uint32_t job;        /* its number; 0: there is none */

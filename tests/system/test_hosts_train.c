@@ -133,6 +133,20 @@ TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))
     stop(&team);
 }
 
+/* Those of both hosts, as host 0 was told. */
+TEST(a_step_has_as_many_parts_as_there_are_workers)
+{
+    const struct team team = start(2, 2);
+
+    expect("until eps status hosts --json | grep -q '\"workers_elsewhere\": 2'; do :; done", 0);
+    expect("eps status hosts", 0, "2 workers and 2 on other hosts, pid ");
+    expect("eps status hosts-1", 0, "2 workers, pid ");
+    expect("eps train --connect hosts" RUN " --steps 2 --batch 8 --out several", 0, "in 4 parts");
+    kill(team.workers[1][0], SIGTERM);
+    expect("until eps status hosts --json | grep -q '\"workers_elsewhere\": 1'; do :; done", 0);
+    stop(&team);
+}
+
 /* Also one job after another, with other sizes, of the same daemons. */
 TEST(a_run_of_three_hosts_resumes_on_two_and_on_one)
 {
