@@ -322,6 +322,21 @@ TEST(a_job_on_several_hosts_is_stopped_at_host_0)
     stop(&team);
 }
 
+/* They share mpirun's terminal. */
+TEST(each_line_of_the_log_names_its_host)
+{
+    const struct team team = start(2, 1);
+    char machine[65] = "";
+
+    gethostname(machine, sizeof machine - 1);
+    train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "a");
+    stop(&team);
+    for (uint32_t h = 0; h < 2; h++)
+        expect_file("mpirun.log", print("epsd host %u (%s): listening at ", h, machine),
+                    print("epsd host %u (%s): job ended after 2 steps: closed\n", h, machine));
+    expect(print("grep -vE '^epsd host [01] \\(%s\\): ' mpirun.log", machine), 1);
+}
+
 TEST(what_several_hosts_cannot_do_is_refused)
 {
     const struct team team = start(2, 1);
