@@ -49,7 +49,7 @@ static const char hosts[] =
     "await '/lab, pid' mpirun.log\n"
     "await '/lab-1, pid' mpirun.log\n"
     "eps-worker --connect lab --device cpu --device-mem 32MiB 2>worker-0.log &\n"
-    "./agent there " BIN_DIR "/eps-worker --connect lab-1 --device cpu --device-mem 32MiB 2>worker-1.log &\n"
+    "./agent there exec " BIN_DIR "/eps-worker --connect lab-1 --device cpu --device-mem 32MiB 2>worker-1.log &\n"
     "await attached worker-0.log\n"
     "await attached worker-1.log\n";
 
