@@ -1,4 +1,4 @@
-/* The hosts of a job: what they tell each other, and how a job begins and ends on all of them. */
+/* The hosts of a job: what they tell each other, and fetch. */
 #include "eps/step/spread_state.h"
 
 #include <assert.h>
@@ -287,293 +287,19 @@ static void on_fetched(struct spread *s, uint64_t token)
         spread_on_unit_fetched(s, (uint32_t)token);
 }
 
-/* ---- a job's beginning ------------------------------------------------------------------------------------------ */
-
-static void begin_sharing(struct spread *s)
-{
-    assert(!s->shared);
-    s->shared = true;
-    s->is_open = s->told_waits = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
-    s->opening = s->own_covered = s->local_covered = s->told_covered = s->own_skipped = false;
-    s->n_queue = s->n_folded = s->n_arrived = s->n_held = 0;
-    for (uint32_t h = 0; h < s->n; h++) {
-        struct spread_host *other = &s->others[h];
-        other->is_granted = other->ready = other->waits = false;
-        other->covered = other->done = 0;
-        memset(other->is_sent, 0, sizeof other->is_sent);
-        memset(other->slots, 0, sizeof other->slots);
-    }
-}
-
-void spread_forward(struct spread *s)
-{
-    struct job *job = s->job;
-    struct error err;
-
-    const int rc = forward_print(&s->text, &s->text_bytes, job, &err);
-    if (rc) {
-        job_end(job, rc, "%s", err.text);
-        return;
-    }
-    begin_sharing(s);
-    job->lent = true;
-    s->ops->expose(s->hosts, REGION_TEXT, s->text, s->text_bytes);
-    spread_say_all(s, &(struct word){.kind = WORD_JOB, .job = job->id, .bytes = s->text_bytes});
-}
-
-static void refuse(struct spread *s, int code, const char *why)
-{
-    struct word word = {.kind = WORD_END, .code = code};
-
-    s->is_refused = s->end_said = true;
-    snprintf(word.text, sizeof word.text, "%s", why);
-    spread_say(s, 0, &word);
-}
-
-/* Host 0 has one job after another, but its next one may be known here before this one's end is known from all. */
-static void on_job(struct spread *s, const struct word *word)
-{
-    s->next_job = *word;
-    s->has_next_job = true;
-    s->next_has_ended = false;
-}
-
-static bool begin_next(struct spread *s)
-{
-    if (!s->has_next_job || s->shared || s->job->state != JOB_NONE)
-        return false;
-    s->has_next_job = false;
-    begin_sharing(s);
-    if (s->next_has_ended) {
-        s->is_refused = s->end_said = s->end_heard = true;
-        return true;
-    }
-    s->text_bytes = s->next_job.bytes;
-    s->text = malloc(s->text_bytes);
-    const struct spread_fetch text = {.region = REGION_TEXT,
-                                      .into = s->text,
-                                      .bytes = s->text_bytes,
-                                      .token = SPREAD_TOKEN_REQUEST};
-    s->n_left_text = s->text ? spread_fetch(s, &text) : 0;
-    if (s->n_left_text == 0)
-        refuse(s, -ENOMEM, "out of memory");
-    return true;
-}
-
-bool spread_take_request(struct spread *s, struct forward *out)
-{
-    struct error err;
-
-    if (!s->has_text)
-        return false;
-    s->has_text = false;
-    if (s->end_heard) {
-        s->is_refused = s->end_said = true;
-        return false;
-    }
-    if (s->stops) {
-        refuse(s, -ECANCELED, "the daemon was stopped");
-        return false;
-    }
-    const int rc = forward_open(out, s->text, s->text_bytes, &err);
-    if (rc)
-        refuse(s, rc, err.text);
-    return rc == 0;
-}
-
-void spread_begun(struct spread *s, const struct forward *forward)
-{
-    struct error err;
-
-    s->job->id = s->next_job.job;
-    s->job->lent = true;
-    if (s->job->state == JOB_ENDING)
-        return;
-    const int rc = forward_check(forward, s->job, &err);
-    if (rc)
-        job_end(s->job, rc, "%s", err.text);
-}
-
-/* The job has its memory: opens `own`, whose workers are the hosts. -ENOMEM. */
-static int open_own(struct spread *s)
-{
-    struct job *job = s->job;
-    const struct message *m = &job->request;
-    const struct relay_config config = {
-        .first_step = m->job.step,
-        .n_parts = m->job.goal.n_parts,
-        .n_slots = SPREAD_SLOTS - 1,
-        .n_accumulators = job->store.n_accumulators,
-        .adamw = m->job.goal.adamw,
-        .deterministic = m->job.deterministic,
-        .fenced = job_is_fenced(job),
-        .replay = job_replays(job),
-    };
-    int rc = spread_take_tables(s);
-
-    if (!rc)
-        rc = relay_open(&job->own, &config);
-    for (uint32_t h = 0; !rc && h < s->n; h++) {
-        const struct relay_action *actions;
-        const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = h, .room = m->job.goal.n_parts};
-        rc = relay_feed(job->own, &event, &actions) < 0 ? -ENOMEM : 0;
-    }
-    s->n_opened = s->n_done = m->job.step;
-    for (uint32_t h = 0; h < s->n; h++)
-        s->others[h].covered = s->others[h].done = m->job.step;
-    return rc;
-}
-
-static void note_ready(struct spread *s, uint32_t host)
-{
-    s->others[host].ready = true;
-    for (uint32_t h = 0; h < s->n; h++)
-        if (!s->others[h].ready)
-            return;
-    if (s->job->state != JOB_RESTING)
-        return;
-    s->job->between_steps = true;
-    job_tell_opened(s->job);
-    save_between_steps(s->steps->saves);
-}
-
-/* All workers here have their memory. */
-static bool get_ready(struct spread *s)
-{
-    struct job *job = s->job;
-
-    if (s->is_open || job->state != JOB_RESTING || !job_is_spread(job))
-        return false;
-    s->is_open = true;
-    const int rc = open_own(s);
-    if (rc) {
-        job_end(job, rc, "out of memory");
-        return true;
-    }
-    s->ops->expose(s->hosts, REGION_WEIGHTS, job->store.weights.base, job->store.weights.bytes);
-    s->ops->expose(s->hosts, REGION_DATA, job->data.base, job->data.bytes);
-    if (s->host == 0)
-        note_ready(s, 0);
-    else
-        spread_say(s, 0, &(struct word){.kind = WORD_READY});
-    return true;
-}
-
-/* ---- a job's end ------------------------------------------------------------------------------------------------ */
-
-static void on_end(struct spread *s, uint32_t from, const struct word *word)
-{
-    char text[sizeof word->text];
-
-    if (s->has_next_job) { /* it is not begun here */
-        s->next_has_ended = true;
-        return;
-    }
-    snprintf(text, sizeof text, "%s", word->text); /* ends with a 0 */
-    s->end_heard = s->end_heard || s->host != 0;
-    if (s->host == 0)
-        job_end(s->job, word->code, "host %u: %s", from, text);
-    else
-        job_end(s->job, word->code, "%s", text);
-}
-
-/* The job has ended here: the others are told. */
-static bool tell_end(struct spread *s)
-{
-    struct job *job = s->job;
-    struct word word = {.kind = WORD_END, .code = job->end_code};
-
-    if (s->end_said || job->state != JOB_ENDING)
-        return false;
-    s->end_said = true;
-    snprintf(word.text, sizeof word.text, "%s", job->end.text);
-    s->end_heard = s->end_heard || s->host == 0;
-    if (s->host == 0)
-        spread_say_all(s, &word);
-    else if (!s->end_heard)
-        spread_say(s, 0, &word);
-    s->n_fetches = 0;
-    return true;
-}
-
-/* Once the optimizer thread reads none: another host may go on with the step until it hears of the end. */
-static bool free_slots(struct spread *s)
-{
-    bool any = false;
-
-    if (!s->end_said || updater_pending(s->hub->updater) > 0)
-        return false;
-    for (uint32_t h = 0; h < s->n; h++)
-        for (uint32_t k = 0; k < SPREAD_SLOTS; k++)
-            if (h != s->host && s->others[h].slots[k].taken) {
-                s->others[h].slots[k].taken = false;
-                s->ops->free_slot(s->hosts, h, k);
-                any = true;
-            }
-    return any;
-}
-
-static bool uses_others(const struct spread *s)
-{
-    for (uint32_t h = 0; h < s->n; h++)
-        for (uint32_t k = 0; k < SPREAD_SLOTS; k++)
-            if (h != s->host && s->others[h].is_sent[k])
-                return true;
-    return s->n_fetching > 0;
-}
-
-/* Once every host has said the same, nobody uses another's memory for this job any more. */
-static bool get_quiet(struct spread *s)
-{
-    if (s->quiet_said || !s->end_said || !s->end_heard || uses_others(s))
-        return false;
-    s->quiet_said = true;
-    spread_say_all(s, &(struct word){.kind = WORD_QUIET});
-    return true;
-}
-
-static void forget_job(struct spread *s)
-{
-    for (uint32_t r = 0; r < HOSTS_REGIONS; r++)
-        s->ops->expose(s->hosts, r, NULL, 0);
-    madvise(s->inbox, s->inbox_bytes, MADV_DONTNEED);
-    free(s->text);
-    s->text = NULL;
-    for (uint32_t h = 0; h < s->n; h++) { /* fetches that were not begun */
-        free(s->others[h].notes);
-        s->others[h].notes = NULL;
-        s->others[h].n_left_notes = 0;
-    }
-    s->shared = s->has_text = false;
-    s->job->lent = false;
-}
-
-static bool part(struct spread *s)
-{
-    if (!s->quiet_said || updater_pending(s->hub->updater) > 0)
-        return false;
-    for (uint32_t h = 0; h < s->n; h++)
-        if (h != s->host && s->others[h].n_quiet == 0)
-            return false;
-    for (uint32_t h = 0; h < s->n; h++)
-        s->others[h].n_quiet -= h != s->host;
-    forget_job(s);
-    return true;
-}
-
 /* ---- events ----------------------------------------------------------------------------------------------------- */
 
 static void on_word(struct spread *s, uint32_t from, const struct word *word)
 {
     switch (word->kind) {
     case WORD_JOB:
-        on_job(s, word);
+        spread_on_job(s, word);
         break;
     case WORD_READY:
-        note_ready(s, from);
+        spread_on_ready(s, from);
         break;
     case WORD_END:
-        on_end(s, from, word);
+        spread_on_end(s, from, word);
         break;
     case WORD_QUIET:
         s->others[from].n_quiet++;
@@ -672,8 +398,7 @@ bool spread_go_on(struct spread *s)
         on_event(s, &event);
         return true;
     }
-    if (begin_next(s) || tell_stop(s) || tell_workers(s) ||
-        (s->shared && (get_ready(s) || tell_end(s) || free_slots(s) || get_quiet(s) || part(s))))
+    if (spread_begin_next(s) || tell_stop(s) || tell_workers(s) || spread_job_go_on(s))
         return true;
     return (s->shared && job_is_open(s->job) && (spread_step_go_on(s) || spread_end_go_on(s))) || begin_fetch(s);
 }

@@ -1,6 +1,6 @@
 /* eps/step/spread_state.h - the state of a job on several hosts. For eps/step/spread.c, which talks with the other hosts,
- * eps/step/spread_step.c, which has the step, and eps/step/spread_end.c, which ends it; everyone else includes
- * eps/step/spread.h. */
+ * eps/step/spread_job.c, which begins the job and ends it, eps/step/spread_step.c, which has the step, and
+ * eps/step/spread_end.c, which ends the step; everyone else includes eps/step/spread.h. */
 #ifndef EPS_STEP_SPREAD_STATE_H
 #define EPS_STEP_SPREAD_STATE_H
 
@@ -140,6 +140,13 @@ void spread_say_all(struct spread *s, const struct word *word);
 void spread_tell(struct spread *s, const struct word *word);
 /* Adds what is to be fetched, in pieces; returns their number. -ENOMEM ends the job, and 0 is returned. */
 uint32_t spread_fetch(struct spread *s, const struct spread_fetch *whole);
+
+/* In spread_job.c. */
+void spread_on_job(struct spread *s, const struct word *word);
+void spread_on_ready(struct spread *s, uint32_t host);
+void spread_on_end(struct spread *s, uint32_t from, const struct word *word);
+bool spread_begin_next(struct spread *s); /* the next job, which was told here */
+bool spread_job_go_on(struct spread *s);
 
 /* In spread_step.c. */
 int spread_take_tables(struct spread *s);
