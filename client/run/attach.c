@@ -1,6 +1,7 @@
 #include "client/run/attach.h"
 
 #include "client/data/data.h"
+#include "client/run/metrics.h"
 #include "client/run/record.h"
 #include "client/run/run.h"
 #include "proto/model/checkpoint.h"
@@ -181,6 +182,11 @@ int client_attach_open(struct client_run *run, struct client_attach *attach, con
         rc = client_record_merge(&run->asked, &given, &run->resume.record, err);
     if (!rc)
         rc = open_directory(&run->resume, attach, in->out, watch, err);
+    if (!rc) { /* now: a client that took the job and then failed would end it */
+        rc = client_metrics_check(run->resume.directory_fd, err);
+        if (rc)
+            error_prefix(err, run->resume.directory);
+    }
     if (!rc)
         rc = open_model(run, attach, side, err);
     snprintf(run->resume.path, sizeof run->resume.path, "%s", run->resume.directory);

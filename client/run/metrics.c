@@ -198,12 +198,9 @@ static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
     return rc;
 }
 
-int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t step,
-                          void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err)
+static int open_again(struct client_metrics *out, int directory_fd, struct error *err)
 {
-    uint64_t last = 0;
     struct stat st;
-    int rc = 0;
 
     *out =
         (struct client_metrics){.fd = openat(directory_fd, file_name, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)};
@@ -213,6 +210,26 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
         client_metrics_close(out);
         return error_set(err, -EINVAL, "%s: not a regular file: move it away", file_name);
     }
+    return 0;
+}
+
+int client_metrics_check(int directory_fd, struct error *err)
+{
+    struct client_metrics metrics;
+    int rc = open_again(&metrics, directory_fd, err);
+
+    client_metrics_close(&metrics);
+    return rc;
+}
+
+int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t step,
+                          void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err)
+{
+    uint64_t last = 0;
+    int rc = open_again(out, directory_fd, err);
+
+    if (rc)
+        return rc;
     rc = find_end(out, step, &last);
     if (!rc && ftruncate(out->fd, out->good))
         rc = -errno;

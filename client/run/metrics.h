@@ -35,6 +35,9 @@ int client_metrics_open(struct client_metrics *out, int directory_fd, struct err
 int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t step,
                           void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err);
 
+/* Whether client_metrics_reopen can open the file. Nothing in it changes. Errors as there. */
+int client_metrics_check(int directory_fd, struct error *err);
+
 /* Appends a line and writes it together with pending ones. -errno with a sentence (full disk, removed file): the line
  * is kept. -ENOMEM: it is lost. */
 int client_metrics_write(struct client_metrics *metrics, const struct eps_step *step, struct error *err);

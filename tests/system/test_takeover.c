@@ -245,6 +245,10 @@ TEST(a_detached_job_is_observed_saved_and_used)
     expect_refusal(&(struct refusal){"eps train --resume run --connect lab", 1, "run is in use by another run", NULL});
     expect_refusal(
         &(struct refusal){"eps train --attach lab --data other.txt", 1, "is not what the run was trained on", NULL});
+    expect("mv run/metrics.jsonl kept; mkfifo run/metrics.jsonl", 0);
+    expect_refusal(
+        &(struct refusal){"eps train --attach lab", 1, "metrics.jsonl: not a regular file: move it away", NULL});
+    expect("mv kept run/metrics.jsonl", 0);
     expect("eps status lab", 0, "state        detached, "); /* nobody has taken it */
 
     /* It is stopped as any job is: it saves first. */
