@@ -23,7 +23,7 @@ struct top_category {
 
 /* A sample of everything shown; owned copies: top_view_free. */
 struct top_view {
-    char name[64], state[16], model[64], trouble[256];
+    char name[64], state[32], model[64], trouble[256];
     uint64_t step, n_steps, n_parameters, saved_step; /* saved_step UINT64_MAX: none */
     bool saving;
     float losses[TOP_MAX_LOSSES]; /* (n_losses) oldest first */

@@ -149,6 +149,15 @@ TEST(many_workers_have_a_line_each_or_are_counted)
     ck_assert_holds(text, "\n... 14 workers more\nhost ", "\n  .f>.u+\n");
 }
 
+/* The longest name that a state has. */
+TEST(a_state_is_named_in_full)
+{
+    struct top_view view = a_view();
+
+    snprintf(view.state, sizeof view.state, "%s", "waiting for a worker");
+    ck_assert_holds(drawn(&view, 80, 24, false), "  waiting for a worker  step ");
+}
+
 TEST(before_anything_is_known_nothing_is_claimed)
 {
     struct top_view view = {.name = "lab", .state = "idle", .tokens_per_s = NAN, .step_ms = NAN};
