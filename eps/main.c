@@ -189,6 +189,10 @@ static bool parse(struct arguments *out, int argc, char **argv)
         log_error("--listen ADDRESS is needed; see epsd --help");
         return false;
     }
+    if (out->address && out->address[strspn(out->address, "0123456789")] == '\0') {
+        log_error("--listen %s: a number is a job to eps stop: choose a name", out->address);
+        return false;
+    }
     if (out->log && !*out->log) {
         log_error("--log is empty");
         return false;
