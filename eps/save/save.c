@@ -289,13 +289,24 @@ static void on_task_done(uv_work_t *work, int status)
     hub_post(s->saves->job->hub, &(struct event){.kind = EVENT_WRITTEN});
 }
 
+/* What save_tick has said of this save is true no more. */
+static void note_answer(struct saves *saves, const struct save *s)
+{
+    saves->n_tasks++;
+    if (!saves->told)
+        return;
+    saves->told = false;
+    log_line("step %" PRIu64 " is being saved, and the disk answers again", s->step);
+    if (s->checkpoint)
+        saves->trouble[0] = '\0';
+}
+
 void save_on_written(struct saves *saves)
 {
     struct save *s = saves->writing;
 
     saves->writing = NULL;
-    saves->n_tasks++;
-    saves->told = false;
+    note_answer(saves, s);
     for (unsigned i = 0; i < s->n_batch; i++)
         s->units[s->batch[i]] |= UNIT_WRITTEN;
     s->n_written += s->n_batch;

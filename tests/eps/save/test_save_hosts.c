@@ -416,3 +416,28 @@ TEST(notes_that_cannot_be_end_the_checkpoint)
     ck_assert_str_eq(outputs_names("out"), "");
     close_cluster(&c);
 }
+
+/* The writer's first task takes longer than it may; a second one follows it. */
+TEST(a_disk_that_answers_again_is_not_blamed_any_more)
+{
+    enum { MOST_QUIET = 3 };
+    struct cluster c;
+
+    open_cluster(&c, 1, 0, "out");
+    begin(&c);
+    turn(&c, 0);
+    struct saves *saves = &c.hosts[0].saves;
+    ck_assert_ptr_nonnull(saves->writing);
+    for (int i = 0; i < MOST_QUIET; i++)
+        save_tick(saves, MOST_QUIET);
+    ck_assert_str_eq(saves->trouble, "");
+    save_tick(saves, MOST_QUIET);
+    ck_assert_holds(saves->trouble, "step 5 is being saved, but the disk has taken nothing for 4 s");
+    while (saves->n_tasks == 0)
+        turn(&c, 0);
+    ck_assert_ptr_nonnull(saves->first);
+    ck_assert_str_eq(saves->trouble, "");
+    settle_all(&c);
+    check_saved(&c, STEP);
+    close_cluster(&c);
+}
