@@ -181,8 +181,6 @@ void steps_on_covered(struct steps *steps, uint64_t step)
         steps->job->between_steps = true;
         save_between_steps(steps->saves);
     }
-    if (steps->n_changes > 0) /* a worker may be redoing what was folded after all */
-        steps->fence.n_past = step + 1;
     steps->loss = find_loss(steps);
     steps->grad_norm = steps->fence.norm;
     steps->skipped = steps->fence.skipped;
@@ -286,6 +284,8 @@ static void act(struct steps *steps, const struct relay_action *a)
             send_slot(job, worker, a);
         break;
     case RELAY_COVERED:
+        if (steps->n_changes > 0) /* a worker may be redoing what was folded after all */
+            steps->fence.n_past = a->step + 1;
         if (job_is_spread(job))
             spread_on_covered(steps->spread);
         else
