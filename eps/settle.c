@@ -264,7 +264,7 @@ static void end(struct daemon *d)
  *      is made anew, a worker gives its seat back, an idle worker takes one, or one is planned anew for more parts.
  *   5. The end of a detached job that has to make room. Nothing that is ready may be left in its last step.
  *   6. What other hosts sent, and what their relay leaves to be done: local hears of a fold before it hears of the
- *      update that follows.
+ *      update that follows. Then this daemon stops if they do, or begins the job that host 0 has.
  *   7. A finished task of the optimizer thread. It comes last because it may end the job. */
 static bool take_next(struct daemon *d)
 {
@@ -297,8 +297,8 @@ static bool take_next(struct daemon *d)
  *   8. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
  *   9. The writer's next task. It comes this late to include every unit that is ready. It comes after 8, so that saves
  *      that were given up are discarded instead of written on.
- *  10. The job's end, once no save, worker, optimizer thread or other host uses its memory. It comes after 9, which decides whether
- *      a save still uses it. The next job may end at once: then all of this runs again. */
+ *  10. The job's end, once no save, worker, optimizer thread or other host uses its memory. It comes after 9, which
+ *      decides whether a save still uses it. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {
     if (d->job.state == JOB_ENDING && !updater_pending(d->hub.updater))
