@@ -14,6 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { PAUSE_MS = 20, MOST_PAUSE_MS = 1000 }; /* between attempts */
+
 static long now_ms(void)
 {
     struct timespec t;
@@ -87,6 +89,18 @@ static int connect_any(const struct addrinfo *found, long deadline)
     return fd;
 }
 
+/* A daemon that has no place for a connection closes it before its hello, and so does one that gave up the session
+ * meanwhile; a proof with another key it hears out. */
+static int explain_end(const struct handshake *h, const char *address, struct error *err)
+{
+    if (h->state == HANDSHAKE_HELLO || h->channel == HANDSHAKE_BULK)
+        return error_set(err, -EAGAIN,
+                         "%s closed each connection for %d s: too many others knock at the daemon there, as its log "
+                         "then says, or it is no daemon of eps",
+                         address, DIAL_PATIENCE_MS / 1000);
+    return error_set(err, -EACCES, "the daemon at %s turned this worker away: its key is another one", address);
+}
+
 static int shake(struct handshake *h, int fd, const struct handshake_setup *setup, const char *address, long deadline,
                  struct error *err)
 {
@@ -107,20 +121,17 @@ static int shake(struct handshake *h, int fd, const struct handshake_setup *setu
     if (why)
         return error_set(err, rc, "the daemon at %s %s", address, why);
     if (rc == -ECONNRESET)
-        return error_set(err, -EACCES,
-                         "the daemon at %s turned this worker away: its key is another one, or it has no room; its log "
-                         "says which",
-                         address);
+        return explain_end(h, address, err);
     return rc ? error_set(err, rc, "the handshake with %s: %s", address,
-                          rc == -ETIMEDOUT ? "no answer: is it a daemon of eps?" : strerror(-rc))
+                          rc == -ETIMEDOUT ? "no answer: too many others knock there, or it is no daemon of eps"
+                                           : strerror(-rc))
               : 0;
 }
 
 /* Connects, and shakes hands as this session's channel. Returns the socket. */
 static int open_channel(struct handshake *h, const struct addrinfo *found, struct handshake_setup *setup,
-                        const char *address, struct error *err)
+                        const char *address, long deadline, struct error *err)
 {
-    const long deadline = now_ms() + DIAL_PATIENCE_MS;
     int fd = connect_any(found, deadline), rc;
 
     if (fd < 0)
@@ -132,6 +143,70 @@ static int open_channel(struct handshake *h, const struct addrinfo *found, struc
         return fd;
     close(fd);
     return rc;
+}
+
+/* Both channels. */
+static int open_both(struct gate_setup *gate, struct handshake *control, struct handshake *bulk,
+                     const struct addrinfo *found, const struct dial_options *options, long deadline, struct error *err)
+{
+    struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL};
+
+    setup.flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
+    memcpy(setup.key, options->key, KEY_BYTES);
+    gate->control = open_channel(control, found, &setup, options->address, deadline, err);
+    gate->bulk = -1;
+    if (gate->control >= 0) {
+        setup.channel = HANDSHAKE_BULK;
+        setup.session = control->name;
+        memcpy(setup.key, control->child, KEY_BYTES);
+        gate->bulk = open_channel(bulk, found, &setup, options->address, deadline, err);
+        if (gate->bulk < 0)
+            close(gate->control);
+    }
+    sodium_memzero(&setup, sizeof setup);
+    return gate->control < 0 ? gate->control : gate->bulk < 0 ? gate->bulk : 0;
+}
+
+/* Waits ever longer, each time for a half to the whole of *pause_ms: those that were put off together come again one
+ * by one. False: the deadline is nearer. */
+static bool rest(long *pause_ms, long deadline)
+{
+    const long ms = *pause_ms / 2 + (long)randombytes_uniform((uint32_t)*pause_ms / 2 + 1);
+
+    if (now_ms() + ms >= deadline)
+        return false;
+    poll(NULL, 0, (int)ms);
+    *pause_ms = 2 * *pause_ms < MOST_PAUSE_MS ? 2 * *pause_ms : MOST_PAUSE_MS;
+    return true;
+}
+
+static int resolve(struct addrinfo **found, const char *address, struct error *err)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+    char name[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
+    int rc = port_split(name, port, address, err);
+
+    if (rc)
+        return rc;
+    rc = getaddrinfo(name, port, &hints, found);
+    return rc == EAI_AGAIN ? error_set(err, -EAGAIN, "%s: its host is not found: %s", address, gai_strerror(rc))
+           : rc            ? error_set(err, -EDOM, "%s: there is no such host: %s", address, gai_strerror(rc))
+                           : 0;
+}
+
+int dial_knock(const char *address, struct error *err)
+{
+    struct addrinfo *found = NULL;
+    const int rc = resolve(&found, address, err);
+
+    if (rc)
+        return rc;
+    const int fd = connect_any(found, now_ms() + DIAL_PATIENCE_MS);
+    freeaddrinfo(found);
+    if (fd < 0)
+        return error_set(err, fd, "connecting to %s: %s", address, strerror(-fd));
+    close(fd);
+    return 0;
 }
 
 static int join(int *door, uv_loop_t *loop, struct gate_setup *setup, struct error *err)
@@ -156,37 +231,22 @@ static int join(int *door, uv_loop_t *loop, struct gate_setup *setup, struct err
 
 int dial(int *door, uv_loop_t *loop, const struct dial_options *options, struct error *err)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
-    char name[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
+    const long deadline = now_ms() + DIAL_PATIENCE_MS;
     struct handshake control, bulk;
-    struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL};
     struct gate_setup gate = {.on_control = &control, .on_bulk = &bulk, .progress = options->progress};
     struct addrinfo *found = NULL;
-    int rc = port_split(name, port, options->address, err);
+    long pause_ms = PAUSE_MS;
+    int rc = resolve(&found, options->address, err);
 
     if (rc)
         return rc;
-    rc = getaddrinfo(name, port, &hints, &found);
-    if (rc)
-        return error_set(err, -EDOM, "%s: there is no such host: %s", options->address, gai_strerror(rc));
-    setup.flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
-    memcpy(setup.key, options->key, KEY_BYTES);
     snprintf(gate.peer, sizeof gate.peer, "%.79s", options->address + 6);
-    gate.control = open_channel(&control, found, &setup, options->address, err);
-    gate.bulk = -1;
-    if (gate.control >= 0) {
-        setup.channel = HANDSHAKE_BULK;
-        setup.session = control.name;
-        memcpy(setup.key, control.child, KEY_BYTES);
-        gate.bulk = open_channel(&bulk, found, &setup, options->address, err);
-    }
+    do
+        rc = open_both(&gate, &control, &bulk, found, options, deadline, err);
+    while (rc == -EAGAIN && rest(&pause_ms, deadline));
     freeaddrinfo(found);
-    rc = gate.control < 0 ? gate.control : gate.bulk < 0 ? gate.bulk : 0;
     if (!rc)
         rc = join(door, loop, &gate, err);
-    else if (gate.control >= 0)
-        close(gate.control);
-    sodium_memzero(&setup, sizeof setup);
     handshake_wipe(&control);
     handshake_wipe(&bulk);
     return rc;

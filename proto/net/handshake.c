@@ -63,12 +63,13 @@ static void derive(const struct handshake *h, uint8_t out[32], const char *purpo
     crypto_generichash_final(&state, out, 32);
 }
 
-/* The proof of the side that sends in this direction. */
-static void prove(const struct handshake *h, uint8_t out[HANDSHAKE_PROOF_BYTES], unsigned direction)
+/* The proof, or for "eps full" the refusal, of the side that sends in this direction. */
+static void prove(const struct handshake *h, uint8_t out[HANDSHAKE_PROOF_BYTES], const char *purpose,
+                  unsigned direction)
 {
     uint8_t key[32];
 
-    derive(h, key, "eps proof", direction);
+    derive(h, key, purpose, direction);
     crypto_generichash(out, HANDSHAKE_PROOF_BYTES, h->hellos[0], sizeof h->hellos, key, sizeof key);
     sodium_memzero(key, sizeof key);
 }
@@ -126,7 +127,7 @@ static int take_hello(struct handshake *h, const uint8_t *bytes, uint8_t *out, s
     if (!agree(h, key))
         return fail(h, -EPROTO, "sent a public key that gives no secret", why);
     if (calls)
-        prove(h, out, 0);
+        prove(h, out, "eps proof", 0);
     else
         memcpy(out, h->hellos[1], HANDSHAKE_HELLO_BYTES);
     *n_out = calls ? HANDSHAKE_PROOF_BYTES : HANDSHAKE_HELLO_BYTES;
@@ -134,25 +135,48 @@ static int take_hello(struct handshake *h, const uint8_t *bytes, uint8_t *out, s
     return 0;
 }
 
-static int take_proof(struct handshake *h, const uint8_t *bytes, uint8_t *out, size_t *n_out, const char **why)
+/* The other's proof; or, if the caller's side finds the answerer's refusal in its place, -EBUSY. */
+static int check_proof(const struct handshake *h, const uint8_t *bytes, const char **why)
 {
     const bool calls = h->setup.calls;
     uint8_t expected[HANDSHAKE_PROOF_BYTES];
 
-    prove(h, expected, calls);
-    if (sodium_memcmp(expected, bytes, sizeof expected) != 0)
-        return fail(h, -EACCES, calls ? "has another key" : "has no key, or another one", why);
+    prove(h, expected, "eps proof", calls);
+    if (sodium_memcmp(expected, bytes, sizeof expected) == 0)
+        return 0;
+    if (calls) {
+        prove(h, expected, "eps full", 1);
+        if (sodium_memcmp(expected, bytes, sizeof expected) == 0) {
+            *why = "has as many workers by tcp as it takes; eps drain there lets one go";
+            return -EBUSY;
+        }
+    }
+    *why = calls ? "has another key" : "has no key, or another one";
+    return -EACCES;
+}
+
+static int take_proof(struct handshake *h, const uint8_t *bytes, uint8_t *out, size_t *n_out, const char **why)
+{
+    const bool calls = h->setup.calls;
+    uint8_t name[32];
+    const int rc = check_proof(h, bytes, why);
+
+    if (rc)
+        return fail(h, rc, *why, why);
     if ((h->hellos[0][AT_FLAGS] ^ h->hellos[1][AT_FLAGS]) & HANDSHAKE_PLAIN)
         return fail(h, -EPROTO, "has --plain-bulk and the daemon has not, or the other way around", why);
     if (!calls) {
-        prove(h, out, 1);
+        const bool refuses = h->channel == HANDSHAKE_CONTROL && h->setup.has_room && !h->setup.has_room(h->setup.user);
+        prove(h, out, refuses ? "eps full" : "eps proof", 1);
         *n_out = HANDSHAKE_PROOF_BYTES;
+        if (refuses)
+            return fail(h, -EBUSY, "came when there were as many workers by tcp as the daemon takes", why);
     }
     derive(h, h->send, "eps frame", !calls);
     derive(h, h->receive, "eps frame", calls);
     derive(h, h->child, "eps child", 0);
-    derive(h, expected, "eps name", 0);
-    h->name = wire_get(expected, 8);
+    derive(h, name, "eps name", 0);
+    h->name = wire_get(name, 8);
     sodium_memzero(h->root, sizeof h->root);
     sodium_memzero(&h->setup.key, sizeof h->setup.key);
     sodium_memzero(&h->setup.secret, sizeof h->setup.secret);

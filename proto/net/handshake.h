@@ -8,6 +8,7 @@
  *   secret          = BLAKE2b-512(key: the pre-shared key; shared || caller's hello || answerer's hello)
  *   subkey(purpose) = BLAKE2b-256(key: secret; purpose || direction u8 || channel u8)
  *   proof           = BLAKE2b-256(key: subkey("eps proof"); caller's hello || answerer's hello)
+ *   refusal         = the same with subkey("eps full"), in place of the answerer's proof: it has no room for the session
  *   frame key       = subkey("eps frame")                                      proto/net/cipher.h
  *   session key     = subkey("eps child"), direction 0: the pre-shared key of the session's second connection
  *   session         = the first 8 bytes of subkey("eps name"), direction 0: its number in that connection's hellos
@@ -48,6 +49,9 @@ struct handshake_setup {
     uint8_t secret[32];             /* X25519's, fresh random bytes */
     /* The answerer's: the key for this channel and session, KEY_BYTES; NULL: there is none. */
     const uint8_t *(*find_key)(void *user, enum handshake_channel channel, uint64_t session);
+    /* The answerer's: false if it has no room for another session. Asked once the caller of HANDSHAKE_CONTROL has proved
+     * its key. NULL: there always is. */
+    bool (*has_room)(void *user);
     void *user;
 };
 
@@ -77,7 +81,8 @@ void handshake_begin(struct handshake *h, const struct handshake_setup *setup, u
 /* Number of bytes that the next handshake_take needs; 0 if it is done or has failed. */
 size_t handshake_wants(const struct handshake *h);
 /* Takes handshake_wants bytes. *n_out bytes (at most HANDSHAKE_HELLO_BYTES) in out must be sent, also if it is now
- * done. -EACCES, -EPROTO, -EPROTONOSUPPORT and *why, a constant: close the connection; *n_out is then 0. */
+ * done. -EACCES, -EPROTO, -EPROTONOSUPPORT, -EBUSY (both have the key, but the answerer has no room) and *why, a
+ * constant: close the connection, once the answerer has sent the refusal of -EBUSY; otherwise *n_out is 0. */
 int handshake_take(struct handshake *h, const uint8_t *bytes, uint8_t *out, size_t *n_out, const char **why);
 /* Forgets all secrets. */
 void handshake_wipe(struct handshake *h);

@@ -19,19 +19,18 @@
 enum {
     BACKLOG = 128,
     TICK_MS = 250,
-    AWAY_LINES = 8,  /* of the log per period, for connections turned away */
-    AWAY_TICKS = 40, /* that period */
-    SPARE_FDS = 32,  /* descriptors that stay free for the daemon's own user */
+    PLACES = PORT_GUESTS + PORT_SESSIONS, /* for those that have not shown the key, and those that have */
+    AWAY_LINES = 8,                       /* of the log per period, for connections turned away */
+    AWAY_TICKS = 40,                      /* that period */
+    SPARE_FDS = 32,                       /* descriptors that stay free for the daemon's own user */
 };
 
 enum guest_state {
     GUEST_NONE,
     GUEST_SHAKING, /* ends with the handshake's end, or its patience's */
-    GUEST_WAITING, /* it has the key; ends when its second connection has, too, or with its patience */
+    GUEST_WAITING, /* it has the key; ends when its second connection has, too, when it leaves, or with its patience */
     GUEST_CLOSING  /* ends when libuv has returned its handle */
 };
-
-static const char too_many[] = "there are as many workers as the daemon takes";
 
 struct guest {
     struct port *port;
@@ -52,10 +51,11 @@ struct port {
     uint8_t key[KEY_BYTES];
     unsigned flags, patience_ms;
     bool closing;
+    bool has_queue;     /* libuv holds a connection that was not accepted */
     unsigned n_handles; /* guests included */
     unsigned n_gates;
-    unsigned n_ticks, n_away;
-    struct guest guests[PORT_GUESTS];
+    unsigned n_ticks, n_away, n_put_off;
+    struct guest guests[PLACES];
 };
 
 /* ---- addresses -------------------------------------------------------------------------------------------------- */
@@ -94,6 +94,18 @@ static void print_address(char out[GATE_NAME_BYTES], const struct sockaddr_stora
     snprintf(out, GATE_NAME_BYTES, six ? "[%s]:%u" : "%s:%u", name, number);
 }
 
+/* IPv4 that came to a socket of IPv6 is IPv4: its addresses share no prefix. */
+static void unmap(struct sockaddr_storage *address)
+{
+    const struct sockaddr_in6 six = *(const struct sockaddr_in6 *)address;
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port};
+
+    if (six.sin6_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six.sin6_addr))
+        return;
+    memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, sizeof four.sin_addr);
+    memcpy(address, &four, sizeof four);
+}
+
 /* True for connections that share the places of one address. */
 static bool is_same_place(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
 {
@@ -107,6 +119,15 @@ static bool is_same_place(const struct sockaddr_storage *a, const struct sockadd
 
 /* ---- guests ----------------------------------------------------------------------------------------------------- */
 
+static unsigned count(const struct port *port, enum guest_state state)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < PLACES; i++)
+        n += port->guests[i].state == state;
+    return n;
+}
+
 static void give_back(struct port *port)
 {
     if (--port->n_handles > 0 || port->n_gates > 0)
@@ -115,6 +136,8 @@ static void give_back(struct port *port)
     free(port);
 }
 
+static void accept_queued(struct port *port);
+
 static void on_guest_closed(uv_handle_t *handle)
 {
     struct guest *guest = handle->data;
@@ -122,6 +145,7 @@ static void on_guest_closed(uv_handle_t *handle)
 
     handshake_wipe(&guest->handshake);
     guest->state = GUEST_NONE;
+    accept_queued(port);
     give_back(port);
 }
 
@@ -146,6 +170,18 @@ static void note_away(struct port *port, const struct sockaddr_storage *address,
 static void turn_away(struct guest *guest, const char *why)
 {
     note_away(guest->port, &guest->address, why);
+    drop(guest);
+}
+
+/* Closes before the hello: a worker comes again by itself. */
+static void put_off(struct guest *guest, const char *why)
+{
+    char name[GATE_NAME_BYTES];
+
+    if (guest->port->n_put_off++ == 0) {
+        print_address(name, &guest->address);
+        log_warning("put off at the tcp port, %s: %s", name, why);
+    }
     drop(guest);
 }
 
@@ -176,11 +212,7 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
                                .data = port};
     int ends[2] = {-1, -1}, rc = 0;
 
-    if (port->n_gates >= PORT_SESSIONS) { /* others came in since greet */
-        turn_away(control, too_many);
-        drop(bulk);
-        return;
-    }
+    assert(port->n_gates < PORT_SESSIONS); /* has_room */
     print_address(setup.peer, &control->address);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         rc = -errno;
@@ -216,7 +248,7 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
 /* The guest whose session this is; it waits for its second connection. */
 static struct guest *find_waiting(struct port *port, uint64_t session)
 {
-    for (unsigned i = 0; i < PORT_GUESTS; i++)
+    for (unsigned i = 0; i < PLACES; i++)
         if (port->guests[i].state == GUEST_WAITING && port->guests[i].handshake.name == session)
             return &port->guests[i];
     return NULL;
@@ -232,16 +264,21 @@ static const uint8_t *find_key(void *user, enum handshake_channel channel, uint6
     return control ? control->handshake.child : NULL;
 }
 
-/* The handshake is done. */
+static bool has_room(void *user)
+{
+    const struct port *port = user;
+
+    return port->n_gates + count(port, GUEST_WAITING) < PORT_SESSIONS;
+}
+
+/* The handshake is done. A worker that waits for its second connection is read on, so that its end is seen. */
 static void greet(struct guest *guest)
 {
     struct port *port = guest->port;
 
-    uv_read_stop((uv_stream_t *)&guest->tcp);
-    if (guest->handshake.channel == HANDSHAKE_CONTROL && port->n_gates >= PORT_SESSIONS) {
-        turn_away(guest, too_many);
-    } else if (guest->handshake.channel == HANDSHAKE_CONTROL) {
+    if (guest->handshake.channel == HANDSHAKE_CONTROL) {
         guest->state = GUEST_WAITING;
+        accept_queued(port);
     } else {
         struct guest *control = find_waiting(port, guest->handshake.session);
         if (control)
@@ -255,9 +292,10 @@ static void on_room(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer)
 {
     struct guest *guest = handle->data;
 
+    const size_t wanted = guest->state == GUEST_WAITING ? 1 : handshake_wants(&guest->handshake) - guest->n_in;
+
     (void)suggested;
-    *buffer =
-        uv_buf_init((char *)guest->in + guest->n_in, (unsigned)(handshake_wants(&guest->handshake) - guest->n_in));
+    *buffer = uv_buf_init((char *)guest->in + guest->n_in, (unsigned)wanted);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
@@ -268,22 +306,32 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
     size_t n_out;
 
     (void)buffer;
+    if (n == 0)
+        return;
+    if (guest->state == GUEST_WAITING) {
+        if (n < 0)
+            drop(guest); /* its second connection was put off, or it was told to end */
+        else
+            turn_away(guest, "spoke before its second connection came");
+        return;
+    }
     if (n < 0) {
-        turn_away(guest, guest->n_in                                 ? "was cut off within the handshake"
-                         : guest->handshake.state == HANDSHAKE_PROOF ? "left in the middle of the handshake"
-                                                                     : "left without a word");
+        if (guest->n_in || guest->handshake.state == HANDSHAKE_PROOF)
+            turn_away(guest, guest->n_in ? "was cut off within the handshake" : "left in the middle of the handshake");
+        else
+            drop(guest); /* a worker of a lost daemon looks for this one so: dial_knock */
         return;
     }
     guest->n_in += (size_t)n;
-    if (n == 0 || guest->n_in < handshake_wants(&guest->handshake))
+    if (guest->n_in < handshake_wants(&guest->handshake))
         return;
     guest->n_in = 0;
-    if (handshake_take(&guest->handshake, guest->in, out, &n_out, &why) < 0) {
-        turn_away(guest, why);
-        return;
-    }
+    const int rc = handshake_take(&guest->handshake, guest->in, out, &n_out, &why);
     uv_buf_t reply = uv_buf_init((char *)out, (unsigned)n_out);
-    if (uv_try_write((uv_stream_t *)&guest->tcp, &reply, 1) != (int)n_out) /* a new socket has room for it */
+    const bool is_sent = n_out == 0 || uv_try_write((uv_stream_t *)&guest->tcp, &reply, 1) == (int)n_out;
+    if (rc < 0)
+        turn_away(guest, why);
+    else if (!is_sent) /* a new socket has room for it */
         turn_away(guest, "does not take the handshake");
     else if (guest->handshake.state == HANDSHAKE_DONE)
         greet(guest);
@@ -291,32 +339,35 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buffer)
 
 /* ---- the port --------------------------------------------------------------------------------------------------- */
 
-/* A free place, unless the address has enough of them: then *why. */
-static struct guest *find_place(struct port *port, const struct sockaddr_storage *address, const char **why)
+/* A place for another one that has not shown the key; NULL: all are taken. */
+static struct guest *find_place(struct port *port)
 {
-    struct guest *free_one = NULL;
-    unsigned n_same = 0;
+    if (count(port, GUEST_SHAKING) >= PORT_GUESTS)
+        return NULL;
+    for (unsigned i = 0; i < PLACES; i++)
+        if (port->guests[i].state == GUEST_NONE)
+            return &port->guests[i];
+    return NULL;
+}
 
-    *why = NULL;
-    for (unsigned i = 0; i < PORT_GUESTS; i++) {
-        struct guest *guest = &port->guests[i];
-        if (guest->state == GUEST_NONE)
-            free_one = free_one ? free_one : guest;
-        else
-            n_same += address && is_same_place(&guest->address, address);
+/* Connections of its address that have not shown the key, itself among them. */
+static unsigned count_same(const struct guest *guest)
+{
+    unsigned n = 0;
+
+    for (unsigned i = 0; i < PLACES; i++) {
+        const struct guest *other = &guest->port->guests[i];
+        n += other->state == GUEST_SHAKING && is_same_place(&other->address, &guest->address);
     }
-    if (n_same > PORT_PER_ADDRESS) /* itself is among them */
-        *why = "too many connections of this address have not shown the key";
-    return free_one;
+    return n;
 }
 
 static void begin(struct guest *guest)
 {
     struct port *port = guest->port;
-    struct handshake_setup setup = {.flags = port->flags, .find_key = find_key, .user = port};
+    struct handshake_setup setup = {.flags = port->flags, .find_key = find_key, .has_room = has_room, .user = port};
     uint8_t none[HANDSHAKE_HELLO_BYTES];
     int length = sizeof guest->address;
-    const char *why;
     uv_os_fd_t fd;
     size_t n;
 
@@ -329,72 +380,54 @@ static void begin(struct guest *guest)
         drop(guest);
         return;
     }
-    find_place(port, &guest->address, &why);
-    if (!why && uv_fileno((const uv_handle_t *)&guest->tcp, &fd) == 0 && !session_leaves_fds(fd, SPARE_FDS))
-        why = "the daemon has no descriptors left";
-    if (why)
-        turn_away(guest, why);
+    unmap(&guest->address);
+    if (count_same(guest) > PORT_PER_ADDRESS)
+        put_off(guest, "too many connections of this address have not shown the key");
+    else if (uv_fileno((const uv_handle_t *)&guest->tcp, &fd) == 0 && !session_leaves_fds(fd, SPARE_FDS))
+        put_off(guest, "the daemon has no descriptors left");
     else
         uv_read_start((uv_stream_t *)&guest->tcp, on_room, on_read);
 }
 
-/* Closes a connection for which there is no place. */
-static void on_refused_closed(uv_handle_t *handle)
+static void accept_one(struct port *port)
 {
-    struct port *port = handle->data;
+    struct guest *guest = find_place(port);
 
-    free(handle);
-    give_back(port);
+    port->has_queue = !guest;
+    if (!guest)
+        return;                           /* libuv keeps the connection, and the system those after it */
+    uv_tcp_init(port->loop, &guest->tcp); /* cannot fail: it makes no socket */
+    guest->tcp.data = guest;
+    guest->state = GUEST_SHAKING;
+    memset(&guest->address, 0, sizeof guest->address);
+    port->n_handles++;
+    if (uv_accept((uv_stream_t *)&port->tcp, (uv_stream_t *)&guest->tcp) < 0)
+        drop(guest);
+    else
+        begin(guest);
 }
 
-static void refuse_one(struct port *port)
+static void accept_queued(struct port *port)
 {
-    uv_tcp_t *tcp = calloc(1, sizeof *tcp);
-
-    if (!tcp || uv_tcp_init(port->loop, tcp) < 0) {
-        free(tcp);
-        return;
-    }
-    tcp->data = port;
-    port->n_handles++;
-    uv_accept((uv_stream_t *)&port->tcp, (uv_stream_t *)tcp);
-    uv_close((uv_handle_t *)tcp, on_refused_closed);
-    if (port->n_away++ < AWAY_LINES)
-        log_warning("turned away at the tcp port: too many connections have not shown the key");
+    if (port->has_queue && !port->closing)
+        accept_one(port);
 }
 
 static void on_connection(uv_stream_t *server, int status)
 {
     struct port *port = server->data;
-    const char *why;
-    struct guest *guest = find_place(port, NULL, &why);
 
-    if (status < 0) {
-        if (port->n_away++ < AWAY_LINES)
-            log_warning("the tcp port: %s", uv_strerror(status));
-        return;
-    }
-    if (!guest) {
-        refuse_one(port);
-        return;
-    }
-    if (uv_tcp_init(port->loop, &guest->tcp) < 0)
-        return;
-    guest->tcp.data = guest;
-    guest->state = GUEST_SHAKING;
-    memset(&guest->address, 0, sizeof guest->address);
-    port->n_handles++;
-    if (uv_accept(server, (uv_stream_t *)&guest->tcp) < 0)
-        drop(guest);
-    else
-        begin(guest);
+    if (status == 0)
+        accept_one(port);
+    else if (port->n_away++ < AWAY_LINES)
+        log_warning("the tcp port: %s", uv_strerror(status));
 }
 
 static void on_tick(uv_timer_t *timer)
 {
     struct port *port = timer->data;
 
-    for (unsigned i = 0; i < PORT_GUESTS; i++) {
+    for (unsigned i = 0; i < PLACES; i++) {
         struct guest *guest = &port->guests[i];
         if ((guest->state == GUEST_SHAKING || guest->state == GUEST_WAITING) &&
             uv_now(port->loop) - guest->since >= port->patience_ms)
@@ -405,7 +438,9 @@ static void on_tick(uv_timer_t *timer)
         return;
     if (port->n_away > AWAY_LINES)
         log_warning("turned away at the tcp port: %u more", port->n_away - AWAY_LINES);
-    port->n_ticks = port->n_away = 0;
+    if (port->n_put_off > 1)
+        log_warning("put off at the tcp port: %u more", port->n_put_off - 1);
+    port->n_ticks = port->n_away = port->n_put_off = 0;
 }
 
 static int bind_address(struct port *port, const char *address, struct error *err)
@@ -471,7 +506,7 @@ int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *o
     memcpy(port->key, options->key, KEY_BYTES);
     port->flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
     port->patience_ms = options->patience_ms ? options->patience_ms : PORT_PATIENCE_MS;
-    for (unsigned i = 0; i < PORT_GUESTS; i++)
+    for (unsigned i = 0; i < PLACES; i++)
         port->guests[i].port = port;
     rc = uv_tcp_init(loop, &port->tcp);
     if (rc) {
@@ -495,7 +530,7 @@ void port_unlisten(struct port *port)
 {
     assert(!port->closing);
     port->closing = true;
-    for (unsigned i = 0; i < PORT_GUESTS; i++)
+    for (unsigned i = 0; i < PLACES; i++)
         drop(&port->guests[i]);
     uv_close((uv_handle_t *)&port->tcp, on_own_closed);
     uv_close((uv_handle_t *)&port->tick, on_own_closed);

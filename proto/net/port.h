@@ -3,10 +3,15 @@
  * Whoever connects meets the handshake (proto/net/handshake.h), and nothing of the daemon behind it. Until it has shown
  * the key it costs one of PORT_GUESTS places, some hundred bytes, and at most PORT_PATIENCE_MS; an address (of IPv6 its
  * first 64 bits) has PORT_PER_ADDRESS places at a time. It may send what the handshake takes, and not a byte more is read.
- * All of this is allocated at the start. When places or descriptors are short, a new connection is closed.
+ * All of this is allocated at the start.
+ *
+ * Others wait, at no cost to the daemon: while all places are taken, nobody is accepted, and connections wait in the
+ * system's queue, in order. If an address has its places, or descriptors are short, a connection is closed before the
+ * daemon's hello. A worker takes that as "later" (proto/net/dial.h): with the wrong key it hears the hello first.
  *
  * A worker has two connections: messages, and, within the same patience, bulk. Then it is a session like any other, with
- * a gate (proto/net/gate.h) in between; at most PORT_SESSIONS at a time. */
+ * a gate (proto/net/gate.h) in between. At most PORT_SESSIONS workers have shown the key at a time; the handshake tells
+ * one more that there is no room. */
 #ifndef PROTO_NET_PORT_H
 #define PROTO_NET_PORT_H
 

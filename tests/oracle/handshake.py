@@ -191,12 +191,13 @@ def handshake(channel, session, psk, caller, answerer):
     def subkey(purpose, direction):
         return hashlib.blake2b(purpose + bytes([direction, channel]), key=root, digest_size=32).digest()
 
-    def proof(direction):
-        return hashlib.blake2b(both, key=subkey(b"eps proof", direction), digest_size=32).digest()
+    def proof(direction, purpose=b"eps proof"):
+        return hashlib.blake2b(both, key=subkey(purpose, direction), digest_size=32).digest()
 
     return {
         "channel": channel, "session": session, "key": psk.hex(), "caller": caller.hex(), "answerer": answerer.hex(),
         "hellos": [x.hex() for x in hellos], "proofs": [proof(0).hex(), proof(1).hex()],
+        "refusal": proof(1, b"eps full").hex(),
         "frames": [subkey(b"eps frame", 0).hex(), subkey(b"eps frame", 1).hex()],
         "child": subkey(b"eps child", 0).hex(), "name": subkey(b"eps name", 0)[:8].hex(),
     }

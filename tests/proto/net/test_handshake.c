@@ -43,6 +43,7 @@ struct pair {
     struct handshake caller, answerer;
     uint8_t key[KEY_BYTES]; /* the answerer's */
     bool knows;             /* the session */
+    bool is_full;
 };
 
 static const uint8_t *find_key(void *user, enum handshake_channel channel, uint64_t session)
@@ -53,6 +54,11 @@ static const uint8_t *find_key(void *user, enum handshake_channel channel, uint6
     return pair->knows ? pair->key : NULL;
 }
 
+static bool has_room(void *user)
+{
+    return !((const struct pair *)user)->is_full;
+}
+
 /* Both sides as in a fixture; the caller's hello is in `hello`. */
 static void begin(struct pair *pair, const json_t *f, unsigned caller_flags, unsigned answerer_flags, uint8_t *hello)
 {
@@ -61,11 +67,15 @@ static void begin(struct pair *pair, const json_t *f, unsigned caller_flags, uns
                                          (enum handshake_channel)json_integer_value(json_object_get(f, "channel")),
                                      .session = (uint64_t)json_integer_value(json_object_get(f, "session")),
                                      .flags = caller_flags},
-                           answerer = {.flags = answerer_flags, .find_key = find_key, .user = pair};
+                           answerer = {.flags = answerer_flags,
+                                       .find_key = find_key,
+                                       .has_room = has_room,
+                                       .user = pair};
     uint8_t none[HANDSHAKE_HELLO_BYTES];
     size_t n;
 
     pair->knows = true;
+    pair->is_full = false;
     bytes_of(pair->key, json_object_get(f, "key"));
     memcpy(caller.key, pair->key, KEY_BYTES);
     bytes_of(caller.secret, json_object_get(f, "caller"));
@@ -134,6 +144,45 @@ TEST_EACH(every_byte_is_as_plain_python_has_it, 2)
     ck_assert_uint_eq(pair.answerer.session, (uint64_t)json_integer_value(json_object_get(f, "session")));
     ck_assert_uint_eq(pair.answerer.flags, HANDSHAKE_AES);
     ck_assert_uint_eq(handshake_wants(&pair.caller), 0);
+}
+
+/* Whoever has the key hears that there is no room. The second connection of a session has its room. */
+TEST(a_full_answerer_says_so_in_place_of_its_proof)
+{
+    const json_t *control = one(0);
+    struct pair pair;
+    struct wire wire;
+
+    begin(&pair, control, HANDSHAKE_AES, HANDSHAKE_AES, wire.bytes[0]);
+    wire.n[0] = HANDSHAKE_HELLO_BYTES;
+    pair.is_full = true;
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(turn(&pair, &wire, i), 0);
+    ck_assert_int_eq(turn(&pair, &wire, 2), -EBUSY);
+    expect_bytes(wire.bytes[3], wire.n[3], json_object_get(control, "refusal"));
+    ck_assert_int_eq(turn(&pair, &wire, 3), -EBUSY);
+    ck_assert_int_eq(pair.caller.state, HANDSHAKE_FAILED);
+    ck_assert_int_eq(pair.answerer.state, HANDSHAKE_FAILED);
+
+    begin(&pair, one(1), HANDSHAKE_AES, HANDSHAKE_AES, wire.bytes[0]);
+    pair.is_full = true;
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(turn(&pair, &wire, i), 0);
+}
+
+TEST(a_full_answerer_tells_nobody_with_another_key)
+{
+    struct pair pair;
+    struct wire wire;
+
+    begin(&pair, one(0), 0, 0, wire.bytes[0]);
+    wire.n[0] = HANDSHAKE_HELLO_BYTES;
+    pair.is_full = true;
+    pair.key[31] ^= 1;
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(turn(&pair, &wire, i), 0);
+    ck_assert_int_eq(turn(&pair, &wire, 2), -EACCES);
+    ck_assert_uint_eq(wire.n[3], 0);
 }
 
 /* Plays until somebody refuses; which message that was. */

@@ -1,5 +1,6 @@
 /* The tcp port, and who meets it: workers with the key, strangers, and whoever sits in between. All on one loop. */
 #include "proto/net/cipher.h"
+#include "proto/net/dial.h"
 #include "proto/net/gate.h"
 #include "proto/net/handshake.h"
 #include "proto/net/port.h"
@@ -12,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +36,8 @@ static void listen_with(const struct port_options *options)
     struct port_options all = *options;
     struct error err = {""};
 
-    all.address = "tcp://127.0.0.1:0";
+    if (!all.address)
+        all.address = "tcp://127.0.0.1:0";
     memcpy(all.key, key, sizeof key);
     ck_assert_msg(port_listen(&port, &st.loop, &all, st.listener, &err) == 0, "%s", err.text);
 }
@@ -260,28 +263,103 @@ TEST(a_refusal_is_told)
     ck_assert_str_eq(worker.reason, "refused: no such luck");
 }
 
-/* Two workers that are halfway in when one place is left: the first to come in gets it. */
-TEST(workers_are_few)
+/* What a worker hears that dials, and leaves, while the loop runs. */
+struct caller {
+    struct dial_options options;
+    pthread_t thread;
+    uv_async_t done;
+    unsigned n_done;
+    int rc, door;
+    uv_loop_t loop; /* with its gate */
+    struct error err;
+};
+
+static void *run_dial(void *data)
 {
-    struct remote last, more;
+    struct caller *c = data;
+
+    uv_loop_init(&c->loop);
+    c->rc = dial(&c->door, &c->loop, &c->options, &c->err);
+    if (c->rc == 0) {
+        close(c->door); /* the gate's end */
+        uv_run(&c->loop, UV_RUN_DEFAULT);
+    }
+    uv_async_send(&c->done);
+    return NULL;
+}
+
+static void on_dialled(uv_async_t *async)
+{
+    struct caller *c = async->data;
+
+    c->n_done++;
+    uv_close((uv_handle_t *)async, NULL);
+}
+
+static void start_dial(struct caller *c, const uint8_t *with)
+{
+    static char address[64];
+
+    *c = (struct caller){.options.address = address};
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", port_number(port));
+    memcpy(c->options.key, with, KEY_BYTES);
+    uv_async_init(&st.loop, &c->done, on_dialled);
+    c->done.data = c;
+    ck_assert_int_eq(pthread_create(&c->thread, NULL, run_dial, c), 0);
+}
+
+static int end_dial(struct caller *c)
+{
+    stage_run_until(&st, &c->n_done, 1);
+    pthread_join(c->thread, NULL);
+    ck_assert_int_eq(uv_loop_close(&c->loop), 0);
+    return c->rc;
+}
+
+/* One that is halfway in has its place, until it leaves. */
+TEST(a_worker_hears_that_there_are_as_many_as_the_daemon_takes)
+{
+    struct connection last;
+    struct caller caller;
 
     listen_with(&(struct port_options){.patience_ms = 100000});
     for (unsigned i = 1; i < PORT_SESSIONS; i++)
         join(&sessions[i]);
-    ck_assert(shake(&last.control, HANDSHAKE_CONTROL, 0, key));
-    ck_assert(shake(&more.control, HANDSHAKE_CONTROL, 0, key));
-    ck_assert(shake(&last.bulk, HANDSHAKE_BULK, last.control.h.name, last.control.h.child));
-    ck_assert(shake(&more.bulk, HANDSHAKE_BULK, more.control.h.name, more.control.h.child));
-    expect_end(more.control.fd);
-    expect_end(more.bulk.fd);
-    ck_assert_uint_eq(processes_count(log_path(), "as many workers as the daemon takes"), 1);
-    send_message(&last.control, &worker_hello);
-    stage_run_until(&st, &epsd.n_opened, 1);
-    leave(&last);
+    ck_assert(shake(&last, HANDSHAKE_CONTROL, 0, key));
+    start_dial(&caller, key);
+    ck_assert_int_eq(end_dial(&caller), -EBUSY);
+    ck_assert_holds(caller.err.text, "has as many workers by tcp as it takes");
+    start_dial(&caller, other_key);
+    ck_assert_int_eq(end_dial(&caller), -EACCES);
+    ck_assert_holds(caller.err.text, "its key is another one");
+    ck_assert_uint_eq(processes_count(log_path(), "as many workers by tcp as the daemon takes"), 1);
+    close(last.fd);
+    start_dial(&caller, key);
+    ck_assert_int_eq(end_dial(&caller), 0);
     for (unsigned i = 1; i < PORT_SESSIONS; i++)
         leave(&sessions[i]);
-    stage_run_until(&st, &epsd.n_closed, 1);
-    stage_run_until(&st, &epsd.n_turned_away, PORT_SESSIONS - 1);
+    stage_run_until(&st, &epsd.n_turned_away, PORT_SESSIONS);
+}
+
+/* Many dial at once from an address that has a sixth of so many places, beside some who are silent. */
+TEST(workers_that_come_at_once_all_come_in)
+{
+    enum { AT_ONCE = PORT_SESSIONS };
+    static struct caller callers[AT_ONCE];
+    int silent[PORT_PER_ADDRESS - 1];
+
+    listen_with(&(struct port_options){.patience_ms = 100000});
+    for (unsigned i = 0; i < COUNT(silent); i++)
+        silent[i] = connect_from(1);
+    for (unsigned i = 0; i < AT_ONCE; i++)
+        start_dial(&callers[i], key);
+    for (unsigned i = 0; i < AT_ONCE; i++)
+        ck_assert_msg(end_dial(&callers[i]) == 0, "%s", callers[i].err.text);
+    ck_assert_uint_eq(processes_count(log_path(), "turned away"), 0);
+    ck_assert_uint_le(processes_count(log_path(), "put off"), 2); /* the first, and a sum every 10 s */
+    for (unsigned i = 0; i < COUNT(silent); i++)
+        close(silent[i]);
+    stage_run_until(&st, &epsd.n_turned_away, AT_ONCE);
 }
 
 /* ---- strangers -------------------------------------------------------------------------------------------------- */
@@ -355,24 +433,89 @@ TEST(silence_ends_with_patience)
     ck_assert_uint_eq(processes_count(log_path(), "its second connection did not come"), 1);
 }
 
-/* All places are taken, by four addresses; each has no more than its own. */
+/* An address has no more than its own places. All are taken by four: others wait in order, until one is free. */
 TEST(places_without_the_key_are_few)
 {
     int fds[PORT_GUESTS];
+    struct connection waits;
 
     listen_with(&(struct port_options){.patience_ms = 100000});
     for (unsigned from = 1; from <= PORT_GUESTS / PORT_PER_ADDRESS; from++) {
         for (unsigned i = 0; i < PORT_PER_ADDRESS; i++)
             fds[(from - 1) * PORT_PER_ADDRESS + i] = connect_from(from);
         if (from == 1)
-            expect_end(connect_from(from));
+            for (int i = 0; i < 20; i++)
+                expect_end(connect_from(from));
     }
-    expect_end(connect_from(99));
-    for (unsigned i = 0; i < PORT_GUESTS; i++) {
+    const int other = connect_from(99);
+    for (int i = 0; i < 100; i++)
+        uv_run(&st.loop, UV_RUN_NOWAIT);
+    ck_assert(!is_closed(other));
+    for (unsigned i = 0; i < PORT_GUESTS; i++)
         ck_assert(!is_closed(fds[i]));
+    close(fds[0]);
+    close(fds[1]);
+    ck_assert(shake(&waits, HANDSHAKE_CONTROL, 0, key)); /* after `other`, which has a place now */
+    close(waits.fd);
+    close(other);
+    for (unsigned i = 2; i < PORT_GUESTS; i++)
         close(fds[i]);
-    }
-    ck_assert_uint_eq(processes_count(log_path(), "too many connections"), 2);
+    ck_assert_uint_eq(processes_count(log_path(), "too many connections of this address"), 1);
+    ck_assert_uint_eq(processes_count(log_path(), "turned away"), 0);
+}
+
+/* Those that have shown it take none of these. */
+TEST(places_of_those_with_the_key_are_others)
+{
+    static struct connection with_key[2 * PORT_PER_ADDRESS];
+
+    listen_with(&(struct port_options){.patience_ms = 100000});
+    for (unsigned i = 0; i < COUNT(with_key); i++)
+        ck_assert(shake(&with_key[i], HANDSHAKE_CONTROL, 0, key));
+    for (unsigned i = 0; i < COUNT(with_key); i++)
+        close(with_key[i].fd);
+    ck_assert_uint_eq(processes_count(log_path(), "put off"), 0);
+}
+
+static bool has_ipv6(void)
+{
+    struct sockaddr_in6 at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool has = fd >= 0 && bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
+
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
+/* A socket of IPv6 sees them with one prefix. */
+TEST_IF(addresses_of_ipv4_do_not_share_the_places_of_one_of_ipv6, has_ipv6())
+{
+    int fds[PORT_PER_ADDRESS];
+    struct connection other;
+
+    listen_with(&(struct port_options){.address = "tcp://[::]:0", .patience_ms = 100000});
+    for (unsigned i = 0; i < COUNT(fds); i++)
+        fds[i] = connect_from(2);
+    expect_end(connect_from(2));
+    ck_assert(shake(&other, HANDSHAKE_CONTROL, 0, key));
+    close(other.fd);
+    for (unsigned i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+    ck_assert_uint_eq(processes_count(log_path(), "put off at the tcp port, 127.0.0.2:"), 1);
+}
+
+/* So does a worker of a lost daemon look for the next one. */
+TEST(whoever_leaves_without_a_word_is_not_logged)
+{
+    struct remote r;
+
+    listen_with(&(struct port_options){0});
+    close(connect_from(1));
+    attach(&r);
+    leave(&r);
+    stage_run_until(&st, &epsd.n_closed, 1);
+    ck_assert_uint_eq(processes_count(log_path(), "127.0.0.1"), 2); /* it listens; this worker has the key */
 }
 
 TEST(a_thousand_strangers_leave_nothing_behind)
