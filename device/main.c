@@ -24,8 +24,8 @@ static const char usage[] =
     "\n"
     "Lends one device to a daemon: pulls the weights of one layer at a time, runs every micro-batch\n"
     "through it, and sends its gradients back. Ends when the daemon stops, or on SIGTERM, SIGINT or\n"
-    "SIGHUP, once its share of the step is done; at the second of these signals, at once. If a daemon\n"
-    "of this host is killed, waits for the next one at its address.\n"
+    "SIGHUP, once its share of the step is done; at the second of these signals, at once. If the daemon\n"
+    "is killed, waits for the next one at its address.\n"
     "\n"
     "  --connect ADDRESS   the daemon, as given to epsd --listen; default: your only live daemon.\n"
     "                      tcp://HOST:PORT: one of another host, which needs --key. The job's weights are\n"
@@ -52,7 +52,8 @@ static const char usage[] =
 
 enum { ATTACH_MS = 10000, RETRY_MS = 20, MOST_RETRY_MS = 2000, POOL = 4 /* libuv's threads, which encrypt */ };
 
-/* In the environment of a worker whose daemon was lost: the directory at which it waits for the next one. */
+/* In the environment of a worker whose daemon was lost: the directory, or the address on the network, at which it waits
+ * for the next one. */
 static const char successor_of[] = "EPS_WORKER_SUCCESSOR_OF";
 
 struct worker_process {
@@ -65,10 +66,10 @@ struct worker_process {
     struct notify notify;
     int messages_held; /* session_hold_thread's, to the process's end */
     bool open;
-    bool seeks;            /* the daemon that it had was lost */
-    bool gone;             /* the daemon is lost, and the session freed */
-    bool leaving;          /* by a signal; the daemon was told */
-    const char *directory; /* of a daemon that may have a successor; NULL: private, or on another host */
+    bool seeks;         /* the daemon that it had was lost */
+    bool gone;          /* the daemon is lost, and the session freed */
+    bool leaving;       /* by a signal; the daemon was told */
+    const char *daemon; /* where it may have a successor, as successor_of; NULL: it is private */
     char **argv;
     char lost[sizeof(struct error)]; /* why this process must end; empty while it works */
 };
@@ -116,7 +117,7 @@ static int seek_successor(struct worker_process *w, struct error *err)
 {
     process_hold_signals();
     uv_run(&w->loop, UV_RUN_NOWAIT);
-    int rc = setenv(successor_of, w->directory, 1) ? -errno : 0;
+    int rc = setenv(successor_of, w->daemon, 1) ? -errno : 0;
     if (!rc)
         rc = process_restart(w->argv);
     return error_set(err, rc, "this worker could not begin anew: %s", strerror(-rc));
@@ -136,9 +137,9 @@ static void on_closed(struct session *s, const char *reason)
         log_line("the daemon has ended this session");
         end(0);
     }
-    if (w->directory && (w->open || w->seeks) && is_lost(reason)) {
+    if (w->daemon && (w->open || w->seeks) && is_lost(reason)) {
         if (w->open)
-            log_line("the daemon at %s is gone: %s; waiting for the next one there", w->directory, reason);
+            log_line("the daemon at %s is gone: %s; waiting for the next one there", w->daemon, reason);
         w->gone = true;
         uv_stop(&w->loop);
         return;
@@ -228,6 +229,13 @@ struct place {
     bool is_private;
 };
 
+/* Where a worker may end at once: dialling may last. */
+static void begin_to_dial(void)
+{
+    handle_signals_early();
+    process_take_signals();
+}
+
 static int try_to_attach(struct worker_process *w, const struct place *place, const struct message *hello,
                          struct error *err)
 {
@@ -238,8 +246,7 @@ static int try_to_attach(struct worker_process *w, const struct place *place, co
         return session_connect(&w->session, &w->loop, place->directory, hello, &events, w, err);
     struct dial_options other = *place->other;
     other.progress = &w->box.progress;
-    handle_signals_early();
-    process_take_signals(); /* dialling may last */
+    begin_to_dial();
     const int rc = dial(&door, &w->loop, &other, err);
     process_hold_signals();
     return rc ? rc : session_connect_by(&w->session, &w->loop, door, hello, &events, w, err);
@@ -265,6 +272,18 @@ static long slower(long ms)
     return 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS;
 }
 
+/* True if a daemon may come yet: always of one that is not there, and, of a lost one's successor, also while its host or
+ * the way to it is away, or others take its places. */
+static bool may_come(int rc, bool seeks)
+{
+    static const int passing[] = {EAGAIN, ETIMEDOUT, ECONNRESET, EHOSTUNREACH, EHOSTDOWN, ENETUNREACH, ENETDOWN};
+    bool may = rc == -ENOENT || rc == -ECONNREFUSED;
+
+    for (size_t i = 0; seeks && i < sizeof passing / sizeof *passing; i++)
+        may |= rc == -passing[i];
+    return may;
+}
+
 /* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. A
  * worker that lost its daemon waits for the next one without end, ever more slowly. */
 static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
@@ -273,7 +292,7 @@ static int attach(struct worker_process *w, const struct place *place, const str
 
     for (long waited_ms = 0;; waited_ms += w->seeks ? 0 : pause_ms) {
         const int rc = try_to_attach(w, place, hello, err);
-        if ((rc != -ENOENT && rc != -ECONNREFUSED) || place->is_private)
+        if (!may_come(rc, w->seeks) || place->is_private)
             return rc;
         if (waited_ms >= ATTACH_MS && !w->seeks) {
             error_append(err, "; tried for %d s", ATTACH_MS / 1000);
@@ -287,12 +306,32 @@ static int attach(struct worker_process *w, const struct place *place, const str
     }
 }
 
+/* Until somebody listens there again. */
+static void await_listener(const char *address)
+{
+    struct error err;
+    int rc;
+
+    for (long ms = RETRY_MS;; ms = slower(ms)) {
+        begin_to_dial();
+        rc = dial_knock(address, &err);
+        process_hold_signals();
+        if (!may_come(rc, true)) /* dial says what is wrong */
+            return;
+        rest(ms);
+    }
+}
+
 /* Until a daemon holds the directory's lock again: the device is claimed only then. Whoever may not read the lock, as it
  * is another user's, finds out at the door. */
 static void await_successor(const char *directory)
 {
     char lock[4096];
 
+    if (port_is_address(directory)) {
+        await_listener(directory);
+        return;
+    }
     if ((size_t)snprintf(lock, sizeof lock, "%s/lock", directory) >= sizeof lock)
         return;
     for (long ms = RETRY_MS; !session_is_live(directory); ms = slower(ms)) {
@@ -315,7 +354,7 @@ static int run(const struct place *place, const struct compute_options *options,
         return error_set(err, -ENOMEM, "out of memory");
     w->options = *options;
     w->seeks = seeks;
-    w->directory = place->other || place->is_private ? NULL : place->directory;
+    w->daemon = place->is_private ? NULL : place->other ? place->other->address : place->directory;
     w->argv = argv;
     w->options.box = &w->box;
     notify_open(&w->notify);
@@ -466,7 +505,8 @@ static int measure(const char *path, const struct device_claim *device, struct e
 static int work(const struct arguments *arguments, char **argv, struct error *err)
 {
     const char *lost = getenv(successor_of);
-    const bool seeks = lost && *lost && !arguments->is_private && !arguments->key && !arguments->profile;
+    const bool seeks = lost && *lost && !arguments->is_private && !arguments->profile &&
+                       port_is_address(lost) == port_is_address(arguments->address);
     struct compute_options compute = {.box = NULL};
     struct dial_options other = {.address = arguments->address, .plain_bulk = arguments->plain_bulk};
     char directory[4096];

@@ -25,7 +25,7 @@
 
 SUITE_LABELS(slow)
 
-static char address[64]; /* of the daemon under test, "tcp://127.0.0.1:PORT" */
+static char address[64]; /* of the daemon under test, "tcp://127.0.0.1:PORT"; a next one gets it, too */
 static bool plain;
 
 static void setup(void)
@@ -35,6 +35,7 @@ static void setup(void)
     processes_text("text.txt", 16000);
     expect("epsd --make-key key", 0);
     plain = false;
+    *address = 0;
 }
 
 SUITE_TIMEOUT(180)
@@ -45,7 +46,7 @@ static pid_t start_daemon(void)
     const char *const argv[] = {"--listen",
                                 "lab",
                                 "--listen",
-                                "tcp://127.0.0.1:0",
+                                *address ? address : "tcp://127.0.0.1:0",
                                 "--key",
                                 processes_path("key"),
                                 plain ? "--plain-bulk" : NULL,
@@ -206,6 +207,12 @@ TEST_EACH(a_lost_worker_by_tcp_costs_no_bit, COUNT(losses))
     stop_all(daemon, workers, 2);
 }
 
+static bool waits_again(void *context)
+{
+    (void)context;
+    return processes_count(processes_path("worker-0.log"), "is gone") == 2;
+}
+
 /* Whenever the share ends: nothing is lost. */
 TEST(a_worker_by_tcp_that_is_told_to_leave_finishes_its_share)
 {
@@ -220,6 +227,62 @@ TEST(a_worker_by_tcp_that_is_told_to_leave_finishes_its_share)
     expect_absent(processes_path("epsd.log"), "was lost", "does not send");
     workers[1] = fate.next;
     stop_all(daemon, workers, 2);
+}
+
+/* The daemon is killed and started again on the same port: the worker comes by itself, and the run is resumed. Again, and
+ * a signal ends a worker that waits. */
+TEST(a_worker_by_tcp_finds_the_successor_of_a_killed_daemon)
+{
+    static const char job[] = "--model model.json --data text.txt --batch 12 --seq 32 --parts 2 --schedule constant "
+                              "--warmup 0 --deterministic --connect lab";
+    pid_t worker, daemon;
+    char before[sizeof address];
+
+    daemon = start_all(&worker, 1, 1);
+    snprintf(before, sizeof before, "%s", address);
+    const char *line =
+        print("exec %s/eps train %s --steps 1000000 --save-every 3 --out run >run.said 2>run.err", BIN_DIR, job);
+    const pid_t run = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+    processes_await_text("run/metrics.jsonl", "\"step\": 5"); /* so step 3 is saved */
+    ck_assert_int_eq(kill(daemon, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(run), 1);
+    ck_assert_int_eq(processes_wait(daemon), 128 + SIGKILL);
+    processes_await_text("worker-0.log", print("the daemon at %s is gone: killed; waiting for the next one", before));
+    daemon = start_daemon();
+    processes_await_workers("lab", 1);
+    expect("n=$(ls run | sed -n 's/^step-\\([0-9]*\\)$/\\1/p' | sort -n | tail -n 1); eps train --resume run --connect "
+           "lab --steps $((n + 2)) && eps train --model model.json --data text.txt --batch 12 --seq 32 --parts 2 "
+           "--schedule constant --warmup 0 --deterministic --connect lab --out whole --steps $((n + 2))",
+           0);
+    outputs_check_same_latest("run", "whole");
+    ck_assert_uint_eq(processes_count(processes_path("worker-0.log"), "is gone"), 1);
+    expect_absent(processes_path("epsd.log"), "turned away", "put off");
+
+    ck_assert_int_eq(kill(daemon, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(daemon), 128 + SIGKILL);
+    ck_assert(processes_until(waits_again, NULL));
+    ck_assert_int_eq(kill(worker, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(worker), 0);
+}
+
+/* Others hold all places of its address: it comes in once they leave, or the daemon has closed them. */
+TEST(a_worker_with_the_key_comes_in_although_others_knock)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const pid_t daemon = start_daemon();
+    int fds[16];
+
+    at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    for (size_t i = 0; i < COUNT(fds); i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(connect(fds[i], (struct sockaddr *)&at, sizeof at), 0);
+    }
+    const pid_t worker = start_worker(true, "worker.log");
+    processes_await_text("epsd.log", "put off at the tcp port");
+    for (size_t i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+    processes_await_workers("lab", 1);
+    stop_all(daemon, &worker, 1);
 }
 
 /* ---- the rest --------------------------------------------------------------------------------------------------- */
