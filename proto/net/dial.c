@@ -135,8 +135,7 @@ static int open_channel(struct handshake *h, const struct addrinfo *found, struc
     int fd = connect_any(found, deadline), rc;
 
     if (fd < 0)
-        return error_set(err, fd, "connecting to %s: %s%s", address, strerror(-fd),
-                         fd == -ECONNREFUSED ? ": start a daemon there with epsd --listen, or check the address" : "");
+        return error_set(err, fd, "connecting to %s: %s", address, strerror(-fd));
     randombytes_buf(setup->secret, sizeof setup->secret);
     rc = shake(h, fd, setup, address, deadline, err);
     if (!rc)

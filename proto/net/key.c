@@ -87,7 +87,9 @@ int key_read(uint8_t out[KEY_BYTES], const char *path, struct error *err)
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return error_set(err, -errno, "the key file %s: %s%s", path, strerror(errno),
-                         errno == ENOENT ? ": make one with epsd --make-key" : "");
+                         errno == ENOENT   ? ": make one with epsd --make-key, or copy the daemon's"
+                         : errno == EACCES ? ": use a file of your own"
+                                           : "");
     rc = check_file(fd, path, err);
     if (!rc && (pread(fd, line, sizeof line, 0) != LINE_BYTES || !parse(out, line)))
         rc = error_set(err, -EBADMSG, "%s is no key file: its line is not \"" PREFIX "\" and %d hexadecimal digits",
