@@ -90,7 +90,7 @@ static int check_kinds(const struct job *job, struct error *err)
 static int choose_workers(struct job *job, struct error *err)
 {
     for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next)
-        if (p->role == ROLE_WORKER && !p->refused)
+        if (p->role == ROLE_WORKER && !p->refused && !p->unfit)
             job->workers[job->n_workers++] = p;
     if (job->n_workers)
         return check_kinds(job, err);
@@ -155,7 +155,32 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
     }
 }
 
-static int plan_all(struct job *job, struct error *err)
+/* At a shared daemon, a worker whose device is too small even if it were alone does not keep the others from the job.
+ * True if there are such workers and such others: then job->workers is to be chosen again. */
+static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
+{
+    struct error why[HUB_MAX_WORKERS];
+    struct plan_fit_asked alone = *asked;
+    struct plan_fit fit;
+    uint32_t n = 0;
+
+    alone.n_workers = 1;
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        alone.devices = &asked->devices[i];
+        job->workers[i]->unfit = plan_fit(&fit, &alone, &why[i]) == -ENOSPC;
+        n += job->workers[i]->unfit;
+    }
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        struct peer *worker = job->workers[i];
+        if (worker->unfit && n < job->n_workers)
+            log_warning("worker %u (%s) is left out of the job: %s", worker->id, worker->device, why[i].text);
+        worker->unfit = worker->unfit && n < job->n_workers;
+    }
+    return n > 0 && n < job->n_workers;
+}
+
+/* *again: workers are to be chosen again. */
+static int plan_all(struct job *job, bool *again, struct error *err)
 {
     struct plan_fit_device devices[HUB_MAX_WORKERS];
     struct plan_fit fit;
@@ -186,6 +211,9 @@ static int plan_all(struct job *job, struct error *err)
 
     if (!rc)
         take_plans(job, &fit);
+    *again = rc == -ENOSPC && !job->hub->is_private && leave_out(job, &asked);
+    if (*again)
+        return 0;
     return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
 }
 
@@ -301,7 +329,12 @@ int job_plan(struct job *job, struct error *err)
         rc = divide_among_hosts(job, err);
     if (!rc)
         rc = job->output >= 0 && job->client ? rights_output(job->client, err) : 0;
-    if (!rc)
+    for (bool again = true; !rc && again;) {
+        job->n_workers = 0;
         rc = choose_workers(job, err);
-    return rc ? rc : plan_all(job, err);
+        again = false;
+        if (!rc)
+            rc = plan_all(job, &again, err);
+    }
+    return rc;
 }

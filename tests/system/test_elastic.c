@@ -298,6 +298,24 @@ TEST(workers_get_as_many_parts_as_they_have_memory_for)
     same_run(&lab, MANY_PARTS);
 }
 
+TEST(a_worker_that_is_too_small_keeps_no_other_from_a_job)
+{
+    static const char command[] = "eps train --connect lab --model model.json --data text.txt --batch 4 --parts 2 "
+                                  "--steps 2 --out tried";
+    struct lab lab = {0};
+
+    begin(&lab, 1);
+    attach_with(&lab, "64KiB");
+    processes_await_workers("lab", 2);
+    expect(command, 0);
+    expect_file("log", print("worker %u (cpu) is left out of the job: ", id_of(&lab, 1)), "--device-mem is 0.1 MiB");
+    ck_assert_int_eq(kill(lab.workers[0], SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(lab.workers[0]), 0);
+    processes_await_workers("lab", 1);
+    expect(command, 1, "--device-mem is 0.1 MiB");
+    end(&lab);
+}
+
 static void drain_first(struct lab *lab)
 {
     const uint32_t id = id_of(lab, 0);
