@@ -56,6 +56,18 @@ static int transfer(int fd, uint8_t *bytes, size_t n, bool sends, long deadline)
     return rc;
 }
 
+/* A port that nobody listens at may become the socket's own: then it is connected to itself, and takes the port from the
+ * daemon that will listen there. */
+static bool is_own_end(int fd)
+{
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t n_here = sizeof here, n_there = sizeof there;
+
+    return getsockname(fd, (struct sockaddr *)&here, &n_here) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &n_there) == 0 && n_here == n_there &&
+           memcmp(&here, &there, n_here) == 0;
+}
+
 static int connect_one(const struct addrinfo *at, long deadline)
 {
     int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), fault = 0;
@@ -68,6 +80,8 @@ static int connect_one(const struct addrinfo *at, long deadline)
         rc = await(fd, POLLOUT, deadline);
     if (!rc && getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &size) == 0)
         rc = -fault;
+    if (!rc && is_own_end(fd))
+        rc = -ECONNREFUSED;
     if (!rc)
         return fd;
     close(fd);

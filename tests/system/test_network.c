@@ -405,6 +405,20 @@ static bool can_make_tunnels(void)
     return can;
 }
 
+/* Of two ports, the system takes the even one for a connection first. */
+TEST_IF(a_worker_is_not_taken_for_the_daemon_that_it_looks_for, can_make_tunnels())
+{
+    static const char script[] =
+        "ip link set lo up && echo 40000 40001 >/proc/sys/net/ipv4/ip_local_port_range || exit 99\n"
+        "eps-worker --connect tcp://127.0.0.1:40000 --key key --device cpu --device-mem 32MiB\n";
+
+    processes_put_text("itself.sh", script);
+    const int status = system(
+        print("cd %s && PATH=" BIN_DIR ":$PATH timeout 60 unshare -rn bash itself.sh 2>err", processes_directory()));
+    ck_assert_int_eq(WEXITSTATUS(status), 1);
+    expect_file(processes_path("err"), "connecting to tcp://127.0.0.1:40000: Connection refused", "after 10 s");
+}
+
 /* Both programs run as root of a user namespace, each in a network of its own. */
 TEST_IF(two_network_namespaces_train_by_tcp, can_make_tunnels())
 {
