@@ -104,6 +104,10 @@ static int take_hello(struct handshake *h, const uint8_t *bytes, uint8_t *out, s
     const uint8_t *key = h->setup.key;
     int rc = check_hello(h, bytes, why);
 
+    if (rc == -EPROTONOSUPPORT && !calls) { /* the own version tells the caller why */
+        write_hello(h, out);
+        *n_out = HANDSHAKE_HELLO_BYTES;
+    }
     if (rc)
         return fail(h, rc, *why, why);
     memcpy(h->hellos[calls], bytes, HANDSHAKE_HELLO_BYTES);

@@ -230,6 +230,23 @@ TEST(another_key_is_refused_before_the_daemon_has_shown_that_it_has_one)
     ck_assert_int_eq(pair.answerer.state, HANDSHAKE_FAILED);
 }
 
+/* The caller's next version, which takes this one for the last. */
+TEST(another_version_is_named_to_both_sides)
+{
+    enum { AT_VERSION = 4 };
+    struct pair pair;
+    struct wire wire;
+
+    begin(&pair, one(0), 0, 0, wire.bytes[0]);
+    wire.n[0] = HANDSHAKE_HELLO_BYTES;
+    wire.bytes[0][AT_VERSION]++;
+    ck_assert_int_eq(turn(&pair, &wire, 0), -EPROTONOSUPPORT);
+    ck_assert_uint_eq(wire.n[1], HANDSHAKE_HELLO_BYTES);
+    ck_assert_uint_eq(wire.bytes[1][AT_VERSION], HANDSHAKE_VERSION);
+    wire.bytes[1][AT_VERSION]--;
+    ck_assert_int_eq(turn(&pair, &wire, 1), -EPROTONOSUPPORT);
+}
+
 TEST(a_session_that_there_is_none_of_is_refused)
 {
     struct pair pair;

@@ -368,23 +368,26 @@ static const struct {
     char bytes[80]; /* (n) */
     size_t n;
     const char *says; /* in the log */
+    bool is_told;     /* by the daemon's hello, which names its version */
 } strangers[] = {
-    {"GET / HTTP/1.1\r\nHost: somewhere.example\r\nUser-Agent: a curious one\r\n\r\n", 71, "no greeting of eps"},
-    {"\x51\xe9\x07\x00\x02\x02\x01", 64, "another version of the handshake"},
-    {"\x51\xe9\x07\x00\x01\x01\x01", 64, "is no worker"},
-    {"\x51\xe9\x07\x00\x01\x02\x03", 64, "a channel that there is none of"},
-    {"\x51\xe9\x07\x00\x01\x02\x01\x80", 64, "unknown bits"},
-    {"\x51\xe9\x07\x00\x01\x02\x01\x00", 64, "gives no secret"}, /* its public key is 0 */
-    {"\x51\xe9\x07\x00\x01\x02\x02\x00\x07", 64, "a session that there is none of"},
+    {"GET / HTTP/1.1\r\nHost: somewhere.example\r\nUser-Agent: a curious one\r\n\r\n", 71, "no greeting of eps", false},
+    {"\x51\xe9\x07\x00\x02\x02\x01", 64, "another version of the handshake", true},
+    {"\x51\xe9\x07\x00\x01\x01\x01", 64, "is no worker", false},
+    {"\x51\xe9\x07\x00\x01\x02\x03", 64, "a channel that there is none of", false},
+    {"\x51\xe9\x07\x00\x01\x02\x01\x80", 64, "unknown bits", false},
+    {"\x51\xe9\x07\x00\x01\x02\x01\x00", 64, "gives no secret", false}, /* its public key is 0 */
+    {"\x51\xe9\x07\x00\x01\x02\x02\x00\x07", 64, "a session that there is none of", false},
 };
 
 TEST_EACH(a_stranger_is_turned_away_and_logged_once, COUNT(strangers))
 {
     struct remote r;
+    uint8_t hello[HANDSHAKE_HELLO_BYTES];
 
     listen_with(&(struct port_options){0});
     const int fd = connect_from(1);
     say(fd, strangers[_i].bytes, strangers[_i].n);
+    ck_assert(!strangers[_i].is_told || hear(fd, hello, sizeof hello));
     expect_end(fd);
     ck_assert_uint_eq(processes_count(log_path(), "turned away"), 1);
     ck_assert_uint_eq(processes_count(log_path(), strangers[_i].says), 1);
