@@ -301,7 +301,7 @@ TEST(workers_get_as_many_parts_as_they_have_memory_for)
 TEST(a_worker_that_is_too_small_keeps_no_other_from_a_job)
 {
     static const char command[] = "eps train --connect lab --model model.json --data text.txt --batch 4 --parts 2 "
-                                  "--steps 2 --out tried";
+                                  "--steps 2";
     struct lab lab = {0};
 
     begin(&lab, 1);

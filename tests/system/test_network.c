@@ -416,7 +416,7 @@ TEST_IF(a_worker_is_not_taken_for_the_daemon_that_it_looks_for, can_make_tunnels
     const int status = system(
         print("cd %s && PATH=" BIN_DIR ":$PATH timeout 60 unshare -rn bash itself.sh 2>err", processes_directory()));
     ck_assert_int_eq(WEXITSTATUS(status), 1);
-    expect_file(processes_path("err"), "connecting to tcp://127.0.0.1:40000: Connection refused", "after 10 s");
+    expect_file(processes_path("err"), "connecting to tcp://127.0.0.1:40000: Connection refused", "tried for 10 s");
 }
 
 /* Both programs run as root of a user namespace, each in a network of its own. */
