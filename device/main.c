@@ -60,6 +60,7 @@ struct worker_process {
     uv_loop_t loop;
     uv_async_t outgoing;
     uv_signal_t sigterm, sigint, sighup;
+    uv_work_t nothing; /* start_pool's */
     struct session *session;
     struct mailbox box;
     struct compute_options options;
@@ -341,6 +342,18 @@ static void await_successor(const char *directory)
     }
 }
 
+static void do_nothing(uv_work_t *work)
+{
+    (void)work;
+}
+
+/* Makes libuv's threads now, while signals are held, as each keeps the mask of its maker: a signal that one of them took
+ * while seek_successor begins anew would be lost. */
+static void start_pool(struct worker_process *w)
+{
+    uv_queue_work(&w->loop, &w->nothing, do_nothing, NULL); /* fails without a callback only */
+}
+
 static int run(const struct place *place, const struct compute_options *options, bool seeks, char **argv,
                struct error *err)
 {
@@ -378,6 +391,8 @@ static int run(const struct place *place, const struct compute_options *options,
         rc = session_hold_thread(&w->messages_held, err);
     if (rc)
         return rc;
+    if (place->other)
+        start_pool(w);
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));
