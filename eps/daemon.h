@@ -14,8 +14,9 @@
 struct daemon_options {
     const char *directory;
     bool is_private;
-    bool shared;                         /* with the members of: */
-    gid_t group, users;                  /* as in session_limit_group; members of users may do everything but stop it */
+    bool shared;                         /* with members of the groups: */
+    gid_t group;                         /* who may look */
+    gid_t users;                         /* those of them who may do all but stop it; (gid_t)-1: nobody */
     const struct port_options *network;  /* a tcp port for workers elsewhere; NULL: none */
     uint64_t host_mem;                   /* bytes that a job may take; 0: all that is free */
     struct notify *notify;               /* told that the daemon serves and is alive; NULL: nobody is */

@@ -31,9 +31,10 @@ static const char usage[] =
     "model: eps train --attach takes it over. It stays until eps stop, or until another job waits:\n"
     "then it is saved first, or stays if it cannot be saved.\n"
     "\n"
-    "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory:\n"
-    "                    an address with a '/' in it. A second one, tcp://HOST:PORT, admits workers\n"
-    "                    of other hosts; alone, it means the name tcp-PORT as well\n"
+    "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), not of digits\n"
+    "                    alone, or a directory: an address with a '/' in it. A second one,\n"
+    "                    tcp://HOST:PORT, admits workers of other hosts; alone, it means the name\n"
+    "                    tcp-PORT as well\n"
     "  --key FILE        the key that those workers must have: at most 64 at a time. Whoever has not\n"
     "                    shown it within 5 s is dropped; 64 connections may try, 16 of one address\n"
     "  --plain-bulk      for trusted links: authenticate weights and gradients that travel by tcp, but\n"
@@ -222,7 +223,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
     return true;
 }
 
-/* False if the caller cannot share with this group; a sentence has been printed. name: NULL: -1. */
+/* False if the caller cannot share with this group; a sentence has been printed. *out is (gid_t)-1 if name is NULL. */
 static bool find_group(gid_t *out, const char *option, const char *name)
 {
     const struct group *group = name ? getgrnam(name) : NULL;

@@ -14,7 +14,9 @@ struct fence {
     uint32_t *n_given; /* (n_units) folds of the unit given to that thread; borrowed */
     double norm;       /* of the gradient before clipping; NAN until it is known, and of a skipped step */
     bool skipped;
-    uint64_t n_past; /* a step below this was skipped, or covered without work that a worker is in the middle of */
+    /* Steps below this are over, though a worker may still be working on one: it was skipped, or covered without that
+     * worker's part. */
+    uint64_t n_past;
 };
 
 /* A step opens. */

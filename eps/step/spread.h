@@ -54,7 +54,7 @@ void spread_begun(struct spread *spread, const struct forward *forward);
  * word waits for room. */
 bool spread_is_busy(const struct spread *spread);
 
-/* ---- for eps/step/steps.c ---- */
+/* ---- for eps/step/steps.c and steps_worker.c ---- */
 
 /* Of a job that was open, if any: its tables. */
 void spread_free_tables(struct spread *spread);

@@ -122,7 +122,7 @@ struct spread {
     struct message open; /* the OPEN_STEP */
     bool opening;        /* its minibatch is being fetched */
     bool own_covered, local_covered, told_covered;
-    bool own_skipped; /* fenced: */
+    bool own_skipped; /* fenced: this host's owner has skipped the step */
     bool any_skipped; /* host 0: of the owners that are covered */
     bool is_decided;  /* the verdict is known */
     bool local_done;  /* already before it */

@@ -61,8 +61,8 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
  * members can pass through it, but not list it. Call before the loop runs. -EPERM (not a group of the caller's), -EDOM
  * (members cannot reach the directory), -errno. */
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err);
-/* Of the group's members, those that are members of `users`, too, stay what they are; the others may only be viewers.
- * (gid_t)-1: all of them. */
+/* After session_admit_group: the group's members may be viewers only, except those that are members of `users`, too.
+ * (gid_t)-1: nobody is. */
 void session_limit_group(struct session_listener *listener, gid_t users);
 /* Closes the door; removes its files and the directory. Open sessions stay: close each. Sessions that are not open yet
  * are refused. The callback may be NULL. */

@@ -1,0 +1,140 @@
+/* What the workers of a step say: a pull, a loss or a contribution becomes an event of the relay, unless the step or the
+ * share that it belongs to is past. */
+#include "eps/job/evaluate.h"
+#include "eps/step/spread.h"
+#include "eps/step/steps.h"
+
+#include <math.h>
+
+enum { MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it has fewer weight buffers than that */
+
+/* For observers only; the relay refuses what is invalid. */
+static void note_contribution(const struct job *job, struct peer *worker, const struct message *m)
+{
+    const struct model *model = &job->model;
+    const uint32_t visit = m->contribution.name.visit, slice = m->contribution.name.slice;
+
+    if (visit >= model->n_visits || slice >= model->units[model->visits[visit]].n_slices)
+        return;
+    const uint64_t left = model->units[model->visits[visit]].n_trained - (uint64_t)slice * MODEL_SLICE;
+    progress_contribution(&worker->progress, visit, m->contribution.name.part,
+                          (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job_goal(job)->grad));
+}
+
+/* True if a part's message belongs to a share that is not the worker's any more: shares changed while it was under way,
+ * as another worker left or joined. */
+static bool is_outdated(const struct steps *steps, const struct peer *worker, uint64_t step, uint32_t part,
+                        uint32_t attempt)
+{
+    if (steps->n_changes == 0 || part >= steps->job->n_parts)
+        return false;
+    if (steps->has_ahead && step == steps->ahead.open_step.step)
+        return true;
+    return step == steps->open.open_step.step && !relay_is_current(steps->job->relay, worker->id, part, attempt);
+}
+
+/* True if the part's loss has not been taken. A worker that was told of the step ahead sends it first, but it was outdated
+ * if the step could not begin then. Once the step has begun, the worker computes its share again. */
+static bool lacks_loss(const struct steps *steps, const struct contribution_name *name)
+{
+    return steps->n_changes > 0 && name->step == steps->open.open_step.step && name->part < steps->job->n_parts &&
+           !relay_has_loss(steps->job->relay, name->part);
+}
+
+/* True if the message belongs to a step that was skipped, or covered, while the worker was still in it, or to an outdated
+ * share. If so, it has been answered. */
+static bool is_past(struct steps *steps, struct peer *worker, const struct message *m)
+{
+    const struct contribution_name *name = &m->contribution.name;
+    const uint64_t n_past = steps->fence.n_past;
+    struct message reply = {.kind = MESSAGE_FREE};
+
+    if (m->kind == MESSAGE_PULL && m->pull.version < n_past && m->pull.unit < steps->job->model.n_units) {
+        job_send_weights(steps->job, worker, m->pull.version, m->pull.unit, false);
+        return true;
+    }
+    if (m->kind == MESSAGE_CONTRIBUTION &&
+        (name->step < n_past || is_outdated(steps, worker, name->step, name->part, name->attempt) ||
+         lacks_loss(steps, name))) {
+        reply.free.slot = m->contribution.slot;
+        reply.free.name = m->contribution.name;
+        reply.free.name.part += steps->job->first_part;
+        session_send(worker->session, &reply);
+        return true;
+    }
+    return m->kind == MESSAGE_LOSS &&
+           (m->loss.step < n_past || is_outdated(steps, worker, m->loss.step, m->loss.part, m->loss.attempt));
+}
+
+/* A part in a message of a worker, as the relay numbers it: beyond all if it is another host's. */
+static struct message renumber(const struct job *job, const struct message *m)
+{
+    struct message out = *m;
+
+    if (m->kind == MESSAGE_LOSS)
+        out.loss.part -= job->first_part;
+    else if (m->kind == MESSAGE_CONTRIBUTION)
+        out.contribution.name.part -= job->first_part;
+    return out;
+}
+
+/* Other hosts hear of a part's loss once this host's relay knows it, or has skipped the step for it. */
+static void note_loss(struct steps *steps, const struct relay_event *event)
+{
+    const struct job *job = steps->job;
+    const uint32_t part = event->name.part;
+    const bool known = relay_has_loss(job->relay, part);
+
+    steps_feed(steps, event);
+    if (job_is_spread(job) && job_is_open(job) && !known && (relay_has_loss(job->relay, part) || steps->fence.skipped))
+        spread_on_loss(steps->spread, job->first_part + part, steps->part_loss[job->first_part + part]);
+}
+
+void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *from)
+{
+    struct job *job = steps->job;
+    struct relay_event event = {.worker = worker->id};
+    const struct message renumbered = renumber(job, from), *m = &renumbered;
+
+    if (m->kind == MESSAGE_PULL && worker->n_pulls++ == MAX_PULLS) {
+        peer_refuse(worker, "more pulls than a worker can have buffers for");
+        return;
+    }
+    if (m->kind == MESSAGE_PULL && job->state == JOB_STEPPING && m->pull.version >= steps->n_opened) {
+        peer_refuse(worker, "a pull for a step that is not open"); /* otherwise the worker could wait for it for ever */
+        return;
+    }
+    if (is_past(steps, worker, m))
+        return;
+    if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {
+        evaluate_on_worker(job, worker, m);
+        return;
+    }
+    if (job->state != JOB_STEPPING) {
+        peer_refuse(worker, "a message that does not fit the state of its job");
+        return;
+    }
+    if (m->kind == MESSAGE_PULL) {
+        event.kind = RELAY_PULL;
+        event.step = m->pull.version;
+        event.unit = m->pull.unit;
+    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job->n_parts) {
+        event.kind = RELAY_LOSS;
+        event.name = (struct contribution_name){.step = m->loss.step, .part = m->loss.part, .attempt = m->loss.attempt};
+        event.ok = m->loss.finite && isfinite(m->loss.sum);
+        steps->part_loss[job->first_part + m->loss.part] = event.ok ? m->loss.sum : NAN;
+        progress_loss(&worker->progress, &job->model, m->loss.part);
+        pace_on_loss(&worker->pace, (double)uv_now(job->hub->loop));
+        note_loss(steps, &event);
+        return;
+    } else if (m->kind == MESSAGE_CONTRIBUTION) {
+        event.kind = RELAY_CONTRIBUTION;
+        event.name = m->contribution.name;
+        event.slot = m->contribution.slot;
+        note_contribution(job, worker, m);
+    } else {
+        peer_refuse(worker, "a message that does not fit a step");
+        return;
+    }
+    steps_feed(steps, &event);
+}
