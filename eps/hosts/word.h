@@ -17,7 +17,7 @@ enum word_kind {
     WORD_READY,   /* to 0: all its workers have their memory */
     WORD_END,     /* to 0, and from 0 to all. code, text: the job ends, and why. 0: closed by the client */
     WORD_QUIET,   /* to all: the job has ended here, and this host uses no other's memory any more */
-    WORD_STOP,    /* to 0, and from 0 to all: the daemon stops */
+    WORD_STOP,    /* to 0, and from 0 to all, which answer: the daemon stops */
     WORD_ASKED,   /* to 0: the launcher has told this host to stop; the run may save first */
     WORD_WORKERS, /* to 0. id: how many workers are attached here now */
     WORD_OPEN,    /* 0 to all. step, buffer, n_tokens, n_valid, n_real, x: lr. The minibatch is to be fetched first */
