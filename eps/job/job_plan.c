@@ -86,11 +86,16 @@ static int check_kinds(const struct job *job, struct error *err)
     return 0;
 }
 
+static bool may_work(const struct peer *p)
+{
+    return p->role == ROLE_WORKER && !p->refused && !p->unfit;
+}
+
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
 static int choose_workers(struct job *job, struct error *err)
 {
     for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next)
-        if (p->role == ROLE_WORKER && !p->refused && !p->unfit)
+        if (may_work(p))
             job->workers[job->n_workers++] = p;
     if (job->n_workers)
         return check_kinds(job, err);
@@ -155,28 +160,34 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
     }
 }
 
-/* At a shared daemon, a worker whose device is too small even if it were alone does not keep the others from the job.
- * True if there are such workers and such others: then job->workers is to be chosen again. */
+/* At a shared daemon, a worker whose device is too small for its share does not keep the others from the job. Each is
+ * asked for the share that it would have now; with fewer workers shares are larger, so this may follow several times.
+ * True if there are such workers, and others: then job->workers is to be chosen again. */
 static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
 {
+    const uint32_t n_parts = asked->n_parts ? asked->n_parts : asked->goal.n_parts;
     struct error why[HUB_MAX_WORKERS];
-    struct plan_fit_asked alone = *asked;
+    struct plan_fit_asked one = *asked;
     struct plan_fit fit;
-    uint32_t n = 0;
+    uint32_t n = 0, n_all = 0;
 
-    alone.n_workers = 1;
+    for (const struct peer *p = job->hub->peers; p; p = p->next)
+        n_all += may_work(p);
+    one.n_workers = 1; /* with the parts and the cores of one of so many */
+    one.n_parts = (n_parts + asked->n_workers - 1) / asked->n_workers;
+    one.n_cores = asked->n_cores / asked->n_workers;
     for (uint32_t i = 0; i < job->n_workers; i++) {
-        alone.devices = &asked->devices[i];
-        job->workers[i]->unfit = plan_fit(&fit, &alone, &why[i]) == -ENOSPC;
+        one.devices = &asked->devices[i];
+        job->workers[i]->unfit = plan_fit(&fit, &one, &why[i]) == -ENOSPC;
         n += job->workers[i]->unfit;
     }
     for (uint32_t i = 0; i < job->n_workers; i++) {
         struct peer *worker = job->workers[i];
-        if (worker->unfit && n < job->n_workers)
+        if (worker->unfit && n < n_all)
             log_warning("worker %u (%s) is left out of the job: %s", worker->id, worker->device, why[i].text);
-        worker->unfit = worker->unfit && n < job->n_workers;
+        worker->unfit = worker->unfit && n < n_all;
     }
-    return n > 0 && n < job->n_workers;
+    return n > 0 && n < n_all;
 }
 
 /* *again: workers are to be chosen again. */

@@ -316,6 +316,24 @@ TEST(a_worker_that_is_too_small_keeps_no_other_from_a_job)
     end(&lab);
 }
 
+/* One that has memory for its share, not for all parts, is no reason to refuse the job, and has its share. */
+TEST(beside_a_worker_that_is_too_small_the_others_have_their_shares)
+{
+    struct lab lab = {0};
+
+    begin(&lab, 1);
+    attach_with(&lab, memory_for(7));
+    processes_await_workers("lab", 2);
+    attach_with(&lab, "64KiB");
+    processes_await_workers("lab", 3);
+    train(&lab, "tried", MANY_PARTS);
+    ck_assert_uint_eq(processes_count("log", " is left out of the job: "), 1);
+    expect_file("log", print("worker %u (cpu) is left out of the job: ", id_of(&lab, 2)),
+                print("worker %u: arena of ", id_of(&lab, 1)));
+    end(&lab);
+    same_run(&lab, MANY_PARTS);
+}
+
 static void drain_first(struct lab *lab)
 {
     const uint32_t id = id_of(lab, 0);
