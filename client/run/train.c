@@ -38,8 +38,8 @@ struct train {
     bool log_made; /* created by this run */
     struct trace trace;
     struct client_devices devices;
-    uint32_t workers[MESSAGE_MAX_PARTS], n_workers; /* ids of attached workers: the first n_parts of them get a share */
-    bool closed;                                    /* the daemon has closed the job */
+    uint32_t n_workers; /* that are attached; some may get no share */
+    bool closed;        /* the daemon has closed the job */
 };
 
 static void on_device(void *user, const struct eps_memory *side)
@@ -49,8 +49,7 @@ static void on_device(void *user, const struct eps_memory *side)
 
     if (side->worker == 0)
         return;
-    if (t->n_workers < MESSAGE_MAX_PARTS)
-        t->workers[t->n_workers++] = side->worker;
+    t->n_workers++;
     devices->cpu |= device_name_is(side->device, "cpu");
     devices->cuda |= device_name_is(side->device, "cuda");
     if (devices->budget < side->budget)
@@ -187,7 +186,7 @@ static int tell_plan(struct train *t, struct error *err)
     return rc;
 }
 
-/* "worker 3 has no share: the minibatch has 2 parts" */
+/* "1 of 3 workers has no share: the minibatch has 2 parts (--parts)". Which ones only the daemon knows. */
 static void note_idle(const struct train *t)
 {
     const uint32_t n = t->n_workers - t->job.n_workers, parts = t->run.options.parts;
@@ -195,11 +194,11 @@ static void note_idle(const struct train *t)
 
     if (t->n_workers <= t->job.n_workers)
         return;
-    error_set(&sentence, 0, n > 1 ? "workers" : "worker");
-    for (uint32_t i = t->job.n_workers; i < t->n_workers; i++)
-        error_append(&sentence, "%s %u", i == t->job.n_workers ? "" : ",", t->workers[i]);
-    error_append(&sentence, " %s no share: the minibatch has %u part%s (--parts)", n > 1 ? "have" : "has", parts,
-                 parts > 1 ? "s" : "");
+    error_set(&sentence, 0, "%u of %u workers %s no share: ", n, t->n_workers, n > 1 ? "have" : "has");
+    if (t->job.n_workers == parts)
+        error_append(&sentence, "the minibatch has %u part%s (--parts)", parts, parts > 1 ? "s" : "");
+    else
+        error_append(&sentence, "the daemon's log says why");
     note(t, sentence.text);
 }
 
