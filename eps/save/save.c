@@ -296,7 +296,8 @@ static void note_answer(struct saves *saves, const struct save *s)
     if (!saves->told)
         return;
     saves->told = false;
-    log_line("step %" PRIu64 " is being saved, and the disk answers again", s->step);
+    if (!s->result)
+        log_line("step %" PRIu64 " is being saved, and the disk answers again", s->step);
     if (s->checkpoint)
         saves->trouble[0] = '\0';
 }
