@@ -67,6 +67,7 @@ struct worker_process {
     struct notify notify;
     int messages_held; /* session_hold_thread's, to the process's end */
     bool open;
+    uint64_t opened_ms; /* when it was; on the loop's clock */
     bool seeks;         /* the daemon that it had was lost */
     bool gone;          /* the daemon is lost, and the session freed */
     bool leaving;       /* by a signal; the daemon was told */
@@ -86,6 +87,7 @@ static void on_open(struct session *s, const struct message *welcome)
     struct worker_process *w = session_data(s);
 
     w->open = true;
+    w->opened_ms = uv_now(&w->loop);
     log_line("attached as worker %u", welcome->welcome.id);
     notify_ready(&w->notify, w->options.device.name);
 }
@@ -104,12 +106,29 @@ static void on_message(struct session *s, const struct message *m, const int *fd
 /* True if the daemon died, or may have; false if it ended this session on purpose. */
 static bool is_lost(const char *reason)
 {
-    static const char *const reasons[] = {"killed", "silent", "sending", "does not answer"};
+    static const char *const reasons[] = {"killed", "silent", "sending", "does not answer",
+                                          "closed before the session was open"};
 
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (strncmp(reason, reasons[i], strlen(reasons[i])) == 0)
             return true;
     return false;
+}
+
+/* Signals are held until watch_signals: one of those that end the worker ends it here. */
+static void rest(long ms)
+{
+    const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
+    struct sigaction hangup;
+    sigset_t ending;
+
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* else: nohup */
+        sigaddset(&ending, SIGHUP);
+    if (sigtimedwait(&ending, NULL, &pause) > 0)
+        end(0);
 }
 
 /* The compute thread may be in the middle of a layer, and the device's memory is the old job's. So the process begins
@@ -118,6 +137,8 @@ static int seek_successor(struct worker_process *w, struct error *err)
 {
     process_hold_signals();
     uv_run(&w->loop, UV_RUN_NOWAIT);
+    if (!w->open || uv_now(&w->loop) - w->opened_ms < MOST_RETRY_MS) /* so it may end as soon again */
+        rest(MOST_RETRY_MS);
     int rc = setenv(successor_of, w->daemon, 1) ? -errno : 0;
     if (!rc)
         rc = process_restart(w->argv);
@@ -253,31 +274,18 @@ static int try_to_attach(struct worker_process *w, const struct place *place, co
     return rc ? rc : session_connect_by(&w->session, &w->loop, door, hello, &events, w, err);
 }
 
-/* Signals are held until watch_signals: one of those that end the worker ends it here. */
-static void rest(long ms)
-{
-    const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
-    sigset_t ending;
-
-    sigemptyset(&ending);
-    sigaddset(&ending, SIGTERM);
-    sigaddset(&ending, SIGINT);
-    sigaddset(&ending, SIGHUP);
-    if (sigtimedwait(&ending, NULL, &pause) > 0)
-        end(0);
-}
-
 /* The pause after one of ms. */
 static long slower(long ms)
 {
     return 2 * ms < MOST_RETRY_MS ? 2 * ms : MOST_RETRY_MS;
 }
 
-/* True if a daemon may come yet: always of one that is not there, and, of a lost one's successor, also while its host or
- * the way to it is away, or others take its places. */
+/* True if trying again may help: nobody listens there yet; or, for a lost daemon's successor, its host or the network is
+ * down, or its port is busy. */
 static bool may_come(int rc, bool seeks)
 {
-    static const int passing[] = {EAGAIN, ETIMEDOUT, ECONNRESET, EHOSTUNREACH, EHOSTDOWN, ENETUNREACH, ENETDOWN};
+    static const int passing[] = {EAGAIN,    ETIMEDOUT,   ECONNRESET, EHOSTUNREACH,
+                                  EHOSTDOWN, ENETUNREACH, ENETDOWN,   EBUSY /* with the session that was lost */};
     bool may = rc == -ENOENT || rc == -ECONNREFUSED;
 
     for (size_t i = 0; seeks && i < sizeof passing / sizeof *passing; i++)
@@ -290,10 +298,13 @@ static bool may_come(int rc, bool seeks)
 static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
 {
     long pause_ms = RETRY_MS;
+    bool doubts = w->seeks; /* a daemon that dies within the handshake ends it as one with another key does */
 
     for (long waited_ms = 0;; waited_ms += w->seeks ? 0 : pause_ms) {
         const int rc = try_to_attach(w, place, hello, err);
-        if (!may_come(rc, w->seeks) || place->is_private)
+        const bool again = rc == -EACCES && doubts;
+        doubts = doubts && !again;
+        if ((!may_come(rc, w->seeks) && !again) || place->is_private)
             return rc;
         if (waited_ms >= ATTACH_MS && !w->seeks) {
             error_append(err, "; tried for %d s", ATTACH_MS / 1000);
@@ -347,8 +358,8 @@ static void do_nothing(uv_work_t *work)
     (void)work;
 }
 
-/* Makes libuv's threads now, while signals are held, as each keeps the mask of its maker: a signal that one of them took
- * while seek_successor begins anew would be lost. */
+/* Starts libuv's threads while signals are blocked, so that they inherit the mask: one of them could take a signal while
+ * seek_successor begins anew, and it would be lost. */
 static void start_pool(struct worker_process *w)
 {
     uv_queue_work(&w->loop, &w->nothing, do_nothing, NULL); /* fails without a callback only */

@@ -143,6 +143,15 @@ static void leave(struct gate *g)
 
 static int send_message(struct gate *g, struct message *m);
 
+/* The worker's session hears why, too: otherwise it would take the daemon for a lost one, and come again. */
+static void tell_session(struct gate *g, struct message *m)
+{
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+
+    m->sequence = ++g->n_to_door;
+    door_send(&g->door, bytes, message_encode(bytes, sizeof bytes, m), NULL, 0);
+}
+
 /* The peer is at fault. */
 static void refuse(struct gate *g, const char *why)
 {
@@ -153,6 +162,8 @@ static void refuse(struct gate *g, const char *why)
     log_warning("%s %s: %s", g->is_daemon ? "worker at" : "the daemon at", g->peer, why);
     snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "it %s", why);
     send_message(g, &m);
+    if (!g->is_daemon)
+        tell_session(g, &m);
     leave(g);
 }
 
@@ -376,8 +387,10 @@ static void on_message(struct gate *g, const uint8_t *bytes, size_t n)
     if (!why && !g->is_daemon && m.kind == MESSAGE_ASSIGN) {
         g->job_over = false;
         payload_free(&g->payload);
-        if (payload_begin(&g->payload, &m, &err))
+        if (payload_begin(&g->payload, &m, &err)) {
+            error_prefix(&err, "sent a job that cannot be taken here");
             why = err.text;
+        }
     }
     if (!why)
         n_ranges = payload_ranges(ranges, &g->payload, &m, &why);
