@@ -191,7 +191,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         return false;
     }
     if (out->address && out->address[strspn(out->address, "0123456789")] == '\0') {
-        log_error("--listen %s: a number is a job to eps stop: choose a name", out->address);
+        log_error("--listen %s: eps stop would take a number for a job: choose a name", out->address);
         return false;
     }
     if (out->log && !*out->log) {

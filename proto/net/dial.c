@@ -56,8 +56,8 @@ static int transfer(int fd, uint8_t *bytes, size_t n, bool sends, long deadline)
     return rc;
 }
 
-/* A port that nobody listens at may become the socket's own: then it is connected to itself, and takes the port from the
- * daemon that will listen there. */
+/* If nobody listens there, the system may give the socket that very port: then it is connected to itself, and holds the
+ * port that the daemon needs. */
 static bool is_own_end(int fd)
 {
     struct sockaddr_storage here = {0}, there = {0};
@@ -75,6 +75,7 @@ static int connect_one(const struct addrinfo *at, long deadline)
 
     if (fd < 0)
         return -errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){1}, sizeof(int)); /* a daemon here may need its port: is_own_end */
     int rc = connect(fd, at->ai_addr, at->ai_addrlen) < 0 && errno != EINPROGRESS ? -errno : 0;
     if (!rc)
         rc = await(fd, POLLOUT, deadline);
@@ -88,10 +89,11 @@ static int connect_one(const struct addrinfo *at, long deadline)
     return rc;
 }
 
-/* A connected socket. An address that does not answer leaves the others their part of the time. */
+/* A connected socket; or why the first address, which the system prefers, has none. An address that does not answer
+ * leaves the others their part of the time. */
 static int connect_any(const struct addrinfo *found, long deadline)
 {
-    int fd = -EHOSTUNREACH;
+    int fd = -EHOSTUNREACH, first = 0;
     long n_left = 0;
 
     for (const struct addrinfo *at = found; at; at = at->ai_next)
@@ -99,19 +101,22 @@ static int connect_any(const struct addrinfo *found, long deadline)
     for (const struct addrinfo *at = found; at && fd < 0; at = at->ai_next) {
         const long now = now_ms();
         fd = connect_one(at, now + (deadline - now) / n_left--);
+        if (fd < 0 && !first)
+            first = fd;
     }
-    return fd;
+    return fd < 0 && first ? first : fd;
 }
 
-/* A daemon that has no place for a connection closes it before its hello, and so does one that gave up the session
- * meanwhile; a proof with another key it hears out. */
+/* Closed before the daemon's hello: it has no place, or has given up the session; trying again may help. Closed after
+ * this side's proof: it has another key. */
 static int explain_end(const struct handshake *h, const char *address, struct error *err)
 {
     if (h->state == HANDSHAKE_HELLO || h->channel == HANDSHAKE_BULK)
-        return error_set(err, -EAGAIN,
-                         "%s closed each connection for %d s: too many others knock at the daemon there, as its log "
-                         "then says, or it is no daemon of eps",
-                         address, DIAL_PATIENCE_MS / 1000);
+        return error_set(
+            err, -EAGAIN,
+            "%s closed every connection for %d s: its port is busy, as its log then says, or it is no daemon "
+            "of eps",
+            address, DIAL_PATIENCE_MS / 1000);
     return error_set(err, -EACCES, "the daemon at %s turned this worker away: its key is another one", address);
 }
 
@@ -137,8 +142,7 @@ static int shake(struct handshake *h, int fd, const struct handshake_setup *setu
     if (rc == -ECONNRESET)
         return explain_end(h, address, err);
     return rc ? error_set(err, rc, "the handshake with %s: %s", address,
-                          rc == -ETIMEDOUT ? "no answer: too many others knock there, or it is no daemon of eps"
-                                           : strerror(-rc))
+                          rc == -ETIMEDOUT ? "no answer: its port is busy, or it is no daemon of eps" : strerror(-rc))
               : 0;
 }
 
@@ -195,7 +199,7 @@ static bool rest(long *pause_ms, long deadline)
 
 static int resolve(struct addrinfo **found, const char *address, struct error *err)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM}; /* AI_ADDRCONFIG refuses 10.0.0.1 while IPv4 is away */
     char name[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
     int rc = port_split(name, port, address, err);
 

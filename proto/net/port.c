@@ -22,6 +22,7 @@ enum {
     PLACES = PORT_GUESTS + PORT_SESSIONS, /* for those that have not shown the key, and those that have */
     AWAY_LINES = 8,                       /* of the log per period, for connections turned away */
     AWAY_TICKS = 40,                      /* that period */
+    HURRY = 5,                            /* that part of the patience is left while others wait for a place */
     SPARE_FDS = 32,                       /* descriptors that stay free for the daemon's own user */
 };
 
@@ -427,10 +428,12 @@ static void on_tick(uv_timer_t *timer)
 {
     struct port *port = timer->data;
 
+    const unsigned patience_ms = port->has_queue ? port->patience_ms / HURRY : port->patience_ms;
+
     for (unsigned i = 0; i < PLACES; i++) {
         struct guest *guest = &port->guests[i];
         if ((guest->state == GUEST_SHAKING || guest->state == GUEST_WAITING) &&
-            uv_now(port->loop) - guest->since >= port->patience_ms)
+            uv_now(port->loop) - guest->since >= (guest->state == GUEST_SHAKING ? patience_ms : port->patience_ms))
             turn_away(guest, guest->state == GUEST_WAITING ? "its second connection did not come"
                                                            : "did not finish the handshake in time");
     }
@@ -445,17 +448,19 @@ static void on_tick(uv_timer_t *timer)
 
 static int bind_address(struct port *port, const char *address, struct error *err)
 {
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_ADDRCONFIG};
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
     char name[PORT_NAME_BYTES], digits[PORT_DIGITS_BYTES], bound[GATE_NAME_BYTES];
     struct sockaddr_storage at = {0};
-    struct addrinfo *found = NULL;
     int length = sizeof at, rc = port_split(name, digits, address, err);
 
     if (rc)
         return rc;
+    if (strcmp(name, "*") == 0)
+        hints.ai_flags |= AI_ADDRCONFIG; /* of an address in numbers it would ask that its family is up */
     rc = getaddrinfo(strcmp(name, "*") == 0 ? NULL : name, digits, &hints, &found);
-    if (rc)
-        return error_set(err, -EDOM, "%s: there is no such address: %s", address, gai_strerror(rc));
+    if (rc) /* EAI_AGAIN: a service manager starts it again */
+        return error_set(err, rc == EAI_AGAIN ? -EAGAIN : -EDOM, "%s: there is no such address: %s", address,
+                         gai_strerror(rc));
     rc = uv_tcp_bind(&port->tcp, found->ai_addr, 0);
     freeaddrinfo(found);
     if (!rc)

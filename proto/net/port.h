@@ -7,7 +7,7 @@
  *
  * Others wait, at no cost to the daemon: while all places are taken, nobody is accepted, and connections wait in the
  * system's queue, in order. If an address has its places, or descriptors are short, a connection is closed before the
- * daemon's hello. A worker takes that as "later" (proto/net/dial.h): with the wrong key it hears the hello first.
+ * daemon's hello, and a worker tries again (proto/net/dial.h). A wrong key is refused only after the hello.
  *
  * A worker has two connections: messages, and, within the same patience, bulk. Then it is a session like any other, with
  * a gate (proto/net/gate.h) in between. At most PORT_SESSIONS workers have shown the key at a time; the handshake tells

@@ -8,7 +8,7 @@ SUITE_LABELS(long)
 static const struct refusal wrongs[] = {
     {"epsd", 2, "epsd: --listen ADDRESS is needed", NULL},
     {"epsd --listen ''", 2, "epsd: --listen ADDRESS is needed", NULL},
-    {"epsd --listen 12", 2, "epsd: --listen 12: a number is a job to eps stop: choose a name\n", NULL},
+    {"epsd --listen 12", 2, "epsd: --listen 12: eps stop would take a number for a job: choose a name\n", NULL},
     {"epsd --listen lab more", 2, "epsd: 'more' is not an option; see epsd --help\n", NULL},
     {"epsd --listen lab --listen lib", 2, "epsd: --listen lab and --listen lib: it takes one name or directory", NULL},
     {"epsd --listen tcp://a:1 --listen tcp://b:1", 2, "epsd: --listen tcp://a:1 and --listen tcp://b:1: ", NULL},

@@ -341,7 +341,7 @@ TEST(a_worker_hears_that_there_are_as_many_as_the_daemon_takes)
     stage_run_until(&st, &epsd.n_turned_away, PORT_SESSIONS);
 }
 
-/* Many dial at once from an address that has a sixth of so many places, beside some who are silent. */
+/* 64 workers dial at once from an address that has 16 places, most of them held by silent connections. */
 TEST(workers_that_come_at_once_all_come_in)
 {
     enum { AT_ONCE = PORT_SESSIONS };
