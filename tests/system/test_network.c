@@ -265,22 +265,49 @@ TEST(a_worker_by_tcp_finds_the_successor_of_a_killed_daemon)
     ck_assert_int_eq(processes_wait(worker), 0);
 }
 
-/* Others hold all places of its address: it comes in once they leave, or the daemon has closed them. */
+struct crowd {
+    struct sockaddr_in at;
+    int fds[16];
+};
+
+static bool is_closed(int fd)
+{
+    char byte;
+
+    return fd < 0 || recv(fd, &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* The daemon closes each after 5 s, however slowly the worker starts: then another one comes. */
+static bool has_put_off(void *context)
+{
+    struct crowd *crowd = context;
+
+    for (size_t i = 0; i < COUNT(crowd->fds); i++) {
+        if (!is_closed(crowd->fds[i]))
+            continue;
+        if (crowd->fds[i] >= 0)
+            close(crowd->fds[i]);
+        crowd->fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(connect(crowd->fds[i], (struct sockaddr *)&crowd->at, sizeof crowd->at), 0);
+    }
+    return processes_count(processes_path("epsd.log"), "put off at the tcp port") > 0;
+}
+
+/* Others hold all places of its address: it comes in once they leave. */
 TEST(a_worker_with_the_key_comes_in_although_others_knock)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct crowd crowd = {.at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
     const pid_t daemon = start_daemon();
-    int fds[16];
 
-    at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
-    for (size_t i = 0; i < COUNT(fds); i++) {
-        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ck_assert_int_eq(connect(fds[i], (struct sockaddr *)&at, sizeof at), 0);
-    }
+    crowd.at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
+    for (size_t i = 0; i < COUNT(crowd.fds); i++)
+        crowd.fds[i] = -1;
+    ck_assert(!has_put_off(&crowd));
+
     const pid_t worker = start_worker(true, "worker.log");
-    processes_await_text("epsd.log", "put off at the tcp port");
-    for (size_t i = 0; i < COUNT(fds); i++)
-        close(fds[i]);
+    ck_assert(processes_until(has_put_off, &crowd));
+    for (size_t i = 0; i < COUNT(crowd.fds); i++)
+        close(crowd.fds[i]);
     processes_await_workers("lab", 1);
     stop_all(daemon, &worker, 1);
 }
@@ -336,6 +363,25 @@ TEST(a_worker_without_the_key_hears_why)
     stop_all(daemon, &worker, 1);
 }
 
+/* It ends, though the daemon lives, and another worker has the job. */
+TEST(a_worker_that_cannot_take_a_job_does_not_come_again)
+{
+    pid_t other;
+    const pid_t daemon = start_all(&other, 1, 0);
+    const char *line = print("(ulimit -f 0; exec %s/eps-worker --connect %s --key key --device cpu --device-mem 32MiB "
+                             "2>&1) | cat >worker.log",
+                             BIN_DIR, address);
+    const pid_t worker = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
+
+    processes_await_workers("lab", 2);
+    expect("eps train --connect lab --model model.json --data text.txt --batch 4 --parts 2 --steps 2 --out run", 0);
+    ck_assert_int_eq(processes_wait(worker), 0);
+    ck_assert_uint_eq(processes_count(processes_path("worker.log"), "attached as"), 1);
+    expect_file(processes_path("worker.log"),
+                "refused: it sent a job that cannot be taken here: ", "raise the limit of file sizes (ulimit -f)");
+    stop_all(daemon, &other, 1);
+}
+
 /* Whoever listens there says nothing. */
 TEST(a_signal_ends_a_worker_that_dials)
 {
@@ -348,6 +394,7 @@ TEST(a_signal_ends_a_worker_that_dials)
     ck_assert_int_eq(listen(listener, 1), 0);
     ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &size), 0);
     snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(at.sin_port));
+
     const pid_t worker = start_worker(true, "worker.log");
     const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     ck_assert_int_eq(read(fd, &byte, 1), 1);
@@ -405,18 +452,25 @@ static bool can_make_tunnels(void)
     return can;
 }
 
-/* Of two ports, the system takes the even one for a connection first. */
+/* Of two ports, the system takes the even one for a connection first. The daemon comes later, and finds its port free. */
 TEST_IF(a_worker_is_not_taken_for_the_daemon_that_it_looks_for, can_make_tunnels())
 {
     static const char script[] =
         "ip link set lo up && echo 40000 40001 >/proc/sys/net/ipv4/ip_local_port_range || exit 99\n"
-        "eps-worker --connect tcp://127.0.0.1:40000 --key key --device cpu --device-mem 32MiB\n";
+        "eps-worker --connect tcp://127.0.0.1:40000 --key key --device cpu --device-mem 32MiB\n"
+        "status=$?\n"
+        "epsd --listen lab --listen tcp://127.0.0.1:40000 --key key & daemon=$!\n"
+        "until grep -q ': listening at' err; do kill -0 $daemon || break; done\n"
+        "kill $daemon\n"
+        "wait $daemon || exit 99\n"
+        "exit $status\n";
 
     processes_put_text("itself.sh", script);
     const int status = system(
         print("cd %s && PATH=" BIN_DIR ":$PATH timeout 60 unshare -rn bash itself.sh 2>err", processes_directory()));
     ck_assert_int_eq(WEXITSTATUS(status), 1);
-    expect_file(processes_path("err"), "connecting to tcp://127.0.0.1:40000: Connection refused", "tried for 10 s");
+    expect_file(processes_path("err"), "connecting to tcp://127.0.0.1:40000: Connection refused", "tried for 10 s",
+                "listening at tcp://127.0.0.1:40000 for workers with the key");
 }
 
 /* Both programs run as root of a user namespace, each in a network of its own. */
@@ -424,7 +478,7 @@ TEST_IF(two_network_namespaces_train_by_tcp, can_make_tunnels())
 {
     static const char script[] =
         "unshare -n sleep 1000 & there=$!\n"
-        "trap 'kill $there $tunnel $daemon 2>/dev/null' EXIT\n"
+        "trap 'kill $worker $daemon; wait $worker $daemon; kill $there $tunnel' EXIT\n"
         "until [ \"$(readlink /proc/$there/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ]; do :; done\n"
         "exec 3< <(" BIN_DIR "/test_network tunnel $there); tunnel=$!\n"
         "read -r word <&3 && [ \"$word\" = joined ] || exit 1\n"
@@ -436,7 +490,7 @@ TEST_IF(two_network_namespaces_train_by_tcp, can_make_tunnels())
         "nsenter -t $there ip link set eps0 up\n"
         "epsd --listen lab --listen tcp://10.77.0.1:7070 --key key 2>epsd.log & daemon=$!\n"
         "nsenter -t $there eps-worker --connect tcp://10.77.0.1:7070 --key key --device cpu --device-mem 32MiB 2>log "
-        "&\n"
+        "& worker=$!\n"
         "until grep -q 'worker 1 attached' epsd.log; do kill -0 $daemon; done\n"
         "eps train --connect lab --model model.json --data text.txt --steps 3 --batch 12 --seq 32 --out remote\n";
 
