@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -268,15 +269,33 @@ TEST(what_cannot_be_said_is_refused_in_a_sentence)
     ck_assert(processes_nobody());
 }
 
-static bool has_text(void *name)
+static off_t size_before;
+
+static bool has_more(void *name)
 {
     struct stat st;
-    return stat(name, &st) == 0 && st.st_size > 0;
+    return stat(name, &st) == 0 && st.st_size > size_before;
 }
 
-static bool has_line(void *name)
+static void await_text(void)
 {
-    return processes_count(name, "\n") > 0;
+    struct stat st;
+
+    size_before = stat("answers", &st) == 0 ? st.st_size : 0;
+    ck_assert(processes_until(has_more, "answers"));
+}
+
+static bool is_read(void *fifo)
+{
+    int n = -1;
+    return ioctl(*(int *)fifo, FIONREAD, &n) == 0 && n == 0;
+}
+
+/* It is read once the answer before it has ended. */
+static void type(int said, const char *line)
+{
+    ck_assert_int_eq(write(said, line, strlen(line)), (ssize_t)strlen(line));
+    ck_assert(processes_until(is_read, &said));
 }
 
 /* One interrupt ends an answer of 60,000 tokens, and the conversation goes on; one while no answer is being written, or
@@ -291,16 +310,14 @@ TEST_EACH(an_interrupt_ends_the_answer_and_another_the_conversation, 2)
     ck_assert_int_eq(mkfifo("said", 0600), 0);
     const pid_t pid = processes_start("/bin/sh", chat, NULL);
     const int said = open("said", O_WRONLY);
-    ck_assert_int_eq(write(said, "one\n", 4), 4);
-    ck_assert(processes_until(has_text, "answers"));
+    type(said, "one\n");
+    await_text();
     ck_assert_int_eq(kill(pid, SIGINT), 0);
-    ck_assert(processes_until(has_line, "answers"));
-    ck_assert_int_eq(truncate("answers", 0), 0);
-    ck_assert_int_eq(write(said, "two\n", 4), 4);
-    ck_assert(processes_until(has_text, "answers"));
+    type(said, "two\n");
+    await_text();
     if (number == SIGINT) {
         ck_assert_int_eq(kill(pid, SIGINT), 0);
-        ck_assert(processes_until(has_line, "answers"));
+        type(said, "\n"); /* no message: it waits for one */
     }
     ck_assert_int_eq(kill(pid, number), 0);
     ck_assert_int_eq(processes_wait(pid), 128 + number);

@@ -155,7 +155,7 @@ TEST(too_small_stacks_are_refused_in_a_sentence)
 /* How long a path is shows when its links are resolved, for which it has to be there. */
 TEST(a_name_that_is_too_long_leaves_no_directory)
 {
-    shell(1, "$bin/epsd --listen $(printf %%0200d 0) 2>err");
+    shell(1, "$bin/epsd --listen $(printf a%%0200d 0) 2>err");
     expect_file("err", "too many for the sockets in it");
     shell(0, "[ -z \"$(ls -A \"$XDG_RUNTIME_DIR/eps\")\" ]");
 }

@@ -54,10 +54,27 @@ static void await_more(char *file, unsigned n)
 
 TEST(without_a_name_one_daemon_is_the_one)
 {
-    static const char *const keys[] = {"state", "step",    "n_steps",   "model",  "parameters",        "workers",
-                                       "pid",   "uid",     "loss",      "saving", "saved_step",        "trouble",
-                                       "out",   "address", "precision", "commit", "optimizer_threads", "idle_workers",
-                                       "job",   "queue"};
+    static const char *const keys[] = {"state",
+                                       "step",
+                                       "n_steps",
+                                       "model",
+                                       "parameters",
+                                       "workers",
+                                       "pid",
+                                       "uid",
+                                       "loss",
+                                       "saving",
+                                       "saved_step",
+                                       "trouble",
+                                       "out",
+                                       "address",
+                                       "precision",
+                                       "commit",
+                                       "optimizer_threads",
+                                       "idle_workers",
+                                       "job",
+                                       "queue",
+                                       "workers_elsewhere"};
     pid_t lab = processes_daemon("lab", 0, NULL);
 
     expect("eps status", 0, "state        idle, 0 workers, pid ", "run/eps/lab\n");

@@ -58,23 +58,28 @@ static void begin(const uint64_t budgets[3])
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE(processes_setup, processes_remove)
 
-/* As proto/plan/fit.h answers it: a microbatch that one budget does not hold is refused, before anything is loaded, with
- * what would do; left to choose, all run the smallest that one of them has. */
-TEST(a_budget_that_lacks_a_byte_decides_for_all_workers)
+/* As proto/plan/fit.h answers it: a microbatch that no budget holds is refused, before anything is loaded, with what would
+ * do. If one budget holds it, its worker computes all; left to choose, all run the smallest that one of them has. */
+TEST_EACH(a_budget_that_lacks_a_byte_decides, 2)
 {
-    const struct driver_options asked = {.n_parts = 2, .microbatch = 2}, options = {.n_parts = 2};
+    const struct driver_options asked[] = {{.n_parts = 2, .microbatch = 2}, {.n_parts = 2}};
+    const uint64_t lacking = bytes_of(2, 2) - 1;
     struct driver driver;
     struct error err = {""};
 
-    begin((uint64_t[3]){64 << 20, bytes_of(2, 2) - 1});
-    ck_assert_int_eq(driver_try(&driver, "lab", &asked, &err), -ENOSPC);
-    driver_leave(&driver);
-    ck_assert_holds(err.text, print("(%" PRIu64 " bytes)", bytes_of(2, 2)));
-    driver_open(&driver, "lab", &options);
-    ck_assert_uint_eq(driver.opened_with.job_opened.n_workers, 2);
-    ck_assert_uint_eq(driver.opened_with.job_opened.choice.microbatch, 1);
-    driver_train(&driver, 2);
-    driver_close(&driver);
+    begin((uint64_t[3]){_i ? 64 << 20 : lacking, lacking});
+    if (_i == 0) {
+        ck_assert_int_eq(driver_try(&driver, "lab", &asked[0], &err), -ENOSPC);
+        driver_leave(&driver);
+        ck_assert_holds(err.text, print("(%" PRIu64 " bytes)", lacking + 1));
+    }
+    for (int i = !_i; i < 2; i++) {
+        driver_open(&driver, "lab", &asked[i]);
+        ck_assert_uint_eq(driver.opened_with.job_opened.n_workers, 1 + (uint32_t)i);
+        ck_assert_uint_eq(driver.opened_with.job_opened.choice.microbatch, 2 - (uint32_t)i);
+        driver_train(&driver, 2);
+        driver_close(&driver);
+    }
 }
 
 /* A worker by its word alone, attached. */
