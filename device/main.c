@@ -115,17 +115,24 @@ static bool is_lost(const char *reason)
     return false;
 }
 
+/* As under nohup. */
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+
+    return sigaction(number, NULL, &action) || action.sa_handler == SIG_IGN;
+}
+
 /* Signals are held until watch_signals: one of those that end the worker ends it here. */
 static void rest(long ms)
 {
     const struct timespec pause = {ms / 1000, ms % 1000 * 1000000};
-    struct sigaction hangup;
     sigset_t ending;
 
     sigemptyset(&ending);
     sigaddset(&ending, SIGTERM);
     sigaddset(&ending, SIGINT);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* else: nohup */
+    if (!is_ignored(SIGHUP))
         sigaddset(&ending, SIGHUP);
     if (sigtimedwait(&ending, NULL, &pause) > 0)
         end(0);
@@ -214,15 +221,13 @@ static void on_signal(uv_signal_t *handle, int number)
 
 static void watch_signals(struct worker_process *w)
 {
-    struct sigaction hangup;
-
     uv_signal_init(&w->loop, &w->sigterm);
     uv_signal_init(&w->loop, &w->sigint);
     uv_signal_init(&w->loop, &w->sighup);
     w->sigterm.data = w->sigint.data = w->sighup.data = w;
     uv_signal_start(&w->sigterm, on_signal, SIGTERM);
     uv_signal_start(&w->sigint, on_signal, SIGINT);
-    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* else: nohup */
+    if (!is_ignored(SIGHUP))
         uv_signal_start(&w->sighup, on_signal, SIGHUP);
     process_take_signals();
 }
@@ -237,10 +242,9 @@ static void on_early_signal(int number)
 static void handle_signals_early(void)
 {
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
-    struct sigaction action;
 
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) /* else: nohup */
+        if (!is_ignored(numbers[i]))
             sigaction(numbers[i], &(struct sigaction){.sa_handler = on_early_signal}, NULL);
 }
 

@@ -165,20 +165,18 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
  * True if there are such workers, and others: then job->workers is to be chosen again. */
 static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
 {
-    const uint32_t n_parts = asked->n_parts ? asked->n_parts : asked->goal.n_parts;
+    const struct plan_wish wish = {.microbatch = asked->microbatch};
     struct error why[HUB_MAX_WORKERS];
-    struct plan_fit_asked one = *asked;
-    struct plan_fit fit;
     uint32_t n = 0, n_all = 0;
+    struct plan plan;
 
     for (const struct peer *p = job->hub->peers; p; p = p->next)
         n_all += may_work(p);
-    one.n_workers = 1; /* with the parts and the cores of one of so many */
-    one.n_parts = (n_parts + asked->n_workers - 1) / asked->n_workers;
-    one.n_cores = asked->n_cores / asked->n_workers;
     for (uint32_t i = 0; i < job->n_workers; i++) {
-        one.devices = &asked->devices[i];
-        job->workers[i]->unfit = plan_fit(&fit, &one, &why[i]) == -ENOSPC;
+        const struct plan_fit_device *device = &asked->devices[i];
+        const struct plan_setting setting = plan_fit_setting(asked, i);
+        job->workers[i]->unfit =
+            plan_search(&plan, asked->model, &setting, &wish, device->profile, device->budget, &why[i]) == -ENOSPC;
         n += job->workers[i]->unfit;
     }
     for (uint32_t i = 0; i < job->n_workers; i++) {

@@ -110,11 +110,11 @@ bool spread_is_over(const struct spread *s, const char **lost)
 
 bool spread_is_busy(const struct spread *s)
 {
-    bool is_busy = s->shared || (s->host > 0 && !s->stop_heard);
+    bool is_busy = s->shared;
 
-    /* Host 0 takes in the others' words to the last: who waits for room does not end. */
+    /* Host 0 takes in the others' words to the last: who waits for room does not end. They wait for host 0's. */
     for (uint32_t h = 0; h < s->n; h++)
-        is_busy = is_busy || s->others[h].n_words > 0 || (s->host == 0 && h > 0 && !s->others[h].stop_heard);
+        is_busy = is_busy || s->others[h].n_words > 0 || ((s->host == 0) != (h == 0) && !s->others[h].stop_heard);
     return is_busy && !s->is_lost;
 }
 
@@ -306,7 +306,7 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
         s->others[from].n_quiet++;
         break;
     case WORD_STOP:
-        s->stops = s->stop_heard = s->others[from].stop_heard = true;
+        s->stops = s->others[from].stop_heard = true;
         break;
     case WORD_ASKED:
         s->is_asked = true;

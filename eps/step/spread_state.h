@@ -42,7 +42,7 @@ struct spread_host {
     struct word grant;
     struct spread_slot slots[SPREAD_SLOTS]; /* its own slots here */
     bool ready, waits;                      /* it is in the job; it waits for a worker */
-    bool stop_heard;                        /* on host 0: nothing but words of a job follows */
+    bool stop_heard;                        /* between host 0 and another: nothing but words of a job follows */
     uint32_t n_quiet;                       /* jobs that it has ended, and this host has not */
     uint32_t n_workers;                     /* attached to it, as it told host 0; as this host told, in its own entry */
     uint64_t covered, done;                 /* steps, on host 0 */
@@ -87,7 +87,7 @@ struct spread {
     char *inbox;
     size_t inbox_bytes;
     struct spread_host *others; /* (n), this one included */
-    bool stops, stop_said, stop_heard;
+    bool stops, stop_said;
     bool is_asked; /* on host 0: by another */
     bool is_lost;
     char lost[ERROR_TEXT_BYTES];

@@ -91,9 +91,9 @@ static int connect_one(const struct addrinfo *at, long deadline)
 
 /* A connected socket; or why the first address, which the system prefers, has none. An address that does not answer
  * leaves the others their part of the time. */
-static int connect_any(const struct addrinfo *found, long deadline)
+static int connect_any(const struct addrinfo *found, const char *address, long deadline, struct error *err)
 {
-    int fd = -EHOSTUNREACH, first = 0;
+    int fd = -1, first = 0;
     long n_left = 0;
 
     for (const struct addrinfo *at = found; at; at = at->ai_next)
@@ -104,7 +104,7 @@ static int connect_any(const struct addrinfo *found, long deadline)
         if (fd < 0 && !first)
             first = fd;
     }
-    return fd < 0 && first ? first : fd;
+    return fd < 0 ? error_set(err, first, "connecting to %s: %s", address, strerror(-first)) : fd;
 }
 
 /* Closed before the daemon's hello: it has no place, or has given up the session; trying again may help. Closed after
@@ -150,10 +150,10 @@ static int shake(struct handshake *h, int fd, const struct handshake_setup *setu
 static int open_channel(struct handshake *h, const struct addrinfo *found, struct handshake_setup *setup,
                         const char *address, long deadline, struct error *err)
 {
-    int fd = connect_any(found, deadline), rc;
+    int fd = connect_any(found, address, deadline, err), rc;
 
     if (fd < 0)
-        return error_set(err, fd, "connecting to %s: %s", address, strerror(-fd));
+        return fd;
     randombytes_buf(setup->secret, sizeof setup->secret);
     rc = shake(h, fd, setup, address, deadline, err);
     if (!rc)
@@ -218,12 +218,11 @@ int dial_knock(const char *address, struct error *err)
 
     if (rc)
         return rc;
-    const int fd = connect_any(found, now_ms() + DIAL_PATIENCE_MS);
+    const int fd = connect_any(found, address, now_ms() + DIAL_PATIENCE_MS, err);
     freeaddrinfo(found);
-    if (fd < 0)
-        return error_set(err, fd, "connecting to %s: %s", address, strerror(-fd));
-    close(fd);
-    return 0;
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 ? fd : 0;
 }
 
 static int join(int *door, uv_loop_t *loop, struct gate_setup *setup, struct error *err)

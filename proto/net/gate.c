@@ -143,13 +143,12 @@ static void leave(struct gate *g)
 
 static int send_message(struct gate *g, struct message *m);
 
-/* The worker's session hears why, too: otherwise it would take the daemon for a lost one, and come again. */
-static void tell_session(struct gate *g, struct message *m)
+static int send_to_session(struct gate *g, struct message *m, const int *fds, unsigned n_fds)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     m->sequence = ++g->n_to_door;
-    door_send(&g->door, bytes, message_encode(bytes, sizeof bytes, m), NULL, 0);
+    return door_send(&g->door, bytes, message_encode(bytes, sizeof bytes, m), fds, n_fds);
 }
 
 /* The peer is at fault. */
@@ -162,8 +161,8 @@ static void refuse(struct gate *g, const char *why)
     log_warning("%s %s: %s", g->is_daemon ? "worker at" : "the daemon at", g->peer, why);
     snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "it %s", why);
     send_message(g, &m);
-    if (!g->is_daemon)
-        tell_session(g, &m);
+    if (!g->is_daemon) /* else it would take the daemon for a lost one, and come again */
+        send_to_session(g, &m, NULL, 0);
     leave(g);
 }
 
@@ -273,7 +272,6 @@ static const struct door_events door_events = {on_door_packet, on_door_end, on_d
 
 static void deliver(struct gate *g, struct message *m)
 {
-    uint8_t bytes[MESSAGE_MAX_BYTES];
     int fds[PAYLOAD_SEGMENTS];
     unsigned n_fds = 0;
 
@@ -281,9 +279,7 @@ static void deliver(struct gate *g, struct message *m)
         n_fds = payload_fds(&g->payload, fds);
     if (g->is_daemon && m->kind == MESSAGE_HELLO)
         note_carrier(g, m);
-    m->sequence = ++g->n_to_door;
-    const int rc = door_send(&g->door, bytes, message_encode(bytes, sizeof bytes, m), fds, n_fds);
-    if (rc)
+    if (send_to_session(g, m, fds, n_fds))
         refuse(g, "sends more than its session takes");
 }
 

@@ -170,21 +170,6 @@ TEST(a_full_answerer_says_so_in_place_of_its_proof)
         ck_assert_int_eq(turn(&pair, &wire, i), 0);
 }
 
-TEST(a_full_answerer_tells_nobody_with_another_key)
-{
-    struct pair pair;
-    struct wire wire;
-
-    begin(&pair, one(0), 0, 0, wire.bytes[0]);
-    wire.n[0] = HANDSHAKE_HELLO_BYTES;
-    pair.is_full = true;
-    pair.key[31] ^= 1;
-    for (int i = 0; i < 2; i++)
-        ck_assert_int_eq(turn(&pair, &wire, i), 0);
-    ck_assert_int_eq(turn(&pair, &wire, 2), -EACCES);
-    ck_assert_uint_eq(wire.n[3], 0);
-}
-
 /* Plays until somebody refuses; which message that was. */
 static int refused_at(struct pair *pair, struct wire *wire, int tampered, size_t at, uint8_t mask)
 {
@@ -215,13 +200,15 @@ TEST_EACH(every_flipped_bit_is_refused, 2 * HANDSHAKE_HELLO_BYTES + 2 * HANDSHAK
     }
 }
 
-TEST(another_key_is_refused_before_the_daemon_has_shown_that_it_has_one)
+/* Nor does it hear that there is no room. */
+TEST_EACH(another_key_is_refused_before_the_daemon_has_shown_that_it_has_one, 2)
 {
     struct pair pair;
     struct wire wire;
 
     begin(&pair, one(0), 0, 0, wire.bytes[0]);
     wire.n[0] = HANDSHAKE_HELLO_BYTES;
+    pair.is_full = _i;
     pair.key[31] ^= 1;
     ck_assert_int_eq(turn(&pair, &wire, 0), 0);
     ck_assert_int_eq(turn(&pair, &wire, 1), 0);
