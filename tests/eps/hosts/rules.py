@@ -4,24 +4,33 @@ Each host runs two relays of relay.py (the path of it is given to search.py):
   own     over the visits of the units that this host owns, with all P parts. Its workers are the hosts, itself included;
           an inbox of it holds the slices that a host has sent and that are not folded yet.
   local   over all visits, with this host's parts alone. Its workers are this host's workers. A fold of it is "send this
-          slice to the unit's owner": done when the owner frees the slice. An update of it is done at once: it says that
-          the host is through with the unit. Pulls of version t+1 then wait at the owner.
+          slice to the unit's owner": done when the owner frees the slice. An update of it is done when the owner has said
+          that the next version stands. Pulls are answered here; the weights are fetched from the owner's memory into a
+          slot of the ring, and lent from there to all workers that want them.
 So losing, replacing and adding workers stays within one host, and an owner sees hosts that never change. The rules that
-the relays alone do not have, each at the lines below that name it; search.py has a mutant that breaks each of R1 to R9:
+the relays alone do not have, each at the lines below that name it; search.py has a mutant that breaks each but R10:
 
   R1  local folds the parts of a slice in order (deterministic), whatever own does. A slice that waits for the owner's
       slot would block an earlier part of the same slice, which the owner waits for.
   R2  A slice leaves local when the owner frees it, not when it was sent: until then its memory is in use.
   R3  Every host hears of every loss that is the first of its part, on the channel that the part's slices use.
-  R4  Step t+1 opens when every own and every local is covered. Until then own answers a pull of version t from the
-      replay buffer, though its own units are all updated: a part may have to be redone for the units of another.
+  R4  Step t+1 opens when every own and every local is covered. Until then version t stands in the replay buffer, though
+      the owner's units are all updated: a part may have to be redone for the units of another.
   R5  Messages of a step that is not open here yet wait: channels of different hosts are not ordered.
   R6  Updates of a fenced step wait for the verdict of all hosts. If one skips, the others update nothing, too.
   R7  A save reaches all owners between covered t and open t+1, so all read the same version.
   R8  A slice is checked finite by the host that sends it (unless fenced), so the worker at fault is known there.
   R9  A grant names its step: it may arrive when the next step is open, and name a slice that left by another slot.
-  R10 A host that cannot finish its parts ends the job, as does a host that is lost: it owned units, and no other host
-      has their moments. The job resumes from the last checkpoint, on any number of hosts.
+  R10 A host that cannot finish its parts ends the job, as does a loss that stays not finite, unless the step is fenced;
+      and a host that is lost: it owned units, and no other host has their moments. The job resumes from the last
+      checkpoint, on any number of hosts.
+
+  R11 A pass has LENT units lent at most, in the order of its pulls; local answers these in the order of updates. The ring
+      has LENT slots for each part of the host, and one more, or one for each unit of others. So a pass that waits for
+      another's contribution never holds the slot that the other waits for.
+  R12 A host says that step t is covered when no fetch of version t is under way, and begins none afterwards: the owner
+      overwrites that version in the next step, or in this one if it is fenced.
+  R13 An update of local is done when the version stands at its owner. Else a pull is answered with one that does not.
 
 Not modelled: evaluations; pulls of a step that is not open; a host whose number of parts changes from step to step, which
 would need a new local relay, between steps.
@@ -29,11 +38,16 @@ would need a new local relay, between steps.
 from collections import namedtuple
 
 # config: that of own. n_owned: units of each host, in order; n_parts, n_workers: of each host. local_slots: of a worker's
-# inbox; config.slots are those of a host at an owner. ring: copies of other hosts' units. coarse: pulls and their answers
-# are not under way for any time, which leaves less to search.
-Setting = namedtuple('Setting', 'name config visits n_owned n_parts n_workers local_slots ring steps faults n_faults saves '
+# inbox; config.slots are those of a host at an owner. ahead: units that a pass pulls before it needs them. coarse: word of
+# updates is not under way for any time, which leaves less to search.
+Setting = namedtuple('Setting', 'name config visits n_owned n_parts n_workers local_slots ahead steps faults n_faults saves '
                                 'late frozen coarse', defaults=(1, 1, 1, (), 0, 0, 0, (), True))
-Pass = namedtuple('Pass', 't share pc waiting reading')
+# pc: in its program. asked: pulls. answered: (pull, unit, turn), not here yet; here: the same, not used yet. held: (unit,
+# turn) in use, of another host. late: its step is over, so that any weights will do.
+Pass = namedtuple('Pass', 't share pc asked answered here held late', defaults=(0, 0, (), (), None, False))
+Slot = namedtuple('Slot', 'unit turn version value here')       # of the ring; value: what the fetch began to read
+
+LENT = 2
 
 
 class Violation(Exception):
@@ -69,10 +83,10 @@ class Host:
         self.tasks = ()             # own's folds and updates
         self.running = None
         self.held = ()              # R5
-        self.wants = ()             # (worker, t, unit): pulls that local has answered
-        self.asked = frozenset()    # (t, unit) that the owner was asked for
-        self.there = ()             # (t, unit, buffer): the owner's answers; not fetched yet
-        self.ring = ()              # (t, unit) being read by a worker
+        self.due = frozenset()      # updates of local that are not done
+        self.stand = frozenset()    # units whose next version stands at the owner
+        self.turns = {u: 0 for u in setting.visits}     # how often their weights have changed
+        self.ring = ()              # slots, the oldest first
         self.opening = None         # local has no worker to open this step with
         self.reported = -1
         self.skipped = frozenset()  # steps that own skipped
@@ -124,7 +138,7 @@ class Hosts:
     # ---- messages ---------------------------------------------------------------------------------------------
 
     def tell(self, a, b, *message):
-        if a == b or (self.setting.coarse and message[0] in ('pull', 'there', 'gone')):
+        if a == b or (self.setting.coarse and message[0] == 'updated'):
             self.todo.append(('heard', b, a, message))
         else:
             self.channels[a, b] += (message,)
@@ -135,18 +149,22 @@ class Hosts:
 
     def run(self):
         """Whatever follows within the hosts, without a message under way."""
-        while self.todo and not self.ended:
-            what, *x = self.todo.pop(0)
-            getattr(self, what)(*x)
+        while not self.ended:
             if not self.todo:
                 for h in range(self.n):
                     self.report(h)
+            if not self.todo:
+                break
+            what, *x = self.todo.pop(0)
+            getattr(self, what)(*x)
+        for h in range(self.n):
+            self.lend(h)
         self.invariants()
 
     def heard(self, x, a, message):
         host, what, t = self.hosts[x], message[0], message[1] if len(message) > 1 else None
         own = host.own
-        if what in ('pull', 'loss', 'contribution') and self.is_early(own, what, message):
+        if what in ('loss', 'contribution') and self.is_early(own, message):
             host.held += ((a, message),)                                                                 # R5
         elif what == 'open':
             if not host.local.inbox:
@@ -155,6 +173,7 @@ class Hosts:
                 self.open_local(x, t)
             mine = tuple(self.setting.visits[v] for v in self.visits_of[x])
             self.own(x, 'open', t, mine, tuple(u for u in self.setting.frozen if u in mine), tuple(self.host_of))
+            self.end_passes(x, t)
             held, host.held = host.held, ()
             self.todo += [('heard', x, b, m) for b, m in held]
         elif what == 'loss':
@@ -163,16 +182,8 @@ class Hosts:
             _, t, (v, p, s), k, where = message
             check(where in self.hosts[a].memory, 'a slice is sent from memory that is not there')
             self.own(x, 'contribution', a, t, self.visits_of[x].index(v), p, s, 0, k)
-        elif what == 'pull':
-            self.own(x, 'pull', a, t, message[2])
-        elif what == 'there':
-            host.there += (message[1:],)
-        elif what == 'gone':
-            host.asked -= {message[1:]}
-            gone = [w for w, wt, wu in host.wants if (wt, wu) == message[1:]]
-            host.wants = tuple(y for y in host.wants if y[1:] != message[1:])
-            for w in gone:
-                self.drop(x, w, t)
+        elif what == 'updated':
+            self.stands(x, message[2])
         elif what == 'free':
             self.freed(x, a, message[1], message[2])
         elif what == 'grant':
@@ -184,6 +195,9 @@ class Hosts:
             self.all_covered()
         elif what == 'verdict':
             host.verdicts += (message[1:],)
+            if not message[2]:
+                for u in host.due:
+                    self.stands(x, u)
             self.start_task(x)
         elif what == 'save':
             self.own(x, 'save', 'disk')
@@ -191,9 +205,7 @@ class Hosts:
             self.saved += ((a, t),)
             check(len({version for _, version in self.saved}) == 1, 'hosts save different versions')
 
-    def is_early(self, own, what, message):
-        if what == 'pull':
-            return message[1] > own.t + 1 or (message[1] > own.t and message[2] not in own.visits)
+    def is_early(self, own, message):
         return message[1] > own.t
 
     # ---- the coordinator --------------------------------------------------------------------------------------
@@ -205,7 +217,7 @@ class Hosts:
 
     def report(self, h):
         host = self.hosts[h]
-        if host.reported < host.own.t and host.own.covered and self.is_through(host):                    # R4
+        if host.reported < host.own.t and host.own.covered and self.is_through(host) and not self.is_fetching(host):  # R4
             host.reported = host.own.t
             self.tell(h, 0, 'covered', host.own.t, host.own.t in host.skipped if host.own.names else None)
 
@@ -234,10 +246,7 @@ class Hosts:
     def own(self, x, *event):
         host = self.hosts[x]
         for what, *y in host.own.feed(event):
-            if what == 'answer':
-                w, u, t, where = y
-                self.tell(x, w, 'there', t, u, self.current[u] if where == 'now' else 1 - self.current[u])
-            elif what == 'refuse':
+            if what == 'refuse':
                 self.refused_by_owner(x, event, *y)
             elif what == 'fold':
                 u, v, p, s, w, k, first = y
@@ -252,6 +261,8 @@ class Hosts:
             elif what == 'skipped':
                 host.skipped |= {y[0]}
                 self.skipped |= {y[0]}
+                if self.setting.config.commit == 'eager':
+                    self.ended = 'a loss of step %d is not finite' % y[0]                                # R10
             elif what == 'capture':
                 host.captured += ((y[1], y[2]),)
             elif what == 'saved':
@@ -270,22 +281,11 @@ class Hosts:
     def refused_by_owner(self, x, event, w, why):
         """Only what was overtaken by a step that is over."""
         own = self.hosts[x].own
-        if event[0] == 'pull':
-            t, u = event[2:]
-            if self.stands(own, t, u):                                                                   # R4
-                turned = own.version[u] == t + 1 and t not in self.hosts[x].skipped
-                return self.tell(x, w, 'there', t, u, self.current[u] ^ turned)
-            check(self.hosts[w].local.covered or self.hosts[w].local.t > t, 'version %d of unit %d is gone' % (t, u))
-            return self.tell(x, w, 'gone', t, u)
         if event[0] == 'loss' and (event[2] == own.t and own.covered or event[2] in self.hosts[x].skipped):
             return                              # all that it owns is frozen; or skipped, and the next step may be open
         check(event[0] == 'contribution' and event[2] in self.hosts[x].skipped, 'refused by an owner: %s: %s' % (event, why))
         name = (self.visits_of[x][event[3]],) + event[4:6]
         self.tell(x, w, 'free', event[7], name)
-
-    def stands(self, own, t, u):
-        """No fold of step t+1 has begun, so version t is still in one of the buffers."""
-        return own.t == t and own.covered and u in own.version
 
     def start_task(self, x):
         """The optimizer thread: lowest unit first, then oldest. Updates of a fenced step wait for the verdict."""
@@ -321,6 +321,7 @@ class Hosts:
                 both = list(self.weights[u])
                 both[self.current[u]] = self.base[u, 0]
                 self.weights[u] = tuple(both)
+                self.tell_all(x, 'updated', task[2], u)
             return self.own(x, 'updated', u)
         _, _, v, p, s, a, where, first = task
         tag, finite = self.hosts[a].memory.get(where, ((None, None, None), False))
@@ -356,12 +357,11 @@ class Hosts:
         for what, *y in actions:
             if what == 'share':
                 worker = host.workers[y[0]]
-                worker.passes = tuple(q for q in worker.passes if q.t == y[1]) + (Pass(y[1], y[2], 0, False, None),)
+                worker.passes = tuple(q for q in worker.passes if q.t == y[1]) + (Pass(y[1], y[2]),)
                 if len(worker.passes) == 1:
                     worker.grant = None
             elif what == 'answer':
-                host.wants += ((y[0], y[2], y[1]),)
-                self.ask(h, y[2], y[1])
+                self.answer(h, *y)
             elif what == 'refuse':
                 if y[1] == 'not finite':
                     self.forget(h, y[0])
@@ -376,7 +376,8 @@ class Hosts:
                 else:
                     host.queue += (((v, p + self.first_part[h], s), (w, k), host.local.t),)
             elif what == 'update':
-                self.todo.append(('local', h, 'updated', y[0]))
+                host.due |= {y[0]}
+                self.update(h, y[0])
             elif what == 'free':
                 worker = host.workers.get(y[0])
                 if worker and worker.slots[y[1]] and worker.slots[y[1]][1] == tuple(y[2:]):
@@ -437,31 +438,127 @@ class Hosts:
 
     # ---- weights ----------------------------------------------------------------------------------------------
 
-    def ask(self, h, t, u):
-        host = self.hosts[h]
-        if (t, u) not in host.asked:
-            host.asked |= {(t, u)}
-            self.tell(h, self.owner_of[u], 'pull', t, u)
+    def stands(self, h, u):
+        self.hosts[h].stand |= {u}
+        self.update(h, u)
 
-    def may_fetch(self, h, u):
-        others = {y for y in self.hosts[h].ring if self.owner_of[y[1]] != h}
-        return self.owner_of[u] == h or len(others) < self.setting.ring
-
-    def fetch(self, h, t, u, buffer):
-        """Reads the owner's memory (one-sided). Workers that wait for it go on."""
+    def update(self, h, u):
+        """Pulls of the next version are answered from now on."""
         host = self.hosts[h]
-        host.there = tuple(y for y in host.there if y[:2] != (t, u))
-        host.asked -= {(t, u)}
-        waiting = [w for w, wt, wu in host.wants if (wt, wu) == (t, u)]
-        host.wants = tuple(y for y in host.wants if y[1:] != (t, u))
-        if waiting and host.local.t <= t and not (host.local.t == t and host.local.covered):
-            check(self.weights[u][buffer] == self.expected(u, t), 'fetched another version of unit %d' % u)
-        for w in waiting:
-            worker = host.workers.get(w)
-            for i, q in enumerate(worker.passes if worker else ()):
-                if q.waiting and q.t == t and self.setting.visits[self.program(q)[q.pc][1]] == u:
-                    q = q._replace(pc=q.pc + 1, waiting=False, reading=(t, u) if self.owner_of[u] != h else None)
-                    if q.reading:
-                        host.ring += ((t, u),)
-                    worker.passes = worker.passes[:i] + (q,) + worker.passes[i + 1:]
-                    break
+        if u in host.due and self.has_come(host, u):                                                     # R13
+            host.due, host.stand = host.due - {u}, host.stand - {u}
+            host.turns[u] += 1
+            self.todo.append(('local', h, 'updated', u))
+
+    def has_come(self, host, u):
+        return u in host.stand
+
+    def units_of(self, q):
+        """The units that a pass pulls, in order."""
+        return [self.setting.visits[x] for what, x in self.program(q) if what == 'pull']
+
+    def put(self, h, w, q, new):
+        worker = self.hosts[h].workers[w]
+        worker.passes = tuple(new if y is q else y for y in worker.passes)
+
+    def value(self, u, turn):
+        return self.weights[u][turn & 1 if self.setting.config.replay else 0]
+
+    def answer(self, h, w, u, t, where):
+        """Local has answered a pull: what is this host's is there; else it has to be lent."""
+        host = self.hosts[h]
+        for q in host.workers[w].passes if w in host.workers else ():
+            known = {k for k, _, _ in q.answered + q.here}
+            pulled = [k for k in range(self.consumed(q), q.asked) if self.units_of(q)[k] == u and k not in known]
+            if q.t == t and pulled and not q.late:
+                turn = host.turns[u] - (where != 'now')
+                found = (pulled[0], u, turn)
+                if self.owner_of[u] == h:
+                    check(self.value(u, turn) == self.expected(u, t), 'another version of unit %d' % u)
+                    return self.put(h, w, q, q._replace(here=q.here + (found,)))
+                return self.put(h, w, q, q._replace(answered=q.answered + (found,)))
+
+    def consumed(self, q):
+        return sum(what == 'pull' for what, _ in self.program(q)[:q.pc])
+
+    def lent(self, h, q):
+        """What it has of the ring."""
+        return ((q.held,) if q.held else ()) + tuple((u, turn) for _, u, turn in q.here if self.owner_of[u] != h)
+
+    def next_due(self, h, q):
+        """The oldest pull of another host's unit that is not here, if it may be lent: (pull, unit, turn)."""
+        here = {k for k, _, _ in q.here}
+        first = next((k for k in range(self.consumed(q), q.asked)
+                      if k not in here and self.owner_of[self.units_of(q)[k]] != h), None)
+        return next((y for y in q.answered if y[0] == first), None) if len(self.lent(h, q)) < LENT else None     # R11
+
+    def lend(self, h):
+        host = self.hosts[h]
+        for w, worker in sorted(host.workers.items()):
+            for q in worker.passes:
+                due = self.next_due(h, q)
+                while due and any(s.here and s[:2] == due[1:] for s in host.ring):
+                    new = q._replace(here=q.here + (due,), answered=tuple(y for y in q.answered if y != due))
+                    self.put(h, w, q, new)
+                    q, due = new, self.next_due(h, new)
+
+    def end_passes(self, h, t):
+        """Nobody whose share counts reads an earlier version any more."""
+        for worker in self.hosts[h].workers.values():
+            worker.passes = tuple(q if q.t >= t else q._replace(answered=(), here=(), held=None, late=True)
+                                  for q in worker.passes)
+
+    def ring_size(self, h):
+        n_foreign = len({u for u in self.owner_of if self.owner_of[u] != h})
+        return min(n_foreign, LENT * self.setting.n_parts[h] + 1)                                        # R11
+
+    def version_of(self, host, u, turn):
+        if u in self.setting.frozen:
+            return 10**9
+        return host.local.version.get(u, 0) - (host.turns[u] - turn)
+
+    def is_fetching(self, host):
+        return any(not s.here and s.version <= host.own.t for s in host.ring)                            # R12
+
+    def may_fetch(self, host, u, turn):
+        """Version t, until step t is covered here."""
+        return self.version_of(host, u, turn) >= host.own.t + (host.reported == host.own.t)              # R12
+
+    def free_slot(self, h, due):
+        """The ring without the slot that makes room, or None: of those that nobody reads, nor waits for unless `due`."""
+        host = self.hosts[h]
+        if len(host.ring) < self.ring_size(h):
+            return host.ring
+        passes = [q for worker in host.workers.values() for q in worker.passes]
+        read = {y for q in passes for y in self.lent(h, q)}
+        wanted = {y[1:] for q in passes for y in q.answered}
+        i = next((i for i, s in enumerate(host.ring) if s.here and s[:2] not in read and (due or s[:2] not in wanted)), None)
+        return None if i is None else host.ring[:i] + host.ring[i + 1:]
+
+    def fetches(self, h):
+        """What may be fetched now, as (unit, turn, whether a pass is due to get it)."""
+        host = self.hosts[h]
+        passes = [q for worker in host.workers.values() for q in worker.passes]
+        due = {self.next_due(h, q)[1:] for q in passes if self.next_due(h, q)}
+        wanted = sorted({y[1:] for q in passes for y in q.answered} - {s[:2] for s in host.ring})
+        return [(*y, y in due) for y in wanted if self.may_fetch(host, *y) and self.free_slot(h, y in due) is not None]
+
+    def fetches_ahead(self, h):
+        """Before anybody asks: what stands now."""
+        host = self.hosts[h]
+        units = [(u, turn) for u, turn in host.turns.items() if self.owner_of[u] != h and
+                 not any(s[:2] == (u, turn) for s in host.ring)]
+        return [(*y, False) for y in units if self.may_fetch(host, *y) and self.free_slot(h, False) is not None]
+
+    def begin_fetch(self, h, u, turn, due):
+        host = self.hosts[h]
+        host.ring = self.free_slot(h, due) + (Slot(u, turn, self.version_of(host, u, turn), self.value(u, turn), False),)
+
+    def end_fetch(self, h, i):
+        """The owner's memory is read at any moment in between."""
+        host = self.hosts[h]
+        slot = host.ring[i]
+        check(slot.value == self.value(slot.unit, slot.turn), 'what is fetched of unit %d changes meanwhile' % slot.unit)
+        check(slot.unit in self.setting.frozen or slot.value == self.expected(slot.unit, slot.version),
+              'fetched another version of unit %d' % slot.unit)
+        host.ring = host.ring[:i] + (slot._replace(here=True),) + host.ring[i + 1:]

@@ -63,7 +63,7 @@ def explore(setting, world_class=World, limit=10**9):
 
 
 def walk(setting, seed, world_class=World):
-    """One random order; one host's channels may lag. Returns (moves, world)."""
+    """One random order; one host's channels and fetches may lag. Returns (moves, world)."""
     rng = random.Random(seed)
     world = world_class(base, setting)
     slow, n = rng.randrange(len(setting.n_owned) + 2), 0
@@ -73,7 +73,7 @@ def walk(setting, seed, world_class=World):
             world.final()
             return n, world
         m = rng.choice(may) if may and rng.random() < 0.01 else rng.choice(go)
-        if m[0] == 'deliver' and slow in m[1:]:
+        if m[0] == 'deliver' and slow in m[1:] or m[:2] == ('fetched', slow):
             m = rng.choice(go)
         world.move(m)
         n += 1
@@ -106,7 +106,12 @@ def settings():
                        faults=('kill',), n_faults=1))
     out.append(Setting('2 hosts, 2 parts on one', config(2, 1, 1, 1, 'adamw', 'eager', False, True), (0, 1), (2, 0), (2, 0),
                        (2, 1)))
-    out.append(Setting('2 hosts, pulls under way', c, (0, 1), (1, 1), (1, 1), (1, 1), coarse=False))
+    out.append(Setting('2 hosts, words under way', c, (0, 1), (1, 1), (1, 1), (1, 1), steps=2, coarse=False))
+    out.append(Setting('2 hosts, pulls ahead', c, (0, 1, 2), (1, 2), (1, 1), (1, 1), ahead=2, steps=2, coarse=False))
+    out.append(Setting('2 hosts, pulls ahead, a worker lost', c, (0, 1, 2), (2, 1), (1, 1), (1, 1), ahead=2, late=1,
+                       faults=('kill',), n_faults=1))
+    out.append(Setting('2 hosts, pulls ahead, fenced', fenced, (0, 1, 2), (1, 2), (1, 1), (1, 1), ahead=2, steps=2,
+                       coarse=False))
     out.append(Setting('2 hosts, fenced, bad numbers', fenced, (0, 1), (1, 1), (1, 1), (1, 1), steps=1,
                        faults=('bad', 'badloss'), n_faults=1))
     out.append(Setting('3 hosts, fenced, bad losses', fenced, (0, 1, 2), (1, 1, 1), (0, 1, 1), (1, 1, 1), steps=2,
@@ -128,7 +133,7 @@ def big(seed):
                'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')), 'fenced' if fenced else 'eager',
                rng.random() < 0.5, not fenced and rng.random() < 0.8)
     return Setting('walk %d' % seed, c, visits, tuple(n_owned), tuple(n_parts), tuple(rng.randint(1, 3) for _ in range(n)),
-                   rng.randint(1, 2), rng.randint(1, 2), rng.randint(2, 3), ('kill', 'kill', 'bad', 'badloss', 'dead'),
+                   rng.randint(1, 2), rng.randint(0, 2), rng.randint(2, 3), ('kill', 'kill', 'bad', 'badloss', 'dead'),
                    rng.choice((0, 1, 1, 2)), rng.randint(0, 1), 1, (1,) if rng.random() < 0.2 else (), False)
 
 
@@ -173,15 +178,9 @@ class OpenEarly(World):
         return True
 
 
-class GoneIsGone(World):
-    """R4: a covered owner answers no pull of version t"""
-    def stands(self, own, t, u):
-        return False
-
-
 class NoHold(World):
     """R5: what comes too early is fed at once"""
-    def is_early(self, own, what, message):
+    def is_early(self, own, message):
         return False
 
 
@@ -234,8 +233,38 @@ class Overtakes(World):
         super().move(m)
 
 
-MUTANTS = [AnyPart, FreeWhenSent, LossAtHome, OpenEarly, GoneIsGone, NoHold, FenceAlone, SaveAtOnce, CheckNothing, OldGrant,
-           ForeignReserved, NoReserved, Overtakes]
+class AsAnswered(World):
+    """R11: units are lent in the order in which local answers"""
+    def next_due(self, h, q):
+        return q.answered[0] if q.answered and len(self.lent(h, q)) < rules.LENT else None
+
+
+class OneSlot(World):
+    """R11: the ring has one slot"""
+    def ring_size(self, h):
+        return 1
+
+
+class CoveredTooSoon(World):
+    """R12: a host is covered while it fetches"""
+    def is_fetching(self, host):
+        return False
+
+
+class FetchTooLate(World):
+    """R12: a host that is covered begins a fetch"""
+    def may_fetch(self, host, u, turn):
+        return True
+
+
+class PullTooSoon(World):
+    """R13: an update of local is done at once"""
+    def has_come(self, host, u):
+        return True
+
+
+MUTANTS = [AnyPart, FreeWhenSent, LossAtHome, OpenEarly, NoHold, FenceAlone, SaveAtOnce, CheckNothing, OldGrant,
+           ForeignReserved, NoReserved, Overtakes, AsAnswered, OneSlot, CoveredTooSoon, FetchTooLate, PullTooSoon]
 
 
 def run_mutant(mutant):

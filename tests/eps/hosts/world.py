@@ -7,7 +7,7 @@ version that was asked for; versions of all hosts are at most one apart, as are 
 are within bounds; captures read one version on all hosts; live workers are not refused. At the end of every path: all steps
 done, the record that of one host, nothing left that waits.
 """
-from rules import Hosts, Host, Worker, Pass, check
+from rules import Hosts, Host, Worker, LENT, check
 
 
 class World(Hosts):
@@ -27,7 +27,7 @@ class World(Hosts):
             for w, worker in host.workers.items():
                 twin.workers[w] = Worker.__new__(Worker)
                 twin.workers[w].__dict__.update(worker.__dict__)
-            for field in ('memory', 'sent', 'grants'):
+            for field in ('memory', 'sent', 'grants', 'turns'):
                 setattr(twin, field, dict(getattr(host, field)))
             n.hosts.append(twin)
         return n
@@ -36,7 +36,8 @@ class World(Hosts):
         hosts = tuple((self.base_module.key_relay(x.own), self.base_module.key_relay(x.local),
                        tuple((w, y.passes, y.slots, y.grant) for w, y in sorted(x.workers.items())),
                        tuple(sorted(x.memory.items())), tuple(x.sent.values()), tuple(sorted(x.grants.items())), x.queue,
-                       x.tasks, x.running, x.held, x.wants, x.asked, x.there, x.ring, x.opening, x.reported, x.skipped,
+                       x.tasks, x.running, x.held, x.due, x.stand, tuple(x.turns.values()), x.ring, x.opening, x.reported,
+                       x.skipped,
                        x.verdicts, x.captured) for x in self.hosts)
         return hash((hosts, tuple(self.base.values()), tuple(self.sums.values()), tuple(self.weights.values()),
                      tuple(self.current.values()), tuple(self.channels.values()), self.skipped, self.t, self.reports,
@@ -77,25 +78,19 @@ class World(Hosts):
         self.local(h, 'lost', w)
 
     def forget(self, h, w):
-        host = self.hosts[h]
-        for q in host.workers[w].passes:
-            self.leave_ring(host, q)
-        del host.workers[w]
-        host.wants = tuple(y for y in host.wants if y[0] != w)
-
-    def leave_ring(self, host, q):
-        if q.reading and q.reading in host.ring:
-            i = host.ring.index(q.reading)
-            host.ring = host.ring[:i] + host.ring[i + 1:]
+        del self.hosts[h].workers[w]
 
     def next_message(self, worker, q):
-        say = self.program(q)
-        if q.waiting:
-            return None
+        """(pc, message) of the next thing that a pass says; ('use',): it goes on with what it pulled, and says nothing."""
+        say, n_used, units = self.program(q), self.consumed(q), self.units_of(q)
+        at_pull = q.pc < len(say) and say[q.pc][0] == 'pull'
+        if q.asked < min(len(units), n_used + at_pull + self.setting.ahead):
+            return q.pc, ('pull', q.t, units[q.asked])
         for pc in range(q.pc, len(say)):
             what, x = say[pc]
             if what == 'pull':
-                return pc, ('pull', q.t, self.setting.visits[x])
+                ready = q.late or any(k == n_used for k, _, _ in q.here)
+                return (pc, ('use',)) if pc > q.pc or ready or q.held else None
             if what == 'loss':
                 return pc, ('loss', q.t, x, dict(q.share)[x], 'ok')
             if worker.grant and (-x[0],) + x[1:] < (-worker.grant[0],) + worker.grant[1:]:
@@ -112,11 +107,13 @@ class World(Hosts):
         host = self.hosts[h]
         worker = host.workers[w]
         q = worker.passes[j]
-        self.leave_ring(host, q)
-        found = self.next_message(worker, q)
-        pc, message = found or (q.pc, None)
-        waiting = bool(message) and message[0] == 'pull'
-        q = q._replace(pc=pc if waiting or not message else pc + 1, waiting=waiting, reading=None)
+        pc, message = self.next_message(worker, q)
+        if message[0] == 'pull':
+            q = q._replace(asked=q.asked + 1)
+        elif message[0] == 'use':
+            q, message = self.use(h, q._replace(pc=pc)), None
+        else:
+            q = q._replace(pc=pc + 1)
         worker.passes = worker.passes[:j] + ((q,) if q.pc < len(self.program(q)) else ()) + worker.passes[j + 1:]
         if message and message[0] == 'contribution':
             tag = (q.t, message[2:5], message[5])
@@ -127,9 +124,14 @@ class World(Hosts):
         if message:
             self.local(h, message[0], w, *message[1:])
 
-    def can_send(self, host, worker, q):
-        """A pass that reads fetched weights and has no slot for what it computes still gives them back."""
-        return q.reading is not None or self.next_message(worker, q) is not None
+    def use(self, h, q):
+        """It gives back what it had, when it needs the next; and takes that, if it is here."""
+        q, k = q._replace(held=None), self.consumed(q)
+        found = next((y for y in q.here if y[0] == k), None)
+        if found:
+            q = q._replace(here=tuple(y for y in q.here if y != found),
+                           held=found[1:] if self.owner_of[found[1]] != h else None)
+        return q._replace(pc=q.pc + 1) if found or q.late else q
 
     # ---- what may happen, and what must hold --------------------------------------------------------------------
 
@@ -141,10 +143,13 @@ class World(Hosts):
         go += [('deliver', a, b) for (a, b), messages in self.channels.items() if messages]
         for h, host in enumerate(self.hosts):
             go += [('send', h, w, j) for w, worker in sorted(host.workers.items()) for j, q in enumerate(worker.passes)
-                   if not q.waiting and self.can_send(host, worker, q)]
+                   if self.next_message(worker, q)]
             if host.running:
                 go.append(('task', h))
-            go += [('fetch', h) + y for y in host.there if self.may_fetch(h, y[1])]
+            go += [('fetch', h) + y for y in self.fetches(h)]
+            if self.setting.ahead > 1:
+                may += [('fetch', h) + y for y in self.fetches_ahead(h)]
+            go += [('fetched', h, i) for i, slot in enumerate(host.ring) if not slot.here]
             go += [('release', h, u) for u, _ in host.captured]
             if self.late:
                 (may if host.workers else go).append(('attach', h))
@@ -158,7 +163,7 @@ class World(Hosts):
                         wanted = 'loss' if fault == 'badloss' else 'contribution'
                         may += [(fault, h, w, j) for w, worker in sorted(host.workers.items())
                                 for j, q in enumerate(worker.passes)
-                                if not q.waiting and (self.next_message(worker, q) or (0, ' '))[1][0] == wanted]
+                                if (self.next_message(worker, q) or (0, ' '))[1][0] == wanted]
         if self.saves and len(self.reports) < self.n:
             may.append(('save',))
         return go, may
@@ -174,7 +179,9 @@ class World(Hosts):
         elif what == 'task':
             self.finish_task(*x)
         elif what == 'fetch':
-            self.fetch(*x)
+            self.begin_fetch(*x)
+        elif what == 'fetched':
+            self.end_fetch(*x)
         elif what == 'release':
             h, u = x
             host = self.hosts[h]
@@ -214,7 +221,10 @@ class World(Hosts):
         steps = [host.own.t for host in self.hosts]
         check(max(steps) - min(steps) <= 1, 'steps are %s' % steps)
         for h, host in enumerate(self.hosts):
-            check(len([1 for y in set(host.ring) if self.owner_of[y[1]] != h]) <= max(1, self.setting.ring), 'ring is full')
+            check(len(host.ring) <= self.ring_size(h), 'ring is full')
+            lent = [self.lent(h, q) for worker in host.workers.values() for q in worker.passes]
+            check(all(len(y) <= LENT for y in lent), 'a pass has too many units')
+            check({z for y in lent for z in y} <= {s[:2] for s in host.ring if s.here}, 'a unit is lent that is not there')
             used = {u for (u, s), y in self.sums.items() if y and self.owner_of[u] == h and self.setting.visits.count(u) == 1}
             c = self.setting.config
             if c.commit == 'eager' and c.optimizer == 'adamw' and c.parts > 1:
@@ -231,8 +241,8 @@ class World(Hosts):
             check(not host.own.readers and not host.own.jobs and not host.running and not host.tasks, 'something is left')
             check(not any(y for cells in host.own.inbox.values() for y in cells), 'an owner never frees a slot')
             check(not any(y for cells in host.local.inbox.values() for y in cells), 'a slot is never freed')
-            check(not host.own.waiting and not host.local.waiting and not host.wants, 'a pull is never answered')
-            check(not host.held and not host.queue and not host.ring, 'a message or a copy is left')
+            check(not host.own.waiting and not host.local.waiting, 'a pull is never answered')
+            check(not host.held and not host.queue and not host.due, 'a message or an update is left')
         check(not self.saved or len(self.saved) == self.n, 'a save is never finished')
         for (u, s), base in self.base.items():
             check(base == self.expected(u, self.setting.steps), 'the end differs from the fault-free one')
