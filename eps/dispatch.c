@@ -138,7 +138,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
 {
     struct job *job = &d->job;
     const struct message *request = &job->request;
-    const bool rests = job->state == JOB_RESTING;
+    const bool rests = job->state == JOB_RESTING && (!job_is_spread(job) || job->between_steps);
 
     switch (m->kind) {
     case MESSAGE_STATUS:
@@ -246,6 +246,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
             roster_on_failed(&d->steps, peer, m);
         break;
     case MESSAGE_PULL:
+    case MESSAGE_READ:
     case MESSAGE_LOSS:
     case MESSAGE_CONTRIBUTION:
     case MESSAGE_EVALUATED:

@@ -53,9 +53,9 @@ struct device_link {
     /* Requests a unit and returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
      * visit left on the device (the head's top one, when forward turns into backward) is not requested again. */
     int (*pull)(void *context, uint64_t version, uint32_t unit);
-    /* Waits for the oldest pull. *weights (unit.n values) stays readable until this visit's contribution is accepted;
-     * for a forward visit until the step's end; for generation until the job's end. */
-    int (*wait_weights)(void *context, const void **weights);
+    /* Waits for the oldest pull. *weights (unit.n values) stays readable until the step's end, for generation until the
+     * job's; if it is *lent, which an embedding's table never is, until the next wait. */
+    int (*wait_weights)(void *context, const void **weights, bool *lent);
     /* sum: of -log p over the part's labels, in nats, not divided by T. Once for each part of the share, ascending. */
     int (*loss)(void *context, uint32_t part, double sum, bool finite);
     /* Takes room for one slice: *slot (n numbers of the worker's `grad` type) in host memory, for the caller to fill.

@@ -150,10 +150,22 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
         w->ops->zero(w->dev, (char *)device_address(weights, place) + n * value, (room - n) * value);
 }
 
+/* Before the next wait: what it gave may be lent, and must be on the device then. */
+static int wait_weights(struct device_weights *weights)
+{
+    const struct device_worker *w = weights->worker;
+    int rc = 0;
+
+    if (weights->coming.lent)
+        rc = w->ops->finish(w->dev, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
+    weights->coming.lent = false;
+    return rc ? rc : weights->link->wait_weights(weights->context, &weights->coming.host, &weights->coming.lent);
+}
+
 /* Visits need their units in the order of the pulls, so the oldest pull is this one's. */
 static int receive(struct device_weights *weights, uint32_t place)
 {
-    int rc = weights->link->wait_weights(weights->context, &weights->coming.host);
+    int rc = wait_weights(weights);
 
     weights->n_pending--;
     memmove(weights->pending, weights->pending + 1, weights->n_pending * sizeof *weights->pending);
@@ -234,19 +246,18 @@ int device_weights_load(struct device_weights *weights)
     int rc = 0;
 
     for (uint32_t at = 0, asked = 0; rc == 0 && at < n; at++) {
-        const void *host;
         for (; rc == 0 && asked < n && asked < at + ahead; asked++)
             rc = weights->link->pull(weights->context, weights->version,
                                      asked < n_resident ? plan_unit_at(&w->model, asked)
                                                         : w->model.visits[asked - n_resident]);
         if (rc == 0)
-            rc = weights->link->wait_weights(weights->context, &host);
+            rc = wait_weights(weights);
         if (rc == 0 && at < n_resident) {
             const uint32_t unit = plan_unit_at(&w->model, at);
-            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), host, 0,
+            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), weights->coming.host, 0,
                    w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision));
         } else if (rc == 0)
-            w->tables[at - n_resident] = host;
+            w->tables[at - n_resident] = weights->coming.host;
     }
     return rc;
 }

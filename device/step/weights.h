@@ -31,7 +31,8 @@ struct device_weights {
     struct {
         uint32_t place;
         const void *host; /* NULL: nothing was received ahead */
-        uint64_t sent;    /* bytes queued */
+        bool lent;
+        uint64_t sent; /* bytes queued */
     } coming;
     uint32_t arranged; /* units for visits up to here were requested or are present */
 };

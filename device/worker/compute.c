@@ -98,6 +98,10 @@ static int check_plan(const struct compute *c, struct error *err)
     if (plan_total(plan) > budget)
         return error_set(err, -ENOSPC, "the daemon's plan takes %s of this device, of which %s may be used",
                          process_format_bytes(need, plan_total(plan)), process_format_bytes(have, budget));
+    if (c->worker.model.largest_unit * number_bytes(plan->setting.goal.precision) > c->assign.assign.weights_bytes)
+        return error_set(err, -EPROTO,
+                         "the daemon's memory for weights has no room for the model's largest unit: are they of one "
+                         "build?");
     return 0;
 }
 
@@ -164,7 +168,6 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model, m->assign.goal.grad);
-    const uint64_t weights_n = model->segment_n + (m->assign.replay ? model->replay_n : 0);
     const bool gives_logits = m->assign.goal.purpose == PLAN_GENERATE || model->config.n_labels > 0;
     const struct {
         struct segment *segment;
@@ -172,7 +175,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
         uint64_t bytes;
         enum segment_access access;
     } segments[] = {
-        {&c->weights, mail->fds[WEIGHTS_FD], weights_n * number_bytes(m->assign.goal.precision), SEGMENT_READ},
+        {&c->weights, mail->fds[WEIGHTS_FD], m->assign.weights_bytes, SEGMENT_READ},
         {&c->inbox, mail->fds[INBOX_FD],
          m->assign.goal.purpose == PLAN_TRAIN ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
         {&c->data, mail->fds[DATA_FD], data_bytes(c), gives_logits ? SEGMENT_READ_WRITE : SEGMENT_READ},
@@ -192,7 +195,6 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .weights = &c->weights,
                             .inbox = &c->inbox,
                             .precision = m->assign.goal.precision,
-                            .replay = m->assign.replay,
                             .slot_bytes = slot_bytes,
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};
@@ -295,6 +297,7 @@ static void on_share(struct compute *c, const struct message *m)
     link_begin(&c->link, m->share.step);
     const uint64_t since = trace_begin(c->worker.trace);
     int rc = device_worker_step(&c->worker, &share, &link_session, &c->link, &err);
+    link_end(&c->link);
     if (c->worker.trace)
         record_step(c, since, m);
     if (rc && rc != -ECANCELED && rc != -ESTALE)
@@ -321,6 +324,7 @@ static void on_evaluate(struct compute *c, const struct message *m)
     if (products->version) /* a loss must have the same bits in a run and for its checkpoint */
         w->ops->choose(w->dev, &(struct products){0}, NULL);
     int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
+    link_end(&c->link);
     if (products->version)
         w->ops->choose(w->dev, products, NULL);
     if (c->worker.trace)
@@ -344,6 +348,7 @@ static void on_generate(struct compute *c, const struct message *m)
 
     link_begin(&c->link, 0);
     int rc = device_worker_generate(&c->worker, &run, &link_session, &c->link, &err);
+    link_end(&c->link);
     if (!rc)
         mailbox_post(c->box, &reply);
     else if (rc != -ECANCELED)
@@ -407,10 +412,10 @@ static void on_mail(struct compute *c, const struct mail *mail)
         break;
     case MAIL_FREE: /* of the previous step, between two steps */
     case MAIL_GRANT:
+    case MAIL_WEIGHTS:
         if (job->kind)
             link_take_in(&c->link, mail);
         break;
-    case MAIL_WEIGHTS: /* of a finished step */
     case MAIL_NONE:
         break;
     }

@@ -7,8 +7,8 @@
 /* A step that was abandoned may leave slots that were never contributed. Its grant counts still if it is of this step. */
 void link_begin(struct link *link, uint64_t step)
 {
+    assert(link->n_pulls == 0 && !link->reading.lent);
     link->step = step;
-    link->n_pulls = 0;
     link->granted = link->granted && link->granted_name.step == step;
     link->superseded = false;
     for (uint32_t k = 0; k <= link->n_slots; k++)
@@ -21,15 +21,38 @@ static int verdict(const struct link *link)
     return link->cancelled ? -ECANCELED : link->superseded ? -ESTALE : 0;
 }
 
+static void tell_read(struct link *link, struct link_pull *pull)
+{
+    const struct message m = {.kind = MESSAGE_READ, .read = {.version = pull->version, .unit = pull->unit}};
+
+    if (pull->lent)
+        mailbox_post(link->box, &m);
+    pull->lent = false;
+}
+
+/* Weights that nobody waits for are those of a share that was replaced. */
 static void on_weights(struct link *link, const struct message *m)
 {
+    struct link_pull come = {.version = m->weights.version,
+                             .at = m->weights.at,
+                             .unit = m->weights.unit,
+                             .ready = true,
+                             .lent = m->weights.lent};
+
     for (uint32_t i = 0; i < link->n_pulls; i++)
-        if (!link->pulls[i].ready && link->pulls[i].unit == m->weights.unit &&
-            link->pulls[i].version == m->weights.version) {
-            link->pulls[i].buffer = m->weights.buffer;
-            link->pulls[i].ready = true;
+        if (!link->pulls[i].ready && link->pulls[i].unit == come.unit && link->pulls[i].version == come.version) {
+            link->pulls[i] = come;
             return;
         }
+    tell_read(link, &come);
+}
+
+void link_end(struct link *link)
+{
+    tell_read(link, &link->reading);
+    for (uint32_t i = 0; i < link->n_pulls; i++)
+        tell_read(link, &link->pulls[i]);
+    link->n_pulls = 0;
 }
 
 void link_take_in(struct link *link, const struct mail *mail)
@@ -96,20 +119,18 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     const struct message m = {.kind = MESSAGE_PULL, .pull = {.version = version, .unit = unit}};
 
     assert(link->n_pulls < PLAN_MAX_WEIGHT_BUFFERS);
-    link->pulls[link->n_pulls].version = version;
-    link->pulls[link->n_pulls].unit = unit;
-    link->pulls[link->n_pulls].ready = false;
-    link->n_pulls++;
+    link->pulls[link->n_pulls++] = (struct link_pull){.version = version, .unit = unit};
     mailbox_post(link->box, &m);
     return verdict(link);
 }
 
-static int wait_weights(void *context, const void **weights)
+static int wait_weights(void *context, const void **weights, bool *lent)
 {
     struct link *link = context;
     char name[MODEL_NAME_BYTES];
 
     assert(link->n_pulls > 0);
+    tell_read(link, &link->reading);
     const uint64_t since = link->pulls[0].ready ? 0 : trace_begin(link->trace);
     while (!link->pulls[0].ready) {
         int rc = pump(link);
@@ -119,13 +140,15 @@ static int wait_weights(void *context, const void **weights)
     if (since)
         trace_end(link->trace, since, "wait for weights", model_unit_name(name, link->model, link->pulls[0].unit),
                   NULL);
-    const uint32_t buffer = link->pulls[0].buffer;
-    const struct model_unit *unit = &link->model->units[link->pulls[0].unit];
-    if (buffer > 0 && (!link->replay || unit->n_trained == 0))
+    const struct link_pull *pull = &link->pulls[0];
+    const uint64_t bytes = link->model->units[pull->unit].n * number_bytes(link->precision);
+    if (bytes > link->weights->bytes || pull->at > link->weights->bytes - bytes)
         return error_set(&link->error, -EPROTO,
-                         "the daemon named a second buffer of %s, which has one: are they of one build?",
-                         model_unit_name(name, link->model, link->pulls[0].unit));
-    *weights = device_element(link->precision, link->weights->base, model_weights_at(unit, buffer));
+                         "the daemon named a place of %s beyond the weights' memory: are they of one build?",
+                         model_unit_name(name, link->model, pull->unit));
+    *weights = (const char *)link->weights->base + pull->at;
+    *lent = pull->lent;
+    link->reading = *pull;
     link->n_pulls--;
     memmove(link->pulls, link->pulls + 1, link->n_pulls * sizeof *link->pulls);
     return 0;

@@ -25,19 +25,19 @@ struct link {
     const struct model *model;
     const struct segment *weights, *inbox;
     enum number_type precision; /* weights */
-    bool replay;                /* weights alternate between two buffers of that segment */
     struct trace *trace;        /* records waits; NULL: not traced */
     size_t slot_bytes;
     uint32_t n_slots; /* ordinary slots: 1..n_slots */
     bool takes_turns;
     uint64_t step;
     uint32_t attempts[MESSAGE_MAX_PARTS]; /* for each part of the share */
-    struct {
-        uint64_t version;
-        uint32_t unit, buffer;
-        bool ready;
+    struct link_pull {
+        uint64_t version, at; /* at: once it is ready */
+        uint32_t unit;
+        bool ready, lent;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS]; /* oldest first */
     uint32_t n_pulls;
+    struct link_pull reading;          /* what wait_weights gave last */
     uint8_t slots[1 + LINK_MAX_SLOTS]; /* enum link_slot */
     bool granted;                      /* slot 0 is granted to this name: */
     struct contribution_name granted_name;
@@ -53,6 +53,8 @@ extern const struct device_link link_session;
 /* Called before each step or evaluation: no pull is pending, and no transfer into a slot. Slots contributed before may
  * still be in use. */
 void link_begin(struct link *link, uint64_t step);
+/* Called after it, however it ended: weights that were lent are not read any more, nor are pulls waited for. */
+void link_end(struct link *link);
 /* A message that came between two steps. */
 void link_take_in(struct link *link, const struct mail *mail);
 

@@ -33,6 +33,7 @@ enum mail_kind mail_kind(const struct message *m)
     case MESSAGE_CLOSE:
     case MESSAGE_OPEN_STEP:
     case MESSAGE_PULL:
+    case MESSAGE_READ:
     case MESSAGE_LOSS:
     case MESSAGE_CONTRIBUTION:
     case MESSAGE_ARRIVED:

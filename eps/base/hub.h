@@ -49,6 +49,7 @@ struct peer {
     struct progress progress;
     struct silence silence;
     uint32_t n_pulls; /* pulls not answered yet */
+    bool awaits;      /* one of them waits for weights that another host has */
     struct pace pace; /* how fast it has been in the present job */
     bool unfit;       /* it could not join the present job */
 };

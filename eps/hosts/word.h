@@ -24,7 +24,7 @@ enum word_kind {
     WORD_LOSS,    /* to all. step, part, x: its sum of losses; fenced: NAN if it is not finite */
     WORD_SLICE,   /* with a slice, to the owner. step, visit, part, slice */
     WORD_GRANT,   /* owner to a host. step, visit, part, slice: the reserved slot is for this one */
-    WORD_UPDATED, /* owner to all. step, unit, buffer: the unit's next version is there */
+    WORD_UPDATED, /* owner to all. step, unit: the unit's next version is there */
     WORD_SQUARES, /* to 0, before COVERED, if fenced and not skipped. step, unit, x: the sum of squares of its gradient */
     WORD_COVERED, /* to 0. step, code: 1 if fenced, and skipped by this owner */
     WORD_VERDICT, /* 0 to all, if fenced. step, x: the norm of the gradient; NAN: the step is skipped */

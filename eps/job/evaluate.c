@@ -178,9 +178,7 @@ static void on_generated(struct job *job, const struct message *m)
 
 void evaluate_on_worker(struct job *job, struct peer *worker, const struct message *m)
 {
-    if (m->kind == MESSAGE_PULL && m->pull.unit < job->model.n_units) {
-        job_send_weights(job, worker, m->pull.version, m->pull.unit, false);
-    } else if (m->kind == MESSAGE_EVALUATED && evaluate_has(job, worker)) {
+    if (m->kind == MESSAGE_EVALUATED && evaluate_has(job, worker)) {
         on_evaluated(job, worker, m);
     } else if (m->kind == MESSAGE_GENERATED && job->state == JOB_GENERATING && evaluate_has(job, worker)) {
         on_generated(job, m);

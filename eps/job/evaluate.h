@@ -17,7 +17,7 @@ bool evaluate_has(struct job *job, const struct peer *worker);
 void evaluate_go_on(struct job *job);
 /* A worker has gone; whatever it had to compute, others do. */
 void evaluate_on_left(struct job *job, const struct peer *worker);
-/* During an evaluation or generation. */
+/* During an evaluation or generation: what is no pull. */
 void evaluate_on_worker(struct job *job, struct peer *worker, const struct message *m);
 
 #endif

@@ -155,6 +155,7 @@ static void assign(struct job_seat *seat)
 
     seat->worker = worker->id;
     worker->n_pulls = 0;
+    worker->awaits = false;
     m.assign.config_bytes = (uint32_t)job->config_bytes;
     m.assign.seed = job->request.job.seed;
     m.assign.goal = *job_goal(job);
@@ -163,7 +164,7 @@ static void assign(struct job_seat *seat)
     m.assign.n_threads = plan->setting.n_threads;
     m.assign.takes_turns = worker->backend->takes_turns;
     m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->uid);
-    m.assign.replay = job_replays(job);
+    m.assign.weights_bytes = job->store.weights.bytes;
     m.assign.choice = plan->choice;
     m.assign.products = job->products;
     m.assign.attention = plan->setting.attention;
@@ -431,12 +432,10 @@ void job_on_released(struct peer *worker)
     memset(&worker->plan, 0, sizeof worker->plan);
 }
 
-void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before)
+void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at, bool lent)
 {
     const struct message m = {.kind = MESSAGE_WEIGHTS,
-                              .weights = {.version = version,
-                                          .unit = unit,
-                                          .buffer = store_buffer(&job->store, unit, before)}};
+                              .weights = {.version = version, .unit = unit, .at = at, .lent = lent}};
 
     worker->n_pulls--;
     progress_pull(&worker->progress, &job->model, unit,

@@ -244,8 +244,8 @@ void job_begin_without(struct job_seat *seat);
 void job_vacate(struct job_seat *seat);
 /* The seat's worker, which was to join, cannot: it is idle, and not asked again in this job. */
 void job_turn_away(struct job_seat *seat, const char *why);
-/* Answers a pull; before: with the weights before the unit's last update. */
-void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, bool before);
+/* Answers a pull: the unit is `at` these bytes of the weights' segment. lent: until the worker says READ. */
+void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at, bool lent);
 
 /* Ends the job in any state. Code 0: the client sent CLOSE. Nothing new begins; tasks under way finish. Does nothing if
  * there is no job. */

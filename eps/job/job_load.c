@@ -153,6 +153,7 @@ static int take_memory(struct job *job)
                                           .read = &job->n_read,
                                           .own_first = job->own_first,
                                           .n_own = job->n_own,
+                                          .n_ring = job->host.n_ring,
                                           .clip_update = m->job.clip_update};
     ledger_add(&job->load_ledger, LEDGER_INBOX, job->hosts_bytes); /* eps/step/spread.c has it */
     rc = create_segments(job, &memory);

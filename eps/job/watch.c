@@ -44,7 +44,7 @@ static const char *owed_by(struct job *job, const struct peer *worker)
         return "the job waits for it to claim its memory";
     if (worker->state == PEER_RELEASING)
         return "its memory in a job waits for it to let go";
-    if (worker->state == PEER_IDLE || !has_parts(job, worker))
+    if (worker->state == PEER_IDLE || worker->awaits || !has_parts(job, worker))
         return NULL;
     if (evaluate_has(job, worker))
         return job->state == JOB_GENERATING ? "the job waits for the token that it computes"

@@ -132,6 +132,8 @@ uint32_t relay_missing(const struct relay *relay, uint32_t worker, struct relay_
 bool relay_has_worker(const struct relay *relay, uint32_t worker);
 /* Parts of the open step without a worker: they wait for room. */
 uint32_t relay_n_waiting(const struct relay *relay);
+/* True if any part of the open step is the worker's, finished or not. */
+bool relay_has_part(const struct relay *relay, uint32_t worker);
 /* True if that part of the open step is the worker's, in this attempt. part < n_parts. */
 bool relay_is_current(const struct relay *relay, uint32_t worker, uint32_t part, uint32_t attempt);
 /* True if that part's loss in the open step is known, and finite. part < n_parts. */

@@ -208,6 +208,8 @@ static bool can_lose(const struct job *job, const struct peer *worker)
 static void forget(struct steps *steps, struct peer *worker)
 {
     unlist(steps->job, worker);
+    if (job_is_spread(steps->job))
+        spread_forget(steps->spread, worker);
     steps_note_change(steps);
     evaluate_on_left(steps->job, worker);
 }

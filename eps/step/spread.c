@@ -284,7 +284,9 @@ static void on_fetched(struct spread *s, uint64_t token)
         spread_on_data_fetched(s);
     else if (token >= SPREAD_TOKEN_NOTES)
         on_notes_fetched(s, &s->others[token - SPREAD_TOKEN_NOTES]);
-    else if (token < SPREAD_TOKEN_DATA && --s->n_left[token] == 0)
+    else if (token >= SPREAD_TOKEN_RING && token < SPREAD_TOKEN_DATA)
+        spread_on_ring_fetched(s, (uint32_t)(token - SPREAD_TOKEN_RING));
+    else if (token < SPREAD_TOKEN_RING && --s->n_left[token] == 0)
         spread_on_unit_fetched(s, (uint32_t)token);
 }
 
@@ -400,5 +402,7 @@ bool spread_go_on(struct spread *s)
     }
     if (spread_begin_next(s) || tell_stop(s) || tell_workers(s) || spread_job_go_on(s))
         return true;
-    return (s->shared && job_is_open(s->job) && (spread_step_go_on(s) || spread_end_go_on(s))) || begin_fetch(s);
+    return (s->shared && job_is_open(s->job) &&
+            (spread_step_go_on(s) || spread_end_go_on(s) || spread_ring_go_on(s))) ||
+           begin_fetch(s);
 }

@@ -4,8 +4,8 @@
  * folds and updates come here. `own` folds and updates the units that this host owns; its workers are the hosts, this one
  * included.
  *   fold     of local: the slice is checked, then sent into a slot of the unit's owner; done when the owner frees the slot
- *   update   of local: done when the unit's next version is in this host's copy of the weights: updated here, or fetched
- *            from its owner into the other buffer
+ *   update   of local: done when the unit's next version stands: updated here, or at its owner. Tables of the embedding
+ *            are copied first. Other units are fetched when workers pull them, through a few slots: the ring
  * Host 0 has the client. It forwards the job, opens steps on the others, and tells the client what all hosts have done. A
  * job that ends on one host ends on all; its memory is given back when no host uses another's any more. A host that is
  * lost ends the job and the daemons: nobody else has its moments.
@@ -69,6 +69,13 @@ void spread_on_done(struct spread *spread, uint64_t step);
 void spread_on_loss(struct spread *spread, uint32_t part, double sum);
 /* A worker has no seat any more: LOST, for the client. */
 void spread_on_lost(struct spread *spread, const struct message *lost);
+/* A worker pulls a unit of another host that is not kept here. Once local has answered, the worker is lent a slot of the
+ * ring, until it has read it; before: with the weights before the unit's last update. */
+void spread_on_pull(struct spread *spread, const struct peer *worker, uint64_t version, uint32_t unit);
+void spread_on_answer(struct spread *spread, const struct peer *worker, uint64_t version, uint32_t unit, bool before);
+void spread_on_read(struct spread *spread, const struct peer *worker, uint64_t version, uint32_t unit);
+/* The worker has no seat any more: it reads nothing. */
+void spread_forget(struct spread *spread, const struct peer *worker);
 /* The optimizer thread has done something for an open job. */
 void spread_on_optimizer(struct spread *spread, const struct updater_task *work);
 /* Feeds `own`, as steps_feed feeds local. */

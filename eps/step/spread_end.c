@@ -10,33 +10,9 @@
 
 /* ---- new weights ------------------------------------------------------------------------------------------------ */
 
-/* Other hosts fetch them while this one's workers do. */
 static void tell_updated(struct spread *s, const struct updater_task *work)
 {
-    spread_say_all(s, &(struct word){.kind = WORD_UPDATED,
-                                     .step = work->step,
-                                     .unit = work->unit,
-                                     .buffer = store_buffer(&s->job->store, work->unit, false)});
-}
-
-static void on_updated(struct spread *s, uint32_t from, const struct word *w)
-{
-    const struct store *store = &s->job->store;
-
-    if (w->unit >= s->job->model.n_units || s->owner[w->unit] != from || w->buffer > 1 ||
-        w->step != relay_version(s->job->relay, w->unit)) {
-        job_end(s->job, -EPROTO, "host %u tells of a version that cannot be", from);
-        return;
-    }
-    const uint32_t buffer = store_buffer(store, w->unit, false);
-    const struct store_relayed there = store_relayed(store, w->unit, w->buffer),
-                               here = store_relayed(store, w->unit, job_replays(s->job) ? !buffer : buffer);
-    s->n_left[w->unit] = spread_fetch(s, &(struct spread_fetch){.from = from,
-                                                                .region = REGION_WEIGHTS,
-                                                                .offset = there.offset,
-                                                                .into = (char *)store->weights.base + here.offset,
-                                                                .bytes = there.trained_bytes,
-                                                                .token = w->unit});
+    spread_say_all(s, &(struct word){.kind = WORD_UPDATED, .step = work->step, .unit = work->unit});
 }
 
 static void note_unit(struct spread *s, uint32_t unit, enum spread_unit flag)
@@ -44,6 +20,32 @@ static void note_unit(struct spread *s, uint32_t unit, enum spread_unit flag)
     s->units[unit] |= (uint8_t)flag;
     if (s->units[unit] == (SPREAD_WANTED | SPREAD_HERE))
         s->arrived[s->n_arrived++] = unit;
+}
+
+/* A table that is kept here is copied into its other buffer, if it has two. */
+static void on_updated(struct spread *s, uint32_t from, const struct word *w)
+{
+    const struct job *job = s->job;
+    const struct store *store = &job->store;
+
+    if (w->unit >= job->model.n_units || s->owner[w->unit] != from || w->step != relay_version(job->relay, w->unit)) {
+        job_end(s->job, -EPROTO, "host %u tells of a version that cannot be", from);
+        return;
+    }
+    if (!store_keeps(store, w->unit)) {
+        note_unit(s, w->unit, SPREAD_HERE);
+        return;
+    }
+    const uint32_t buffer = job_replays(job) ? !store_buffer(store, w->unit, false) : 0;
+    const struct spread_fetch table = {.from = from,
+                                       .region = REGION_WEIGHTS,
+                                       .offset = store_weights_at(store, &s->owns[from], w->unit, buffer),
+                                       .into = (char *)store->weights.base +
+                                               store_weights_at(store, &store->own, w->unit, buffer),
+                                       .bytes =
+                                           job->model.units[w->unit].n_trained * number_bytes(job_goal(job)->precision),
+                                       .token = w->unit};
+    s->n_left[w->unit] = spread_fetch(s, &table);
 }
 
 void spread_on_unit_fetched(struct spread *s, uint32_t unit)
@@ -64,8 +66,10 @@ static bool tell_arrived(struct spread *s)
         return false;
     const uint32_t unit = s->arrived[--s->n_arrived];
     s->units[unit] = 0;
-    if (s->owner[unit] != s->host)
+    if (s->owner[unit] != s->host) {
         store_turn(&s->job->store, unit);
+        s->turns[unit]++;
+    }
     steps_feed(s->steps, &(struct relay_event){.kind = RELAY_UPDATED, .unit = unit});
     return true;
 }
@@ -164,7 +168,7 @@ static bool tell_covered(struct spread *s)
 {
     const uint64_t step = s->n_opened - 1;
 
-    if (!s->own_covered || !s->local_covered || s->told_covered)
+    if (!s->own_covered || !s->local_covered || s->told_covered || spread_ring_is_fetching(s, step))
         return false;
     s->told_covered = true;
     if (s->host == 0) {

@@ -16,7 +16,10 @@ static void begin_sharing(struct spread *s)
     s->shared = true;
     s->is_open = s->told_waits = s->end_said = s->end_heard = s->quiet_said = s->is_refused = false;
     s->opening = s->own_covered = s->local_covered = s->told_covered = s->own_skipped = false;
-    s->n_queue = s->n_folded = s->n_arrived = s->n_held = 0;
+    s->n_queue = s->n_folded = s->n_arrived = s->n_pulls = 0;
+    s->n_held = 0;
+    s->ahead = UINT32_MAX;
+    memset(s->ring, 0, sizeof s->ring);
     for (uint32_t h = 0; h < s->n; h++) {
         struct spread_host *other = &s->others[h];
         other->is_granted = other->ready = other->waits = false;

@@ -1,6 +1,7 @@
 /* eps/step/spread_state.h - the state of a job on several hosts. For eps/step/spread.c, which talks with the other hosts,
- * eps/step/spread_job.c, which begins the job and ends it, eps/step/spread_step.c, which has the step, and
- * eps/step/spread_end.c, which ends the step; everyone else includes eps/step/spread.h. */
+ * eps/step/spread_job.c, which begins the job and ends it, eps/step/spread_step.c, which has the step,
+ * eps/step/spread_ring.c, which has other hosts' units, and eps/step/spread_end.c, which ends the step; everyone else
+ * includes eps/step/spread.h. */
 #ifndef EPS_STEP_SPREAD_STATE_H
 #define EPS_STEP_SPREAD_STATE_H
 
@@ -9,6 +10,8 @@
 
 enum {
     SPREAD_SLOTS = 4, /* of a host at an owner, the reserved one included */
+    SPREAD_LENT = 2,  /* units of the ring that a worker has at a time */
+    SPREAD_PULLS = HUB_MAX_WORKERS * (STEPS_MAX_PULLS + SPREAD_LENT),
     SPREAD_SILENCE_MS = 60000,
 };
 
@@ -61,8 +64,33 @@ struct spread_fetch {
     uint64_t token;
 };
 
-/* Tokens of fetches: of a unit, its number. */
-enum { SPREAD_TOKEN_DATA = 1 << 30, SPREAD_TOKEN_REQUEST, SPREAD_TOKEN_NOTES /* and the host */ };
+/* A slot of the ring. */
+struct spread_ring_slot {
+    bool taken; /* it has, or is to have: */
+    uint32_t unit;
+    uint64_t turn;      /* of its weights, as in spread.turns */
+    uint64_t version;   /* of that turn */
+    uint32_t n_left;    /* fetches under way; 0: it is here */
+    uint32_t n_readers; /* workers that it is lent to */
+    uint64_t used;      /* when it was lent or fetched last: a count */
+};
+
+/* What a worker pulled of another host's unit. */
+struct spread_pull {
+    uint32_t worker, unit;
+    uint64_t version;
+    bool answered; /* by local, with: */
+    uint64_t turn;
+    struct spread_ring_slot *slot; /* lent; NULL: not yet */
+};
+
+/* Tokens of fetches: of a table that is kept here, its unit's number; of a slot of the ring. */
+enum {
+    SPREAD_TOKEN_RING = 1 << 29,
+    SPREAD_TOKEN_DATA = 1 << 30,
+    SPREAD_TOKEN_REQUEST,
+    SPREAD_TOKEN_NOTES /* and the host */
+};
 
 /* Local is to be told that a fold has ended. */
 struct spread_folded {
@@ -73,7 +101,7 @@ struct spread_folded {
 
 enum spread_unit {
     SPREAD_WANTED = 1, /* local waits for its next version */
-    SPREAD_HERE = 2,   /* fetched, into the other buffer if there are two; or there is none, as the step is skipped */
+    SPREAD_HERE = 2,   /* it stands at its owner, and here if it is kept; or there is none, as the step is skipped */
     SPREAD_DUE = 4,    /* fenced: own is to update it, if the step counts */
 };
 
@@ -106,10 +134,13 @@ struct spread {
     struct word next_job;
     bool has_next_job;
     bool next_has_ended;          /* host 0 has said so already */
+    void *tables;                 /* one block (job.hosts_tables) with: */
     uint32_t *owner;              /* (n_units) host */
+    struct plan_own *owns;        /* (n hosts) what each has */
+    uint64_t *turns;              /* (n_units) of others: how often its weights have changed since the job began */
     uint32_t *not_own;            /* (n_units) those of others, and frozen ones: own leaves them alone */
     uint8_t *units;               /* (n_units) enum spread_unit */
-    uint32_t *n_left;             /* (n_units) fetches under way */
+    uint32_t *n_left;             /* (n_units) fetches of tables under way */
     struct spread_slice *queue;   /* (n_queue) to be sent */
     struct spread_folded *folded; /* (n_folded) oldest first */
     uint32_t *arrived;            /* (n_arrived) units that local can be told of */
@@ -117,6 +148,11 @@ struct spread {
     struct spread_fetch *fetches; /* (n_fetches) that are not begun */
     size_t n_fetches, cap_fetches;
     uint32_t n_fetching, n_left_data, n_left_text;
+    struct spread_ring_slot ring[2 * MESSAGE_MAX_PARTS + 1]; /* (job.host.n_ring) */
+    struct spread_pull pulls[SPREAD_PULLS];                  /* (n_pulls) oldest first */
+    size_t n_pulls;
+    uint64_t n_used;
+    uint32_t ahead; /* a unit to be fetched before it is pulled; UINT32_MAX: none */
 
     /* Its step: */
     uint64_t n_opened;   /* of own */
@@ -156,6 +192,12 @@ void spread_on_freed(struct spread *s, uint32_t owner, uint32_t slot);
 void spread_on_word_of_step(struct spread *s, uint32_t from, const struct word *word);
 void spread_on_data_fetched(struct spread *s);
 bool spread_step_go_on(struct spread *s);
+
+/* In spread_ring.c. */
+void spread_ring_open(struct spread *s, uint64_t step);
+void spread_on_ring_fetched(struct spread *s, uint32_t slot);
+bool spread_ring_go_on(struct spread *s);
+bool spread_ring_is_fetching(const struct spread *s, uint64_t step); /* its version, or one before */
 
 /* An update of own. */
 void spread_submit(struct spread *s, const struct relay_action *a);

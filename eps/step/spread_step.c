@@ -28,18 +28,22 @@ int spread_take_tables(struct spread *s)
     struct error err;
 
     s->owner = job_take_table(job, n_units, sizeof *s->owner);
+    s->owns = job_take_table(job, s->n, sizeof *s->owns);
+    s->turns = job_take_table(job, n_units, sizeof *s->turns);
     s->not_own = job_take_table(job, n_units, sizeof *s->not_own);
     s->units = job_take_table(job, n_units, sizeof *s->units);
     s->n_left = job_take_table(job, n_units, sizeof *s->n_left);
     s->arrived = job_take_table(job, n_units, sizeof *s->arrived);
     s->queue = job_take_table(job, n_slices, sizeof *s->queue);
     s->folded = job_take_table(job, n_slices, sizeof *s->folded);
-    if (!s->owner || !s->not_own || !s->units || !s->n_left || !s->arrived || !s->queue || !s->folded)
+    if (!s->owner || !s->owns || !s->turns || !s->not_own || !s->units || !s->n_left || !s->arrived || !s->queue ||
+        !s->folded)
         return -ENOMEM;
     for (uint32_t h = 0; h < s->n; h++) {
         uint32_t first, n;
         const int rc = plan_divide(&first, &n, model, s->n, h, &err);
         assert(rc == 0); /* as when the job was planned */
+        plan_own(&s->owns[h], model, first, n);
         for (uint32_t u = first; u < first + n; u++)
             s->owner[u] = h;
     }
@@ -48,11 +52,14 @@ int spread_take_tables(struct spread *s)
 
 void spread_free_tables(struct spread *s)
 {
-    void *const tables[] = {s->owner, s->not_own, s->units, s->n_left, s->arrived, s->queue, s->folded};
+    void *const tables[] = {s->owner,  s->owns,    s->turns, s->not_own, s->units,
+                            s->n_left, s->arrived, s->queue, s->folded};
 
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         free(tables[i]);
     s->owner = s->not_own = s->n_left = s->arrived = NULL;
+    s->owns = NULL;
+    s->turns = NULL;
     s->units = NULL;
     s->queue = NULL;
     s->folded = NULL;
@@ -428,6 +435,7 @@ void spread_open_step(struct spread *s, const struct message *m)
     for (uint32_t p = 0; p < job_goal(s->job)->n_parts; p++)
         s->steps->part_loss[p] = NAN;
     fence_begin(&s->steps->fence);
+    spread_ring_open(s, m->open_step.step);
     open_own(s, m->open_step.step);
     take_held(s);
 }

@@ -226,6 +226,18 @@ static void on_skipped(struct steps *steps, uint64_t step)
         steps_skip(steps, step);
 }
 
+void steps_send_weights(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before)
+{
+    struct job *job = steps->job;
+    const struct store *store = &job->store;
+
+    if (store_keeps(store, unit))
+        job_send_weights(job, worker, version, unit,
+                         store_weights_at(store, &store->own, unit, store_buffer(store, unit, before)), false);
+    else
+        spread_on_answer(steps->spread, worker, version, unit, before);
+}
+
 static void send_slot(const struct job *job, struct peer *worker, const struct relay_action *a)
 {
     struct message m = {.kind = a->kind == RELAY_FREE ? MESSAGE_FREE : MESSAGE_GRANT};
@@ -268,7 +280,7 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_ANSWER:
         if (worker) {
             pace_on_weights(&worker->pace, (double)uv_now(job->hub->loop));
-            job_send_weights(job, worker, a->step, a->unit, a->before);
+            steps_send_weights(steps, worker, a->step, a->unit, a->before);
         }
         break;
     case RELAY_FOLD:

@@ -16,6 +16,8 @@ struct steps_recent {
 
 struct spread;
 
+enum { STEPS_MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it has fewer weight buffers than that */
+
 struct steps {
     struct job *job;
     struct saves *saves;
@@ -58,6 +60,8 @@ bool steps_may_open(const struct steps *steps);
 /* The job may have ended when any of these returns. */
 void steps_open(struct steps *steps, const struct message *m);
 void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *m);
+/* Answers a pull; before: with the weights before the unit's last update. */
+void steps_send_weights(struct steps *steps, struct peer *worker, uint64_t version, uint32_t unit, bool before);
 /* The optimizer thread has done a fold or an update. */
 void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
 /* Feeds the relay and carries out its actions. Does nothing if the job is not open. */

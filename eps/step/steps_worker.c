@@ -6,8 +6,6 @@
 
 #include <math.h>
 
-enum { MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it has fewer weight buffers than that */
-
 /* For observers only; the relay refuses what is invalid. */
 static void note_contribution(const struct job *job, struct peer *worker, const struct message *m)
 {
@@ -50,7 +48,7 @@ static bool is_past(struct steps *steps, struct peer *worker, const struct messa
     struct message reply = {.kind = MESSAGE_FREE};
 
     if (m->kind == MESSAGE_PULL && m->pull.version < n_past && m->pull.unit < steps->job->model.n_units) {
-        job_send_weights(steps->job, worker, m->pull.version, m->pull.unit, false);
+        steps_send_weights(steps, worker, m->pull.version, m->pull.unit, false);
         return true;
     }
     if (m->kind == MESSAGE_CONTRIBUTION &&
@@ -96,7 +94,11 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
     struct relay_event event = {.worker = worker->id};
     const struct message renumbered = renumber(job, from), *m = &renumbered;
 
-    if (m->kind == MESSAGE_PULL && worker->n_pulls++ == MAX_PULLS) {
+    if (m->kind == MESSAGE_READ && job_is_spread(job)) {
+        spread_on_read(steps->spread, worker, m->read.version, m->read.unit);
+        return;
+    }
+    if (m->kind == MESSAGE_PULL && worker->n_pulls++ == STEPS_MAX_PULLS) {
         peer_refuse(worker, "more pulls than a worker can have buffers for");
         return;
     }
@@ -104,10 +106,16 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         peer_refuse(worker, "a pull for a step that is not open"); /* otherwise the worker could wait for it for ever */
         return;
     }
+    if (m->kind == MESSAGE_PULL && job_is_open(job) && m->pull.unit < job->model.n_units &&
+        !store_keeps(&job->store, m->pull.unit))
+        spread_on_pull(steps->spread, worker, m->pull.version, m->pull.unit);
     if (is_past(steps, worker, m))
         return;
     if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {
-        evaluate_on_worker(job, worker, m);
+        if (m->kind == MESSAGE_PULL && m->pull.unit < job->model.n_units)
+            steps_send_weights(steps, worker, m->pull.version, m->pull.unit, false);
+        else
+            evaluate_on_worker(job, worker, m);
         return;
     }
     if (job->state != JOB_STEPPING) {

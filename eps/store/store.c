@@ -66,16 +66,20 @@ uint32_t store_buffer(const struct store *store, uint32_t unit, bool before)
 /* The element `first` of a unit in one of its buffers. */
 static char *find_relayed(const struct store *store, uint32_t unit, uint32_t buffer, uint64_t first)
 {
-    return (char *)store->weights.base +
-           (model_weights_at(&store->model->units[unit], buffer) + first) * number_bytes(store->options.precision);
+    return (char *)store->weights.base + store_weights_at(store, &store->own, unit, buffer) +
+           first * number_bytes(store->options.precision);
 }
 
-struct store_relayed store_relayed(const struct store *store, uint32_t unit, uint32_t buffer)
+uint64_t store_weights_at(const struct store *store, const struct plan_own *own, uint32_t unit, uint32_t buffer)
 {
-    const struct model_unit *u = &store->model->units[unit];
-    const size_t size = number_bytes(store->options.precision);
+    return plan_weights_at(own, store->model, unit, buffer) * number_bytes(store->options.precision);
+}
 
-    return (struct store_relayed){model_weights_at(u, buffer) * size, u->n * size, u->n_trained * size};
+uint64_t store_ring_at(const struct store *store, uint32_t slot)
+{
+    assert(slot < store->options.n_ring);
+    return (plan_ring_at(&store->own, store->options.replay) + slot * store->own.slot_n) *
+           number_bytes(store->options.precision);
 }
 
 float *store_weights(const struct store *store, uint32_t unit)
@@ -146,8 +150,9 @@ static void *take_table(struct store *store, size_t n, size_t size)
 static int take_weights(struct store *store, struct memory *memory, struct error *err)
 {
     const size_t size = number_bytes(store->options.precision);
-    const uint64_t bytes = store->model->segment_n * size;
-    const uint64_t replay_bytes = store->options.replay ? store->model->replay_n * size : 0;
+    const struct plan_own *own = &store->own;
+    const uint64_t bytes = (own->weights_n + own->tables_n + store->options.n_ring * own->slot_n) * size;
+    const uint64_t replay_bytes = store->options.replay ? (own->replay_n + own->tables_replay_n) * size : 0;
     int rc = segment_create(&store->weights, "eps-weights", bytes + replay_bytes, SEGMENT_READ, err);
 
     if (rc != 0)
@@ -261,12 +266,11 @@ static void touch(const struct store *store)
     struct run run;
 
     for (uint32_t u = 0; u < model->n_units; u++)
-        for (uint32_t slice = 0; slice < model->units[u].n_slices; slice++)
+        for (uint32_t slice = 0; store_keeps(store, u) && slice < model->units[u].n_slices; slice++)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
                 const uint64_t at = model->units[u].trained_offset - store->own.trained_offset + run.at;
-                zero(store->weights.base, size, model->units[u].offset + run.at, run.n);
-                if (store->current)
-                    zero(store->weights.base, size, model->units[u].replay_offset + run.at, run.n);
+                for (uint32_t buffer = 0; buffer < (store->current ? 2 : 1); buffer++)
+                    zero(find_relayed(store, u, buffer, run.at), size, 0, run.n);
                 if (!store_owns(store, u))
                     continue;
                 zero(store->low, sizeof *store->low, at, run.n);
@@ -277,9 +281,12 @@ static void touch(const struct store *store)
                 if (store->sums && store->sums[u])
                     zero(store->sums[u], sizeof **store->sums, run.at, run.n);
             }
-    for (const struct model_unit *u = model->units; u < model->units + model->n_units; u++)
-        if (u->n_trained < u->n)
-            zero(store->weights.base, size, u->offset + u->n_trained, u->n - u->n_trained);
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (store_keeps(store, u) && model->units[u].n_trained < model->units[u].n)
+            zero(find_relayed(store, u, 0, model->units[u].n_trained), size, 0,
+                 model->units[u].n - model->units[u].n_trained);
+    for (uint32_t slot = 0; slot < store->options.n_ring; slot++)
+        zero((char *)store->weights.base + store_ring_at(store, slot), size, 0, store->own.slot_n);
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
         const uint64_t n = store->own.accumulator_bytes / sizeof(float);
         zero(store->accumulators, sizeof *store->accumulators, i * n, n);
@@ -413,7 +420,7 @@ void store_draw(struct store *store, uint64_t seed)
     const struct model *model = store->model;
 
     for (uint32_t u = 0; u < model->n_units; u++)
-        for (uint32_t i = 0; i < model->units[u].n_pieces; i++)
+        for (uint32_t i = 0; store_keeps(store, u) && i < model->units[u].n_pieces; i++)
             store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
     store_copy_frozen(store);
 }
@@ -437,7 +444,7 @@ void store_copy_frozen(struct store *store)
     for (uint32_t u = 0; store->current && u < store->model->n_units; u++) {
         const struct model_unit *unit = &store->model->units[u];
         const uint32_t buffer = store_buffer(store, u, false);
-        if (unit->n_trained == 0)
+        if (unit->n_trained == 0 || !store_keeps(store, u))
             continue;
         struct copy copy = {.to = find_relayed(store, u, !buffer, unit->n_trained),
                             .from = find_relayed(store, u, buffer, unit->n_trained),

@@ -2,9 +2,9 @@
  *
  * Bytes per parameter; each block but the weights has the own units' trained elements (own.trained_n), unless said
  * otherwise:
- *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment (model.segment_n), which workers map read-only; in fp32 it
+ *   LEDGER_WEIGHTS        4, or 2 in bf16     shared segment, which workers map read-only (struct plan_own); in fp32 it
  *                                             is the master
- *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: model.replay_n more elements of that segment
+ *   LEDGER_REPLAY         4, or 2 in bf16     training with replay: a second buffer of each trained unit in that segment
  *   LEDGER_MASTER         2, bf16 in training the low halves of the split master (proto/base/number.h)
  *   LEDGER_FIRST_MOMENT   4, or 2 in bf16     training
  *   LEDGER_SECOND_MOMENT  4, or 2 in 8 + 8    training
@@ -18,9 +18,9 @@
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more, replay 4 or 2 more. An evaluation takes 4 or 2, and
  * so do frozen tensors: in bf16 these weights are the file's, rounded to nearest.
  *
- * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own): it has all relayed weights,
- * and low halves, moments and sums of its own units alone. It neither folds nor updates the others; their new weights come
- * from their owners.
+ * One host owns all units. In a job on several, each owns consecutive ones (own_first, n_own), and has weights, low
+ * halves, moments and sums of these alone. Of other hosts' units it neither folds nor updates any. It has a copy of the
+ * weights of the embedding's tables, and room for a few other units, the ring; both are fetched from their owners.
  *
  * With replay, a trained unit's relayed weights alternate between two buffers. Folds and updates read them from the
  * current one and write the other, so version t stands, whole, until folds of step t+1 begin. Low halves and moments
@@ -55,6 +55,7 @@ struct store_options {
     uint64_t *read;            /* counts runs read from files, by __atomic_fetch_add; or NULL */
     double clip_update;        /* d of store_update; 0: updates are not clipped */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
+    uint32_t n_ring;           /* slots for units of other hosts */
 };
 
 struct store {
@@ -62,8 +63,7 @@ struct store {
     struct store_options options;
     struct plan_own own;                   /* the own units */
     const struct optimizer_kernel *kernel; /* this machine's best */
-    struct segment weights;                /* model.segment_n elements of the precision, and model.replay_n with
-                                            * replay: units at model_weights_at */
+    struct segment weights;                /* elements of the precision: kept units at plan_weights_at, then the ring */
     uint8_t *current;    /* (n_units) the buffer that has the unit's weights; NULL without replay: buffer 0 */
     int16_t *low;        /* (own.trained_n) low halves of a split master; NULL in fp32 and without training */
     float *m, *v;        /* (own.trained_n) each, the same offsets; NULL without training, or if they are these: */
@@ -121,14 +121,17 @@ static inline bool store_owns(const struct store *store, uint32_t unit)
     return unit >= store->own.first && unit < store->own.end;
 }
 
-/* Where a buffer of a unit is in the weights' segment: the trained weights, then the frozen ones. The same on all hosts,
- * of which one may have another buffer current. So a host fetches the trained bytes of the owner's current buffer into
- * its own other one, and then calls store_turn. */
-struct store_relayed {
-    uint64_t offset; /* bytes */
-    size_t bytes, trained_bytes;
-};
-struct store_relayed store_relayed(const struct store *store, uint32_t unit, uint32_t buffer);
+/* True if its weights are here, those of an embedding's table of another host included. */
+static inline bool store_keeps(const struct store *store, uint32_t unit)
+{
+    return plan_keeps(&store->own, store->model, unit);
+}
+
+/* Where a buffer of a kept unit is in the weights' segment, in bytes: the trained weights, then the frozen ones. `own`: of
+ * the host whose segment it is, this one's or another's. */
+uint64_t store_weights_at(const struct store *store, const struct plan_own *own, uint32_t unit, uint32_t buffer);
+/* Where a slot of the ring is, in bytes. */
+uint64_t store_ring_at(const struct store *store, uint32_t slot);
 
 /* A unit's current weights. The store's are fp32 (asserted). */
 float *store_weights(const struct store *store, uint32_t unit);
@@ -169,8 +172,9 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
  * as above. */
 int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp);
 
-/* After store_update of the unit, or once another host's new weights are in its other buffer, and before its next fold:
- * the other buffer becomes current. Does nothing without replay. For tasks of an updater, updater_take has called it. */
+/* After store_update of the unit, here or at its owner, and before its next fold: the other buffer becomes current. So
+ * each host has as current the one that the owner has. Does nothing without replay. For tasks of an updater, updater_take
+ * has called it. */
 void store_turn(struct store *store, uint32_t unit);
 
 /* The sum of squares of a unit's held sum. The gradient's norm is the root of these over all units; tied weights count

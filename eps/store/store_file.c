@@ -163,7 +163,7 @@ struct loading {
     bool *seen; /* of moments: (2 * n_tensors), m first */
 };
 
-/* All pieces of a tensor; of moments those in own units. */
+/* All pieces of a tensor that are kept here; of moments those in own units. */
 static int read_tensor(const struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
                        enum array array, struct error *err)
 {
@@ -174,10 +174,12 @@ static int read_tensor(const struct loading *loading, const struct safetensors_e
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        if (array != WEIGHTS && !store_owns(loading->store, loading->places.unit[p]))
+        const uint32_t unit = loading->places.unit[p];
+        const bool is_here = array == WEIGHTS ? store_keeps(loading->store, unit) : store_owns(loading->store, unit);
+        if (!is_here)
             continue;
         struct read read = {.store = loading->store,
-                            .unit = loading->places.unit[p],
+                            .unit = unit,
                             .piece = piece,
                             .array = array,
                             .entry = entry,
@@ -193,7 +195,8 @@ static void draw_tensor(const struct loading *loading, uint32_t index)
     const uint32_t first = loading->places.first_piece[index];
 
     for (uint32_t p = first; p < model->n_pieces && model->pieces[p].tensor == index; p++)
-        store_draw_piece(loading->store, loading->store->options.seed, loading->places.unit[p], &model->pieces[p]);
+        if (store_keeps(loading->store, loading->places.unit[p]))
+            store_draw_piece(loading->store, loading->store->options.seed, loading->places.unit[p], &model->pieces[p]);
 }
 
 /* A tied head's table may be in the file if it equals that of tokens. */

@@ -294,12 +294,6 @@ static inline uint64_t model_rounded(uint64_t n)
     return (n + 31) / 32 * 32;
 }
 
-/* Where a unit's weights are in the segment, in elements: in buffer 0, or with replay in 0 and 1 in turn. */
-static inline uint64_t model_weights_at(const struct model_unit *unit, uint32_t buffer)
-{
-    return buffer ? unit->replay_offset : unit->offset;
-}
-
 /* Bytes of an inbox slot for contributions of this type: the largest slice of any unit, rounded up to a cache line. */
 size_t model_slot_bytes(const struct model *model, enum number_type type);
 

@@ -54,8 +54,9 @@ enum { WAITING_HEADER = 3 };
 static bool overtakes(const struct gate *g, enum message_kind kind)
 {
     static const bool at_once[MESSAGE_KINDS] = {
-        [MESSAGE_PING] = true, [MESSAGE_PONG] = true, [MESSAGE_DISMISSED] = true, [MESSAGE_PULL] = true,
-        [MESSAGE_LOSS] = true, [MESSAGE_FREE] = true, [MESSAGE_GRANT] = true,     [MESSAGE_DRAIN] = true,
+        [MESSAGE_PING] = true,  [MESSAGE_PONG] = true,  [MESSAGE_DISMISSED] = true,
+        [MESSAGE_PULL] = true,  [MESSAGE_LOSS] = true,  [MESSAGE_FREE] = true,
+        [MESSAGE_GRANT] = true, [MESSAGE_DRAIN] = true, [MESSAGE_READ] = true,
     };
 
     return at_once[kind] || (kind == MESSAGE_BYE && !g->is_daemon);
@@ -70,6 +71,7 @@ static bool is_workers(enum message_kind kind)
         [MESSAGE_LOSS] = true,      [MESSAGE_CONTRIBUTION] = true, [MESSAGE_EVALUATED] = true,
         [MESSAGE_GENERATED] = true, [MESSAGE_LEDGER] = true,       [MESSAGE_FAILED] = true,
         [MESSAGE_BYE] = true,       [MESSAGE_DISMISSED] = true,    [MESSAGE_DRAIN] = true,
+        [MESSAGE_READ] = true,
     };
 
     return sends[kind];

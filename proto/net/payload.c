@@ -35,7 +35,7 @@ static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
 
     switch (segment) {
     case PAYLOAD_WEIGHTS:
-        return (model->segment_n + (m->assign.replay ? model->replay_n : 0)) * number_bytes(goal_of(p)->precision);
+        return m->assign.weights_bytes;
     case PAYLOAD_INBOX:
         return trains(p) ? (1 + (uint64_t)m->assign.n_slots) * p->slot_bytes : 1;
     case PAYLOAD_DATA:
@@ -194,14 +194,13 @@ static int rows(struct payload_range *out, const struct payload *p, uint32_t buf
 
 static int weights(struct payload_range *out, const struct payload *p, const struct message *m)
 {
-    const size_t value = number_bytes(goal_of(p)->precision);
-
     if (m->weights.unit >= p->model.n_units)
         return -EPROTO;
-    const struct model_unit *unit = &p->model.units[m->weights.unit];
-    if (m->weights.buffer > 1 || (m->weights.buffer == 1 && (!p->assign.assign.replay || unit->n_trained == 0)))
+    const uint64_t bytes = p->model.units[m->weights.unit].n * number_bytes(goal_of(p)->precision);
+    const uint64_t most = p->segments[PAYLOAD_WEIGHTS].bytes;
+    if (bytes > most || m->weights.at > most - bytes)
         return -EPROTO;
-    return one(out, PAYLOAD_WEIGHTS, model_weights_at(unit, m->weights.buffer) * value, unit->n * value);
+    return one(out, PAYLOAD_WEIGHTS, m->weights.at, bytes);
 }
 
 static int contribution(struct payload_range *out, struct payload *p, const struct message *m)

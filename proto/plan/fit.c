@@ -69,6 +69,7 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
                                       .side_bytes = asked->side_bytes,
                                       .own_first = asked->own_first,
                                       .n_own = asked->n_own,
+                                      .own_parts = asked->n_parts,
                                       .hosts_bytes = asked->hosts_bytes};
 }
 

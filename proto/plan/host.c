@@ -41,19 +41,66 @@ void plan_own(struct plan_own *out, const struct model *model, uint32_t own_firs
 {
     const uint32_t first = n_own ? own_first : 0, end = n_own ? own_first + n_own : model->n_units;
     uint64_t n_tied = 0, largest = 0;
+    struct plan_own o = {.first = first, .end = end};
 
     assert(first < end && end <= model->n_units);
+    assert(model->visits[model->layers[0].n_visits - 1] == model->layers[0].n_visits - 1); /* plan_keeps */
     for (uint32_t u = first; u < end; u++) {
         const uint64_t n = model_rounded(model->units[u].n_trained);
         n_tied += model->units[u].n_visits > 1 ? n : 0;
         largest = largest < n ? n : largest;
     }
-    *out = (struct plan_own){.first = first,
-                             .end = end,
-                             .trained_offset = trained_before(model, first),
-                             .trained_n = trained_before(model, end) - trained_before(model, first),
-                             .tied_bytes = n_tied * sizeof(float),
-                             .accumulator_bytes = largest * sizeof(float)};
+    for (uint32_t u = 0; u < model->n_units; u++) {
+        const bool owns = u >= first && u < end, keeps = plan_keeps(&o, model, u);
+        const uint64_t n = model_rounded(model->units[u].n), replay_n = model->units[u].n_trained > 0 ? n : 0;
+        o.weights_n += owns ? n : 0;
+        o.replay_before += u < first ? replay_n : 0;
+        o.replay_n += owns ? replay_n : 0;
+        o.tables_n += keeps && !owns ? n : 0;
+        o.tables_replay_n += keeps && !owns ? replay_n : 0;
+        o.n_foreign += !keeps;
+        o.slot_n = keeps || o.slot_n > n ? o.slot_n : n;
+    }
+    o.trained_offset = trained_before(model, first);
+    o.trained_n = trained_before(model, end) - o.trained_offset;
+    o.tied_bytes = n_tied * sizeof(float);
+    o.accumulator_bytes = largest * sizeof(float);
+    *out = o;
+}
+
+/* The embedding's tables are the first units. */
+bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t unit)
+{
+    return (unit >= own->first && unit < own->end) || unit < model->layers[0].n_visits;
+}
+
+/* Among the model's units, `before` elements precede it, and `before_own` the first own unit. */
+static uint64_t place(const struct plan_own *own, uint32_t unit, uint64_t own_n, uint64_t before, uint64_t before_own)
+{
+    if (unit < own->first)
+        return own_n + before;
+    return unit < own->end ? before - before_own : before; /* tables after own units: own_n of these precede them */
+}
+
+uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, uint32_t unit, uint32_t buffer)
+{
+    const struct model_unit *u = &model->units[unit];
+
+    assert(plan_keeps(own, model, unit) && (!buffer || u->n_trained > 0));
+    if (!buffer)
+        return place(own, unit, own->weights_n, u->offset, model->units[own->first].offset);
+    return own->weights_n + own->tables_n +
+           place(own, unit, own->replay_n, u->replay_offset - model->segment_n, own->replay_before);
+}
+
+uint64_t plan_ring_at(const struct plan_own *own, bool replay)
+{
+    return own->weights_n + own->tables_n + (replay ? own->replay_n + own->tables_replay_n : 0);
+}
+
+uint32_t plan_ring_slots(const struct plan_own *own, uint32_t n_parts)
+{
+    return own->n_foreign < 2 * n_parts + 1 ? own->n_foreign : 2 * n_parts + 1;
 }
 
 /* The end of a host's units that begin at `first`, of which `n_left` are trained; n_after hosts come after it. */
@@ -184,13 +231,23 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
     return bytes;
 }
 
+static void add_weights(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
+{
+    const size_t value = number_bytes(s->goal.precision);
+    struct plan_own own;
+
+    plan_own(&own, model, s->own_first, s->n_own);
+    out->n_ring = plan_ring_slots(&own, s->own_parts);
+    out->bytes[LEDGER_WEIGHTS] = (own.weights_n + own.tables_n + out->n_ring * own.slot_n) * value;
+    out->bytes[LEDGER_REPLAY] = s->replay ? (own.replay_n + own.tables_replay_n) * value : 0;
+}
+
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
     *out = (struct plan_host){.n_workers = s->n_workers < s->goal.n_parts ? s->n_workers : s->goal.n_parts};
     size_inbox(out, model, s);
-    out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->goal.precision);
     out->replay = s->replay ? PLAN_REPLAY_ON : PLAN_REPLAY_NONE;
-    out->bytes[LEDGER_REPLAY] = s->replay ? model->replay_n * number_bytes(s->goal.precision) : 0;
+    add_weights(out, model, s);
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes + s->hosts_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
     out->bytes[LEDGER_DATA] = s->goal.purpose == PLAN_GENERATE

@@ -11,8 +11,8 @@
  *   frozen                  4 or 2 weights, in bf16 rounded to nearest
  *   evaluated, generated    4 or 2 weights
  *
- * A job on several hosts divides its units among them. Each host has all relayed weights; low halves, moments and sums
- * are those of its own units. */
+ * A job on several hosts divides its units among them. Weights, low halves, moments and sums are those of a host's own
+ * units. It has a copy of the embedding's tables, too, and a ring of slots through which other hosts' units pass. */
 #ifndef PROTO_PLAN_HOST_H
 #define PROTO_PLAN_HOST_H
 
@@ -55,6 +55,7 @@ struct plan_host_setting {
     uint64_t config_bytes;     /* of config.json; 0: unknown, usually small */
     uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or unknown */
     uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all */
+    uint32_t own_parts;        /* of a step, this host's; counts if n_own > 0 */
     uint64_t hosts_bytes;      /* of slots for contributions of other hosts */
 };
 
@@ -65,6 +66,7 @@ struct plan_host {
     uint64_t slot_bytes;
     uint64_t inbox_bytes; /* of one worker */
     uint32_t n_accumulators;
+    uint32_t n_ring;         /* slots for units of other hosts */
     enum plan_replay replay; /* plan_host: NONE, or ON by the setting */
 };
 
@@ -96,15 +98,34 @@ uint64_t plan_host_left(const struct plan_host *host, uint64_t available);
 /* "first_moment 4.0 GiB, second_moment 4.0 GiB, CPU workers 3.1 GiB": the three largest terms, arenas being one. */
 void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas);
 
-/* Consecutive units, which one host owns: those from `first` to before `end`. */
+/* Consecutive units, which one host owns: those from `first` to before `end`; and what it has of the relayed weights.
+ *
+ * Its segment of relayed weights has, in this order, in elements that are rounded up as model_rounded for each unit:
+ *   own      buffer 0 of its own units (weights_n), and of other hosts' tables that are looked up (tables_n)
+ *   replay   buffer 1 of the same (replay_n, tables_replay_n), with replay
+ *   ring     n_slots of slot_n each, for any other unit of another host
+ * Of one host that owns all units, these are the model's segment_n and replay_n. */
 struct plan_own {
     uint32_t first, end;
+    uint64_t weights_n, tables_n, replay_n, tables_replay_n;
+    uint64_t replay_before;             /* of the model's replay_n, those of units before `first` */
+    uint32_t n_foreign;                 /* units that pass through the ring */
+    uint64_t slot_n;                    /* the largest of them; 0: there is none */
     uint64_t trained_offset, trained_n; /* of all the model's trained elements, those from here on; as model_rounded */
     uint64_t tied_bytes;                /* of the sums of its tied units, one block */
     uint64_t accumulator_bytes;         /* of one accumulator, which fits any of its units */
 };
 /* n_own 0: all units. The units exist (asserted). */
 void plan_own(struct plan_own *out, const struct model *model, uint32_t own_first, uint32_t n_own);
+/* True if the host has its own copy of the unit's weights: it owns the unit, or workers look rows of it up. */
+bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t unit);
+/* Where such a unit is in its segment, in elements. buffer: 0, or with replay 0 or 1 of a unit that is trained. */
+uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, uint32_t unit, uint32_t buffer);
+/* Where the ring begins, in elements. */
+uint64_t plan_ring_at(const struct plan_own *own, bool replay);
+/* Slots of the ring. Each part's worker may have two units lent, so that it waits for none that another has; and one
+ * more is fetched meanwhile. n_parts: of this host. */
+uint32_t plan_ring_slots(const struct plan_own *own, uint32_t n_parts);
 /* Divides the units among n_hosts, in order, by their trained elements; each host gets at least one that is trained.
  * Host 0 has the first unit. The same on every host. -EINVAL with a sentence: fewer units are trained. */
 int plan_divide(uint32_t *own_first, uint32_t *n_own, const struct model *model, uint32_t n_hosts, uint32_t host,

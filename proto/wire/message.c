@@ -177,16 +177,16 @@ static void assign(struct wire *w, struct message *m)
     wire_u32(w, &m->assign.n_threads);
     wire_flag(w, &m->assign.takes_turns);
     wire_flag(w, &m->assign.trace);
-    wire_flag(w, &m->assign.replay);
+    wire_u64(w, &m->assign.weights_bytes);
     choice_fields(w, &m->assign.choice);
     wire_u64(w, &m->assign.host_stash_bytes);
     wire_u32(w, &m->assign.attention);
     products_fields(w, &m->assign.products);
     wire_text(w, m->assign.freeze, sizeof m->assign.freeze);
+    if (m->assign.weights_bytes == 0)
+        wire_wrong(w, "an assignment without weights");
     if (m->assign.choice.host_stash != (m->assign.host_stash_bytes > 0))
         wire_wrong(w, "a stash without its bytes, or bytes without it");
-    if (m->assign.replay && (m->assign.goal.purpose != PLAN_TRAIN || m->assign.goal.fenced))
-        wire_wrong(w, "replay without an eager commit");
 }
 
 static void assigned(struct wire *w, struct message *m)
@@ -227,7 +227,10 @@ static void weights(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->weights.version);
     wire_u32(w, &m->weights.unit);
-    wire_u32_in(w, &m->weights.buffer, 0, 1);
+    wire_u64(w, &m->weights.at);
+    wire_flag(w, &m->weights.lent);
+    if (m->weights.at % 64)
+        wire_wrong(w, "weights that are not at a multiple of 64 bytes");
 }
 
 static void loss(struct wire *w, struct message *m)
@@ -519,6 +522,7 @@ static const struct {
     [MESSAGE_SHARE] = {"SHARE", share},
     [MESSAGE_PULL] = {"PULL", pull},
     [MESSAGE_WEIGHTS] = {"WEIGHTS", weights},
+    [MESSAGE_READ] = {"READ", pull},
     [MESSAGE_LOSS] = {"LOSS", loss},
     [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},
     [MESSAGE_FREE] = {"FREE", contribution},

@@ -22,12 +22,12 @@
  *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION door [data, config,
  *             side file, output directory or -]. C>D TAKE makes the sender the job's client; D>C TAKEN says how far its
  *             steps are. REFUSED answers either
- *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
+ *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D READ if they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
  *             step+1 may be opened
- *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL and WEIGHTS as above; W>D EVALUATED; D>C EVALUATED
- *   generate  C>D GENERATE; D>W GENERATE, PULL and WEIGHTS as above; W>D GENERATED; D>C GENERATED
+ *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL, WEIGHTS, READ as above; W>D EVALUATED; D>C EVALUATED
+ *   generate  C>D GENERATE; D>W GENERATE, PULL, WEIGHTS, READ as above; W>D GENERATED; D>C GENERATED
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. When a save ends: D>C SAVED or SAVE_FAILED,
  *             whoever requested it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the
  *             weights of one version are written into the viewer's empty files; D>V SAVED or REFUSED
@@ -66,7 +66,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 15,
+    MESSAGE_VERSION = 16,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -92,6 +92,7 @@ enum message_kind {
     MESSAGE_SHARE,
     MESSAGE_PULL,
     MESSAGE_WEIGHTS,
+    MESSAGE_READ,
     MESSAGE_LOSS,
     MESSAGE_CONTRIBUTION,
     MESSAGE_FREE,
@@ -226,12 +227,12 @@ struct message {
             uint32_t config_bytes; /* of config.json, in its segment: 1..MESSAGE_MAX_CONFIG_BYTES */
             struct plan_goal goal; /* as in job */
             uint64_t seed;
-            uint32_t max_parts; /* of this worker's share */
-            uint32_t n_slots;   /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
-            uint32_t n_threads; /* that it may use */
-            bool takes_turns;   /* blocks until its contribution is folded: it shares cores with the optimizer */
-            bool trace;         /* as in job */
-            bool replay;        /* weights alternate between two buffers: model_weights_at */
+            uint32_t max_parts;     /* of this worker's share */
+            uint32_t n_slots;       /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
+            uint32_t n_threads;     /* that it may use */
+            bool takes_turns;       /* blocks until its contribution is folded: it shares cores with the optimizer */
+            bool trace;             /* as in job */
+            uint64_t weights_bytes; /* of that segment */
             struct plan_choice choice;
             uint32_t attention;              /* how attention's gradient is computed: enum plan_attention */
             uint64_t host_stash_bytes;       /* of that segment; 0 without */
@@ -262,11 +263,12 @@ struct message {
         struct {
             uint64_t version;
             uint32_t unit;
-        } pull;
+        } pull, read;
         struct {
             uint64_t version;
             uint32_t unit;
-            uint32_t buffer; /* of the weight segment: 0, or with replay 0 or 1 */
+            uint64_t at; /* bytes from the start of the weights' segment, a multiple of 64 */
+            bool lent;   /* the place is another unit's next: the worker says READ when it needs it no more */
         } weights;
         struct {
             uint64_t step;

@@ -190,7 +190,7 @@ static int link_pull(void *context, uint64_t version, uint32_t unit)
     return still ? 0 : say(w, &event);
 }
 
-static int link_wait_weights(void *context, const void **weights)
+static int link_wait_weights(void *context, const void **weights, bool *lent)
 {
     struct inprocess_worker *w = context;
     struct inprocess *ip = w->ip;
@@ -199,9 +199,9 @@ static int link_wait_weights(void *context, const void **weights)
     assert(w->n_pulls);
     while (!w->pulls[0].ready && !ip->failed)
         pthread_cond_wait(&ip->changed, &ip->mutex);
-    const uint32_t unit = w->pulls[0].unit;
+    *lent = false;
     *weights = (const char *)ip->store.weights.base +
-               model_weights_at(&ip->model.units[unit], w->pulls[0].buffer) * number_bytes(ip->options.precision);
+               store_weights_at(&ip->store, &ip->store.own, w->pulls[0].unit, w->pulls[0].buffer);
     w->n_pulls--;
     memmove(w->pulls, w->pulls + 1, w->n_pulls * sizeof *w->pulls);
     const bool failed = ip->failed;

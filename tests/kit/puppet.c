@@ -124,8 +124,11 @@ static void turn(struct puppet *p)
     ask_weights(p);
 }
 
-static void on_weights(struct puppet *p)
+static void on_weights(struct puppet *p, const struct message *m)
 {
+    if (m->weights.lent)
+        session_send(p->session, &(struct message){.kind = MESSAGE_READ,
+                                                   .read = {.version = m->weights.version, .unit = m->weights.unit}});
     if (p->backward && p->share.share.step == 1 && p->fault == PUPPET_DIES) {
         _exit(0);
     } else if (p->backward) {
@@ -201,7 +204,7 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     } else if (m->kind == MESSAGE_SHARE) {
         begin_step(p, m);
     } else if (m->kind == MESSAGE_WEIGHTS) {
-        on_weights(p);
+        on_weights(p, m);
     } else if (m->kind == MESSAGE_FREE && p->busy && p->backward) {
         next_visit(p);
     } else if (m->kind == MESSAGE_RELEASE) { /* in the middle of a step too */

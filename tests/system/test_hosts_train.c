@@ -214,6 +214,33 @@ TEST(a_worker_that_is_killed_changes_no_bit)
     stop(&team);
 }
 
+/* By hand: host 0 owns both tables and 4 of 9 blocks; host 1 the others, and has a copy of the tables. Each has 3 slots,
+ * since it has one part, and a second buffer of all but the slots. */
+TEST(a_host_has_its_own_units_and_a_few_slots_for_others)
+{
+    enum { WIDTH = 64, BLOCK = 12 * WIDTH * WIDTH + 13 * WIDTH, TABLES = (256 + 32) * WIDTH, NORM = 2 * WIDTH };
+    static const double own[] = {TABLES + 4 * BLOCK, TABLES + 5 * BLOCK + NORM};
+    const struct team team = start(2, 1);
+
+    processes_config_with("deep.json", 9, 4, WIDTH, 32, "");
+    const pid_t run =
+        train_aside("exec " BIN_DIR "/eps train --connect hosts --model deep.json --data text.txt --seq 32 "
+                    "--steps 100000 --batch 4 --parts 2 --save-every 0 --out several");
+    processes_await_text("several/metrics.jsonl", "\"step\": 3,");
+    for (uint32_t h = 0; h < 2; h++) {
+        char line[64];
+        snprintf(line, sizeof line, "eps mem %s --json", name_of(h));
+        json_t *memory = expect_json(line, 0);
+        ck_assert_double_eq(json_number_at(memory, "host.categories.weights.current"), 4 * (own[h] + 3 * BLOCK));
+        ck_assert_double_eq(json_number_at(memory, "host.categories.replay.current"), 4 * own[h]);
+        ck_assert_double_eq(json_number_at(memory, "host.current"), json_number_at(memory, "host.planned"));
+        json_decref(memory);
+    }
+    expect("eps stop hosts 1", 0);
+    ck_assert_int_eq(await_end(run), 1);
+    stop(&team);
+}
+
 /* Host 0 has the client and says what host 1 waits for: until a worker comes, or the job is stopped. */
 TEST_EACH(a_host_without_workers_is_told_of_by_host_0, 2)
 {

@@ -94,10 +94,11 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, const void **weights)
+static int wait_weights(void *context, const void **weights, bool *lent)
 {
     struct bench *b = context;
 
+    *lent = false;
     *weights =
         (const float *)b->store.weights.base + b->model.units[b->pulled[b->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
     return 0;

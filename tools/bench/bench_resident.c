@@ -66,8 +66,9 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, const void **weights)
+static int wait_weights(void *context, const void **weights, bool *lent)
 {
+    *lent = false;
     *weights = ((struct resident *)context)->weights;
     return 0;
 }

@@ -59,6 +59,7 @@ TEST_EACH(no_order_of_the_queues_changes_a_bit, N_CHOICES *NUMBER_TYPES)
     setting_step_whole(&expected, &s, &options);
     options.choice = choices[_i / NUMBER_TYPES];
     options.choice.microbatch = 1;
+    s.lends = true; /* nothing is read later than it may be */
     for (unsigned i = 0; i < N_ORDERS; i++) {
         set_order(orders[i].streams, orders[i].threads, orders[i].seed);
         setting_check_bits(&expected, &s, &options);

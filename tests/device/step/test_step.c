@@ -46,7 +46,7 @@ TEST_RANGE(each_part_is_told_its_own_loss, first_setting(), SETTING_CONFIGS)
     setting_close(&s);
 }
 
-/* The link itself checks that no more pulls are outstanding than there are buffers. */
+/* The link itself checks that no more pulls are outstanding than there are buffers. The last one lends weights. */
 TEST_RANGE(one_two_or_three_weight_buffers_give_the_same_bits, first_setting(), SETTING_CONFIGS)
 {
     struct setting s;
@@ -56,6 +56,7 @@ TEST_RANGE(one_two_or_three_weight_buffers_give_the_same_bits, first_setting(), 
     struct device_worker_options options = setting_options(&s, 2, 1);
     for (uint32_t i = 0; i < 3; i++) {
         options.choice.n_weight_buffers = i + 1;
+        s.lends = i == 2;
         setting_step_whole(&links[i], &s, &options);
     }
     const uint32_t visits = 2 * s.model.n_visits - 2; /* backward, the two tables that are looked up need no weights */

@@ -77,7 +77,8 @@ static struct message assign(int config, uint32_t config_bytes)
                                          .choice = {.microbatch = 1, .n_weight_buffers = 1},
                                          .n_slots = N_SLOTS,
                                          .n_threads = 1,
-                                         .takes_turns = true}};
+                                         .takes_turns = true,
+                                         .weights_bytes = model.segment_n * sizeof(float)}};
     const int fds[] = {segment_of(model.segment_n * sizeof(float), NULL, 0),
                        segment_of((1 + N_SLOTS) * model_slot_bytes(&model, NUMBER_FP32), NULL, 0),
                        segment_of(plan_data_of(BATCH, SEQ, model.config.n_labels).bytes, NULL, 0), config};
@@ -130,9 +131,9 @@ static const struct {
      0, "n_layer"},
     {"{\"model_type\": \"gpt3\"}", 0, "model_type"},
     /* Another model than the daemon's segments are of. */
-    {"{\"model_type\": \"gpt2\", \"vocab_size\": 64, \"n_positions\": 16, \"n_layer\": 99, \"n_head\": 2, \"n_embd\": "
+    {"{\"model_type\": \"gpt2\", \"vocab_size\": 9999, \"n_positions\": 16, \"n_layer\": 2, \"n_head\": 2, \"n_embd\": "
      "16}",
-     0, "shared memory"},
+     0, "has no room for the model's largest unit"},
 };
 
 TEST_EACH(a_config_that_cannot_be_is_refused_and_the_next_job_is_taken, COUNT(hostile))

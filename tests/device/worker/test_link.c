@@ -56,14 +56,19 @@ static void say(struct message m)
     ck_assert(mailbox_deliver(&box, &m, NULL, 0));
 }
 
-static void say_weights_in(uint64_t version, uint32_t unit, uint32_t buffer)
+static void say_weights_at(uint64_t version, uint32_t unit, uint64_t at)
 {
-    say((struct message){.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit, .buffer = buffer}});
+    say((struct message){.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit, .at = at}});
+}
+
+static void lend(uint64_t version, uint32_t unit)
+{
+    say((struct message){.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit, .lent = true}});
 }
 
 static void say_weights(uint64_t version, uint32_t unit)
 {
-    say_weights_in(version, unit, 0);
+    say_weights_at(version, unit, model.units[unit].offset * sizeof(float));
 }
 
 static void say_free(uint32_t slot)
@@ -111,12 +116,19 @@ static void pull(uint64_t version, uint32_t unit)
     ck_assert_int_eq(link_session.pull(&link_, version, unit), 0);
 }
 
-static void check_weights_of(uint32_t unit)
+static bool lent; /* what wait_weights gave last */
+
+static const void *wait_weights(void)
 {
     const void *at = NULL;
 
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
-    ck_assert_ptr_eq(at, weights_base + model.units[unit].offset);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), 0);
+    return at;
+}
+
+static void check_weights_of(uint32_t unit)
+{
+    ck_assert_ptr_eq(wait_weights(), weights_base + model.units[unit].offset);
 }
 
 static const float *last_slot;
@@ -180,36 +192,79 @@ TEST(weights_of_another_version_or_unit_answer_no_pull)
     ck_assert_uint_eq(unread(), 0);
 }
 
-TEST(with_replay_weights_are_in_the_buffer_that_is_named)
+TEST(weights_are_where_the_daemon_says)
 {
-    const void *at = NULL;
+    const uint64_t last = sizeof weights_base - model.units[0].n * sizeof(float), at = last / 64 * 64;
 
-    link_.replay = true;
     pull(STEP, 0);
     pull(STEP, 1);
-    say_weights_in(STEP, 1, 1);
-    say_weights_in(STEP, 0, 0);
-    check_weights_of(0);
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
-    ck_assert_ptr_eq(at, weights_base + model.segment_n + (model.units[0].n + 31) / 32 * 32);
+    say_weights_at(STEP, 1, 64);
+    say_weights_at(STEP, 0, at);
+    ck_assert_ptr_eq(wait_weights(), (char *)weights_base + at);
+    ck_assert_ptr_eq(wait_weights(), (char *)weights_base + 64);
+    ck_assert(!lent);
 }
 
-/* Without replay no unit has a second one, with replay a frozen one has none. */
-TEST_EACH(a_second_buffer_that_is_not_there_is_refused, 2)
+TEST_EACH(a_place_beyond_the_weights_is_refused, 2)
 {
+    const uint64_t beyond = sizeof weights_base - model.units[1].n * sizeof(float) + 1;
     const void *at = NULL;
 
-    link_.replay = _i == 1;
-    if (link_.replay)
-        ck_assert_int_eq(model_freeze(&model, "wpe.weight", NULL), 0);
-    uint32_t unit = 0;
-    while (link_.replay && model.units[unit].n_trained > 0)
-        unit++;
-    pull(STEP, unit);
-    say_weights_in(STEP, unit, 1);
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at), -EPROTO);
-    ck_assert_holds(link_.error.text, "the daemon named a second buffer of ", "which has one");
+    pull(STEP, 1);
+    say_weights_at(STEP, 1, _i ? UINT64_MAX / 64 * 64 : (beyond + 63) / 64 * 64);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -EPROTO);
+    ck_assert_holds(link_.error.text, "the daemon named a place of ", "beyond the weights' memory");
     ck_assert_ptr_null(at);
+}
+
+static void expect_read(uint64_t version, uint32_t unit)
+{
+    const struct message m = heard(MESSAGE_READ);
+
+    ck_assert_uint_eq(m.read.version, version);
+    ck_assert_uint_eq(m.read.unit, unit);
+}
+
+/* What is lent is given back once: when the next is waited for, or the step ends. */
+TEST(weights_that_were_lent_are_given_back)
+{
+    for (uint32_t u = 0; u < 3; u++) {
+        pull(STEP, u);
+        heard(MESSAGE_PULL);
+    }
+    lend(STEP, 0);
+    say_weights(STEP, 1);
+    wait_weights();
+    ck_assert(lent);
+    check_silence();
+    wait_weights();
+    ck_assert(!lent);
+    expect_read(STEP, 0);
+    lend(STEP, 2);
+    wait_weights();
+    check_silence();
+    link_end(&link_);
+    expect_read(STEP, 2);
+    link_end(&link_);
+    check_silence();
+}
+
+/* A share was replaced: nobody waits for what it pulled, whether it has come or not. */
+TEST(weights_that_nobody_waits_for_any_more_are_given_back)
+{
+    pull(STEP, 0);
+    pull(STEP, 1);
+    heard(MESSAGE_PULL);
+    heard(MESSAGE_PULL);
+    lend(STEP, 0);
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+    link_end(&link_);
+    expect_read(STEP, 0);
+    link_begin(&link_, STEP + 1);
+    lend(STEP, 1);
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+    expect_read(STEP, 1);
+    check_silence();
 }
 
 TEST(the_same_unit_pulled_twice_is_answered_twice)
@@ -365,7 +420,7 @@ TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
     say((struct message){.kind = MESSAGE_RELEASE});
     switch (_i) {
     case 0:
-        ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ECANCELED);
+        ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -ECANCELED);
         break;
     case 1:
     case 2:
@@ -385,16 +440,13 @@ TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
 /* It takes in whatever has come, without waiting for more. */
 TEST(whether_the_job_has_ended_is_seen_without_waiting)
 {
-    const void *at;
-
     ck_assert_int_eq(link_session.ended(&link_), 0);
     pull(STEP, 1);
     say_free(1);
     say_weights(STEP, 1);
     ck_assert_int_eq(link_session.ended(&link_), 0);
     ck_assert_uint_eq(unread(), 0);
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
-    ck_assert_ptr_eq(at, weights_base + model.units[1].offset);
+    check_weights_of(1);
     say((struct message){.kind = MESSAGE_RELEASE});
     ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
     ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
@@ -441,13 +493,14 @@ TEST_EACH(a_share_of_a_step_under_way_replaces_it, 2)
     heard(MESSAGE_PULL);
     say(share);
     say_grant_of(share.share.step, 0, 5, 3, 0);
-    ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ESTALE);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at, &lent), -ESTALE);
     ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, true, &slot), -ESTALE);
     ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ESTALE);
     ck_assert_int_eq(link_session.ended(&link_), -ESTALE);
     ck_assert(link_.has_next);
     ck_assert_mem_eq(&link_.next.message, &share, sizeof share);
     link_.takes_turns = true;
+    link_end(&link_);
     link_begin(&link_, share.share.step);
     link_.attempts[3] = 0;
     ck_assert_int_eq(link_session.contributed(&link_, 5, 3), 0); /* slot 1 is of before */

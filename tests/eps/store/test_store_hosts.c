@@ -14,7 +14,7 @@
 SUITE_LABELS(long)
 SUITE_TIMEOUT(60)
 
-enum { MOST = 3, TABLE = 7 }; /* hosts; notes that travel at once */
+enum { MOST = 3, TABLE = 7, N_RING = 2 }; /* hosts; notes that travel at once; slots of the ring */
 
 static const struct hyper hyper = {
     .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5, .grad_scale = 1};
@@ -62,6 +62,8 @@ static void open_host(struct store_fixture *f, int i, uint32_t host, uint32_t n_
     if (n_hosts > 1)
         ck_assert_msg(plan_divide(&options.own_first, &options.n_own, &model, n_hosts, host, &err) == 0, "%s",
                       err.text);
+    if (n_hosts > 1)
+        options.n_ring = N_RING;
     model_free(&model);
     store_fixture_open_frozen(f, *way->config, way->tied, way->freeze ? way->freeze : "", &options);
 }
@@ -91,15 +93,29 @@ static uint32_t owner_of(const struct store_fixture *hosts, uint32_t n_hosts, ui
     return owner;
 }
 
-/* As a fetch does it. */
+static size_t bytes_of(const struct store *store, uint64_t n)
+{
+    return n * number_bytes(store->options.precision);
+}
+
+/* As fetches do it: tables are kept, other units pass through the ring. The owner's place is known from its range. */
 static void fetch(struct store *to, const struct store *from, uint32_t unit)
 {
-    const struct store_relayed source = store_relayed(from, unit, store_buffer(from, unit, false)),
-                               target = store_relayed(to, unit, !store_buffer(to, unit, false));
+    const struct model_unit *u = &to->model->units[unit];
+    struct plan_own theirs;
 
-    memcpy((char *)to->weights.base + target.offset, (const char *)from->weights.base + source.offset,
-           source.trained_bytes);
+    plan_own(&theirs, to->model, from->options.own_first, from->options.n_own);
     store_turn(to, unit);
+    const uint32_t buffer = store_buffer(to, unit, false);
+    const char *source = (const char *)from->weights.base + store_weights_at(to, &theirs, unit, buffer);
+    if (store_keeps(to, unit)) {
+        memcpy((char *)to->weights.base + store_weights_at(to, &to->own, unit, buffer), source,
+               bytes_of(to, u->n_trained));
+        return;
+    }
+    char *slot = (char *)to->weights.base + store_ring_at(to, unit % N_RING);
+    ck_assert(slot + bytes_of(to, u->n) <= (char *)to->weights.base + to->weights.bytes);
+    memcpy(slot, source, bytes_of(to, u->n));
 }
 
 static void step(struct store_fixture *f, uint32_t unit, const struct way *way, uint64_t t)
@@ -134,20 +150,23 @@ static void train(struct store_fixture *whole, struct store_fixture *hosts, uint
         }
 }
 
-/* Relayed weights are everywhere; low halves and moments with the owner. */
+static const char *relayed(const struct store *store, uint32_t unit)
+{
+    return (const char *)store->weights.base +
+           store_weights_at(store, &store->own, unit, store_buffer(store, unit, false));
+}
+
+/* Relayed weights are where they are kept; low halves and moments with the owner. */
 static void check_same(const struct store_fixture *whole, const struct store_fixture *hosts, uint32_t n_hosts)
 {
     for (uint32_t unit = 0; unit < whole->model.n_units; unit++) {
         const uint64_t n = whole->model.units[unit].n;
         const uint32_t owner = owner_of(hosts, n_hosts, unit);
-        for (uint32_t h = 0; h < n_hosts; h++) {
-            const struct store *a = &whole->store, *b = &hosts[h].store;
-            const struct store_relayed x = store_relayed(a, unit, store_buffer(a, unit, false)),
-                                       y = store_relayed(b, unit, store_buffer(b, unit, false));
-            ck_assert_uint_eq(x.bytes, y.bytes);
-            ck_assert_msg(memcmp((char *)a->weights.base + x.offset, (char *)b->weights.base + y.offset, x.bytes) == 0,
+        for (uint32_t h = 0; h < n_hosts; h++)
+            ck_assert_msg(!store_keeps(&hosts[h].store, unit) ||
+                              memcmp(relayed(&whole->store, unit), relayed(&hosts[h].store, unit),
+                                     bytes_of(&whole->store, n)) == 0,
                           "unit %u on host %u", unit, h);
-        }
         struct store_values x = store_fixture_values(whole, unit), y = store_fixture_values(&hosts[owner], unit);
         store_fixture_same(x.w, y.w, n, "w"), store_fixture_same(x.m, y.m, n, "m");
         store_fixture_same(x.v, y.v, n, "v");
@@ -190,7 +209,8 @@ TEST_EACH(a_host_takes_the_bytes_of_its_own_units_as_planned, TRIES)
                                             .n_workers = 1,
                                             .replay = true,
                                             .own_first = o->own_first,
-                                            .n_own = o->n_own};
+                                            .n_own = o->n_own,
+                                            .own_parts = 1};
         struct plan_host plan;
         uint64_t n = 0, n_tied = 0;
         for (uint32_t u = o->own_first; u < o->own_first + o->n_own; u++) {
@@ -203,6 +223,8 @@ TEST_EACH(a_host_takes_the_bytes_of_its_own_units_as_planned, TRIES)
         ck_assert_uint_eq(got[LEDGER_SECOND_MOMENT], got[LEDGER_FIRST_MOMENT]);
         ck_assert_uint_eq(got[LEDGER_TIED], 4 * n_tied);
         plan_host(&plan, &hosts[h].model, &s);
+        plan.bytes[LEDGER_WEIGHTS] -=
+            ((uint64_t)plan.n_ring - N_RING) * bytes_of(&hosts[h].store, hosts[h].store.own.slot_n);
         for (enum ledger_category c = 0; c < LEDGER_CATEGORIES; c++)
             if (c == LEDGER_WEIGHTS || c == LEDGER_REPLAY || c == LEDGER_MASTER || c == LEDGER_FIRST_MOMENT ||
                 c == LEDGER_SECOND_MOMENT || c == LEDGER_TIED)

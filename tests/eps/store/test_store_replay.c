@@ -52,8 +52,7 @@ static void open_way(struct store_fixture *f, int i, bool replay)
 static const void *relayed(const struct store_fixture *f, uint32_t unit, bool before)
 {
     return (const char *)f->store.weights.base +
-           model_weights_at(&f->model.units[unit], store_buffer(&f->store, unit, before)) *
-               number_bytes(f->store.options.precision);
+           store_weights_at(&f->store, &f->store.own, unit, store_buffer(&f->store, unit, before));
 }
 
 static void check_relayed(const struct store_fixture *f, uint32_t unit, bool before, const void *want, const char *what)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void array_link_init(struct array_link *link, const struct model *model, const float *weights)
 {
@@ -26,6 +27,7 @@ void array_link_free(struct array_link *link)
     for (int i = 0; i < ARRAY_LINK_SLOTS; i++)
         free(link->inbox[i]);
     free(link->rounded);
+    free(link->lent);
 }
 
 static int count(struct array_link *link)
@@ -63,16 +65,37 @@ static const uint16_t *rounded(struct array_link *link)
     return link->rounded;
 }
 
-static int wait_weights(void *context, const void **weights)
+size_t array_link_lend(struct array_link *link)
+{
+    const size_t bytes = link->model->largest_unit * sizeof(float);
+
+    link->lent = malloc(bytes);
+    ck_assert_ptr_nonnull(link->lent);
+    return bytes;
+}
+
+/* A copy, where the one before was. */
+static const void *lend(struct array_link *link, uint32_t unit, const void *weights)
+{
+    memset(link->lent, 0xff, link->model->largest_unit * sizeof(float)); /* not numbers */
+    memcpy(link->lent, weights, link->model->units[unit].n * number_bytes(link->precision));
+    return link->lent;
+}
+
+static int wait_weights(void *context, const void **weights, bool *lent)
 {
     struct array_link *link = context;
 
     ck_assert_uint_lt(link->n_waits, link->n_pulls);
-    const uint64_t offset = link->model->units[link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
+    const uint32_t unit = link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS];
+    const uint64_t offset = link->model->units[unit].offset;
     if (link->precision == NUMBER_BF16)
         *weights = rounded(link) + offset;
     else
         *weights = link->weights + offset;
+    *lent = link->lent && unit >= link->model->layers[0].n_visits;
+    if (*lent)
+        *weights = lend(link, unit, *weights);
     return count(link);
 }
 

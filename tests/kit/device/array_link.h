@@ -22,6 +22,7 @@ struct array_link {
     uint16_t *rounded;          /* (segment_n) bf16; NULL before the first pull */
     uint64_t version;           /* that pulls must ask for */
     uint32_t n_buffers;
+    void *lent;                      /* (largest_unit) of array_link_lend; else NULL */
     float *gradient;                 /* (segment_n): the sum of all contributions */
     float *parts[ARRAY_LINK_PARTS];  /* (segment_n) each: of one part, NULL before it has any */
     double losses[ARRAY_LINK_PARTS]; /* as told */
@@ -43,5 +44,7 @@ extern const struct device_link array_link;
 /* Owned: array_link_free. Everything else is 0 and may be set. */
 void array_link_init(struct array_link *link, const struct model *model, const float *weights);
 void array_link_free(struct array_link *link);
+/* From now on, weights that pass through buffers are handed out in link->lent, one unit over the other. Its bytes. */
+size_t array_link_lend(struct array_link *link);
 
 #endif

@@ -196,6 +196,10 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
     ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
     memset(stash, 0xff, worker.plan.host_stash_bytes); /* NaN: nothing is read before it is written */
+    if (s->lends) {
+        const size_t bytes = array_link_lend(link);
+        worker.ops->lend(worker.dev, link->lent, bytes, false, &err);
+    }
     link->version = SETTING_STEP;
     link->precision = options->setting.goal.precision;
     link->grad = options->setting.goal.grad;

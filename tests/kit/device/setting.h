@@ -26,6 +26,7 @@ struct setting {
     struct plan_row *rows;  /* (batch) of a classifier: random; else NULL */
     uint64_t n_valid;
     enum number_type precision; /* of the device; fp32 unless it is set */
+    bool lends;                 /* weights are lent: array_link_lend */
 };
 
 /* The same for the same arguments. Owned: setting_close. */

@@ -171,8 +171,15 @@ static struct message assignment(void)
     m.assign.max_parts = 1;
     m.assign.n_slots = SLOTS;
     m.assign.n_threads = 1;
+    m.assign.weights_bytes = model.segment_n * sizeof(float);
     m.assign.choice = (struct plan_choice){.microbatch = BATCH, .n_weight_buffers = 1, .n_sums = 1};
     return m;
+}
+
+static struct message weights_of(uint32_t unit)
+{
+    return (struct message){.kind = MESSAGE_WEIGHTS,
+                            .weights = {.unit = unit, .at = model.units[unit].offset * sizeof(float)}};
 }
 
 /* HELLO, and a job whose segments are filled; the worker has its own. */
@@ -240,7 +247,7 @@ TEST(every_message_finds_its_bytes)
 
         for (uint32_t u = 0; u < model.n_units; u++) {
             const size_t at = model.units[u].offset * sizeof(float), n = model.units[u].n * sizeof(float);
-            say(daemon_end, (struct message){.kind = MESSAGE_WEIGHTS, .weights = {.unit = u}}, NULL, 0);
+            say(daemon_end, (struct message)weights_of(u), NULL, 0);
             ck_assert_uint_eq(expect_message(worker_end, MESSAGE_WEIGHTS).weights.unit, u);
             ck_assert_mem_eq((char *)theirs[0].base + at, (char *)segments[0].base + at, n);
         }
@@ -350,7 +357,7 @@ TEST(a_worker_asks_to_leave)
 static void say_all_weights(void)
 {
     for (uint32_t u = 0; u < model.n_units; u++)
-        say(daemon_end, (struct message){.kind = MESSAGE_WEIGHTS, .weights = {.unit = u}}, NULL, 0);
+        say(daemon_end, (struct message)weights_of(u), NULL, 0);
 }
 
 /* The daemon's session ends at once, as when it refuses the worker; its message goes after another one. */

@@ -288,14 +288,30 @@ TEST(more_hosts_than_trained_units_are_refused)
     ck_assert_uint_eq(next, model.n_units);
 }
 
-/* Hosts' low halves, moments and tied sums add up to one host's; weights and minibatches are whole on each. One host's
- * parts alone need no accumulators; those of all do. */
-TEST(a_host_of_several_takes_its_units_state_and_all_weights)
+/* By hand, in elements: own units, tables that are looked up, and the slots of the ring. */
+static uint64_t weights_of(const struct plan_host_setting *s, bool replay)
+{
+    const uint32_t n_tables = model.layers[0].n_visits;
+    uint64_t n = 0, largest = 0;
+    uint32_t n_foreign = 0;
+
+    for (uint32_t u = 0; u < model.n_units; u++) {
+        const bool kept = (u >= s->own_first && u < s->own_first + s->n_own) || u < n_tables;
+        const uint64_t rounded = (model.units[u].n + 31) / 32 * 32;
+        n += kept ? rounded : 0;
+        n_foreign += !kept;
+        largest = !kept && rounded > largest ? rounded : largest;
+    }
+    return replay ? n : n + (n_foreign < 2 * s->own_parts + 1 ? n_foreign : 2 * s->own_parts + 1) * largest;
+}
+
+/* Hosts' low halves, moments and tied sums add up to one host's; minibatches are whole on each. One host's parts alone
+ * need no accumulators; those of all do. */
+TEST_EACH(a_host_of_several_takes_its_units_and_a_ring_for_others, 3)
 {
     enum { HOSTS = 3 };
     static const enum ledger_category divided[] = {LEDGER_MASTER, LEDGER_FIRST_MOMENT, LEDGER_SECOND_MOMENT,
-                                                   LEDGER_TIED},
-                                      whole[] = {LEDGER_WEIGHTS, LEDGER_REPLAY, LEDGER_DATA};
+                                                   LEDGER_TIED};
     uint64_t sums[LEDGER_CATEGORIES] = {0};
     struct plan_host_setting s = training();
     struct error err = {""};
@@ -306,12 +322,14 @@ TEST(a_host_of_several_takes_its_units_state_and_all_weights)
     for (uint32_t h = 0; h < HOSTS; h++) {
         ck_assert_int_eq(plan_divide(&s.own_first, &s.n_own, &model, HOSTS, h, &err), 0);
         s.hosts_bytes = 1000;
+        s.own_parts = 1 + 3 * (uint32_t)_i; /* more slots than units in the end */
         const struct plan_host host = host_of(&s);
         uint64_t total = 0, largest = 0;
         for (int i = 0; i < COUNT(divided); i++)
             sums[divided[i]] += host.bytes[divided[i]];
-        for (int i = 0; i < COUNT(whole); i++)
-            ck_assert_uint_eq(host.bytes[whole[i]], one.bytes[whole[i]]);
+        ck_assert_uint_eq(host.bytes[LEDGER_WEIGHTS], 2 * weights_of(&s, false));
+        ck_assert_uint_eq(host.bytes[LEDGER_REPLAY], 2 * weights_of(&s, true));
+        ck_assert_uint_eq(host.bytes[LEDGER_DATA], one.bytes[LEDGER_DATA]);
         for (uint32_t u = s.own_first; u < s.own_first + s.n_own; u++)
             largest = largest < model.units[u].n_trained ? model.units[u].n_trained : largest;
         ck_assert_uint_eq(host.n_accumulators, 2);
