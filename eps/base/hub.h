@@ -90,8 +90,10 @@ struct hub {
     uint32_t host, n_hosts; /* of the daemons that a launcher started together; n_hosts 0: this one is alone */
     uint32_t n_elsewhere;   /* workers of the other hosts, as they told host 0 */
     uint32_t host_slots;    /* for another host's contributions */
-    unsigned said;          /* MEMORY_...: refusals of the system that are logged already */
-    uv_async_t wake;        /* wakes the loop: something was posted, or the optimizer thread has finished a task */
+    /* Bytes of a job's tables: for each host, unit and slice. */
+    uint32_t host_bytes, host_unit_bytes, host_slice_bytes;
+    unsigned said;   /* MEMORY_...: refusals of the system that are logged already */
+    uv_async_t wake; /* wakes the loop: something was posted, or the optimizer thread has finished a task */
     struct event events[HUB_MAX_EVENTS]; /* (n_events) a ring that begins at first_event */
     unsigned first_event, n_events;
 };

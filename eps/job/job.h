@@ -86,6 +86,7 @@ struct job {
     struct model model;
     uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all. Before job_plan */
     uint64_t hosts_bytes;      /* of slots for the contributions of other hosts, likewise */
+    uint64_t hosts_tables;     /* bytes of eps/step/spread.h's tables, likewise */
     struct store store;
     struct segment data;
     struct relay *relay;

@@ -64,6 +64,8 @@ static int divide_among_hosts(struct job *job, struct error *err)
     job->first_part = (uint32_t)(n_parts * host / n);
     job->n_parts = (uint32_t)(n_parts * (host + 1) / n) - job->first_part;
     job->hosts_bytes = (n - 1) * job->hub->host_slots * model_slot_bytes(&job->model, job_goal(job)->grad);
+    job->hosts_tables = n * job->hub->host_bytes + (uint64_t)job->model.n_units * job->hub->host_unit_bytes +
+                        (uint64_t)job->model.n_slices * job->hub->host_slice_bytes;
     return plan_divide(&job->own_first, &job->n_own, &job->model, (uint32_t)n, (uint32_t)host, err);
 }
 
@@ -215,7 +217,8 @@ static int plan_all(struct job *job, bool *again, struct error *err)
                                          .cap = cap_of(job),
                                          .own_first = job->own_first,
                                          .n_own = job->n_own,
-                                         .hosts_bytes = job->hosts_bytes};
+                                         .hosts_bytes = job->hosts_bytes,
+                                         .hosts_tables = job->hosts_tables};
     const int rc = plan_fit(&fit, &asked, err);
 
     if (!rc)

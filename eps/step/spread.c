@@ -47,6 +47,10 @@ static int take_memory(struct spread *s)
     const size_t slot_bytes = MODEL_SLICE * sizeof(float);
 
     s->hub->host_slots = SPREAD_SLOTS;
+    s->hub->host_bytes = sizeof *s->owns;
+    s->hub->host_unit_bytes = sizeof *s->turns + sizeof *s->owner + sizeof *s->not_own + sizeof *s->n_left +
+                              sizeof *s->arrived + sizeof *s->units;
+    s->hub->host_slice_bytes = sizeof *s->queue + sizeof *s->folded;
     s->inbox_bytes = s->n * SPREAD_SLOTS * slot_bytes;
     s->inbox = mmap(NULL, s->inbox_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (s->inbox == MAP_FAILED)

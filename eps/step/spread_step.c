@@ -10,13 +10,12 @@
 
 /* ---- tables ----------------------------------------------------------------------------------------------------- */
 
-static uint32_t count_slices(const struct model *model)
+static void *carve(char **at, size_t n, size_t size)
 {
-    uint32_t n = 0;
+    void *table = *at;
 
-    for (uint32_t u = 0; u < model->n_units; u++)
-        n += model->units[u].n_slices;
-    return n;
+    *at += n * size;
+    return table;
 }
 
 /* Of each unit and slice, local has one fold under way. */
@@ -24,21 +23,22 @@ int spread_take_tables(struct spread *s)
 {
     struct job *job = s->job;
     const struct model *model = &job->model;
-    const uint32_t n_units = model->n_units, n_slices = count_slices(model);
+    const uint32_t n_units = model->n_units;
     struct error err;
 
-    s->owner = job_take_table(job, n_units, sizeof *s->owner);
-    s->owns = job_take_table(job, s->n, sizeof *s->owns);
-    s->turns = job_take_table(job, n_units, sizeof *s->turns);
-    s->not_own = job_take_table(job, n_units, sizeof *s->not_own);
-    s->units = job_take_table(job, n_units, sizeof *s->units);
-    s->n_left = job_take_table(job, n_units, sizeof *s->n_left);
-    s->arrived = job_take_table(job, n_units, sizeof *s->arrived);
-    s->queue = job_take_table(job, n_slices, sizeof *s->queue);
-    s->folded = job_take_table(job, n_slices, sizeof *s->folded);
-    if (!s->owner || !s->owns || !s->turns || !s->not_own || !s->units || !s->n_left || !s->arrived || !s->queue ||
-        !s->folded)
+    char *at = s->tables = job_take_table(job, 1, job->hosts_tables);
+    if (!at)
         return -ENOMEM;
+    s->owns = carve(&at, s->n, sizeof *s->owns); /* those that are aligned to 8 bytes, to 4, to none */
+    s->turns = carve(&at, n_units, sizeof *s->turns);
+    s->queue = carve(&at, model->n_slices, sizeof *s->queue);
+    s->folded = carve(&at, model->n_slices, sizeof *s->folded);
+    s->owner = carve(&at, n_units, sizeof *s->owner);
+    s->not_own = carve(&at, n_units, sizeof *s->not_own);
+    s->n_left = carve(&at, n_units, sizeof *s->n_left);
+    s->arrived = carve(&at, n_units, sizeof *s->arrived);
+    s->units = carve(&at, n_units, sizeof *s->units);
+    assert(at == (char *)s->tables + job->hosts_tables);
     for (uint32_t h = 0; h < s->n; h++) {
         uint32_t first, n;
         const int rc = plan_divide(&first, &n, model, s->n, h, &err);
@@ -47,21 +47,13 @@ int spread_take_tables(struct spread *s)
         for (uint32_t u = first; u < first + n; u++)
             s->owner[u] = h;
     }
-    return updater_reserve(s->hub->updater, 2 * ((size_t)n_slices + n_units) + HUB_MAX_WORKERS + 4);
+    return updater_reserve(s->hub->updater, 2 * ((size_t)model->n_slices + n_units) + HUB_MAX_WORKERS + 4);
 }
 
 void spread_free_tables(struct spread *s)
 {
-    void *const tables[] = {s->owner,  s->owns,    s->turns, s->not_own, s->units,
-                            s->n_left, s->arrived, s->queue, s->folded};
-
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        free(tables[i]);
-    s->owner = s->not_own = s->n_left = s->arrived = NULL;
-    s->owns = NULL;
-    s->turns = NULL;
-    s->units = NULL;
-    s->queue = NULL;
+    free(s->tables);
+    s->tables = NULL;
     s->folded = NULL;
 }
 

@@ -368,6 +368,7 @@ static void divide_unit(struct model *m, struct model_unit *unit)
     m->replay_n += unit->n_trained > 0 ? model_rounded(unit->n) : 0;
     m->n_trained += unit->n_trained;
     m->n_frozen_units += unit->n_trained == 0;
+    m->n_slices += unit->n_slices;
     if (m->largest_trained < unit->n_trained)
         m->largest_trained = unit->n_trained;
 }
@@ -387,7 +388,7 @@ static void count_alike(struct model *m)
 static void divide(struct model *m)
 {
     m->n_trained = m->trained_n = m->largest_trained = m->replay_n = 0;
-    m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = 0;
+    m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = 0;
     for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
         t->rank = t->frozen ? 0 : m->n_trained_tensors++;
     for (uint32_t u = 0; u < m->n_units; u++)

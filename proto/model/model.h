@@ -175,6 +175,7 @@ struct model {
     /* The same of the trained tensors. */
     uint64_t n_trained, trained_n, largest_trained;
     uint32_t n_trained_tensors, n_frozen_units; /* units without a trained piece */
+    uint32_t n_slices;                          /* of all units */
     uint32_t *trained_visits; /* (n_trained_visits) visits of units with trained pieces, bottom first */
     uint32_t *trained_below;  /* (n_visits) how many of these are below the visit */
     uint32_t n_trained_visits;

@@ -70,7 +70,8 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
                                       .own_first = asked->own_first,
                                       .n_own = asked->n_own,
                                       .own_parts = asked->n_parts,
-                                      .hosts_bytes = asked->hosts_bytes};
+                                      .hosts_bytes = asked->hosts_bytes,
+                                      .hosts_tables = asked->hosts_tables};
 }
 
 /* Computes the host's bytes once the devices are planned. */

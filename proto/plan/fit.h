@@ -36,10 +36,10 @@ struct plan_fit_asked {
     uint32_t n_workers;                    /* with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
     uint32_t n_parts;                      /* of a step, those that these workers share; 0: all */
     long n_cores;
-    uint64_t available;        /* free host memory, for the daemon and arenas there; UINT64_MAX: unknown */
-    uint64_t cap;              /* bytes that the daemon may take for the job; UINT64_MAX: no cap */
-    uint32_t own_first, n_own; /* as in plan_host_setting; n_own > 0: with replay, unless fenced */
-    uint64_t hosts_bytes;      /* as in plan_host_setting */
+    uint64_t available;                 /* free host memory, for the daemon and arenas there; UINT64_MAX: unknown */
+    uint64_t cap;                       /* bytes that the daemon may take for the job; UINT64_MAX: no cap */
+    uint32_t own_first, n_own;          /* as in plan_host_setting; n_own > 0: with replay, unless fenced */
+    uint64_t hosts_bytes, hosts_tables; /* as in plan_host_setting */
 };
 
 /* If the job does not fit, all members describe the smallest plans. */

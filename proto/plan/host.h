@@ -57,6 +57,7 @@ struct plan_host_setting {
     uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all */
     uint32_t own_parts;        /* of a step, this host's; counts if n_own > 0 */
     uint64_t hosts_bytes;      /* of slots for contributions of other hosts */
+    uint64_t hosts_tables;     /* bytes of the tables of such a job */
 };
 
 struct plan_host {

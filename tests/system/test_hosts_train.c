@@ -214,15 +214,15 @@ TEST(a_worker_that_is_killed_changes_no_bit)
     stop(&team);
 }
 
-/* By hand: host 0 owns both tables and 4 of 9 blocks; host 1 the others, and has a copy of the tables. Each has 3 slots,
- * since it has one part, and a second buffer of all but the slots. */
+/* By hand: host 0 owns both tables and half of the blocks; host 1 the others, and has a copy of the tables. Each has 3
+ * slots, since it has one part, and a second buffer of all but the slots. The blocks are many, so that tables count. */
 TEST(a_host_has_its_own_units_and_a_few_slots_for_others)
 {
     enum { WIDTH = 64, BLOCK = 12 * WIDTH * WIDTH + 13 * WIDTH, TABLES = (256 + 32) * WIDTH, NORM = 2 * WIDTH };
-    static const double own[] = {TABLES + 4 * BLOCK, TABLES + 5 * BLOCK + NORM};
+    static const double own[] = {TABLES + 30 * BLOCK, TABLES + 30 * BLOCK + NORM};
     const struct team team = start(2, 1);
 
-    processes_config_with("deep.json", 9, 4, WIDTH, 32, "");
+    processes_config_with("deep.json", 60, 4, WIDTH, 32, "");
     const pid_t run =
         train_aside("exec " BIN_DIR "/eps train --connect hosts --model deep.json --data text.txt --seq 32 "
                     "--steps 100000 --batch 4 --parts 2 --save-every 0 --out several");
