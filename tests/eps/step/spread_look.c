@@ -41,3 +41,57 @@ const struct job_seat *spread_look_seat(const struct spread *s, uint32_t unit, u
             return s->queue[i].seat;
     return NULL;
 }
+
+/* No host reads the weights with this turn any more: their owner may overwrite them. */
+static bool is_old(const struct spread *s, uint32_t unit, uint64_t turn)
+{
+    return s->job->model.units[unit].n_trained > 0 && s->n_opened > s->job->request.job.step &&
+           relay_version(s->job->relay, unit) - (s->turns[unit] - turn) + 1 < s->n_opened;
+}
+
+static const char *look_at_lent(const struct spread *s, const struct spread_pull *pull)
+{
+    const struct spread_ring_slot *slot = pull->slot;
+    uint32_t n_readers = 0, n_lent = 0;
+
+    for (const struct spread_pull *p = s->pulls; p < s->pulls + s->n_pulls; p++) {
+        n_readers += p->slot == slot;
+        n_lent += p->slot && p->worker == pull->worker;
+    }
+    if (slot->unit != pull->unit || slot->turn != pull->turn)
+        return "a slot is lent that has another unit, or another version";
+    if (slot->n_left > 0)
+        return "a slot is lent that is being fetched";
+    if (slot->n_readers != n_readers)
+        return "a slot has not as many readers as pulls";
+    if (is_old(s, slot->unit, slot->turn))
+        return "a slot of an earlier step is lent";
+    return n_lent > SPREAD_LENT ? "a worker has too many slots" : NULL;
+}
+
+const char *spread_look_ring(const struct spread *s)
+{
+    const char *wrong = NULL;
+
+    for (const struct spread_pull *p = s->pulls; !wrong && p < s->pulls + s->n_pulls; p++)
+        if (p->slot)
+            wrong = look_at_lent(s, p);
+        else if (p->answered && is_old(s, p->unit, p->turn))
+            wrong = "a worker waits for weights of an earlier step";
+    if (s->told_covered && spread_ring_is_fetching(s, s->n_opened - 1))
+        wrong = "weights of a covered step are being fetched";
+    return wrong;
+}
+
+bool spread_look_waits(const struct spread *s, const struct peer *worker)
+{
+    const struct spread_pull *first = NULL;
+    uint32_t n_lent = 0;
+
+    for (const struct spread_pull *p = s->pulls; p < s->pulls + s->n_pulls; p++)
+        if (p->worker == worker->id && p->slot)
+            n_lent++;
+        else if (p->worker == worker->id && !first)
+            first = p;
+    return first && first->answered && n_lent < SPREAD_LENT;
+}

@@ -29,5 +29,9 @@ void spread_look(struct spread_look *out, const struct spread *s);
 bool spread_look_owns(const struct spread *s, uint32_t unit);
 /* Where a slice came from that is not sent yet; NULL: there is none. */
 const struct job_seat *spread_look_seat(const struct spread *s, uint32_t unit, uint32_t slice);
+/* What does not hold of the ring; NULL: all does. */
+const char *spread_look_ring(const struct spread *s);
+/* The worker waits for another host. */
+bool spread_look_waits(const struct spread *s, const struct peer *worker);
 
 #endif

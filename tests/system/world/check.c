@@ -1,5 +1,6 @@
 /* What must hold at every event. The folds and updates are counted here anew, from what the daemon gives to its optimizer
  * thread, by the promises of eps/relay/relay.h and nothing of its code. */
+#include "device/worker/link.h"
 #include "eps/settle.h"
 #include "eps/step/roster.h"
 #include "tests/eps/step/spread_look.h"
@@ -215,6 +216,8 @@ void __real_roster_leave(struct steps *steps, struct peer *worker, const char *r
 void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *reason);
 int __real_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
 int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
+bool __real_watch_tick(struct watch *watch);
+bool __wrap_watch_tick(struct watch *watch);
 
 /* All speak the protocol, slow ones, too. So the daemon ends nobody's session but that of a peer to which a fault has
  * come: which has failed, or may be thought dead. */
@@ -260,6 +263,63 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
             world_fail("worker %u, which is gone, is given parts", a->worker);
     }
     return n;
+}
+
+/* The daemon is at rest then, and its watch leaves alone whoever waits for another host, and nobody else. */
+bool __wrap_watch_tick(struct watch *watch)
+{
+    see(process_running);
+    const struct daemon *d = seen->daemon;
+    const bool is_shared = job_is_open(&d->job) && job_is_spread(&d->job);
+
+    for (const struct peer *p = d->hub.peers; is_shared && p; p = p->next)
+        if (p->awaits != spread_look_waits(d->steps.spread, p))
+            world_fail("worker %u %s for another host", p->id, p->awaits ? "does not wait" : "waits");
+    return __real_watch_tick(watch);
+}
+
+/* ---- workers ---------------------------------------------------------------------------------------------------- */
+
+void __real_mailbox_wait(struct mailbox *box, struct mail *mail);
+void __wrap_mailbox_wait(struct mailbox *box, struct mail *mail);
+bool __real_mailbox_poll(struct mailbox *box, struct mail *mail);
+bool __wrap_mailbox_poll(struct mailbox *box, struct mail *mail);
+void __real_mailbox_post(struct mailbox *box, const struct message *m);
+void __wrap_mailbox_post(struct mailbox *box, const struct message *m);
+void __real_link_begin(struct link *link, uint64_t step);
+void __wrap_link_begin(struct link *link, uint64_t step);
+
+static void note_mail(const struct mail *mail)
+{
+    process_running->n_lent += mail->message.kind == MESSAGE_WEIGHTS && mail->message.weights.lent;
+}
+
+void __wrap_mailbox_wait(struct mailbox *box, struct mail *mail)
+{
+    __real_mailbox_wait(box, mail);
+    note_mail(mail);
+}
+
+bool __wrap_mailbox_poll(struct mailbox *box, struct mail *mail)
+{
+    if (!__real_mailbox_poll(box, mail))
+        return false;
+    note_mail(mail);
+    return true;
+}
+
+void __wrap_mailbox_post(struct mailbox *box, const struct message *m)
+{
+    process_running->n_lent -= m->kind == MESSAGE_READ;
+    __real_mailbox_post(box, m);
+}
+
+/* Whatever came is read, or nobody waits for it. */
+void __wrap_link_begin(struct link *link, uint64_t step)
+{
+    if (process_running->n_lent > 0)
+        world_fail("%s begins a step, and has not read %u units", process_running->name, process_running->n_lent);
+    __real_link_begin(link, step);
 }
 
 /* ---- rare places ------------------------------------------------------------------------------------------------- */
@@ -368,6 +428,14 @@ static void check_shared(const struct spread_look *look)
         world_fail("without a job, host %u has %u fetches", look->host, look->n_fetches);
 }
 
+static void check_ring(const struct spread *s)
+{
+    const char *wrong = spread_look_ring(s);
+
+    if (wrong)
+        world_fail("the ring: %s", wrong);
+}
+
 static uint32_t count_slices(const struct daemon *d)
 {
     struct spread_look look;
@@ -389,6 +457,9 @@ static void check_roster(const struct daemon *d)
     for (uint32_t i = 0; i < job->n_seats; i++) {
         if (job->seats[i].peer && !is_peer(d, job->seats[i].peer))
             world_fail("seat %u has a worker that is gone", i);
+        if (job_is_spread(job) && job->seats[i].n_folds && job->seats[i].peer &&
+            job->seats[i].peer->state == PEER_JOINING)
+            world_fail("seat %u is taken, and its inbox waits for other hosts", i);
         n_folds += job->seats[i].n_folds;
     }
     const uint32_t n_under_way = count_slices(d);
@@ -447,6 +518,8 @@ static void check_daemon(struct daemon *d)
     if (!job_is_open(&d->job))
         return;
     check_roster(d);
+    if (job_is_spread(&d->job))
+        check_ring(d->steps.spread);
     if (job_trains(&d->job))
         check_versions(&d->job);
     if (!d->steps.spread)

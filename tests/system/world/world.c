@@ -69,10 +69,11 @@ void world_fail(const char *format, ...)
 
 /* ---- what is drawn ---------------------------------------------------------------------------------------------- */
 
-/* A batch has as many rows in each part, and a host at least one part and one unit. */
+/* A batch has as many rows in each part, and a host at least one part and one unit. Half of the models have more units
+ * than a host has slots for those of others. */
 static void make_for_hosts(struct world_setting *s, unsigned number, unsigned n)
 {
-    s->n_layers = 2 + number / 2 % 2;
+    s->n_layers = number / 24 == 1 ? 9 : 2 + number / 2 % 2;
     s->n_parts = n + number % 3;
     s->batch = s->n_parts > 4 ? s->n_parts : 2 * s->n_parts;
     s->n_workers = 1 + number / 3 % 2;
