@@ -45,6 +45,24 @@ static bool waits(const struct spread_pull *p)
     return p->answered && !p->slot;
 }
 
+/* Of the weights with this turn. What is frozen is never overwritten. */
+static uint64_t version_of(const struct spread *s, uint32_t unit, uint64_t turn)
+{
+    const struct job *job = s->job;
+
+    if (job->model.units[unit].n_trained == 0)
+        return INT64_MAX;
+    if (s->n_opened == job->request.job.step) /* no step was opened yet */
+        return s->n_opened;
+    return relay_version(job->relay, unit) - (s->turns[unit] - turn);
+}
+
+/* Its owner may overwrite it. */
+static bool is_gone(const struct spread *s, uint64_t version)
+{
+    return version + !s->told_covered < s->n_opened;
+}
+
 /* ---- lending ---------------------------------------------------------------------------------------------------- */
 
 void spread_on_pull(struct spread *s, const struct peer *worker, uint64_t version, uint32_t unit)
@@ -97,6 +115,8 @@ void spread_ring_open(struct spread *s, uint64_t step)
  * worker's. */
 static bool is_void(const struct spread *s, const struct spread_pull *pull)
 {
+    if (is_gone(s, version_of(s, pull->unit, pull->turn)))
+        return true;
     if (s->job->state != JOB_STEPPING)
         return !evaluate_has(s->job, peer_find(s->hub->peers, pull->worker));
     return pull->version + 1 != s->n_opened || s->local_covered || !relay_has_part(s->job->relay, pull->worker);
@@ -165,18 +185,6 @@ static struct spread_ring_slot *find_free(struct spread *s, bool due)
     return best;
 }
 
-/* Of the weights with this turn. What is frozen is never overwritten. */
-static uint64_t version_of(const struct spread *s, uint32_t unit, uint64_t turn)
-{
-    const struct job *job = s->job;
-
-    if (job->model.units[unit].n_trained == 0)
-        return INT64_MAX;
-    if (s->n_opened == job->request.job.step) /* no step was opened yet */
-        return s->n_opened;
-    return relay_version(job->relay, unit) - (s->turns[unit] - turn);
-}
-
 bool spread_ring_is_fetching(const struct spread *s, uint64_t step)
 {
     for (uint32_t k = 0; k < s->job->host.n_ring; k++)
@@ -191,7 +199,7 @@ static bool fetch(struct spread *s, uint32_t unit, uint64_t turn, bool due)
     const uint64_t version = version_of(s, unit, turn);
     struct spread_ring_slot *slot = find_free(s, due);
 
-    if (!slot || version + !s->told_covered < s->n_opened)
+    if (!slot || is_gone(s, version))
         return false;
     const uint32_t k = (uint32_t)(slot - s->ring), buffer = job_replays(job) ? (uint32_t)(turn & 1) : 0;
     *slot =
