@@ -72,7 +72,7 @@ def walk(setting, seed, world_class=World):
         if not go:
             world.final()
             return n, world
-        m = rng.choice(may) if may and rng.random() < 0.01 else rng.choice(go)
+        m = rng.choice(may) if may and rng.random() < (0.1 if setting.ahead > 1 else 0.01) else rng.choice(go)
         if m[0] == 'deliver' and slow in m[1:] or m[:2] == ('fetched', slow):
             m = rng.choice(go)
         world.move(m)

@@ -147,7 +147,8 @@ class World(Hosts):
             if host.running:
                 go.append(('task', h))
             go += [('fetch', h) + y for y in self.fetches(h)]
-            if self.setting.ahead > 1:
+            c = self.setting.config
+            if self.setting.ahead > 1 and (c.replay or c.commit == 'fenced'):   # else updates overwrite what is not covered
                 may += [('fetch', h) + y for y in self.fetches_ahead(h)]
             go += [('fetched', h, i) for i, slot in enumerate(host.ring) if not slot.here]
             go += [('release', h, u) for u, _ in host.captured]
