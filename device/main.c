@@ -115,14 +115,6 @@ static bool is_lost(const char *reason)
     return false;
 }
 
-/* As under nohup. */
-static bool is_ignored(int number)
-{
-    struct sigaction action;
-
-    return sigaction(number, NULL, &action) || action.sa_handler == SIG_IGN;
-}
-
 /* Signals are held until watch_signals: one of those that end the worker ends it here. */
 static void rest(long ms)
 {
@@ -132,7 +124,7 @@ static void rest(long ms)
     sigemptyset(&ending);
     sigaddset(&ending, SIGTERM);
     sigaddset(&ending, SIGINT);
-    if (!is_ignored(SIGHUP))
+    if (!process_ignores(SIGHUP))
         sigaddset(&ending, SIGHUP);
     if (sigtimedwait(&ending, NULL, &pause) > 0)
         end(0);
@@ -227,7 +219,7 @@ static void watch_signals(struct worker_process *w)
     w->sigterm.data = w->sigint.data = w->sighup.data = w;
     uv_signal_start(&w->sigterm, on_signal, SIGTERM);
     uv_signal_start(&w->sigint, on_signal, SIGINT);
-    if (!is_ignored(SIGHUP))
+    if (!process_ignores(SIGHUP))
         uv_signal_start(&w->sighup, on_signal, SIGHUP);
     process_take_signals();
 }
@@ -244,7 +236,7 @@ static void handle_signals_early(void)
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
 
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!is_ignored(numbers[i]))
+        if (!process_ignores(numbers[i]))
             sigaction(numbers[i], &(struct sigaction){.sa_handler = on_early_signal}, NULL);
 }
 

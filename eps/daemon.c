@@ -88,15 +88,13 @@ static int listen_at(struct daemon *d, const struct daemon_options *options, str
 
 static void watch_signals(struct daemon *d)
 {
-    struct sigaction hangup;
-
     uv_signal_init(d->hub.loop, &d->sigterm);
     uv_signal_init(d->hub.loop, &d->sigint);
     uv_signal_init(d->hub.loop, &d->sighup);
     d->sigterm.data = d->sigint.data = d->sighup.data = d;
     uv_signal_start(&d->sigterm, on_signal, SIGTERM);
     uv_signal_start(&d->sigint, on_signal, SIGINT);
-    if (!d->hub.is_private || (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN)) /* else: nohup */
+    if (!d->hub.is_private || !process_ignores(SIGHUP))
         uv_signal_start(&d->sighup, on_signal, SIGHUP);
     process_take_signals();
 }

@@ -90,7 +90,6 @@ static void cover(struct relay *r, bool skipped)
 
 /* ---- parts and who has them ------------------------------------------------------------------------------------- */
 
-/* A part belongs to one worker, in one attempt; only in it may that worker send the part's loss and contributions. */
 bool relay_has_part(const struct relay *r, uint32_t worker)
 {
     for (uint32_t p = 0; p < r->config.n_parts; p++)
@@ -99,6 +98,7 @@ bool relay_has_part(const struct relay *r, uint32_t worker)
     return false;
 }
 
+/* A part belongs to one worker, in one attempt; only in it may that worker send the part's loss and contributions. */
 bool relay_is_current(const struct relay *r, uint32_t worker, uint32_t part, uint32_t attempt)
 {
     return r->parts[part].owner == worker && r->parts[part].attempt == attempt;

@@ -77,9 +77,10 @@ uint64_t store_weights_at(const struct store *store, const struct plan_own *own,
 
 uint64_t store_ring_at(const struct store *store, uint32_t slot)
 {
+    const uint64_t replay_n = store->options.replay ? plan_replay_n(&store->own) : 0;
+
     assert(slot < store->options.n_ring);
-    return (plan_ring_at(&store->own, store->options.replay) + slot * store->own.slot_n) *
-           number_bytes(store->options.precision);
+    return (plan_weights_n(&store->own, slot) + replay_n) * number_bytes(store->options.precision);
 }
 
 float *store_weights(const struct store *store, uint32_t unit)
@@ -150,9 +151,8 @@ static void *take_table(struct store *store, size_t n, size_t size)
 static int take_weights(struct store *store, struct memory *memory, struct error *err)
 {
     const size_t size = number_bytes(store->options.precision);
-    const struct plan_own *own = &store->own;
-    const uint64_t bytes = (own->weights_n + own->tables_n + store->options.n_ring * own->slot_n) * size;
-    const uint64_t replay_bytes = store->options.replay ? (own->replay_n + own->tables_replay_n) * size : 0;
+    const uint64_t bytes = plan_weights_n(&store->own, store->options.n_ring) * size;
+    const uint64_t replay_bytes = store->options.replay ? plan_replay_n(&store->own) * size : 0;
     int rc = segment_create(&store->weights, "eps-weights", bytes + replay_bytes, SEGMENT_READ, err);
 
     if (rc != 0)

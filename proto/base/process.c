@@ -171,6 +171,13 @@ void process_take_signals(void)
     mask_signals(SIG_UNBLOCK);
 }
 
+bool process_ignores(int number)
+{
+    struct sigaction action;
+
+    return sigaction(number, NULL, &action) || action.sa_handler == SIG_IGN;
+}
+
 bool process_is_stopped(long pid)
 {
     char path[48], text[256]; /* "12345 (name) T ..."; a name has at most 15 bytes */

@@ -40,6 +40,9 @@ bool process_follow_parent(long parent);
 void process_hold_signals(void);
 void process_take_signals(void);
 
+/* True if this signal is ignored, as SIGHUP is under nohup. */
+bool process_ignores(int number);
+
 /* True if a process of this host is stopped by Ctrl-Z, SIGSTOP or a debugger. False if the system does not tell. */
 bool process_is_stopped(long pid);
 

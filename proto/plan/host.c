@@ -89,13 +89,18 @@ uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, 
     assert(plan_keeps(own, model, unit) && (!buffer || u->n_trained > 0));
     if (!buffer)
         return place(own, unit, own->weights_n, u->offset, model->units[own->first].offset);
-    return own->weights_n + own->tables_n +
+    return plan_weights_n(own, 0) +
            place(own, unit, own->replay_n, u->replay_offset - model->segment_n, own->replay_before);
 }
 
-uint64_t plan_ring_at(const struct plan_own *own, bool replay)
+uint64_t plan_weights_n(const struct plan_own *own, uint32_t n_ring)
 {
-    return own->weights_n + own->tables_n + (replay ? own->replay_n + own->tables_replay_n : 0);
+    return own->weights_n + own->tables_n + n_ring * own->slot_n;
+}
+
+uint64_t plan_replay_n(const struct plan_own *own)
+{
+    return own->replay_n + own->tables_replay_n;
 }
 
 uint32_t plan_ring_slots(const struct plan_own *own, uint32_t n_parts)
@@ -238,8 +243,8 @@ static void add_weights(struct plan_host *out, const struct model *model, const 
 
     plan_own(&own, model, s->own_first, s->n_own);
     out->n_ring = plan_ring_slots(&own, s->own_parts);
-    out->bytes[LEDGER_WEIGHTS] = (own.weights_n + own.tables_n + out->n_ring * own.slot_n) * value;
-    out->bytes[LEDGER_REPLAY] = s->replay ? (own.replay_n + own.tables_replay_n) * value : 0;
+    out->bytes[LEDGER_WEIGHTS] = plan_weights_n(&own, out->n_ring) * value;
+    out->bytes[LEDGER_REPLAY] = s->replay ? plan_replay_n(&own) * value : 0;
 }
 
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)

@@ -122,8 +122,10 @@ void plan_own(struct plan_own *out, const struct model *model, uint32_t own_firs
 bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t unit);
 /* Where such a unit is in its segment, in elements. buffer: 0, or with replay 0 or 1 of a unit that is trained. */
 uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, uint32_t unit, uint32_t buffer);
-/* Where the ring begins, in elements. */
-uint64_t plan_ring_at(const struct plan_own *own, bool replay);
+/* Elements of its segment: of the first buffers and the ring, and of the second buffers. n_ring: slots. The ring comes
+ * last. */
+uint64_t plan_weights_n(const struct plan_own *own, uint32_t n_ring);
+uint64_t plan_replay_n(const struct plan_own *own);
 /* Slots of the ring. Each part's worker may have two units lent, so that it waits for none that another has; and one
  * more is fetched meanwhile. n_parts: of this host. */
 uint32_t plan_ring_slots(const struct plan_own *own, uint32_t n_parts);

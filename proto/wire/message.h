@@ -22,7 +22,8 @@
  *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION door [data, config,
  *             side file, output directory or -]. C>D TAKE makes the sender the job's client; D>C TAKEN says how far its
  *             steps are. REFUSED answers either
- *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D READ if they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
+ *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D READ if
+ *             they are lent; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1). Before them,
  *             ARRIVED if workers compute in parallel with the optimizer: no worker needs the step's data any more,
  *             step+1 may be opened
