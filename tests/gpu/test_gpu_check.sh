@@ -227,10 +227,10 @@ grep -q "open $work/carried/fixtures/" "$work/said" || fail "the fixtures are no
 # Programs that were carried along are taken if they are of these sources and start; else some are built first.
 tools=$PWD/tools/gpu
 mkdir -p "$work/lent/gpu/bin" "$work/lent/device"
-# chosen PARTS EXPECTED: what is said and chosen in a tree with that gpu/
+# chosen PARTS EXPECTED [ASSIGNMENT...]: what is said and chosen in a tree with that gpu/, in an environment of so much more
 chosen() {
     # shellcheck disable=SC2016 # the inner shell's
-    (cd "$work/lent" && env parts="$1" results=/dev/null log=/dev/null simulate="$work/lent/device" python=false bin='' \
+    (cd "$work/lent" && env parts="$1" results=/dev/null log=/dev/null simulate="$work/lent/device" python=false bin='' "${@:3}" \
         bash -c '. "$1/programs.sh"; choose_programs; echo "$bin ${build_first:-not}"' chosen "$tools") >"$work/said"
     [[ "$(paste -sd ' ' "$work/said")" == *"$2" ]] || fail "expected $2, not $(cat "$work/said")"
 }
@@ -246,6 +246,33 @@ chosen copies "those carried along start here gpu/bin not"
 printf '#!/bin/sh\necho of another C library\nexit 127\n' >"$work/lent/gpu/bin/epsd"
 chosen copies "epsd says: of another C library build/cuda/bin yes"
 chosen probe "epsd says: of another C library build/cuda/bin not"
+
+# They find a driver where the machine has its own: on its library path, or where container hosts mount one.
+cp "$work/lent/gpu/bin/eps" "$work/lent/gpu/bin/epsd"
+cp "$work/lent/device/bench_cuda" "$work/lent/gpu/bin/"
+mkdir "$work/driver"
+touch "$work/driver/libcuda.so.1"
+cat >"$work/lent/gpu/bin/gpu_probe" <<'SH'
+#!/bin/sh
+IFS=:
+for folder in $LD_LIBRARY_PATH; do
+    [ ! -e "$folder/libcuda.so.1" ] || exit 0
+done
+echo "device|missing|no driver"
+exit 1
+SH
+chmod +x "$work/lent/gpu/bin/gpu_probe"
+if [ ! -e /usr/local/nvidia/lib64/libcuda.so.1 ]; then
+    chosen copies "gpu_probe says: device|missing|no driver build/cuda/bin yes" simulate=
+fi
+chosen copies "those carried along start here gpu/bin not" simulate= LD_LIBRARY_PATH="$work/driver"
+if mount=(unshare --mount $([ "$(id -u)" -eq 0 ] || echo --map-root-user)) && "${mount[@]}" true 2>/dev/null; then
+    # shellcheck disable=SC2016 # the inner shell's
+    "${mount[@]}" bash -c 'mount -t tmpfs none /usr/local && mkdir -p /usr/local/nvidia/lib64 && touch /usr/local/nvidia/lib64/libcuda.so.1 &&
+        . "$1/programs.sh" && [[ $(libraries /none) == */lib:/usr/local/nvidia/lib64 ]]' mounted "$tools" ||
+        fail "the driver that a container host mounts is not found"
+fi
+
 echo 'int y;' >>"$work/lent/source.c"
 chosen copies "those carried along are of other sources build/cuda/bin yes"
 

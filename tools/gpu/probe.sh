@@ -17,7 +17,7 @@ probe_device() {
             return
         }
     fi
-    limited 20 "$probe" || failed probe-program "$(why $? 20)"
+    limited 20 "${ours[@]}" "$probe" || failed probe-program "$(why $? 20)"
     while IFS='|' read -r name verdict text; do
         [ -z "$text" ] || finding "$verdict" "$name" "$text"
     done < <(cat "$work/said")

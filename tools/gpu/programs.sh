@@ -2,15 +2,18 @@
 # Chooses the programs of a call and tells from which sources they were built.
 # shellcheck disable=SC2154,SC2034 # options of tools/gpu_check.sh
 
-# libraries BIN: library path of its programs: packed libraries, and CUDA's from the toolkit, the system or Python packages.
-# For our own programs only, as others may need the machine's libraries of the same name.
+# libraries BIN: library path of its programs: packed libraries; CUDA's from the toolkit, the system or Python packages; then
+# the machine's own path, which may be all that leads to its driver, and the folder where container hosts mount one. For our
+# own programs only, as others may need the machine's libraries of the same name.
 libraries() {
-    local folder all
+    local folder all drivers=/usr/local/nvidia/lib64
     all=$(realpath -m "$1/../lib")
     for folder in /usr/local/cuda/lib64 $("$python" -c 'import nvidia; [print(p + "/cu13/lib", p + "/cublas/lib")
 for p in nvidia.__path__]' 2>/dev/null); do
         [ ! -e "$folder/libcublasLt.so" ] && ! compgen -G "$folder/libcublasLt.so.*" >/dev/null || all+=:$folder
     done
+    all+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    [ ! -e $drivers/libcuda.so.1 ] || all+=:$drivers
     echo "$all"
 }
 
@@ -38,7 +41,8 @@ lame() {
     done
     module=$(realpath -m "${simulate:-$1}/eps-cuda.so")
     said=$("${with[@]}" "${simulate:-$1}/bench_cuda" --module "$module" nothing 2>&1)
-    [ $? -eq 2 ] || echo "bench_cuda says: ${said##*$'\n'}" # it has loaded the backend, and knows no such part
+    [ $? -eq 2 ] || { echo "bench_cuda says: ${said##*$'\n'}"; return; } # it has loaded the backend, and knows no such part
+    [ -n "$simulate" ] || said=$("${with[@]}" "$1/gpu_probe" 2>&1) || echo "gpu_probe says: ${said##*$'\n'}"
 }
 
 # other_device: prints why packed kernels cannot run on this device; nothing if they can
