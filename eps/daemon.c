@@ -130,7 +130,7 @@ static int start_threads(struct daemon *d, struct error *err)
     if (rc)
         return rc;
     uv_queue_work(d->hub.loop, &d->first_work, do_nothing, on_nothing);
-    rc = updater_start(&d->hub.updater, &d->job.store, d->look.n_threads, wake_loop, d);
+    rc = updater_start(&d->hub.updater, &d->job->store, d->look.n_threads, wake_loop, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }
 
@@ -151,14 +151,14 @@ static void start_clocks(struct daemon *d, unsigned most_quiet)
 /* Each part knows the parts below it. */
 static void join_parts(struct daemon *d)
 {
-    d->job.hub = &d->hub;
-    job_init(&d->job);
-    d->saves.job = &d->job;
-    d->steps.job = &d->job;
+    d->job->hub = &d->hub;
+    job_init(d->job);
+    d->saves.job = d->job;
+    d->steps.job = d->job;
     d->steps.saves = &d->saves;
-    d->watch.job = &d->job;
+    d->watch.job = d->job;
     d->look.hub = &d->hub;
-    d->look.job = &d->job;
+    d->look.job = d->job;
     d->look.steps = &d->steps;
     d->look.saves = &d->saves;
     d->look.queue = &d->queue;
@@ -175,6 +175,9 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
     d->queue.most = options->queue;
     d->patience = PATIENCE_TICKS;
     d->messages_held = -1;
+    d->job = calloc(1, sizeof *d->job);
+    if (!d->job)
+        return error_set(err, -ENOMEM, "out of memory");
     join_parts(d);
     rc = start_threads(d, err);
     if (!rc)
@@ -229,6 +232,7 @@ int daemon_run(const struct daemon_options *options, struct error *err)
     const int left = uv_loop_close(&loop);
     assert(left == 0);
     (void)left;
+    free(d->job);
     free(d);
     return rc;
 }

@@ -69,9 +69,9 @@ static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
 {
     if (peer->role != ROLE_CLIENT)
         refuse_role(peer);
-    else if (d->job.client == peer && !fits)
+    else if (d->job->client == peer && !fits)
         peer_refuse(peer, "a request that does not fit the state of its job");
-    return peer->role == ROLE_CLIENT && d->job.client == peer && fits;
+    return peer->role == ROLE_CLIENT && d->job->client == peer && fits;
 }
 
 /* The same for a worker: messages it sent before it heard of the job's end are ignored. */
@@ -111,7 +111,7 @@ static void on_stop(struct daemon *d, struct peer *peer, uint32_t job)
 static bool viewer_may(const struct daemon *d, struct peer *peer)
 {
     struct error err;
-    int rc = d->job.state == JOB_NONE ? 0 : rights_job(peer, d->job.uid, &err); /* without a job, the save says so */
+    int rc = d->job->state == JOB_NONE ? 0 : rights_job(peer, d->job->uid, &err); /* without a job, the save says so */
 
     if (rc)
         peer_decline(peer, rc, &err);
@@ -136,7 +136,7 @@ static void on_drain(struct daemon *d, struct peer *peer, const struct message *
 
 static void dispatch(struct daemon *d, struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
     const struct message *request = &job->request;
     const bool rests = job->state == JOB_RESTING && (!job_is_spread(job) || job->between_steps);
 
@@ -313,7 +313,7 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
     struct queue_entry *entry = queue_find_client(&d->queue, peer);
     if (entry)
         queue_drop(&d->queue, entry);
-    if (d->job.client == peer)
+    if (d->job->client == peer)
         takeover_on_client_gone(d, peer, reason);
     if (d->hub.is_private && peer->id == d->first_client)
         settle_stop(d, "its client is gone");

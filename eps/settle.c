@@ -23,7 +23,7 @@ void settle_stop(struct daemon *d, const char *why)
     if (d->spread)
         spread_stop(d->spread);
     queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
-    job_end(&d->job, -ECANCELED, "the daemon was stopped %s", why);
+    job_end(d->job, -ECANCELED, "the daemon was stopped %s", why);
     for (struct peer *p = d->hub.peers; p; p = p->next)
         session_close(p->session);
     if (d->port)
@@ -37,7 +37,7 @@ void settle_stop(struct daemon *d, const char *why)
 
 void settle_ask_to_stop(struct daemon *d, const char *why)
 {
-    const struct job *job = &d->job;
+    const struct job *job = d->job;
 
     if (d->stopping)
         return;
@@ -101,22 +101,22 @@ static void load_job(struct daemon *d)
     if (!rc)
         rc = save_init(&d->saves, &err);
     if (rc)
-        job_end(&d->job, rc, "%s", err.text);
+        job_end(d->job, rc, "%s", err.text);
     else
-        job_load(&d->job);
+        job_load(d->job);
 }
 
 static void begin_job(struct daemon *d, struct peer *client, uint32_t id, const struct message *m, const int *fds,
                       unsigned n_fds)
 {
-    const bool begun = job_begin(&d->job, client, m, NULL, fds, n_fds);
+    const bool begun = job_begin(d->job, client, m, NULL, fds, n_fds);
 
-    d->job.id = id;
+    d->job->id = id;
     if (!begun)
         return;
-    if (job_is_spread(&d->job))
+    if (job_is_spread(d->job))
         spread_forward(d->spread);
-    if (d->job.state == JOB_LOADING)
+    if (d->job->state == JOB_LOADING)
         load_job(d);
 }
 
@@ -125,11 +125,11 @@ static bool begin_forwarded(struct daemon *d)
 {
     struct forward forward;
 
-    if (!d->spread || d->job.state != JOB_NONE || !spread_take_request(d->spread, &forward))
+    if (!d->spread || d->job->state != JOB_NONE || !spread_take_request(d->spread, &forward))
         return false;
-    job_begin(&d->job, NULL, &forward.request, &forward.products, forward.fds, forward.n_fds);
+    job_begin(d->job, NULL, &forward.request, &forward.products, forward.fds, forward.n_fds);
     spread_begun(d->spread, &forward);
-    if (d->job.state == JOB_LOADING)
+    if (d->job->state == JOB_LOADING)
         load_job(d);
     return true;
 }
@@ -155,7 +155,7 @@ static bool follow_others(struct daemon *d)
 
 void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
 {
-    const struct job *job = &d->job;
+    const struct job *job = d->job;
     struct error err;
     int rc;
 
@@ -199,7 +199,7 @@ static void on_work(struct daemon *d, const struct updater_task *work)
 {
     switch (work->kind) {
     case UPDATER_CALL:
-        job_on_called(&d->job, work);
+        job_on_called(d->job, work);
         break;
     case UPDATER_FOLD:
     case UPDATER_UPDATE:
@@ -213,7 +213,7 @@ static void on_work(struct daemon *d, const struct updater_task *work)
  * optimizer thread gives the memory back; then the rest is freed. */
 static bool end_job(struct daemon *d)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
     struct peer *client;
 
     if (job->state != JOB_ENDING || d->saves.first || job_is_in_use(job))
@@ -246,7 +246,7 @@ static void go_on(struct daemon *d)
 /* Closes the last handles, so that the loop ends, once nobody needs them. */
 static void end(struct daemon *d)
 {
-    if (!d->stopping || d->hub.peers || d->job.state != JOB_NONE || updater_pending(d->hub.updater) ||
+    if (!d->stopping || d->hub.peers || d->job->state != JOB_NONE || updater_pending(d->hub.updater) ||
         (d->spread && spread_is_busy(d->spread)))
         return;
     close_handle((uv_handle_t *)&d->hub.wake);
@@ -301,7 +301,7 @@ static bool take_next(struct daemon *d)
  *      decides whether a save still uses it. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {
-    if (d->job.state == JOB_ENDING && !updater_pending(d->hub.updater))
+    if (d->job->state == JOB_ENDING && !updater_pending(d->hub.updater))
         save_on_job_over(&d->saves);
     save_pump(&d->saves);
     if (!end_job(d))
@@ -319,6 +319,6 @@ void settle(struct daemon *d)
         while (take_next(d))
             ;
     } while (come_to_rest(d));
-    queue_tell(&d->queue, d->job.state == JOB_ENDING);
+    queue_tell(&d->queue, d->job->state == JOB_ENDING);
     end(d);
 }

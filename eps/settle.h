@@ -13,7 +13,7 @@ enum { PATIENCE_TICKS = 60 }; /* for a client that was asked to save; ticks, as 
 
 struct daemon {
     struct hub hub;
-    struct job job;
+    struct job *job; /* owned; never NULL while the daemon serves */
     struct saves saves;
     struct steps steps;
     struct spread *spread; /* the other daemons that a launcher started with this one; NULL: it is alone */

@@ -13,7 +13,7 @@ enum { RETRY_TICKS = 60 }; /* between two attempts to save without a client */
 /* "closed": it left on purpose. The side file has what a new client must know: the run's options. */
 static bool is_kept(const struct daemon *d, const struct peer *client, const char *reason)
 {
-    const struct job *job = &d->job;
+    const struct job *job = d->job;
 
     if (d->stopping || d->hub.is_private || client->refused || !reason || strcmp(reason, "closed") == 0)
         return false;
@@ -24,7 +24,7 @@ static bool is_kept(const struct daemon *d, const struct peer *client, const cha
 
 void takeover_on_client_gone(struct daemon *d, const struct peer *client, const char *reason)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
 
     job->client = NULL;
     if (!is_kept(d, client, reason)) {
@@ -38,14 +38,14 @@ void takeover_on_client_gone(struct daemon *d, const struct peer *client, const 
 
 bool takeover_can_save(const struct daemon *d)
 {
-    return d->job.detached && job_is_open(&d->job) && d->job.output >= 0;
+    return d->job->detached && job_is_open(d->job) && d->job->output >= 0;
 }
 
 /* ---- a new client ------------------------------------------------------------------------------------------------- */
 
 static int check(const struct daemon *d, const struct peer *client, uint32_t id, struct error *err)
 {
-    const struct job *job = &d->job;
+    const struct job *job = d->job;
 
     if (job->client == client || queue_find_client(&d->queue, client))
         return error_set(err, -EBUSY, "a client has one job at a time");
@@ -62,7 +62,7 @@ static int check(const struct daemon *d, const struct peer *client, uint32_t id,
 
 void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
 {
-    const struct job *job = &d->job;
+    const struct job *job = d->job;
     struct message m = {.kind = MESSAGE_DESCRIPTION};
     const int fds[] = {job->data.fd, job->config.fd, job->side_file, job->output};
     struct error err;
@@ -88,7 +88,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
 
 void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
     struct message m = {.kind = MESSAGE_TAKEN};
     struct error err;
     int rc = check(d, client, id, &err);
@@ -111,7 +111,7 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
 
 int takeover_warn(struct daemon *d, struct error *err)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
 
     if (!job->detached || !job_is_open(job) || job->output >= 0 || job->warned)
         return 0;
@@ -126,7 +126,7 @@ int takeover_warn(struct daemon *d, struct error *err)
 
 static int stop_running(struct daemon *d, struct error *err)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
     const struct message m = {.kind = MESSAGE_STOP, .stop.job = job->id};
     const int rc = takeover_warn(d, err);
 
@@ -155,14 +155,14 @@ static void take_out(struct daemon *d, struct queue_entry *entry)
 void takeover_stop(struct daemon *d, struct peer *viewer, uint32_t id)
 {
     struct queue_entry *entry = queue_find(&d->queue, id);
-    const bool runs = d->job.state != JOB_NONE && d->job.id == id;
+    const bool runs = d->job->state != JOB_NONE && d->job->id == id;
     struct error err;
     int rc = 0;
 
     if (!entry && !runs)
         rc = error_set(&err, -ENOENT, "the daemon has no job %u: eps status lists its jobs", id);
     if (!rc)
-        rc = rights_job(viewer, entry ? session_peer_uid(entry->client->session) : d->job.uid, &err);
+        rc = rights_job(viewer, entry ? session_peer_uid(entry->client->session) : d->job->uid, &err);
     if (!rc && !entry)
         rc = stop_running(d, &err);
     if (rc)
@@ -174,7 +174,7 @@ void takeover_stop(struct daemon *d, struct peer *viewer, uint32_t id)
 /* True if the model's version is that of the last step done, and stays so: no step is open that workers go on with. */
 static bool rests(const struct daemon *d)
 {
-    const struct job *job = &d->job;
+    const struct job *job = d->job;
 
     if (job_waits(job))
         return job->state != JOB_STEPPING || relay_cut(job_reader_relay(job)) == job->step;
@@ -183,7 +183,7 @@ static bool rests(const struct daemon *d)
 
 bool takeover_go_on(struct daemon *d)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
     struct error err;
 
     if (!takeover_can_save(d) || !rests(d) || (!d->asked && !job->asked && !d->queue.first))
@@ -203,7 +203,7 @@ bool takeover_go_on(struct daemon *d)
 
 void takeover_tick(struct daemon *d)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
 
     if (job->rest_ticks > 0)
         job->rest_ticks--;

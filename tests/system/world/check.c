@@ -77,12 +77,12 @@ static bool is_elsewhere(uint32_t unit)
 {
     const struct daemon *d = seen->daemon;
 
-    return job_is_spread(&d->job) && !spread_look_owns(d->steps.spread, unit);
+    return job_is_spread(d->job) && !spread_look_owns(d->steps.spread, unit);
 }
 
 static void begin_step(uint64_t step)
 {
-    const struct model *model = &seen->daemon->job.model;
+    const struct model *model = &seen->daemon->job->model;
 
     if (seen->begun && step == seen->step)
         return;
@@ -133,7 +133,7 @@ static void spoil(const struct updater_task *task)
 
 static void note_fold(const struct updater_task *task)
 {
-    const struct job *job = &seen->daemon->job;
+    const struct job *job = seen->daemon->job;
     const struct model_unit *unit = &job->model.units[task->unit];
     const uint32_t part = task->contribution.part;
     const uint64_t left = unit->n_trained - (uint64_t)task->slice * MODEL_SLICE;
@@ -157,7 +157,7 @@ static void note_fold(const struct updater_task *task)
 
 static void note_update(const struct updater_task *task)
 {
-    const struct job *job = &seen->daemon->job;
+    const struct job *job = seen->daemon->job;
     const struct model_unit *unit = &job->model.units[task->unit];
 
     if (!seen->begun || task->step != seen->step)
@@ -179,7 +179,7 @@ void __wrap_updater_submit(struct updater *updater, const struct updater_task *t
         note_update(task);
     else if (task->kind == UPDATER_CHECK)
         spoil(task);
-    else if (seen->daemon->job.state == JOB_LOADING)
+    else if (seen->daemon->job->state == JOB_LOADING)
         begin_job();
     __real_updater_submit(updater, task);
 }
@@ -241,7 +241,7 @@ void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *r
 {
     see(process_running);
     const struct process *p = process_of(worker);
-    const struct job_seat *seat = job_find_seat(&seen->daemon->job, worker->id);
+    const struct job_seat *seat = job_find_seat(seen->daemon->job, worker->id);
 
     if (seat && seat->peer == worker && !worker->refused && !worker->leaves)
         check_blame(worker, reason, true);
@@ -256,9 +256,9 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
     const int n = __real_relay_feed(relay, event, actions);
 
     see(process_running);
-    for (int i = 0; i < n && relay == seen->daemon->job.relay; i++) {
+    for (int i = 0; i < n && relay == seen->daemon->job->relay; i++) {
         const struct relay_action *a = &(*actions)[i];
-        const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(&seen->daemon->job, a->worker) : NULL;
+        const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(seen->daemon->job, a->worker) : NULL;
         if (a->kind == RELAY_SHARE && (!seat || !seat->peer))
             world_fail("worker %u, which is gone, is given parts", a->worker);
     }
@@ -270,7 +270,7 @@ bool __wrap_watch_tick(struct watch *watch)
 {
     see(process_running);
     const struct daemon *d = seen->daemon;
-    const bool is_shared = job_is_open(&d->job) && job_is_spread(&d->job);
+    const bool is_shared = job_is_open(d->job) && job_is_spread(d->job);
 
     for (const struct peer *p = d->hub.peers; is_shared && p; p = p->next)
         if (p->awaits != spread_look_waits(d->steps.spread, p))
@@ -377,8 +377,8 @@ static void note_states(const struct daemon *d)
 {
     bool has_left = false;
 
-    for (uint32_t i = 0; i < d->job.n_seats; i++)
-        has_left = has_left || d->job.seats[i].left;
+    for (uint32_t i = 0; i < d->job->n_seats; i++)
+        has_left = has_left || d->job->seats[i].left;
     if (has_left && !seen->had_left)
         world_rare("the inbox of one that is gone counts", 2);
     if (d->steps.has_ahead && !seen->had_ahead)
@@ -440,7 +440,7 @@ static uint32_t count_slices(const struct daemon *d)
 {
     struct spread_look look;
 
-    if (!job_is_spread(&d->job))
+    if (!job_is_spread(d->job))
         return seen->n_pending;
     spread_look(&look, d->steps.spread);
     return look.n_slices;
@@ -448,7 +448,7 @@ static uint32_t count_slices(const struct daemon *d)
 
 static void check_roster(const struct daemon *d)
 {
-    const struct job *job = &d->job;
+    const struct job *job = d->job;
     uint32_t n_folds = 0;
 
     for (uint32_t i = 0; i < job->n_workers; i++)
@@ -492,7 +492,7 @@ static void check_versions(const struct job *job)
 /* A step that nobody is to move would wait for ever. */
 static void check_owner(struct daemon *d)
 {
-    struct job *job = &d->job;
+    struct job *job = d->job;
 
     if (job->state != JOB_STEPPING || updater_pending(d->hub.updater) || d->saves.first || d->hub.n_events)
         return;
@@ -507,7 +507,7 @@ static void check_owner(struct daemon *d)
 
 static void check_daemon(struct daemon *d)
 {
-    check_ledger(&d->hub.ledger, d->job.state == JOB_NONE);
+    check_ledger(&d->hub.ledger, d->job->state == JOB_NONE);
     if (d->steps.spread) {
         struct spread_look look;
         spread_look(&look, d->steps.spread);
@@ -515,13 +515,13 @@ static void check_daemon(struct daemon *d)
             check_shared(&look);
         note_shared(look.states);
     }
-    if (!job_is_open(&d->job))
+    if (!job_is_open(d->job))
         return;
     check_roster(d);
-    if (job_is_spread(&d->job))
+    if (job_is_spread(d->job))
         check_ring(d->steps.spread);
-    if (job_trains(&d->job))
-        check_versions(&d->job);
+    if (job_trains(d->job))
+        check_versions(d->job);
     if (!d->steps.spread)
         check_owner(d);
     note_states(d);
