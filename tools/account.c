@@ -225,6 +225,28 @@ static void print_against(FILE *out, uint64_t peak, uint64_t planned)
         fputc('\n', out);
 }
 
+/* Loss and speed of the steps that were run. */
+static void print_steps(FILE *out, const struct account *a)
+{
+    const uint64_t n = a->last - a->first;
+
+    if (n > 0)
+        fprintf(out, "loss         %.4f at step %" PRIu64, a->loss, a->last);
+    if (!isnan(a->after))
+        fprintf(out, n > 0 ? "; held out %.4f%s" : "loss         held out %.4f%s", a->after,
+                isnan(a->before) ? "" : ", ");
+    if (!isnan(a->before))
+        fprintf(out, "%.4f before the first step", a->before);
+    for (size_t i = 0; i < a->n_scores; i++)
+        fprintf(out, "%s%s %.4f", i ? ", " : "\nscores       ", a->scores[i].name, a->scores[i].value);
+    if (n > 0)
+        fprintf(out, "\nspeed        %.0f tokens/s over %" PRIu64 " step%s", a->ms > 0 ? a->tokens * 1000 / a->ms : 0,
+                n, n == 1 ? "" : "s");
+    fputc('\n', out);
+    if (a->n_skipped > 0)
+        fprintf(out, "skipped      %" PRIu64 " of these steps, whose gradient was not finite\n", a->n_skipped);
+}
+
 void account_end(const struct account *a)
 {
     const uint64_t like = text_unit(a->device_peak, a->device_budget);
@@ -234,17 +256,7 @@ void account_end(const struct account *a)
 
     if (!out)
         return;
-    fprintf(out, "loss         %.4f at step %" PRIu64, a->loss, a->last);
-    if (!isnan(a->after))
-        fprintf(out, "; held out %.4f%s", a->after, isnan(a->before) ? "" : ", ");
-    if (!isnan(a->before))
-        fprintf(out, "%.4f before the first step", a->before);
-    for (size_t i = 0; i < a->n_scores; i++)
-        fprintf(out, "%s%s %.4f", i ? ", " : "\nscores       ", a->scores[i].name, a->scores[i].value);
-    fprintf(out, "\nspeed        %.0f tokens/s over %" PRIu64 " step%s\n", a->ms > 0 ? a->tokens * 1000 / a->ms : 0,
-            a->last - a->first, a->last - a->first == 1 ? "" : "s");
-    if (a->n_skipped > 0)
-        fprintf(out, "skipped      %" PRIu64 " of these steps, whose gradient was not finite\n", a->n_skipped);
+    print_steps(out, a);
     fprintf(out, "memory       device %s of %s at most", eps_format_bytes_like(peak, a->device_peak, like),
             eps_format_bytes_like(budget, a->device_budget, like));
     print_against(out, a->device_peak, a->device_planned);

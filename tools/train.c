@@ -79,6 +79,8 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
         t->account.before = loss;
     else
         t->account.after = loss;
+    if (step > 0 && t->account.last == 0) /* made up: its step is the checkpoint that was resumed */
+        t->progress.saved = step;
 }
 
 static void on_scored(void *user, const struct eps_score *scores, size_t n)

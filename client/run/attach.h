@@ -43,14 +43,4 @@ int client_attach_job(struct client_job *job, struct client_link *link, struct c
 int client_attach_take(struct message *taken, struct client_link *link, const struct client_attach *attach,
                        struct error *err);
 
-/* What a run's metrics.jsonl tells. */
-struct client_past {
-    uint64_t last;                           /* step of the last line; 0: none */
-    double eval_loss, step_ms, tokens_per_s; /* of that line; NAN where it has none */
-    struct client_best best;                 /* of all evaluations */
-    unsigned n_skipped, n_skipped_before;    /* steps skipped in a row, up to the last line; to the one before */
-};
-/* Reads the lines of the first `step` steps. */
-void client_attach_read(struct client_past *out, const char *directory, uint64_t step);
-
 #endif

@@ -66,9 +66,6 @@ void client_best_init(struct client_best *best);
 /* Records an evaluation after `step` updates. True if it is the best; a loss that is not finite never is. */
 bool client_best_add(struct client_best *best, uint64_t step, double loss);
 
-/* Restores a resumed run's state after `step` updates from its `best` and metrics.jsonl; without them, begins anew. */
-void client_best_read(struct client_best *best, const char *directory, int directory_fd, uint64_t step);
-
 /* Points `best` to step-N, atomically. -errno. */
 int client_best_mark(int directory_fd, uint64_t step);
 

@@ -17,6 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { DIGITS = 12 }; /* of a real number */
+
 static const char file_name[] = "metrics.jsonl";
 
 int client_metrics_open(struct client_metrics *out, int directory_fd, struct error *err)
@@ -60,6 +62,18 @@ static json_t *memory_json(const struct eps_step *step)
     return sides;
 }
 
+static int set_evaluation(json_t *line, double loss, const struct eps_score *scores, size_t n_scores)
+{
+    int rc = set(line, "eval_loss", json_real(loss));
+
+    for (size_t i = 0; i < n_scores; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "eval_%s", scores[i].name);
+        rc |= set(line, key, json_real(scores[i].value));
+    }
+    return rc;
+}
+
 /* json_real returns NULL for a number that is not finite. */
 static json_t *line_of(const struct eps_step *step)
 {
@@ -75,12 +89,7 @@ static json_t *line_of(const struct eps_step *step)
     rc |= set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
     rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
     if (!isnan(step->eval_loss))
-        rc |= set(line, "eval_loss", json_real(step->eval_loss));
-    for (size_t i = 0; i < step->n_scores; i++) {
-        char key[32];
-        snprintf(key, sizeof key, "eval_%s", step->scores[i].name);
-        rc |= set(line, key, json_real(step->scores[i].value));
-    }
+        rc |= set_evaluation(line, step->eval_loss, step->scores, step->n_scores);
     if (isfinite(step->eval_before))
         rc |= set(line, "eval_loss_before", json_real(step->eval_before));
     if (isfinite(step->grad_norm))
@@ -98,10 +107,10 @@ static json_t *line_of(const struct eps_step *step)
     return line;
 }
 
-static int append(struct client_metrics *m, const struct eps_step *step)
+/* Takes the reference to line; NULL: no memory. */
+static int append_line(struct client_metrics *m, json_t *line)
 {
-    json_t *line = line_of(step);
-    char *text = line ? json_dumps(line, JSON_REAL_PRECISION(12)) : NULL;
+    char *text = line ? json_dumps(line, JSON_REAL_PRECISION(DIGITS)) : NULL;
     const size_t n = text ? strlen(text) : 0;
     int rc = text ? 0 : -ENOMEM;
 
@@ -122,6 +131,19 @@ static int append(struct client_metrics *m, const struct eps_step *step)
     }
     free(text);
     return rc;
+}
+
+static int append(struct client_metrics *m, const struct eps_step *step)
+{
+    return append_line(m, line_of(step));
+}
+
+double client_metrics_round(double value)
+{
+    char text[40];
+
+    snprintf(text, sizeof text, "%.*g", DIGITS, value);
+    return strtod(text, NULL);
 }
 
 int client_metrics_flush(struct client_metrics *m, struct error *err)
@@ -150,13 +172,57 @@ int client_metrics_write(struct client_metrics *m, const struct eps_step *step, 
     return rc ? error_set(err, rc, "%s: out of memory", file_name) : client_metrics_flush(m, err);
 }
 
-int client_metrics_rewrite(struct client_metrics *m, const struct eps_step *step, struct error *err)
+/* A longer line follows, which covers the old one in the file. */
+static void take_back_last(struct client_metrics *m)
 {
     if (m->n_pending)
         m->n_pending -= m->last;
     else
-        m->good -= (off_t)m->last; /* the new line is longer, so it covers the old one */
+        m->good -= (off_t)m->last;
+}
+
+int client_metrics_rewrite(struct client_metrics *m, const struct eps_step *step, struct error *err)
+{
+    take_back_last(m);
     return client_metrics_write(m, step, err);
+}
+
+/* The last line in the file; owned. NULL: it cannot be read. */
+static json_t *read_last(const struct client_metrics *m)
+{
+    char *text = malloc(m->last + 1);
+    const ssize_t n = text ? pread(m->fd, text, m->last, m->good - (off_t)m->last) : -1;
+    json_t *line = n == (ssize_t)m->last ? json_loadb(text, m->last, JSON_REJECT_DUPLICATES, NULL) : NULL;
+
+    free(text);
+    return line;
+}
+
+int client_metrics_add_evaluation(struct client_metrics *m, double loss, const struct eps_score *scores,
+                                  size_t n_scores, struct error *err)
+{
+    json_t *old = read_last(m), *line = json_object(), *value;
+    const char *key;
+    int rc = line ? 0 : -ENOMEM;
+
+    if (!old)
+        rc = -EIO;
+    json_object_foreach(old, key, value)
+    {
+        rc = rc ? rc : json_object_set(line, key, value);
+        if (!rc && strcmp(key, "host_bytes") == 0) /* as line_of has it */
+            rc = set_evaluation(line, loss, scores, n_scores);
+    }
+    json_decref(old);
+    if (!rc && !json_object_get(line, "eval_loss"))
+        rc = set_evaluation(line, loss, scores, n_scores);
+    if (rc) {
+        json_decref(line);
+        return error_set(err, rc, "%s: its last line could not be read again", file_name);
+    }
+    take_back_last(m);
+    rc = append_line(m, line);
+    return rc ? error_set(err, rc, "%s: out of memory", file_name) : client_metrics_flush(m, err);
 }
 
 /* The step of a complete line; 0 if it has none. */
@@ -190,6 +256,7 @@ static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
         if (step <= *last || step > most)
             break;
         *last = step;
+        m->last = (size_t)n;
         m->good += n;
     }
     rc = ferror(file) ? -EIO : 0;

@@ -45,6 +45,14 @@ int client_metrics_write(struct client_metrics *metrics, const struct eps_step *
 /* Replaces the last line by a longer one, with an evaluation's loss. Errors as client_metrics_write. */
 int client_metrics_rewrite(struct client_metrics *metrics, const struct eps_step *step, struct error *err);
 
+/* Adds an evaluation to the last line of a reopened file, which has none. Errors as client_metrics_write; -EIO: that line
+ * cannot be read again. */
+int client_metrics_add_evaluation(struct client_metrics *metrics, double loss, const struct eps_score *scores,
+                                  size_t n_scores, struct error *err);
+
+/* The number that a line has for this one. Decisions compare such numbers: a resumed run knows no others. */
+double client_metrics_round(double value);
+
 /* Writes pending lines. Errors as client_metrics_write. */
 int client_metrics_flush(struct client_metrics *metrics, struct error *err);
 

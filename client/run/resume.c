@@ -186,7 +186,13 @@ int client_resume_open(struct client_resume *r, const struct eps_train_options *
         rc = find_checkpoint(r, newest, fd, err);
     if (!r->in_place)
         close(fd);
-    return rc ? rc : read_checkpoint(r, watch, err);
+    if (!rc)
+        rc = read_checkpoint(r, watch, err);
+    if (!rc && r->in_place) {
+        client_past_read(&r->past, r->directory, r->checkpoint.step);
+        r->lacks_evaluation = client_past_lacks_evaluation(&r->past, &r->record.options, r->checkpoint.step);
+    }
+    return rc;
 }
 
 void client_resume_close(struct client_resume *r)

@@ -1,12 +1,14 @@
 /* client/run/resume.h - the checkpoint to resume from: finds, locks, reads and verifies it.
  *
  * A run directory means its newest checkpoint; step-N has that name only once it is complete. With --out, a new run
- * begins from the checkpoint and the old directory is only read. Without --out, the run continues in its own directory,
- * which must hold no later step. */
+ * begins from the checkpoint and the old directory is only read: its best evaluation and its patience begin anew. Without
+ * --out, the run continues in its own directory, which must hold no later step, and decides as if it had never stopped:
+ * by the evaluations in its metrics.jsonl. One that was due at the stop and interrupted by it is made up. */
 #ifndef CLIENT_RUN_RESUME_H
 #define CLIENT_RUN_RESUME_H
 
 #include "client/daemon/watch.h"
+#include "client/run/past.h"
 #include "client/run/record.h"
 #include "proto/model/checkpoint.h"
 
@@ -21,6 +23,8 @@ struct client_resume {
     bool in_place;
     struct checkpoint checkpoint;
     struct client_record record;
+    struct client_past past; /* of a run in place, up to the checkpoint */
+    bool lacks_evaluation;   /* the one after the checkpoint's step */
 };
 
 /* watch (may be NULL) can interrupt the reading. -errno with a sentence. Undo: client_resume_close, also after a

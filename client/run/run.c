@@ -178,6 +178,30 @@ static void settle_directory(struct client_run *run)
     client_checkpoints_free(&standing);
 }
 
+/* Refuses a resumed run that has nothing left to do. */
+static int check_incomplete(struct client_run *run, struct error *err)
+{
+    const struct eps_train_options *o = &run->options;
+    const struct client_resume *r = &run->resume;
+    const struct client_best *best = &r->past.best;
+    const bool stopped_early = r->in_place && o->patience > 0 && best->n_since >= o->patience;
+
+    if (!run->asked.resume || (run->first_step < o->steps && !stopped_early) ||
+        (run->first_step == o->steps && r->lacks_evaluation))
+        return 0;
+    if (r->in_place)
+        settle_directory(run);
+    if (run->first_step >= o->steps)
+        return error_set(err, -EINVAL,
+                         "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
+                         " steps; give more --steps to go on (they count from the run's beginning)",
+                         r->path, run->first_step, o->steps);
+    return error_set(err, -EINVAL,
+                     "--resume %s: the run is complete: after %" PRIu64 " steps its last %u evaluations have not been "
+                     "below the held-out loss of %.4f after step %" PRIu64 "; give more --patience than %u to go on",
+                     r->path, run->first_step, best->n_since, best->loss, best->step, best->n_since);
+}
+
 int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err)
 {
     const json_t *changes = json_object_get(run->resume.record.json, "changes");
@@ -209,14 +233,8 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
                          "run from its weights with --model instead of --resume",
                          batch);
     rc = client_options_resolve(&run->options, &run->asked, &facts, err);
-    const bool complete = !rc && run->asked.resume && run->options.steps <= run->first_step;
-    if (complete && run->resume.in_place)
-        settle_directory(run);
-    if (complete)
-        rc = error_set(err, -EINVAL,
-                       "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
-                       " steps; give more --steps to go on (they count from the run's beginning)",
-                       run->resume.path, run->first_step, run->options.steps);
+    if (!rc)
+        rc = check_incomplete(run, err);
     if (!rc && facts.resumed &&
         client_record_changes(&run->changes, &run->resume.record, &run->options, run->first_step))
         rc = error_set(err, -ENOMEM, "out of memory");

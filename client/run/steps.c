@@ -169,7 +169,7 @@ static void end_early(struct client_steps *s)
 
 static void judge(struct client_steps *s, double loss)
 {
-    if (client_best_add(&s->best, s->done, loss))
+    if (client_best_add(&s->best, s->done, client_metrics_round(loss)))
         client_steps_on_best(s);
     end_early(s);
 }
@@ -275,12 +275,8 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     uint64_t after;
     int rc = 0;
 
-    if (s->past) {
-        const bool known = s->past->last == step.step;
-        step.step_ms = known ? s->past->step_ms : NAN;
-        step.tokens_per_s = known ? s->past->tokens_per_s : NAN;
-    }
-
+    if (s->catches_up)
+        step.step_ms = step.tokens_per_s = NAN;
     for (size_t i = 0; client_change_say(&changed, &after, s->run->changes, i) && !step.changed; i++)
         if (after + 1 == step.step)
             step.changed = changed.text;
@@ -289,6 +285,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
     if (evaluates_after(s, s->done))
         rc = evaluate(s, &step.eval_loss, err);
+    s->unevaluated = isnan(step.eval_loss) && evaluates_after(s, s->done);
     if (!isnan(step.eval_loss))
         step.scores = s->run->task.scores.list, step.n_scores = s->run->task.scores.n;
     if (!isnan(step.eval_loss))
@@ -474,20 +471,42 @@ static void say_taken(const struct client_steps *s, const struct message *m)
 }
 
 /* Takes steps in that ended while the job had no client: their lines, and what is due after the last one. */
-static int catch_up(struct client_steps *s, const struct message *m, const struct client_past *past, struct error *err)
+static int catch_up(struct client_steps *s, const struct message *m, struct error *err)
 {
     int rc = 0;
 
-    s->past = past;
+    s->catches_up = true;
     for (uint32_t i = 0; !rc && i < m->taken.n; i++)
         if (m->taken.steps[i].step >= s->done)
             rc = on_done(s, &(struct message){.kind = MESSAGE_DONE, .done = m->taken.steps[i]}, err);
-    s->past = NULL;
+    s->catches_up = false;
     return rc;
 }
 
-/* Goes on where the last client stopped. The line of the last step is written anew if its evaluation is missing: the
- * client died in it. */
+/* Evaluates after the last step that is done: the process that did it ended before, or in it. */
+static int make_up_evaluation(struct client_steps *s, struct error *err)
+{
+    const struct client_scores *scores = &s->run->task.scores;
+    struct error why = {""};
+    double loss;
+    int rc = evaluate(s, &loss, err);
+
+    s->unevaluated = !rc && isnan(loss);
+    if (!rc && !s->unevaluated)
+        note_metrics(s, client_metrics_add_evaluation(&s->metrics, loss, scores->list, scores->n, &why), &why);
+    return rc;
+}
+
+/* Decides as the run did so far. */
+static void recall(struct client_steps *s, const struct client_past *past)
+{
+    s->best = past->best;
+    s->n_skipped = past->n_skipped;
+    if (s->best.step > 0)
+        client_steps_on_best(s);
+}
+
+/* Goes on where the last client stopped. */
 static int take_over(struct client_steps *s, struct error *err)
 {
     struct client_past past;
@@ -497,27 +516,37 @@ static int take_over(struct client_steps *s, struct error *err)
     if (rc)
         return rc;
     say_taken(s, &m);
-    client_attach_read(&past, s->run->directory, m.taken.done);
+    client_past_read(&past, s->run->directory, m.taken.done);
     s->begun = true;
     s->opened = m.taken.opened, s->arrived = m.taken.arrived, s->covered = m.taken.covered;
-    const bool again = past.last == m.taken.done && past.last > 0 && s->opened == past.last && isnan(past.eval_loss) &&
-                       evaluates_after(s, past.last) && m.taken.n > 0;
-    s->done = again ? past.last - 1 : past.last;
+    s->done = past.last;
     if (s->done + m.taken.n < m.taken.done) /* lines of earlier steps are lost */
         s->done = m.taken.done - m.taken.n;
-    s->best = past.best;
-    s->n_skipped = again ? past.n_skipped_before : past.n_skipped;
     if (client_steps_has_saved(s, s->covered))
         s->asked = s->covered;
-    if (s->best.step > 0)
-        client_steps_on_best(s);
+    recall(s, &past);
     rc = client_metrics_reopen(&s->metrics, s->run->directory_fd, s->done, fill_line, s, err);
+    if (!rc && s->done == s->opened && client_past_lacks_evaluation(&past, &s->run->resume.record.options, s->done))
+        rc = make_up_evaluation(s, err);
     if (!rc)
-        rc = catch_up(s, &m, &past, err);
+        rc = catch_up(s, &m, err);
     if (!rc)
         end_early(s);
     s->since_ns = uv_hrtime();
     return rc;
+}
+
+/* Goes on where the run stopped; a stop before the next step ends it here. */
+static int take_up(struct client_steps *s, struct error *err)
+{
+    int rc = open_metrics(s, err);
+
+    if (rc)
+        return rc;
+    recall(s, &s->run->resume.past);
+    if (s->run->resume.lacks_evaluation)
+        rc = make_up_evaluation(s, err);
+    return rc ? rc : client_steps_ask(s, err);
 }
 
 /* Before the first step of a run that has done none. */
@@ -538,15 +567,13 @@ int client_steps_run(struct client_steps *s, struct error *err)
     s->job->on_evaluating = s->events->on_evaluating;
     s->job->user = s->user;
     s->opened = s->arrived = s->covered = s->done = s->run->first_step;
-    if (run->resume.in_place && !run->attach)
-        client_best_read(&s->best, run->directory, run->directory_fd, run->first_step);
     rc = client_checkpoints_list(&s->checkpoints, s->run->directory_fd, err);
     if (!rc && run->attach)
         rc = take_over(s, err);
     if (!rc)
         rc = measure_before(s, err);
     if (!rc && !run->attach)
-        rc = open_metrics(s, err);
+        rc = run->resume.in_place ? take_up(s, err) : open_metrics(s, err);
     if (!rc)
         rc = take_steps(s, err);
     if (!rc)

@@ -39,10 +39,11 @@ struct client_steps {
     uint64_t end;                            /* last step of the run: options.steps, or where patience ended it */
     struct client_output output;             /* for a daemon of another user */
     uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */
-    const struct client_past *past; /* what metrics.jsonl says, while steps of a job without a client are caught up */
-    uint64_t since_ns;              /* start of the current timing: a step's opening, or the end of the last step */
-    bool begun;                     /* at least one step was opened */
-    int stop;                       /* last value of should_stop */
+    uint64_t since_ns; /* start of the current timing: a step's opening, or the end of the last step */
+    bool catches_up;   /* on steps of a job without a client: their times are unknown */
+    bool begun;        /* at least one step was opened */
+    bool unevaluated;  /* a stop interrupted the evaluation after the last step that is done */
+    int stop;          /* last value of should_stop */
     bool looks;        /* a stop was requested, and the daemon is asked whether the open step waits for a worker */
     bool cut_short;    /* it does: the run ends without that step, */
     bool cut_asked;    /* and the checkpoint of the step before it was requested */
@@ -68,7 +69,8 @@ void client_steps_free(struct client_steps *steps);
  * if nothing is to be saved. */
 int client_steps_ask(void *steps, struct error *err);
 
-/* Measures the held-out loss, then runs every step from run->first_step on. Returns 0 after the last step, or after the
+/* Measures the held-out loss before the first step, or makes up an evaluation that a stop interrupted; then runs every
+ * step from run->first_step on. Returns 0 after the last step, or after the
  * open step when a stop was requested. Nothing is then pending; save_rc and metrics_rc tell what could not be written.
  * -EINTR, and errors as client_link_next. */
 int client_steps_run(struct client_steps *steps, struct error *err);

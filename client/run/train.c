@@ -396,7 +396,7 @@ static int conclude(const struct train *t, struct error *err)
             error_append(err, "; saved in %s/step-%" PRIu64, t->run.directory, s->done);
         else if (cut && !s->save_rc)
             add_remedy(t, err);
-        if (saved && s->done < t->run.options.steps)
+        if (saved && (s->done < s->end || s->unevaluated))
             error_append(err, "; resume with: eps train --resume %s",
                          eps_quote(quoted, sizeof quoted, t->run.directory));
     }

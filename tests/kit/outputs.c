@@ -6,6 +6,7 @@
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,6 +76,41 @@ void outputs_check_same_latest(const char *out, const char *other)
 {
     outputs_check_same(out, other, "latest/" CHECKPOINT_WEIGHTS);
     outputs_check_same(out, other, "latest/" CHECKPOINT_MOMENTS);
+}
+
+static json_t *read_lines(const char *out)
+{
+    static const char *const leave[] = {"step_ms", "tokens_per_s", "memory", "device_peak_bytes", "host_bytes"};
+    json_t *lines = json_array();
+    char path[300], *line;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+    char *text = processes_read(path), *rest = text;
+    while ((line = strsep(&rest, "\n")) && *line) {
+        json_t *object = json_loads(line, 0, NULL);
+        ck_assert_msg(object != NULL, "%s", line);
+        for (size_t i = 0; i < sizeof leave / sizeof *leave; i++)
+            json_object_del(object, leave[i]);
+        json_array_append_new(lines, object);
+    }
+    free(text);
+    return lines;
+}
+
+void outputs_check_same_metrics(const char *out, const char *other, size_t n_steps)
+{
+    json_t *first = read_lines(out), *second = read_lines(other);
+
+    ck_assert_uint_eq(json_array_size(first), n_steps);
+    ck_assert_uint_eq(json_array_size(second), n_steps);
+    for (size_t i = 0; i < n_steps; i++) { /* keys in the same order */
+        char *a = json_dumps(json_array_get(first, i), 0), *b = json_dumps(json_array_get(second, i), 0);
+        ck_assert_str_eq(a, b);
+        free(a);
+        free(b);
+    }
+    json_decref(first);
+    json_decref(second);
 }
 
 uint64_t outputs_latest(const char *out)

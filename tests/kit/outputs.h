@@ -2,6 +2,7 @@
 #ifndef TESTS_KIT_OUTPUTS_H
 #define TESTS_KIT_OUTPUTS_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Makes it; returns the name. */
@@ -16,6 +17,10 @@ void outputs_check_same(const char *directory, const char *other, const char *na
 void outputs_check_same_state(const char *step, const char *other);
 /* So are weights and moments of two runs' latest checkpoints. */
 void outputs_check_same_latest(const char *out, const char *other);
+
+/* Their metrics.jsonl have n_steps lines, which are the same but for what depends on the clock, and on when the memory was
+ * asked for. */
+void outputs_check_same_metrics(const char *out, const char *other, size_t n_steps);
 
 /* Every byte of step-N is what its training.json says, and `latest` points there. */
 void outputs_check_whole(const char *out, uint64_t step);

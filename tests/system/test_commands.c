@@ -147,6 +147,19 @@ TEST(the_best_checkpoint_is_marked_and_kept)
     best_is_lowest("good", false);
 }
 
+/* As an interrupt during the last evaluation leaves it. */
+TEST(a_run_that_lacks_its_last_evaluation_alone_makes_it_up)
+{
+    expect(TRAIN "--out short --steps 2 && cp short/metrics.jsonl . && sed -i '$s/, .eval_loss.: [0-9.]*//' "
+                 "short/metrics.jsonl && ! cmp -s metrics.jsonl short/metrics.jsonl",
+           0);
+    expect("eps train --resume short", 0, "held-out loss after 2 steps: ", "\nloss         held out ",
+           "eps generate --model short/latest");
+    expect_absent("out", "speed  ", "at step");
+    expect("cmp metrics.jsonl short/metrics.jsonl", 0);
+    expect("eps train --resume short", 1, "the run is complete");
+}
+
 TEST(data_that_was_piped_in_is_asked_for_again)
 {
     expect("eps train --model tiny.json --data - --out piped_in --batch 4 --steps 2 --device-mem 256MiB <tiny.txt", 0);

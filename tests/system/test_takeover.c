@@ -1,6 +1,7 @@
 /* Clients of a shared daemon that die, at any moment of a run, and those who take their jobs over: the run ends with the
  * bits of one that was left alone. Real processes. */
 #include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -132,41 +133,10 @@ static bool dies(const struct eps_train_options *options, struct fate fate)
     return WIFSIGNALED(status);
 }
 
-/* Lines of metrics.jsonl without what depends on the clock, and on when the memory was asked for. */
-static json_t *read_lines(const char *out)
-{
-    char *text = processes_read(processes_path(print("%s/metrics.jsonl", out))), *rest = text, *line;
-    static const char *const leave[] = {"step_ms", "tokens_per_s", "memory", "device_peak_bytes", "host_bytes"};
-    json_t *lines = json_array();
-
-    while ((line = strsep(&rest, "\n")) && *line) {
-        json_t *object = json_loads(line, 0, NULL);
-        ck_assert_msg(object != NULL, "%s", line);
-        for (int i = 0; i < COUNT(leave); i++)
-            json_object_del(object, leave[i]);
-        json_array_append_new(lines, object);
-    }
-    free(text);
-    return lines;
-}
-
-static void same_metrics(const char *a, const char *b)
-{
-    json_t *first = read_lines(a), *second = read_lines(b);
-
-    ck_assert_uint_eq(json_array_size(first), STEPS);
-    ck_assert_uint_eq(json_array_size(second), STEPS);
-    for (size_t i = 0; i < STEPS; i++)
-        ck_assert_msg(json_equal(json_array_get(first, i), json_array_get(second, i)), "step %zu: %s, not %s", i + 1,
-                      json_dumps(json_array_get(second, i), 0), json_dumps(json_array_get(first, i), 0));
-    json_decref(first);
-    json_decref(second);
-}
-
 /* Weights and moments of each checkpoint, the best one, and every line. */
 static void same_run(const char *a, const char *b)
 {
-    same_metrics(a, b);
+    outputs_check_same_metrics(a, b, STEPS);
     expect(print("ls %s >a; ls %s >b; cmp a b", a, b), 0);
     expect(print("for i in %s/step-*; do for f in model optimizer; do cmp $i/$f.safetensors %s/${i##*/}/$f.safetensors "
                  "|| exit 1; done; done",
@@ -194,7 +164,7 @@ static const struct {
      {{.moment = AFTER_EVALUATION, .step = 4},
       {.moment = AT_SAVED, .step = 6},
       {.moment = AFTER_EVALUATION, .step = STEPS},
-      {.moment = AT_STEP, .step = STEPS}}},
+      {.moment = AFTER_EVALUATION, .step = STEPS}}},
     {1, {{.moment = AT_STEP, .step = 3}, {.moment = IN_EVALUATION, .step = 4}, {.moment = AT_SAVED, .step = 9}}},
     {2,
      {{.moment = AT_STEP, .step = 5},

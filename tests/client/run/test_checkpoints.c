@@ -1,6 +1,7 @@
 /* Which checkpoints stand in a run directory, which is the best, and what is removed when. */
 #include "client/run/checkpoints.h"
 #include "client/run/metrics.h"
+#include "client/run/past.h"
 
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -8,6 +9,7 @@
 #include "tests/kit/test.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <unistd.h>
 
 static int out, flushed = -1;
@@ -131,27 +133,39 @@ TEST(the_best_stays_beside_those_that_are_kept)
     prune(1, "best latest step-4 step-5 ");
 }
 
-/* Up to the step that the run resumes after; evaluations before the best are older news. */
-TEST(the_best_of_a_run_that_resumes_is_read_from_its_metrics)
+/* Up to the step that the run resumes after, and the loss before the first step too. */
+TEST(evaluations_of_a_run_that_goes_on_are_read_from_its_metrics)
 {
-    static const double losses[] = {5, 3, 2, 4, 1}; /* after steps 0, 10, .. 40 */
-    struct client_best best;
-    struct eps_step step = {.loss = 1, .tokens_per_s = NAN, .grad_norm = NAN};
+    static const double losses[] = {3, 4, 2, 4, 1}; /* after steps 10, 20, .. 50 */
+    const struct eps_train_options options = {.steps = 45, .eval_every = 10};
+    struct eps_step step = {.loss = 1, .tokens_per_s = NAN, .grad_norm = NAN, .eval_before = 2.5};
     struct client_metrics metrics;
+    struct client_past past;
 
     ck_assert_int_eq(client_metrics_open(&metrics, out, NULL), 0);
     for (int i = 0; i < COUNT(losses); i++) {
-        step.step = 10 * (uint64_t)i, step.eval_loss = losses[i];
+        step.step = 10 * (uint64_t)(i + 1), step.eval_loss = losses[i], step.skipped = i > 0;
+        ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
+        step.eval_before = NAN;
+        step.step++, step.eval_loss = NAN;
         ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
     }
     client_metrics_close(&metrics);
-    client_best_read(&best, "out", out, 30);
-    ck_assert(isinf(best.loss) && best.n_since == 0); /* no link: none */
-    ck_assert_int_eq(client_best_mark(out, 20), 0);
-    client_best_read(&best, "out", out, 30);
-    ck_assert_double_eq(best.loss, 2);
-    ck_assert_uint_eq(best.step, 20);
-    ck_assert_uint_eq(best.n_since, 1);
+    client_past_read(&past, "out", 29);
+    ck_assert(past.best.loss == 2.5 && past.best.step == 0 && past.best.n_since == 2);
+    client_past_read(&past, "out", 41);
+    ck_assert(past.best.loss == 2 && past.best.step == 30 && past.best.n_since == 1);
+    ck_assert(past.last == 41 && isnan(past.eval_loss) && past.n_skipped == 6);
+
+    ck_assert(!client_past_lacks_evaluation(&past, &options, 41));
+    ck_assert(client_past_lacks_evaluation(&past, &options, 45)); /* the last step; its line is lost */
+    client_past_read(&past, "out", 40);
+    ck_assert(!client_past_lacks_evaluation(&past, &options, 40));
+    past.eval_loss = NAN;
+    ck_assert(client_past_lacks_evaluation(&past, &options, 40));
+    client_past_read(&past, "nowhere", 40);
+    ck_assert(past.last == 0 && isinf(past.best.loss) && past.best.n_since == 0);
+    ck_assert(!client_past_lacks_evaluation(&past, &options, 0));
 }
 
 TEST(what_is_half_is_swept_and_nothing_else)

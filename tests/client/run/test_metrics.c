@@ -125,6 +125,33 @@ TEST(a_line_can_be_written_again_with_more_in_it)
     json_decref(lines);
 }
 
+/* The bytes of a line that had it at once; everything else that a line may have is there. */
+TEST(an_evaluation_that_was_missed_is_added_to_the_last_line)
+{
+    const struct eps_score scores[] = {{"accuracy", 2. / 3}, {"f1", NAN}};
+    struct eps_step step = at(2);
+
+    step.grad_norm = 1. / 3, step.skipped = true, step.changed = "after step 1: lr 1 to 2";
+    step.memory = sides, step.n_memory = 2;
+    open_metrics();
+    write_steps(1, 1), write_step(step);
+    client_metrics_close(&metrics);
+    ck_assert_int_eq(client_metrics_reopen(&metrics, directory_fd, 2, NULL, NULL, NULL), 0);
+    ck_assert_int_eq(client_metrics_add_evaluation(&metrics, 1. / 7, scores, 2, NULL), 0);
+    write_steps(3, 3);
+    char *added = processes_read("metrics.jsonl");
+    client_metrics_close(&metrics);
+    unlink("metrics.jsonl");
+    open_metrics();
+    step.eval_loss = 1. / 7, step.scores = scores, step.n_scores = 2;
+    write_steps(1, 1), write_step(step), write_steps(3, 3);
+    outputs_check_file("metrics.jsonl", added);
+    free(added);
+    json_t *lines = read_lines(3);
+    ck_assert_double_eq(json_number_at(lines, "1.eval_loss"), client_metrics_round(1. / 7));
+    json_decref(lines);
+}
+
 /* A file may not grow: as a full disk, in the middle of a line. Later it may again. */
 TEST(what_a_full_disk_did_not_take_comes_with_the_next_line)
 {

@@ -155,6 +155,7 @@ TEST(stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped)
 
     o.save_every = 0;
     must_train(&o);
+    ck_assert_uint_eq(check_metrics("whole", 1, N_STEPS), 1);
     o = begin("pieces");
     for (uint64_t done = 0; done < N_STEPS;) {
         struct script script = {.stop_after = done + 1, .level = 1};
@@ -163,12 +164,86 @@ TEST(stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped)
         ck_assert_uint_le(script.done, done + 2); /* the next may have been open already */
         done = script.done;
         check_error(rc, -EINTR, print("after %" PRIu64 " steps; saved in pieces/step-%" PRIu64, done, done),
-                    done < N_STEPS ? "; resume with: eps train --resume pieces" : "");
+                    "; resume with: eps train --resume pieces");
         o = resume("pieces", NULL);
     }
+    must_train(&o); /* the evaluation after the last step, and nothing else */
     same_state("whole/step-6", "pieces/latest");
-    check_metrics("pieces", 1, N_STEPS);
-    ck_assert_uint_eq(check_metrics("whole", 1, N_STEPS), 1);
+    outputs_check_same_metrics("whole", "pieces", N_STEPS);
+    check_error(train(&o, NULL), -EINVAL, "the run is complete", "6 of 6 steps");
+}
+
+enum { MOST_STEPS = 14, PATIENCE = 3 };
+
+/* Its rate rises until it ruins it, so patience ends it before its last step. */
+static struct eps_train_options begin_patient(const char *out, bool shared)
+{
+    struct eps_train_options o = begin(out);
+
+    o.steps = o.warmup = MOST_STEPS, o.lr = 0.3;
+    o.eval_every = 1, o.patience = PATIENCE, o.keep = 1, o.save_every = MOST_STEPS;
+    if (shared)
+        o.connect = "lab", o.device_mem = 0, o.workers = 0;
+    return o;
+}
+
+static unsigned next_job = 2; /* of the daemon "lab" */
+
+static void stop_job(uint64_t step)
+{
+    static uint64_t before = UINT64_MAX;
+
+    if (step == before + 1) /* of the same run: it is stopped already */
+        return;
+    before = step;
+    expect(print("eps stop lab %u >/dev/null 2>&1 &", next_job++),
+           0); /* it waits for the end of the run, which we are */
+}
+
+/* A stop comes while a step computes, and so before its evaluation: at each second step, the odd ones and the even ones; by
+ * a signal or, at a shared daemon, by eps stop. */
+TEST_EACH(stopped_before_its_evaluations_a_run_decides_as_if_it_had_never_stopped, 4)
+{
+    const bool shared = _i >= 2, by_request = _i == 3;
+    struct eps_train_options o = begin_patient("whole", shared);
+    struct script script = {.stop_after = UINT64_MAX};
+    unsigned n_stops = 0;
+
+    if (shared)
+        processes_daemon("lab", 1, NULL);
+    ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert(script.done > PATIENCE + 2 && script.done < MOST_STEPS);
+    o = begin_patient("pieces", shared);
+    script = (struct script){.stop_after = by_request ? UINT64_MAX : 1 + (uint64_t)_i % 2, .level = 1};
+    script.act = by_request ? stop_job : NULL;
+    while (train(&o, &script) == -EINTR && strstr(error.text, "; resume with: eps train --resume pieces")) {
+        ck_assert_holds(error.text, by_request ? "the job was stopped" : "interrupted after ");
+        n_stops++;
+        o = resume("pieces", NULL);
+        o.connect = shared ? "lab" : NULL;
+        script.stop_after = by_request ? UINT64_MAX : script.done + 1;
+    }
+    ck_assert_msg(n_stops >= 3, "%u: %s", n_stops, error.text);
+    outputs_check_same_metrics("whole", "pieces", script.done);
+    same_state("whole/latest", "pieces/latest");
+    same_state("whole/best", "pieces/best");
+    ck_assert_str_eq(outputs_names("whole"), outputs_names("pieces"));
+    o = resume("pieces", NULL);
+    check_error(train(&o, NULL), -EINVAL, "the run is complete", print("give more --patience than %d", PATIENCE));
+}
+
+/* A rate too small to change anything: no evaluation is better than the first one, before and after a stop. The digits of
+ * its loss that metrics.jsonl has not must not count. */
+TEST(equal_losses_are_no_better_after_a_stop)
+{
+    struct eps_train_options o = begin_patient("flat", false);
+    struct script script = {.stop_after = 1, .level = 1};
+
+    o.lr = 1e-12, o.freeze = "*.bias"; /* biases begin at 0 */
+    ck_assert_int_eq(train(&o, &script), -EINTR);
+    o = resume("flat", NULL);
+    must_train(&o);
+    check_metrics("flat", 1, PATIENCE);
 }
 
 /* The second fork with more workers, another budget and other saves. */
