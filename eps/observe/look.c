@@ -35,7 +35,7 @@ static void send_status(const struct look *look, struct peer *peer)
         m.status_reply.state = STATE_WAITING;
     if (job->detached && job_is_open(job) && !look->stopping)
         m.status_reply.state = STATE_DETACHED;
-    m.status_reply.waits = job_is_open(job) && job_trains(job) && job_waits(job);
+    m.status_reply.waits = steps_wait(look->steps);
     m.status_reply.step = job->step;
     m.status_reply.n_steps = job->request.job.n_steps;
     m.status_reply.n_parameters = job->model.n_parameters;

@@ -238,9 +238,9 @@ static void hear_lost(struct spread *s, uint32_t from, const struct word *word)
 
 static bool tell_waits(struct spread *s)
 {
-    const bool waits = !job_has_room(s->job);
+    const bool waits = steps_wait(s->steps);
 
-    if (s->host == 0 || !job_trains(s->job) || waits == s->told_waits)
+    if (s->host == 0 || !job_is_open(s->job) || waits == s->told_waits)
         return false;
     s->told_waits = waits;
     spread_say(s, 0, &(struct word){.kind = WORD_WAITS, .code = waits});

@@ -496,6 +496,17 @@ void steps_open(struct steps *steps, const struct message *m)
         steps_begin_ahead(steps); /* if there are workers for all parts */
 }
 
+bool steps_wait(const struct steps *steps)
+{
+    const struct job *job = steps->job;
+
+    if (!job_is_open(job) || !job_trains(job))
+        return false;
+    const bool is_begun = job->state == JOB_STEPPING && !steps->covered,
+               lacks = is_begun ? relay_n_waiting(job->relay) > 0 : steps->has_ahead;
+    return (lacks && !job_has_room(job)) || job->others_wait;
+}
+
 /* A step ahead is counted as opened only: neither COVERED nor ARRIVED can have been sent for it. */
 void steps_tell_taken(const struct steps *steps, struct message *m)
 {

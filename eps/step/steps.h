@@ -72,6 +72,9 @@ void steps_feed_reader(struct steps *steps, const struct relay_event *event);
 bool steps_begin_ahead(struct steps *steps);
 /* Workers came, went, or get other shares: those told ahead are not those that the step will open with. */
 void steps_note_change(struct steps *steps);
+/* True if the open step goes on only once another worker has joined, on this host or another. False while it still
+ * needs nothing but folds, and without an open step. */
+bool steps_wait(const struct steps *steps);
 /* Fills in TAKEN. */
 void steps_tell_taken(const struct steps *steps, struct message *m);
 /* A fenced step does not count. */

@@ -350,7 +350,7 @@ struct message {
             double loss;         /* of the last step; NAN before the first */
             uint64_t saved_step; /* of the last checkpoint of this job, or MESSAGE_NO_STEP */
             bool saving;
-            bool waits;                 /* as in lost; also while the daemon is stopping */
+            bool waits;                 /* the open step goes on only once another worker has joined */
             enum number_type precision; /* of the job */
             bool fenced;
             char model[64];    /* "gpt2 6x384" */

@@ -1,6 +1,7 @@
 /* A daemon that is killed: its client and its workers say so, the workers find the next daemon at its address, and the
  * run is resumed. And a run that is interrupted while it waits for a worker. Real processes. */
 #include "tests/kit/command.h"
+#include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -73,6 +74,25 @@ TEST(workers_find_the_successor_of_a_killed_daemon_and_the_run_is_resumed)
     ck_assert_int_eq(processes_wait(one), 0);
 }
 
+static bool waits(void *viewer)
+{
+    struct message status;
+
+    driver_status(viewer, &status);
+    return status.status_reply.waits;
+}
+
+/* The client has been told of the loss, and the step that it has opened since waits for another worker. */
+static void await_waiting(void)
+{
+    struct client_link viewer;
+
+    processes_await_text("run.said", "waits for another worker to attach");
+    driver_look(&viewer, "lab");
+    ck_assert(processes_until(waits, &viewer));
+    client_link_free(&viewer);
+}
+
 /* The open step cannot be finished: one signal is enough, and the steps before it are saved. A worker that is asked to
  * leave finishes its share first, so that nothing of that step is in the model yet; of a killed one's, something may be. */
 TEST_EACH(a_run_that_waits_for_a_worker_ends_with_the_first_signal_and_is_saved, 2)
@@ -82,7 +102,7 @@ TEST_EACH(a_run_that_waits_for_a_worker_ends_with_the_first_signal_and_is_saved,
 
     processes_await_text("run/metrics.jsonl", "\"step\": 2");
     ck_assert_int_eq(kill(worker, _i ? SIGKILL : SIGTERM), 0);
-    processes_await_text("run.said", "waits for another worker to attach"); /* the client has opened it by then */
+    await_waiting();
     ck_assert_int_eq(kill(run, SIGINT), 0);
     ck_assert_int_eq(processes_wait(run), 130);
     expect_file("run.err", "interrupted after ", " waited for a worker and was given up");
@@ -132,7 +152,7 @@ TEST_IF(a_worker_that_comes_during_the_last_save_finishes_the_step, !SANITIZED) 
     const pid_t run = start_run("--steps 1000000");
     processes_await_text("run/metrics.jsonl", "\"step\": 2");
     ck_assert_int_eq(kill(worker, SIGTERM), 0);
-    processes_await_text("run.said", "waits for another worker to attach"); /* the client has opened it by then */
+    await_waiting();
     processes_put_text("held", "");
     ck_assert_int_eq(kill(run, SIGINT), 0);
     ck_assert(processes_until(saves, &before));

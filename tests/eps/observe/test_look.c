@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <string.h>
 
 enum { LAYERS = 3, STEPS = 3 };
@@ -204,6 +205,35 @@ TEST(a_page_past_the_last_unit_is_empty_and_padding_is_not_counted)
     ck_assert_str_eq(message_name(m.kind), "UNITS_REPLY");
     ck_assert_uint_eq(m.units_reply.n, 0);
     ck_assert_uint_gt(m.units_reply.n_units, 0);
+    client_link_free(&viewer);
+    driver_close(&driver);
+}
+
+/* The large vocabulary's folds outlast the worker that has sent all. */
+TEST(a_job_without_workers_waits_for_one_once_a_step_is_open_that_needs_it)
+{
+    pid_t worker;
+    struct driver driver;
+    struct client_link viewer;
+    struct message m;
+
+    processes_daemon("lab", 1, &worker);
+    driver_open(&driver, "lab", &(struct driver_options){.vocabulary = 20000});
+    driver_look(&viewer, "lab");
+    driver_begin(&driver);
+    while (driver.arrived < 1 && driver.covered < 1)
+        driver_turn(&driver);
+    ck_assert_int_eq(kill(worker, SIGTERM), 0);
+    while (!driver.n_lost)
+        driver_turn(&driver);
+    driver_status(&viewer, &m);
+    ck_assert(!m.status_reply.waits);
+    driver_await_done(&driver, 1);
+    driver_status(&driver.link, &m);
+    ck_assert(!m.status_reply.waits);
+    driver_begin(&driver);
+    driver_status(&driver.link, &m); /* behind OPEN_STEP */
+    ck_assert(m.status_reply.waits);
     client_link_free(&viewer);
     driver_close(&driver);
 }
