@@ -5,6 +5,7 @@
 #include "tools/commands.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -161,6 +162,18 @@ static void print_json(FILE *out, json_t *list, bool several, bool compact)
     json_decref(all);
 }
 
+/* A new file in place of a leftover. A link that another has planted there is not followed. */
+static FILE *create(const char *path)
+{
+    unlink(path);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "w");
+
+    if (fd >= 0 && !file)
+        close(fd);
+    return file;
+}
+
 /* The file is replaced atomically, so a collector never reads half of it. */
 static int write_metrics(struct live *live, const json_t *list)
 {
@@ -175,7 +188,7 @@ static int write_metrics(struct live *live, const json_t *list)
         return snprintf(live->error.text, sizeof live->error.text,
                         "--prometheus %.300s: not a regular file: leave it out for standard output", path),
                -EINVAL;
-    FILE *file = fopen(partial, "we");
+    FILE *file = create(partial);
     int rc = file ? 0 : -errno;
     if (file) {
         live->view->print_metrics(file, list);

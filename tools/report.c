@@ -73,13 +73,15 @@ static int run_gnuplot(FILE *script, FILE *picture, FILE *said, struct eps_error
     return -EIO;
 }
 
-static int copy(FILE *picture, const char *path, struct eps_error *error)
+/* A path that the user has not named must not lead elsewhere: a link in its place is not followed. */
+static int copy(FILE *picture, const char *path, bool named, struct eps_error *error)
 {
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (named ? 0 : O_NOFOLLOW), fd = open(path, flags, 0666);
     char bytes[1 << 16];
     struct stat st;
     size_t n;
 
-    FILE *out = fopen(path, "w");
+    FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
     if (!out)
         return fail(error, -errno, path);
     rewind(picture);
@@ -94,7 +96,7 @@ static int copy(FILE *picture, const char *path, struct eps_error *error)
     return rc ? fail(error, rc, path) : 0;
 }
 
-static int draw(const struct plot *plot, const char *run, const char *path, struct eps_error *error)
+static int draw(const struct plot *plot, const char *run, const char *path, bool named, struct eps_error *error)
 {
     FILE *script = tmpfile(), *picture = tmpfile(), *said = tmpfile();
     int rc = script && picture && said ? 0 : fail(error, -errno, "a temporary file");
@@ -107,7 +109,7 @@ static int draw(const struct plot *plot, const char *run, const char *path, stru
     if (!rc)
         rc = run_gnuplot(script, picture, said, error);
     if (!rc)
-        rc = copy(picture, path, error);
+        rc = copy(picture, path, named, error);
     if (script)
         fclose(script);
     if (picture)
@@ -134,7 +136,7 @@ static void on_step(void *user, const struct eps_step *step)
     plot_add(user, step);
 }
 
-static int report(const struct command *command, struct plot *plot, const char *run, const char *out)
+static int report(const struct command *command, struct plot *plot, const char *run, const char *out, bool named)
 {
     struct eps_error error;
     uint64_t n_bad;
@@ -145,7 +147,7 @@ static int report(const struct command *command, struct plot *plot, const char *
         rc = -ENODATA;
     }
     if (!rc)
-        rc = draw(plot, run, out, &error);
+        rc = draw(plot, run, out, named, &error);
     if (rc)
         return arguments_fail(command, rc, error.text);
     printf("%s: %" PRIu64 " step%s", out, plot->n_steps, plot->n_steps == 1 ? "" : "s");
@@ -184,7 +186,7 @@ int command_report(int argc, char **argv)
     struct plot *plot = calloc(1, sizeof *plot);
     if (!plot)
         return arguments_fail(&command, -ENOMEM, "out of memory");
-    status = report(&command, plot, run, out ? out : path);
+    status = report(&command, plot, run, out ? out : path, out != NULL);
     free(plot);
     return status;
 }

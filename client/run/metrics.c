@@ -4,6 +4,7 @@
 #include "client/eps.h"
 #include "proto/base/error.h"
 #include "proto/base/ledger.h"
+#include "proto/model/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,12 +24,14 @@ static const char file_name[] = "metrics.jsonl";
 
 int client_metrics_open(struct client_metrics *out, int directory_fd, struct error *err)
 {
-    *out = (struct client_metrics){.fd = openat(directory_fd, file_name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
-    if (out->fd >= 0)
+    const int fd = output_open(directory_fd, file_name, O_RDWR | O_CREAT | O_EXCL);
+
+    *out = (struct client_metrics){.fd = fd < 0 ? -1 : fd};
+    if (fd >= 0)
         return 0;
-    if (errno == EEXIST)
+    if (fd == -EEXIST)
         return error_set(err, -EEXIST, "--out holds a run already (%s): choose another directory", file_name);
-    return error_set(err, -errno, "%s: %s", file_name, strerror(errno));
+    return error_set(err, fd, "%s: %s", file_name, strerror(-fd));
 }
 
 static int set(json_t *line, const char *key, json_t *value)
@@ -267,13 +270,13 @@ static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
 
 static int open_again(struct client_metrics *out, int directory_fd, struct error *err)
 {
+    const int fd = output_open(directory_fd, file_name, O_RDWR | O_CREAT);
     struct stat st;
 
-    *out =
-        (struct client_metrics){.fd = openat(directory_fd, file_name, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)};
-    if (out->fd < 0)
-        return error_set(err, -errno, "%s: %s", file_name, strerror(errno));
-    if (fstat(out->fd, &st) != 0 || !S_ISREG(st.st_mode)) { /* a pipe or /dev/full has no end to find */
+    *out = (struct client_metrics){.fd = fd < 0 ? -1 : fd};
+    if (fd < 0 && fd != -ELOOP)
+        return error_set(err, fd, "%s: %s", file_name, strerror(-fd));
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) { /* a pipe or /dev/full has no end to find */
         client_metrics_close(out);
         return error_set(err, -EINVAL, "%s: not a regular file: move it away", file_name);
     }

@@ -43,9 +43,9 @@ static int make_file(struct client_output *o, const char *name, struct error *er
 
     if (o->n_fds == sizeof o->fds / sizeof *o->fds)
         return error_set(err, -EINVAL, "%s: too many files for a checkpoint", name);
-    *fd = openat(o->partial_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    *fd = output_open(o->partial_fd, name, O_WRONLY | O_CREAT | O_EXCL);
     if (*fd < 0)
-        return output_fail(err, -errno, o->partial_fd, name, "made");
+        return output_fail(err, *fd, o->partial_fd, name, "made");
     o->n_fds++;
     return 0;
 }

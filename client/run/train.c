@@ -59,13 +59,13 @@ static void on_device(void *user, const struct eps_memory *side)
 static int start_workers(struct train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
-    const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* O_NONBLOCK in case the name is a pipe */
-    t->log_fd = openat(t->run.directory_fd, "log", flags | O_EXCL, 0666);
+    const int flags = O_RDWR | O_CREAT | O_APPEND;
+    t->log_fd = output_open(t->run.directory_fd, "log", flags | O_EXCL);
     t->log_made = t->log_fd >= 0;
-    if (!t->log_made && errno == EEXIST)
-        t->log_fd = openat(t->run.directory_fd, "log", flags, 0666);
+    if (t->log_fd == -EEXIST)
+        t->log_fd = output_open(t->run.directory_fd, "log", flags);
     if (t->log_fd < 0)
-        return error_set(err, -errno, "%s/log: %s", o->out, strerror(errno));
+        return output_fail(err, t->log_fd, t->run.directory_fd, "log", "opened");
     struct client_spawn_options options = {.programs = o->programs,
                                            .n_workers = o->workers,
                                            .device_mem = o->device_mem,

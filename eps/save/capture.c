@@ -19,8 +19,8 @@ static int open_file(int *fd, struct capture *capture, const char *name, struct 
 {
     const bool makes = store_files_lead(capture->files);
 
-    *fd = openat(capture->directory, name, O_WRONLY | (makes ? O_CREAT | O_EXCL : 0) | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return *fd < 0 ? output_fail(err, -errno, capture->directory, name, makes ? "made" : "opened") : 0;
+    *fd = output_open(capture->directory, name, O_WRONLY | (makes ? O_CREAT | O_EXCL : 0));
+    return *fd < 0 ? output_fail(err, *fd, capture->directory, name, makes ? "made" : "opened") : 0;
 }
 
 static int empty_files(const struct capture *capture, struct error *err)

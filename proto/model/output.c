@@ -37,6 +37,8 @@ static const char *find_remedy(int code)
         return "make the directory writable";
     case EISDIR:
         return "it is a directory: move it away";
+    case ELOOP:
+        return "it is a link: move it away";
     case EEXIST:
         return "it holds what is no checkpoint: move it away";
     case ENOENT:
@@ -191,6 +193,13 @@ int output_begin(int *directory, int output, uint64_t step, struct error *err)
     return output_join(directory, output, step, err);
 }
 
+int output_open(int directory, const char *name, int flags)
+{
+    const int fd = openat(directory, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+
+    return fd < 0 ? -errno : fd;
+}
+
 static int write_all(int fd, const char *at, size_t n)
 {
     while (n > 0) {
@@ -207,10 +216,10 @@ static int write_all(int fd, const char *at, size_t n)
 
 int output_write(int directory, const char *name, const void *data, size_t n, struct error *err)
 {
-    int fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const int fd = output_open(directory, name, O_WRONLY | O_CREAT | O_EXCL);
 
     if (fd < 0)
-        return output_fail(err, -errno, directory, name, "made");
+        return output_fail(err, fd, directory, name, "made");
     int rc = write_all(fd, data, n);
     if (close(fd) < 0 && !rc)
         rc = -errno;

@@ -24,6 +24,11 @@ void output_path(char *out, size_t cap, int directory);
 /* Removes every step-N.partial that killed runs left. What cannot be removed stays. */
 void output_clean(int output);
 
+/* Opens a file of a directory that others may write to as well; returns the descriptor or -errno. flags: O_WRONLY or
+ * O_RDWR; O_CREAT makes it, and with O_EXCL it must be new. A link that another has planted in its place is not followed
+ * (-ELOOP), nor a pipe waited for. */
+int output_open(int directory, const char *name, int flags);
+
 /* Makes an empty step-N.partial, in place of a leftover one. *directory is owned. -EEXIST, -errno. */
 int output_begin(int *directory, int output, uint64_t step, struct error *err);
 

@@ -190,7 +190,10 @@ TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
     expect_file("err", "metrics.jsonl: not a regular file");
     shell(1, "ln -sf /dev/full o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said 2>err");
     expect_file("err", "metrics.jsonl: not a regular file");
-    shell(0, "rm o/metrics.jsonl && mv m o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said");
+    shell(1, "rm o/metrics.jsonl && mv m o/metrics.jsonl && echo mine >mine && ln -sf ../mine o/log && "
+             "$bin/eps train --resume o --steps 4 >said 2>err");
+    expect_file("err", "o/log could not be opened: ", "; it is a link: move it away");
+    shell(0, "[ $(cat mine) = mine ] && rm o/log && $bin/eps train --resume o --steps 4 >said");
 }
 
 /* A tenth of 3e-4, the default, is not the double that is nearest to 3e-5. */

@@ -147,6 +147,9 @@ TEST(memory_is_told_with_its_pages_and_as_metrics)
     ck_assert_int_eq(symlink("/proc/self/fd/1", "link.prom"), 0);
     expect("eps mem lab --prometheus link.prom", 1, "eps mem: --prometheus link.prom: not a regular file",
            "leave it out");
+    ck_assert_int_eq(symlink("all.json", "lab.prom.partial"), 0); /* by another: it is replaced, not followed */
+    expect("echo mine >all.json && eps mem lab --prometheus lab.prom && grep -q mine all.json && test -f lab.prom", 0);
+    expect("test ! -L lab.prom && test ! -e lab.prom.partial", 0);
     stop_daemon("lab", lab);
 }
 

@@ -237,6 +237,24 @@ TEST_EACH(a_run_that_goes_on_has_each_step_once, 6)
     json_decref(read_lines(7));
 }
 
+/* To a file that somebody else wants overwritten, or made. */
+TEST(a_link_that_another_has_planted_is_not_followed)
+{
+    struct error err;
+
+    outputs_write(".", "mine", "{\"step\": 1}\nworth keeping\n");
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(symlink(i ? "nothing" : "mine", "metrics.jsonl"), 0);
+        ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, &err), -EEXIST);
+        ck_assert_int_eq(client_metrics_check(directory_fd, &err), -EINVAL);
+        ck_assert_int_eq(client_metrics_reopen(&metrics, directory_fd, 1, NULL, NULL, &err), -EINVAL);
+        ck_assert_str_eq(err.text, "metrics.jsonl: not a regular file: move it away");
+        ck_assert_int_eq(unlink("metrics.jsonl"), 0);
+    }
+    outputs_check_file("mine", "{\"step\": 1}\nworth keeping\n");
+    ck_assert_int_ne(access("nothing", F_OK), 0);
+}
+
 struct seen {
     size_t n;
     struct eps_step steps[8]; /* memory is gone by the time they are looked at: what it was is here */
