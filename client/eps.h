@@ -40,7 +40,7 @@ struct eps_train_options {
     char model_note[96]; /* resolved: why the model was chosen, "chosen for 1.2 M tokens"; or empty */
 
     /* (n_data) Files: text, .jsonl, .bin, .npy, each also .gz or .zst. Also directories of such files, glob(7)
-     * patterns, and "-" for standard input. See client/data/data.h. */
+     * patterns, and "-" for standard input. The suffix of a name selects the format, as in eps(1). */
     const char *const *data;
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out; of a task's rows a tenth, drawn by the seed */
@@ -49,7 +49,7 @@ struct eps_train_options {
      * are drawn by the seed if it lacks them. Default: its own task, if it is a classifier; else it predicts tokens. */
     enum eps_task task;
     /* Of a task: the columns of data and eval_data, "text,label" or "first,second,label", by name, or by numbers from 1
-     * for a TSV file without a line of names. NULL: known names (client/data/rows.h). */
+     * for a TSV file without a line of names. NULL: the names of GLUE's files, as in eps(1). */
     const char *columns;
     uint32_t n_labels;   /* for eps_plan: classes of a new classifier; 0: 2. Training counts those of its data */
     char task_note[200]; /* resolved: "2 classes: no, yes; 900 rows, 100 held out"; or empty */
@@ -394,11 +394,12 @@ struct eps_profile_options {
     const char *path;     /* NULL: the user's cache, where eps_plan and eps-worker find it */
     const char *programs; /* as in eps_train_options */
 };
+struct eps_profile_options eps_profile_defaults(void); /* all options unset */
 /* Takes some seconds. */
 int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error);
 
 /* Mean loss of a model over the windows of files. If it predicts masked tokens: over those, which are the same at each
- * call. If it is a classifier: over the files' rows. */
+ * call. If it is a classifier: over the files' rows. Start from eps_eval_defaults(), and set data. */
 struct eps_eval_options {
     /* A directory; a run directory means its latest checkpoint. NULL: a snapshot of the model that a daemon trains; its
      * training goes on. */
@@ -423,6 +424,7 @@ struct eps_eval_options {
     const char *device;           /* as in eps_train_options; not together with both model and connect */
     uint64_t device_mem;          /* the same */
 };
+struct eps_eval_options eps_eval_defaults(void); /* all options unset */
 
 /* What a classifier predicts of a row. */
 struct eps_prediction {
@@ -449,35 +451,53 @@ struct eps_eval_events {
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
              const struct eps_eval_events *events, void *user, struct eps_error *error);
 
-/* Continues a text, token by token. */
+/* How tokens are drawn, in the order of transformers: repetition_penalty, temperature, top_k, top_p, min_p. */
+struct eps_sampling {
+    double
+        repetition_penalty; /* divides positive logits of tokens in the text, multiplies negative ones; NAN: 1, none */
+    double temperature;     /* 0: greedy, always the likeliest token; NAN: 1 */
+    uint32_t top_k;         /* draw among the k likeliest; 0: all */
+    double top_p;           /* draw among the likeliest that together have this probability; NAN: 1, all */
+    double min_p; /* draw among tokens with this fraction of the likeliest one's probability or more; NAN: 0, all */
+    uint64_t seed;
+};
+
+/* A text to continue: UTF-8, or token ids. With neither, generation begins after the tokens that the tokenizer puts before
+ * a text, else after an end-of-text token, or after a newline if the tokens are bytes. Those tokens also precede a text. */
+struct eps_prompt {
+    const char *text; /* (n_bytes) */
+    size_t n_bytes;
+    const uint32_t *ids; /* (n_ids) */
+    size_t n_ids;
+};
+
+/* Continues texts, token by token. Start from eps_generate_defaults(). */
 struct eps_generate_options {
     const char *model; /* as in eps_eval_options */
     const char *connect, *programs;
     const char *device;
     uint64_t device_mem;
-    /* (prompt_bytes) UTF-8 text. NULL or empty: prompt_ids; without these, generation begins after the tokens
-     * that the tokenizer puts before a text, else after an end-of-text token, or after a newline if the tokens are
-     * bytes. Those tokens also precede a prompt. */
-    const char *prompt;
-    size_t prompt_bytes;
-    const uint32_t *prompt_ids; /* (n_prompt_ids) token ids instead of a text */
-    size_t n_prompt_ids;
+    const struct eps_prompt *prompts; /* (n_prompts) */
+    size_t n_prompts;                 /* 0: one empty prompt */
+    /* Continuations of each prompt; 0: 1. The k-th, from 0, is drawn with seed + k. Each text is the one that a call of
+     * its own would give, and texts of one prompt share its run. */
+    uint32_t n_samples;
     /* Maximum of new tokens; 0: 200. When prompt and new tokens exceed the model's positions, the model sees only the
      * last ones: the last half of them moves to the first positions. */
     uint32_t n_tokens;
-    double temperature; /* 0: greedy, always the likeliest token; NAN: 1 */
-    uint32_t top_k;     /* draw among the k likeliest; 0: all */
-    double top_p;       /* draw among the likeliest that together have this probability; NAN: 1, all */
-    uint64_t seed;
+    struct eps_sampling sampling;
     /* (n_stops) The text ends before the first of these that it holds, wherever tokens begin and end. As stop_strings in
      * transformers, except that the stop string itself is left out, and that only new text is searched. */
     const char *const *stops;
     size_t n_stops;
 };
+struct eps_generate_options eps_generate_defaults(void); /* all options unset */
 
+/* Of one text; or of all, added up. */
 struct eps_generated { /* also set after a failure, as far as known */
+    uint32_t n_texts;  /* with a new token */
     uint32_t n_prompt, n_tokens;
-    double prompt_ms;      /* until the first new token was drawn, without loading */
+    double prompt_ms;      /* until the first new token was drawn, without loading; 0 if the prompt had been run */
     double tokens_ms;      /* for the other tokens, without callbacks */
     uint64_t weight_bytes; /* of the whole model */
     uint64_t token_bytes;  /* weight bytes that each token reads */
@@ -486,22 +506,28 @@ struct eps_generated { /* also set after a failure, as far as known */
     uint64_t resident_bytes;
     uint32_t n_slides; /* how often the window slid because all positions were used */
     bool ended;   /* by one of the model's end tokens: eos_token_id of generation_config.json, else of config.json */
-    bool stopped; /* by a stop string */
+    bool stopped; /* by a stop string; of several texts: each ended so */
 };
 
 struct eps_generate_events {
+    /* Texts come one after another: all samples of the first prompt, then those of the next. */
+    void (*on_begin)(void *user, size_t prompt, uint32_t sample);
     /* Each token as it is drawn: its id, and the text that it completes, valid UTF-8 and maybe empty. Invalid bytes
      * become U+FFFD. An end token has an empty text. Text that may belong to a stop string comes with a later token. text
      * is NULL if the model has no tokenizer. */
     void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
+    /* After a text's last token, also of one that was interrupted. */
+    void (*on_end)(void *user, const struct eps_generated *text);
     int (*should_stop)(void *user); /* asked several times a second and between two tokens; not 0: -EINTR */
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
 };
+/* *out: of all texts. */
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
                  const struct eps_generate_events *events, void *user, struct eps_error *error);
 
 /* A conversation with a model, in the format of its own chat template: chat_template.jinja, or chat_template of
- * tokenizer_config.json. Texts of messages are encoded as in transformers: a special token's text becomes that token. */
+ * tokenizer_config.json. Texts of messages are encoded as in transformers: a special token's text becomes that token.
+ * Start from eps_chat_defaults(). */
 struct eps_chat_options {
     const char *model; /* as in eps_eval_options */
     const char *connect, *programs;
@@ -512,16 +538,14 @@ struct eps_chat_options {
      * fewer. The cache of keys and values has this size. When a message leaves less than a quarter of them for the
      * answer (or than n_tokens, if that is less), the oldest messages but the system's are dropped. */
     uint32_t context;
-    uint32_t n_tokens;  /* maximum of an answer's tokens; 0: the context's */
-    double temperature; /* these as in eps_generate_options */
-    uint32_t top_k;
-    double top_p;
-    uint64_t seed;
-    const char *const *stops; /* (n_stops) as there; they end an answer */
+    uint32_t n_tokens; /* maximum of an answer's tokens; 0: the context's */
+    struct eps_sampling sampling;
+    const char *const *stops; /* (n_stops) as in eps_generate_options; they end an answer */
     size_t n_stops;
 };
-struct eps_answer {     /* also set after a failure, as far as known */
-    uint32_t n_prompt;  /* tokens of the conversation before the answer */
+struct eps_chat_options eps_chat_defaults(void); /* all options unset */
+struct eps_answer {                              /* also set after a failure, as far as known */
+    uint32_t n_prompt;                           /* tokens of the conversation before the answer */
     uint32_t n_reused;  /* of them: not computed again, since the conversation began with the same tokens before */
     uint32_t n_tokens;  /* of the answer, an end token included */
     uint32_t n_dropped; /* messages dropped before it */
@@ -557,6 +581,7 @@ struct eps_export_options {
     const char *out;
     enum eps_dtype dtype; /* default: the type in which the model came, also after training; fp32 if it had several */
 };
+struct eps_export_options eps_export_defaults(void); /* all options unset; out must be set */
 struct eps_exported {
     enum eps_dtype dtype; /* of the weights in out */
     const char *loader;   /* the class of transformers that loads it: "AutoModelForCausalLM"; constant */

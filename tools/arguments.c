@@ -192,7 +192,8 @@ static int parse_value(const struct command *command, const struct argument *a, 
     case ARGUMENT_POSITIONAL:
         *(const char **)a->target = text;
         return *text ? -1 : misuse(command, "%s is empty", a->name);
-    case ARGUMENT_TEXTS: {
+    case ARGUMENT_TEXTS:
+    case ARGUMENT_EACH: {
         struct argument_texts *texts = a->target;
         texts->items[texts->n++] = text;
         return *text ? -1 : misuse(command, "%s is empty", a->name);
@@ -259,7 +260,7 @@ static int parse_option(const struct command *command, const struct argument *a,
         *(const char **)a->target = "-";
         return -1;
     }
-    if (a->kind == ARGUMENT_TEXTS) {
+    if (a->kind == ARGUMENT_TEXTS || a->kind == ARGUMENT_EACH) {
         struct argument_texts *texts = a->target;
         const char **items = realloc(texts->items, (texts->n + (size_t)argc) * sizeof *items);
         if (!items)

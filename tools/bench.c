@@ -38,7 +38,7 @@ static void print_profile(const struct eps_profile *p, bool found)
 
 int command_bench(int argc, char **argv)
 {
-    struct eps_profile_options options = {.device = NULL};
+    struct eps_profile_options options = eps_profile_defaults();
     const char *file = NULL;
     const struct argument arguments[] = {
         {"--profile", "[FILE]", ARGUMENT_MAYBE, &file,

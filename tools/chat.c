@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -181,7 +180,7 @@ static int run(struct chat *chat, const struct command *command)
 
 int command_chat(int argc, char **argv)
 {
-    struct chat chat = {.options = {.temperature = NAN, .top_p = NAN}};
+    struct chat chat = {.options = eps_chat_defaults()};
     struct eps_chat_options *o = &chat.options;
     const struct argument arguments[] = {
         {"Model and conversation", .kind = ARGUMENT_HEADING},
@@ -198,7 +197,7 @@ int command_chat(int argc, char **argv)
          "maximum number of tokens of an answer; default: the context's"},
         {"--stop", "TEXT...", ARGUMENT_TEXTS, &chat.stops,
          "end an answer before the first of these; it is not printed. Can be given several times"},
-        ARGUMENTS_SAMPLING(o),
+        ARGUMENTS_SAMPLING(&o->sampling),
         ARGUMENTS_MACHINE(o),
     };
     const struct command command = {

@@ -93,17 +93,22 @@ struct text {
 /* -ENOMEM: text is unchanged. */
 int text_add(struct text *text, const char *bytes, size_t n);
 
-/* ---- Options that several commands have: lines for a list of struct argument. o: the command's options of libeps ---- */
+/* ---- Options that several commands have: lines for a list of struct argument. o: the command's options of libeps, s:
+ * its struct eps_sampling ---- */
 
-#define ARGUMENTS_SAMPLING(o)                                                                                          \
+#define ARGUMENTS_SAMPLING(s)                                                                                          \
     {"Sampling", .kind = ARGUMENT_HEADING},                                                                            \
-        {"--temperature", "X", ARGUMENT_REAL, &(o)->temperature,                                                       \
+        {"--temperature", "X", ARGUMENT_REAL, &(s)->temperature,                                                       \
          "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},         \
-        {"--top-k", "N", ARGUMENT_COUNT, &(o)->top_k, "sample from the N likeliest tokens; default: all"},             \
-        {"--top-p", "X", ARGUMENT_REAL, &(o)->top_p,                                                                   \
+        {"--top-k", "N", ARGUMENT_COUNT, &(s)->top_k, "sample from the N likeliest tokens; default: all"},             \
+        {"--top-p", "X", ARGUMENT_REAL, &(s)->top_p,                                                                   \
          "sample from the likeliest tokens that together have this probability; default 1: all"},                      \
+        {"--min-p", "X", ARGUMENT_REAL, &(s)->min_p,                                                                   \
+         "sample from tokens with at least this fraction of the likeliest one's probability; default 0: all"},         \
+        {"--repetition-penalty", "X", ARGUMENT_REAL, &(s)->repetition_penalty,                                         \
+         "above 1 disfavours tokens that the text has already, prompt included; default 1: none"},                     \
     {                                                                                                                  \
-        "--seed", "N", ARGUMENT_NUMBER, &(o)->seed, "seed for sampling; default 0"                                     \
+        "--seed", "N", ARGUMENT_NUMBER, &(s)->seed, "seed for sampling; default 0"                                     \
     }
 
 #define ARGUMENTS_MACHINE(o)                                                                                           \

@@ -195,7 +195,7 @@ static int run(const struct command *command, const struct eps_eval_options *opt
 
 int command_eval(int argc, char **argv)
 {
-    struct eps_eval_options options = {.mask_fraction = NAN};
+    struct eps_eval_options options = eps_eval_defaults();
     struct argument_texts data = {0};
     unsigned separator = 0;
     bool json = false;

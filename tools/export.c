@@ -6,7 +6,7 @@
 
 int command_export(int argc, char **argv)
 {
-    struct eps_export_options options = {0};
+    struct eps_export_options options = eps_export_defaults();
     static const char *const names[] = {
         [EPS_DTYPE_FP32] = "fp32", [EPS_DTYPE_FP16] = "fp16", [EPS_DTYPE_BF16] = "bf16"};
     struct eps_exported written;

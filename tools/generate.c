@@ -15,16 +15,20 @@ enum { MAX_PROMPT = 64 << 20 };
 
 struct generate {
     struct eps_generate_options options;
-    const char *prompt, *prompt_file, *ids_text; /* as given */
-    struct text file;                            /* content of prompt_file */
-    uint32_t *ids;                               /* (options.n_prompt_ids), parsed from ids_text */
-    struct argument_texts stops;
+    struct argument_texts texts, files, ids_texts, stops; /* as given */
+    struct eps_prompt *prompts;                           /* (options.n_prompts), of one of the first three */
+    struct text *contents;                                /* (files.n) */
+    uint32_t **ids;                                       /* (ids_texts.n) */
     bool json;
-    bool begun; /* something was printed */
+    bool begun; /* something of the text was printed */
     struct printed printed;
     struct stopping stopping;
-    struct text continuation; /* collected for JSON */
+    /* Of the current text. */
+    size_t prompt;
+    uint32_t sample;
+    struct text continuation; /* collected for JSON, as new_ids */
     json_t *new_ids;
+    json_t *answers; /* a list of objects, one for each text */
 };
 
 static void print_ids(struct generate *g, const uint32_t *ids, size_t n)
@@ -33,13 +37,37 @@ static void print_ids(struct generate *g, const uint32_t *ids, size_t n)
 
     for (size_t i = 0; i < n; i++)
         printed_put(&g->printed, text,
-                    (size_t)snprintf(text, sizeof text, "%s%" PRIu32, g->printed.last ? " " : "", ids[i]));
+                    (size_t)snprintf(text, sizeof text, "%s%" PRIu32, g->begun || i > 0 ? " " : "", ids[i]));
+}
+
+static const struct eps_prompt *prompt_of(const struct generate *g)
+{
+    static const struct eps_prompt nothing;
+    return g->options.n_prompts > 0 ? &g->prompts[g->prompt] : &nothing;
+}
+
+static bool is_single(const struct generate *g)
+{
+    return g->options.n_prompts <= 1 && g->options.n_samples <= 1;
+}
+
+/* A line of three hyphens stands between two texts. */
+static void on_begin(void *user, size_t prompt, uint32_t sample)
+{
+    struct generate *g = user;
+
+    if (!g->json && (prompt > 0 || sample > 0))
+        printed_text(&g->printed, g->printed.last == '\n' ? "---\n" : "\n---\n", g->printed.last == '\n' ? 4 : 5);
+    g->prompt = prompt, g->sample = sample;
+    g->begun = false;
+    g->continuation.n = 0;
+    json_array_clear(g->new_ids);
 }
 
 static void on_token(void *user, uint32_t id, const char *text, size_t n)
 {
     struct generate *g = user;
-    const struct eps_generate_options *o = &g->options;
+    const struct eps_prompt *prompt = prompt_of(g);
 
     if (g->json) {
         json_array_append_new(g->new_ids, json_integer(id));
@@ -47,15 +75,16 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
             g->printed.error = ENOMEM;
         return;
     }
-    if (!g->begun && o->prompt)
-        printed_text(&g->printed, o->prompt, o->prompt_bytes);
+    if (!g->begun && prompt->text)
+        printed_text(&g->printed, prompt->text, prompt->n_bytes);
     else if (!g->begun && !text)
-        print_ids(g, o->prompt_ids, o->n_prompt_ids);
-    g->begun = true;
+        print_ids(g, prompt->ids, prompt->n_ids);
+    g->begun = g->begun || text || prompt->n_ids > 0;
     if (text)
         printed_text(&g->printed, text, n);
     else
         print_ids(g, &id, 1);
+    g->begun = true;
     printed_flush(&g->printed);
 }
 
@@ -73,19 +102,26 @@ static void on_note(void *user, const char *sentence)
 
 static double tokens_per_s(const struct eps_generated *out)
 {
-    return out->n_tokens > 1 && out->tokens_ms > 0 ? (out->n_tokens - 1) * 1000. / out->tokens_ms : NAN;
+    return out->tokens_ms > 0 ? (out->n_tokens - out->n_texts) * 1000. / out->tokens_ms : NAN;
 }
 
-static void print_json(const struct generate *g, const struct eps_generated *out)
+static void on_end(void *user, const struct eps_generated *out)
 {
-    const struct eps_generate_options *o = &g->options;
+    struct generate *g = user;
+    const struct eps_prompt *prompt = prompt_of(g);
     json_t *object = json_object();
     const double rate = tokens_per_s(out);
+    const uint64_t seed = g->options.sampling.seed + g->sample;
 
-    json_object_set_new(object, "prompt", o->prompt ? json_stringn(o->prompt, o->prompt_bytes) : json_null());
+    if (!g->json) {
+        json_decref(object);
+        return;
+    }
+    json_object_set_new(object, "prompt", prompt->text ? json_stringn(prompt->text, prompt->n_bytes) : json_null());
     json_object_set_new(object, "text",
                         g->continuation.bytes ? json_stringn(g->continuation.bytes, g->continuation.n) : json_null());
-    json_object_set(object, "ids", g->new_ids);
+    json_object_set_new(object, "ids", json_copy(g->new_ids));
+    json_object_set_new(object, "seed", json_integer((json_int_t)seed));
     json_object_set_new(object, "prompt_tokens", json_integer(out->n_prompt));
     json_object_set_new(object, "tokens", json_integer(out->n_tokens));
     json_object_set_new(object, "slides", json_integer(out->n_slides));
@@ -97,7 +133,7 @@ static void print_json(const struct generate *g, const struct eps_generated *out
     json_object_set_new(object, "weight_bytes", json_integer((json_int_t)out->weight_bytes));
     json_object_set_new(object, "token_bytes", json_integer((json_int_t)out->token_bytes));
     json_object_set_new(object, "resident_bytes", json_integer((json_int_t)out->resident_bytes));
-    answer_print(object);
+    json_array_append_new(g->answers, object);
 }
 
 static void print_figures(const struct command *command, const struct eps_generated *out)
@@ -112,6 +148,8 @@ static void print_figures(const struct command *command, const struct eps_genera
                 command->name, out->n_slides, out->n_slides == 1 ? "" : "s");
     fprintf(stderr, "%s: %" PRIu32 " token%s after %" PRIu32, command->name, out->n_tokens,
             out->n_tokens == 1 ? "" : "s", out->n_prompt);
+    if (out->n_texts > 1)
+        fprintf(stderr, " in %" PRIu32 " texts", out->n_texts);
     if (!isnan(rate))
         fprintf(stderr, ", %.1f tokens/s", rate);
     fprintf(stderr, "; %s of the %s of weights that a token visits stayed on the device\n",
@@ -123,8 +161,8 @@ static void print_figures(const struct command *command, const struct eps_genera
 static int end(struct generate *g, const struct command *command, int rc, const struct eps_generated *out,
                const struct eps_error *error)
 {
-    if (g->json && (rc == 0 || rc == -EINTR))
-        print_json(g, out);
+    if (g->json && json_array_size(g->answers) > 0)
+        answer_print(json_incref(is_single(g) ? json_array_get(g->answers, 0) : g->answers));
     else if (g->printed.terminal && g->begun && g->printed.last != '\n')
         putchar('\n');
     fflush(stdout);
@@ -140,7 +178,8 @@ static int end(struct generate *g, const struct command *command, int rc, const 
 
 static int run(struct generate *g, const struct command *command)
 {
-    const struct eps_generate_events events = {on_token, should_stop, on_note};
+    const struct eps_generate_events events = {
+        .on_begin = on_begin, .on_token = on_token, .on_end = on_end, .should_stop = should_stop, .on_note = on_note};
     struct eps_generated out;
     struct eps_error error;
 
@@ -162,40 +201,38 @@ static int __attribute__((format(printf, 3, 4))) fail(const struct command *comm
 }
 
 /* Returns -1 to continue, as arguments_parse. */
-static int read_prompt(struct generate *g, const struct command *command)
+static int read_file(struct text *out, const char *path, const struct command *command)
 {
-    FILE *file = strcmp(g->prompt_file, "-") == 0 ? stdin : fopen(g->prompt_file, "rb");
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     char bytes[65536];
     int status = -1;
     size_t n;
 
     if (!file)
-        return fail(command, -errno, "--prompt-file %s: %s", g->prompt_file, strerror(errno));
+        return fail(command, -errno, "--prompt-file %s: %s", path, strerror(errno));
     while (status < 0 && (n = fread(bytes, 1, sizeof bytes, file)) > 0) {
-        if (g->file.n + n > MAX_PROMPT)
-            status = fail(command, -EFBIG, "--prompt-file %s: more than %d MiB: shorten it", g->prompt_file,
-                          MAX_PROMPT >> 20);
-        else if (text_add(&g->file, bytes, n))
-            status = fail(command, -ENOMEM, "--prompt-file %s: out of memory", g->prompt_file);
+        if (out->n + n > MAX_PROMPT)
+            status = fail(command, -EFBIG, "--prompt-file %s: more than %d MiB: shorten it", path, MAX_PROMPT >> 20);
+        else if (text_add(out, bytes, n))
+            status = fail(command, -ENOMEM, "--prompt-file %s: out of memory", path);
     }
     if (status < 0 && ferror(file))
-        status = fail(command, -errno, "--prompt-file %s: %s", g->prompt_file, strerror(errno));
-    else if (status < 0 && g->file.n == 0)
-        status = fail(command, -EINVAL, "--prompt-file %s is empty", g->prompt_file);
+        status = fail(command, -errno, "--prompt-file %s: %s", path, strerror(errno));
+    else if (status < 0 && out->n == 0)
+        status = fail(command, -EINVAL, "--prompt-file %s is empty", path);
     if (file != stdin)
         fclose(file);
-    g->options.prompt = g->file.bytes;
-    g->options.prompt_bytes = g->file.n;
     return status;
 }
 
-static int parse_ids(struct generate *g, const struct command *command)
+/* Parses "464,2068" into *ids (*n), owned. */
+static int parse_ids(uint32_t **ids, size_t *n, const char *text, const struct command *command)
 {
-    const char *at = g->ids_text;
-    size_t n = 0;
+    const char *at = text;
 
-    g->ids = malloc((strlen(at) / 2 + 1) * sizeof *g->ids);
-    if (!g->ids)
+    *n = 0;
+    *ids = malloc((strlen(text) / 2 + 1) * sizeof **ids);
+    if (!*ids)
         return fail(command, -ENOMEM, "--ids: out of memory");
     for (;; at++) {
         char *end_of;
@@ -203,69 +240,98 @@ static int parse_ids(struct generate *g, const struct command *command)
         const unsigned long long id = strtoull(at, &end_of, 10);
         if (*at < '0' || *at > '9' || errno || id > UINT32_MAX || (*end_of && *end_of != ','))
             return fail(command, -EDOM, "--ids '%.80s': token ids with commas between are needed, as in 464,2068",
-                        g->ids_text);
-        g->ids[n++] = (uint32_t)id;
+                        text);
+        (*ids)[(*n)++] = (uint32_t)id;
         at = end_of;
         if (!*at)
             break;
     }
-    g->options.prompt_ids = g->ids;
-    g->options.n_prompt_ids = n;
     return -1;
 }
 
-static int find_prompt(struct generate *g, const struct command *command)
+static int find_prompts(struct generate *g, const struct command *command)
 {
-    if (!!g->prompt + !!g->prompt_file + !!g->ids_text > 1)
+    const size_t n = g->texts.n + g->files.n + g->ids_texts.n;
+    int status = -1;
+
+    if ((g->texts.n > 0) + (g->files.n > 0) + (g->ids_texts.n > 0) > 1)
         return fail(command, -EDOM, "give one of --prompt, --prompt-file and --ids, not several");
-    if (g->prompt_file)
-        return read_prompt(g, command);
-    if (g->ids_text)
-        return parse_ids(g, command);
-    g->options.prompt = g->prompt;
-    g->options.prompt_bytes = g->prompt ? strlen(g->prompt) : 0;
-    return -1;
+    g->prompts = calloc(n + 1, sizeof *g->prompts);
+    g->contents = calloc(n + 1, sizeof *g->contents);
+    g->ids = calloc(n + 1, sizeof *g->ids);
+    if (!g->prompts || !g->contents || !g->ids)
+        return fail(command, -ENOMEM, "out of memory");
+    g->options.prompts = g->prompts, g->options.n_prompts = n;
+    for (size_t i = 0; i < n && status < 0; i++) {
+        struct eps_prompt *prompt = &g->prompts[i];
+        if (g->files.n > 0) {
+            status = read_file(&g->contents[i], g->files.items[i], command);
+            prompt->text = g->contents[i].bytes, prompt->n_bytes = g->contents[i].n;
+        } else if (g->ids_texts.n > 0) {
+            status = parse_ids(&g->ids[i], &prompt->n_ids, g->ids_texts.items[i], command);
+            prompt->ids = g->ids[i];
+        } else {
+            prompt->text = g->texts.items[i], prompt->n_bytes = strlen(prompt->text);
+        }
+    }
+    return status;
+}
+
+static void free_all(struct generate *g)
+{
+    for (size_t i = 0; g->prompts && i < g->options.n_prompts; i++) {
+        free(g->contents[i].bytes);
+        free(g->ids[i]);
+    }
+    free(g->prompts);
+    free(g->contents);
+    free(g->ids);
+    free(g->texts.items);
+    free(g->files.items);
+    free(g->ids_texts.items);
+    free(g->stops.items);
+    free(g->continuation.bytes);
+    json_decref(g->new_ids);
+    json_decref(g->answers);
 }
 
 int command_generate(int argc, char **argv)
 {
-    struct generate g = {.options = {.temperature = NAN, .top_p = NAN}};
+    struct generate g = {.options = eps_generate_defaults(), .new_ids = json_array(), .answers = json_array()};
     struct eps_generate_options *o = &g.options;
     const struct argument arguments[] = {
         {"Model and text", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &o->model,
          "a directory with config.json, *.safetensors and a tokenizer, a run's directory (its latest checkpoint) or a "
          "step-N; default: the current model of your only live run"},
-        {"--prompt", "TEXT", ARGUMENT_TEXT, &g.prompt, "text to continue; default: begin a new text"},
-        {"--prompt-file", "FILE|-", ARGUMENT_TEXT, &g.prompt_file, "text to continue, from a file or standard input"},
-        {"--ids", "N,N,...", ARGUMENT_TEXT, &g.ids_text, "token ids to continue"},
+        {"--prompt", "TEXT", ARGUMENT_EACH, &g.texts,
+         "text to continue; default: begin a new text. Given several times: several texts, with a line --- between"},
+        {"--prompt-file", "FILE|-", ARGUMENT_EACH, &g.files,
+         "text to continue, from a file or standard input. Can be given several times"},
+        {"--ids", "N,N,...", ARGUMENT_EACH, &g.ids_texts, "token ids to continue. Can be given several times"},
+        {"--samples", "N", ARGUMENT_COUNT, &o->n_samples,
+         "texts for each prompt, the second with the next --seed, and so on; default 1"},
         {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
          "maximum number of new tokens; default 200. A text may exceed the model's positions: whenever they are used "
          "up, its last half becomes the context"},
         {"--stop", "TEXT...", ARGUMENT_TEXTS, &g.stops,
          "end before the first of these in the new text; it is not printed. Can be given several times"},
-        ARGUMENTS_SAMPLING(o),
+        ARGUMENTS_SAMPLING(&o->sampling),
         ARGUMENTS_MACHINE(o),
         {"Output", .kind = ARGUMENT_HEADING},
         {"--json", NULL, ARGUMENT_FLAG, &g.json,
-         "print an object at the end: prompt, text, ids, prompt_tokens, tokens, slides, ended, stopped, prompt_ms, "
-         "tokens_ms, tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
+         "print an object at the end, of several texts a list of them: prompt, text, ids, seed, prompt_tokens, tokens, "
+         "slides, ended, stopped, prompt_ms, tokens_ms, tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
     };
     const struct command command = {
-        "eps generate", "Continues a text with a model and prints it token by token. Prints the speed on stderr.",
+        "eps generate", "Continues texts with a model and prints them token by token. Prints the speed on stderr.",
         arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0)
-        status = find_prompt(&g, &command);
-    if (status < 0) {
-        g.new_ids = json_array();
+        status = find_prompts(&g, &command);
+    if (status < 0)
         status = run(&g, &command);
-    }
-    json_decref(g.new_ids);
-    free(g.stops.items);
-    free(g.continuation.bytes);
-    free(g.file.bytes);
-    free(g.ids);
+    free_all(&g);
     return status;
 }

@@ -61,6 +61,8 @@ static const struct {
     {"--max-new-tokens", "--tokens", NULL},
     {"--num-tokens", "--tokens", NULL},
     {"--n-predict", "--tokens", NULL},
+    {"--num-return-sequences", "--samples", NULL},
+    {"--repeat-penalty", "--repetition-penalty", NULL},
     {"--output-dir", "--out", NULL},
     {"--output", "--out", NULL},
     {"--save-dir", "--out", NULL},

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -124,11 +123,15 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
     return rc ? rc : client_writer_start(&chat->writer, o->context, err);
 }
 
+struct eps_chat_options eps_chat_defaults(void)
+{
+    return (struct eps_chat_options){.sampling = eps_generate_defaults().sampling};
+}
+
 int eps_chat_open(struct eps_chat **out, const struct eps_chat_options *options, const struct eps_chat_events *events,
                   void *user, struct eps_error *error)
 {
-    const struct client_sample_options sample = {isnan(options->temperature) ? 1 : options->temperature, options->top_k,
-                                                 isnan(options->top_p) ? 1 : options->top_p, options->seed};
+    const struct client_sample_options sample = client_writer_sampling(&options->sampling);
     struct error err = {""};
     int rc = client_sample_check(&sample, &err);
     struct eps_chat *chat = rc ? NULL : calloc(1, sizeof *chat);

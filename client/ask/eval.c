@@ -131,6 +131,11 @@ static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct er
     return rc ? rc : evaluate(e, loss, tokens, err);
 }
 
+struct eps_eval_options eps_eval_defaults(void)
+{
+    return (struct eps_eval_options){.mask_fraction = NAN};
+}
+
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
              const struct eps_eval_events *events, void *user, struct eps_error *error)
 {

@@ -203,6 +203,11 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
     return rc;
 }
 
+struct eps_export_options eps_export_defaults(void)
+{
+    return (struct eps_export_options){.model = NULL};
+}
+
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error)
 {
     struct error err = {""};

@@ -8,51 +8,59 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_TOKENS = 200 };
 
+/* A prompt's tokens. */
+struct prompt {
+    uint32_t *ids; /* (n), owned */
+    size_t n;
+};
+
 struct generate {
-    struct eps_generate_options options; /* with n_tokens resolved */
+    struct eps_generate_options options; /* with n_prompts, n_samples and n_tokens resolved */
     const struct eps_generate_events *events;
     void *user;
     struct client_forward forward;
     struct client_writer writer;
-    uint32_t *prompt; /* (n_prompt) */
-    size_t n_prompt;
-    uint32_t *window; /* (n_window of most_window), owned: the last tokens, which the model sees */
+    struct prompt *prompts; /* (options.n_prompts), owned */
+    uint32_t *window;       /* (n_window of most_window), owned: the last tokens, which the model sees */
     uint32_t n_window, most_window;
+    float *logits; /* (vocabulary), owned: after the prompt, for its other samples; NULL with one sample */
+    bool has_run;  /* the worker has the prompt's keys and values, and `logits` are its */
 };
 
-static int check_options(const struct eps_generate_options *o, struct client_sample_options *sample, struct error *err)
+static const struct eps_prompt nothing;
+
+/* Whose ids may be wrong, or which of several is meant. */
+static int check_options(const struct eps_generate_options *o, const struct client_sample_options *sample,
+                         struct error *err)
 {
-    *sample = (struct client_sample_options){
-        .temperature = isnan(o->temperature) ? 1 : o->temperature,
-        .top_k = o->top_k,
-        .top_p = isnan(o->top_p) ? 1 : o->top_p,
-        .seed = o->seed,
-    };
-    if (o->prompt && o->n_prompt_ids > 0)
-        return error_set(err, -EDOM, "give --prompt or --ids, not both");
+    for (size_t i = 0; i < o->n_prompts; i++) {
+        if (o->prompts[i].n_bytes > 0 && o->prompts[i].n_ids > 0)
+            return error_set(err, -EDOM, "give --prompt or --ids, not both");
+    }
     return client_sample_check(sample, err);
 }
 
-static int check_ids(const struct generate *g, struct error *err)
+static int check_ids(const struct generate *g, const struct prompt *prompt, struct error *err)
 {
     const uint32_t vocabulary = g->forward.model.config.vocabulary;
 
-    for (size_t i = 0; i < g->n_prompt; i++) {
-        if (g->prompt[i] >= vocabulary)
+    for (size_t i = 0; i < prompt->n; i++) {
+        if (prompt->ids[i] >= vocabulary)
             return error_set(err, -EDOM, "--ids: %" PRIu32 " is not a token: the model's vocabulary ends at %" PRIu32,
-                             g->prompt[i], vocabulary - 1);
+                             prompt->ids[i], vocabulary - 1);
     }
     return 0;
 }
 
 /* The prompt begins with what the tokenizer puts before each text, as in transformers. What it puts after a text would
  * end it. */
-static int encode(struct generate *g, const char *text, size_t n, struct error *err)
+static int encode(struct prompt *out, const struct generate *g, const char *text, size_t n, struct error *err)
 {
     struct client_tokens tokens = {0};
     size_t used, n_begins;
@@ -61,32 +69,30 @@ static int encode(struct generate *g, const char *text, size_t n, struct error *
 
     if (!rc)
         rc = client_tokenizer_encode(&tokens, &used, g->writer.tokenizer, text, n, true, err);
-    g->prompt = tokens.ids;
-    g->n_prompt = tokens.n;
+    *out = (struct prompt){tokens.ids, tokens.n};
     if (!rc && tokens.n == 0)
         return error_set(err, -EINVAL, "the tokenizer makes no token of the prompt");
     return rc;
 }
 
-static int encode_prompt(struct generate *g, struct error *err)
+static int encode_text(struct prompt *out, const struct generate *g, const struct eps_prompt *in, struct error *err)
 {
-    const struct eps_generate_options *o = &g->options;
-    const size_t at = client_utf8_whole((const uint8_t *)o->prompt, o->prompt_bytes);
+    const size_t at = client_utf8_whole((const uint8_t *)in->text, in->n_bytes);
 
-    if (at < o->prompt_bytes)
+    if (at < in->n_bytes)
         return error_set(err, -EINVAL, "the prompt is not UTF-8 text: byte %zu is 0x%02X", at,
-                         (unsigned char)o->prompt[at]);
+                         (unsigned char)in->text[at]);
     if (!g->writer.tokenizer)
         return error_set(err, -EINVAL,
                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
                          "vocabulary of %" PRIu32 " is not 256, that of bytes: give --ids instead of a text",
                          g->forward.model.config.vocabulary);
-    return encode(g, o->prompt, o->prompt_bytes, err);
+    return encode(out, g, in->text, in->n_bytes, err);
 }
 
 /* Without a prompt, begins as a text begins: after what the tokenizer puts before each text, else after an end token; a
  * byte model begins after a newline. */
-static int begin_anywhere(struct generate *g, struct error *err)
+static int begin_anywhere(struct prompt *out, const struct generate *g, struct error *err)
 {
     const uint32_t end = g->writer.tokenizer ? client_tokenizer_end(g->writer.tokenizer) : CLIENT_NO_TOKEN;
     struct client_tokens tokens = {0};
@@ -96,52 +102,75 @@ static int begin_anywhere(struct generate *g, struct error *err)
     if (!g->writer.tokenizer)
         return error_set(err, -EDOM, "--ids is needed because the model has no tokenizer");
     if (n == 0 && end == CLIENT_NO_TOKEN)
-        return encode(g, "\n", 1, err);
+        return encode(out, g, "\n", 1, err);
     int rc = client_tokens_add(&tokens, n > 0 ? begins : &end, n > 0 ? n : 1, err);
-    g->prompt = tokens.ids;
-    g->n_prompt = tokens.n;
+    *out = (struct prompt){tokens.ids, tokens.n};
     return rc;
 }
 
-static int make_prompt(struct generate *g, struct error *err)
+static int copy_ids(struct prompt *out, const struct generate *g, const struct eps_prompt *in, struct error *err)
 {
-    const struct eps_generate_options *o = &g->options;
-
-    if (o->prompt && o->prompt_bytes > 0)
-        return encode_prompt(g, err);
-    if (o->n_prompt_ids == 0)
-        return begin_anywhere(g, err);
-    g->prompt = malloc(o->n_prompt_ids * sizeof *g->prompt);
-    if (!g->prompt)
-        return error_set(err, -ENOMEM, "out of memory for %zu ids", o->n_prompt_ids);
-    memcpy(g->prompt, o->prompt_ids, o->n_prompt_ids * sizeof *g->prompt);
-    g->n_prompt = o->n_prompt_ids;
-    return check_ids(g, err);
+    out->ids = malloc(in->n_ids * sizeof *out->ids);
+    if (!out->ids)
+        return error_set(err, -ENOMEM, "out of memory for %zu ids", in->n_ids);
+    memcpy(out->ids, in->ids, in->n_ids * sizeof *out->ids);
+    out->n = in->n_ids;
+    return check_ids(g, out, err);
 }
 
-/* Limits prompt and new tokens to the model's positions. */
+static int make_prompts(struct generate *g, struct error *err)
+{
+    const struct eps_generate_options *o = &g->options;
+    char which[40];
+    int rc = 0;
+
+    g->prompts = calloc(o->n_prompts, sizeof *g->prompts);
+    if (!g->prompts)
+        return error_set(err, -ENOMEM, "out of memory for %zu prompts", o->n_prompts);
+    for (size_t i = 0; i < o->n_prompts && !rc; i++) {
+        const struct eps_prompt *in = &o->prompts[i];
+        rc = in->n_bytes > 0 ? encode_text(&g->prompts[i], g, in, err)
+             : in->n_ids > 0 ? copy_ids(&g->prompts[i], g, in, err)
+                             : begin_anywhere(&g->prompts[i], g, err);
+        if (rc && o->n_prompts > 1) {
+            snprintf(which, sizeof which, "prompt %zu", i + 1);
+            error_prefix(err, which);
+        }
+    }
+    return rc;
+}
+
+/* The window: prompt and new tokens of the longest text, limited to the model's positions. */
 static int resolve_length(struct generate *g, struct error *err)
 {
     const uint32_t n_positions = g->forward.model.config.n_positions;
+    size_t longest = 0;
 
-    if (g->options.n_tokens == 0)
-        g->options.n_tokens = DEFAULT_TOKENS;
-    const uint64_t n_all = g->n_prompt + (uint64_t)g->options.n_tokens;
-    if (g->n_prompt > UINT32_MAX)
-        return error_set(err, -EFBIG, "the prompt has %zu tokens: shorten it", g->n_prompt);
+    for (size_t i = 0; i < g->options.n_prompts; i++)
+        longest = g->prompts[i].n > longest ? g->prompts[i].n : longest;
+    const uint64_t n_all = longest + (uint64_t)g->options.n_tokens;
+    if (longest > UINT32_MAX)
+        return error_set(err, -EFBIG, "the prompt has %zu tokens: shorten it", longest);
     g->most_window = n_all < n_positions ? (uint32_t)n_all : n_positions;
     g->window = malloc((g->most_window + (size_t)1) * sizeof *g->window);
-    return g->window ? 0 : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " ids", g->most_window);
+    if (!g->window)
+        return error_set(err, -ENOMEM, "out of memory for %" PRIu32 " ids", g->most_window);
+    if (g->options.n_samples == 1)
+        return 0;
+    g->logits = malloc(g->forward.model.config.vocabulary * sizeof *g->logits);
+    return g->logits
+               ? 0
+               : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " logits", g->forward.model.config.vocabulary);
 }
 
 /* Starts the window with the prompt's tokens, or the last of them. */
-static void open_window(struct generate *g, struct eps_generated *out)
+static void open_window(struct generate *g, struct eps_generated *out, const struct prompt *prompt)
 {
-    const uint32_t half = g->most_window / 2, n = (uint32_t)g->n_prompt;
+    const uint32_t half = g->most_window / 2, n = (uint32_t)prompt->n;
     const bool slides = n > g->most_window;
 
     g->n_window = !slides ? n : half > 0 ? half : 1;
-    memcpy(g->window, g->prompt + (n - g->n_window), g->n_window * sizeof *g->window);
+    memcpy(g->window, prompt->ids + (n - g->n_window), g->n_window * sizeof *g->window);
     out->n_slides += slides;
 }
 
@@ -189,28 +218,80 @@ static int tell(struct generate *g, struct eps_generated *out, uint32_t id, bool
     return rc;
 }
 
-static int run(struct generate *g, struct eps_generated *out, struct error *err)
+/* Logits after the window, of which tokens from `first` on have not run yet. The prompt runs once for all its samples. */
+static int predict(const float **logits, struct generate *g, uint32_t first, bool prompt, struct error *err)
 {
-    const uint32_t n_prompt = (uint32_t)g->n_prompt;
-    uint32_t first = 0; /* first token of the window that has not run yet */
-    int rc = client_writer_begin(&g->writer, g->prompt, g->n_prompt, err);
+    const bool keeps = prompt && g->logits;
 
-    open_window(g, out);
+    *logits = g->logits;
+    if (keeps && g->has_run)
+        return 0;
+    const int rc = client_writer_run(logits, &g->writer, g->window, first, g->n_window - first, err);
+    g->has_run = g->has_run || (keeps && !rc);
+    if (keeps && !rc)
+        *logits = memcpy(g->logits, *logits, g->forward.model.config.vocabulary * sizeof **logits);
+    return rc;
+}
+
+/* One text. out has what is the same for all. */
+static int run(struct generate *g, struct eps_generated *out, const struct prompt *prompt, struct error *err)
+{
+    uint32_t first = 0; /* first token of the window that has not run yet */
+    int rc = client_writer_begin(&g->writer, prompt->ids, prompt->n, err);
+
+    open_window(g, out, prompt);
     while (!rc && !out->ended && !out->stopped && out->n_tokens < g->options.n_tokens) {
         const uint64_t since_ns = uv_hrtime();
+        const float *logits;
         uint32_t id = 0;
         if (g->events->should_stop && g->events->should_stop(g->user))
             return error_set(err, -EINTR, "interrupted");
-        rc = client_writer_draw(&id, &out->ended, &g->writer, g->window, first, g->n_window - first,
-                                n_prompt + (uint64_t)out->n_tokens, err);
+        rc = predict(&logits, g, first, out->n_tokens == 0, err);
+        if (!rc)
+            rc = client_writer_choose(&id, &out->ended, &g->writer, logits, prompt->n + (uint64_t)out->n_tokens, err);
         if (rc)
             break;
         *(out->n_tokens == 0 ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
-        out->n_tokens++;
+        out->n_tokens++, out->n_texts = 1;
         first = g->n_window;
-        if (out->n_tokens < g->options.n_tokens && extend_window(g, id))
+        if (out->n_tokens < g->options.n_tokens && extend_window(g, id)) {
             first = 0, out->n_slides++;
+            g->has_run = false; /* other tokens are at the first positions */
+        }
         rc = tell(g, out, id, out->ended || out->n_tokens == g->options.n_tokens, err);
+    }
+    return rc;
+}
+
+static void add(struct eps_generated *sum, const struct eps_generated *text, bool first)
+{
+    sum->n_texts += text->n_texts;
+    sum->n_prompt += text->n_prompt, sum->n_tokens += text->n_tokens;
+    sum->prompt_ms += text->prompt_ms, sum->tokens_ms += text->tokens_ms;
+    sum->n_slides += text->n_slides;
+    sum->ended = (first || sum->ended) && text->ended;
+    sum->stopped = (first || sum->stopped) && text->stopped;
+}
+
+/* All samples of a prompt. */
+static int run_samples(struct generate *g, struct eps_generated *out, size_t prompt, struct error *err)
+{
+    const struct eps_generated common = {.n_prompt = (uint32_t)g->prompts[prompt].n,
+                                         .weight_bytes = out->weight_bytes,
+                                         .token_bytes = out->token_bytes,
+                                         .resident_bytes = out->resident_bytes};
+    int rc = 0;
+
+    g->has_run = false;
+    for (uint32_t k = 0; k < g->options.n_samples && !rc; k++) {
+        struct eps_generated text = common;
+        g->writer.sampler.options.seed = g->options.sampling.seed + k;
+        if (g->events->on_begin)
+            g->events->on_begin(g->user, prompt, k);
+        rc = run(g, &text, &g->prompts[prompt], err);
+        add(out, &text, prompt == 0 && k == 0);
+        if (g->events->on_end && (!rc || rc == -EINTR))
+            g->events->on_end(g->user, &text);
     }
     return rc;
 }
@@ -218,23 +299,43 @@ static int run(struct generate *g, struct eps_generated *out, struct error *err)
 static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
                     struct error *err)
 {
-    int rc = client_writer_open(&g->writer, &g->forward, sample, g->options.stops, g->options.n_stops,
-                                g->options.n_prompt_ids > 0, err);
+    bool has_ids = true;
+    for (size_t i = 0; i < g->options.n_prompts; i++)
+        has_ids = has_ids && g->options.prompts[i].n_ids > 0;
+    int rc = client_writer_open(&g->writer, &g->forward, sample, g->options.stops, g->options.n_stops, has_ids, err);
 
     if (!rc)
-        rc = make_prompt(g, err);
+        rc = make_prompts(g, err);
     if (!rc)
         rc = resolve_length(g, err);
     if (!rc)
         rc = client_writer_start(&g->writer, g->most_window, err);
     if (rc)
         return rc;
-    out->n_prompt = (uint32_t)g->n_prompt;
     out->resident_bytes = g->writer.job.resident_bytes;
     out->weight_bytes = g->writer.job.n_parameters * number_bytes(g->forward.model.precision);
     out->token_bytes = bytes_per_token(g);
-    rc = run(g, out, err);
+    for (size_t i = 0; i < g->options.n_prompts && !rc; i++)
+        rc = run_samples(g, out, i, err);
     return rc ? rc : client_writer_finish(&g->writer, err);
+}
+
+struct eps_generate_options eps_generate_defaults(void)
+{
+    return (struct eps_generate_options){
+        .sampling = {.repetition_penalty = NAN, .temperature = NAN, .top_p = NAN, .min_p = NAN}};
+}
+
+static void close_all(struct generate *g)
+{
+    client_writer_close(&g->writer);
+    client_forward_close(&g->forward);
+    for (size_t i = 0; g->prompts && i < g->options.n_prompts; i++)
+        free(g->prompts[i].ids);
+    free(g->prompts);
+    free(g->window);
+    free(g->logits);
+    free(g);
 }
 
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
@@ -242,7 +343,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
 {
     static const struct eps_generate_events silent;
     struct generate *g = calloc(1, sizeof *g);
-    struct client_sample_options sample;
+    const struct client_sample_options sample = client_writer_sampling(&options->sampling);
     struct error err = {""};
 
     *out = (struct eps_generated){0};
@@ -252,6 +353,10 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
         return client_report(error, &err, rc);
     }
     g->options = *options;
+    if (options->n_prompts == 0)
+        g->options.prompts = &nothing, g->options.n_prompts = 1;
+    g->options.n_samples = options->n_samples ? options->n_samples : 1;
+    g->options.n_tokens = options->n_tokens ? options->n_tokens : DEFAULT_TOKENS;
     g->events = events ? events : &silent;
     g->user = user;
     const struct client_forward_options forward = {.model = options->model,
@@ -265,10 +370,6 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     rc = client_forward_open(&g->forward, &forward, &err);
     if (!rc)
         rc = generate(g, out, &sample, &err);
-    client_writer_close(&g->writer);
-    client_forward_close(&g->forward);
-    free(g->prompt);
-    free(g->window);
-    free(g);
+    close_all(g);
     return client_report(error, &err, rc);
 }

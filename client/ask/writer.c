@@ -4,6 +4,7 @@
 #include "client/text/side.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,18 @@ static int find_ends(struct client_writer *w, struct error *err)
     return rc;
 }
 
+struct client_sample_options client_writer_sampling(const struct eps_sampling *sampling)
+{
+    return (struct client_sample_options){
+        .temperature = isnan(sampling->temperature) ? 1 : sampling->temperature,
+        .top_k = sampling->top_k,
+        .top_p = isnan(sampling->top_p) ? 1 : sampling->top_p,
+        .min_p = isnan(sampling->min_p) ? 0 : sampling->min_p,
+        .repetition_penalty = isnan(sampling->repetition_penalty) ? 1 : sampling->repetition_penalty,
+        .seed = sampling->seed,
+    };
+}
+
 int client_writer_open(struct client_writer *w, struct client_forward *forward,
                        const struct client_sample_options *sample, const char *const *stops, size_t n_stops,
                        bool has_ids, struct error *err)
@@ -88,6 +101,7 @@ int client_writer_begin(struct client_writer *w, const uint32_t *before, size_t 
     size_t n;
 
     client_stop_begin(&w->stop);
+    client_sampler_begin(&w->sampler, before, n_before);
     client_decoder_close(w->decoder);
     w->decoder = NULL;
     if (!w->tokenizer)
@@ -96,19 +110,31 @@ int client_writer_begin(struct client_writer *w, const uint32_t *before, size_t 
     return rc ? rc : client_decoder_push(w->decoder, &text, &n, before, n_before, false, false, err);
 }
 
-int client_writer_draw(uint32_t *id, bool *ended, struct client_writer *w, const uint32_t *ids, uint32_t first,
-                       uint32_t n, uint64_t position, struct error *err)
+int client_writer_run(const float **logits, struct client_writer *w, const uint32_t *ids, uint32_t first, uint32_t n,
+                      struct error *err)
 {
-    const float *logits;
-
     memcpy(client_job_ids(&w->job) + first, ids + first, n * sizeof *ids);
-    int rc = client_job_generate(&logits, &w->job, first, n, err);
-    if (!rc)
-        rc = client_sampler_draw(id, &w->sampler, logits, position, err);
+    return client_job_generate(logits, &w->job, first, n, err);
+}
+
+int client_writer_choose(uint32_t *id, bool *ended, struct client_writer *w, const float *logits, uint64_t position,
+                         struct error *err)
+{
+    const int rc = client_sampler_draw(id, &w->sampler, logits, position, err);
+
     *ended = false;
     for (size_t i = 0; !rc && i < w->n_ends; i++)
         *ended = *ended || *id == w->ends[i];
     return rc;
+}
+
+int client_writer_draw(uint32_t *id, bool *ended, struct client_writer *w, const uint32_t *ids, uint32_t first,
+                       uint32_t n, uint64_t position, struct error *err)
+{
+    const float *logits;
+    const int rc = client_writer_run(&logits, w, ids, first, n, err);
+
+    return rc ? rc : client_writer_choose(id, ended, w, logits, position, err);
 }
 
 int client_writer_read(struct client_writer *w, const char **text, size_t *n, uint32_t id, bool special, bool ended,

@@ -6,6 +6,7 @@
 #define CLIENT_ASK_WRITER_H
 
 #include "client/ask/forward.h"
+#include "client/eps.h"
 #include "client/model/job.h"
 #include "client/text/sample.h"
 #include "client/text/stop.h"
@@ -23,6 +24,9 @@ struct client_writer {
     struct client_job job;
 };
 
+/* With what is unset resolved; unchecked. */
+struct client_sample_options client_writer_sampling(const struct eps_sampling *sampling);
+
 /* Opens the tokenizer of a model that is open. sample was checked. has_ids: an unsupported
  * tokenizer does no harm, and there is none then. stops (n_stops) are borrowed until close. -EDOM, -EINVAL, -ENOMEM.
  * Undo: client_writer_close, also after a failure. *writer must not move. */
@@ -33,13 +37,20 @@ int client_writer_open(struct client_writer *writer, struct client_forward *forw
 /* Starts workers, and a job for a row of so many tokens. */
 int client_writer_start(struct client_writer *writer, uint32_t seq, struct error *err);
 
-/* Begins a text after these tokens. */
+/* Begins a text after these tokens of the vocabulary. */
 int client_writer_begin(struct client_writer *writer, const uint32_t *before, size_t n_before, struct error *err);
 
 /* Runs ids first..first+n-1 of the row, of which the earlier ones have been run, and draws the next token. A draw
- * depends on seed, position and logits. *ended: it is an end token. */
+ * depends on seed, position, logits and, with a repetition penalty, the text's tokens. *ended: it is an end token. */
 int client_writer_draw(uint32_t *id, bool *ended, struct client_writer *writer, const uint32_t *ids, uint32_t first,
                        uint32_t n, uint64_t position, struct error *err);
+
+/* The two halves of it. *logits (vocabulary) is borrowed until the next run; other logits, of the same tokens, may be
+ * drawn from. */
+int client_writer_run(const float **logits, struct client_writer *writer, const uint32_t *ids, uint32_t first,
+                      uint32_t n, struct error *err);
+int client_writer_choose(uint32_t *id, bool *ended, struct client_writer *writer, const float *logits,
+                         uint64_t position, struct error *err);
 
 /* Sets *text (*n bytes of UTF-8, borrowed until the next call) to what a token adds to the text; NULL without a
  * tokenizer. special: special tokens give their text. An ending token gives none. last: it is the last one. Once

@@ -91,6 +91,11 @@ static void fill(struct eps_profile *out, const struct profile *profile)
     out->update_parameters_per_s = profile->update_parameters_per_s;
 }
 
+struct eps_profile_options eps_profile_defaults(void)
+{
+    return (struct eps_profile_options){.device = NULL};
+}
+
 int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error)
 {
     const char *path = options->path, *kind;

@@ -3,10 +3,12 @@
 #include "proto/base/random.h"
 
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 
 int client_sample_check(const struct client_sample_options *options, struct error *err)
 {
@@ -15,23 +17,59 @@ int client_sample_check(const struct client_sample_options *options, struct erro
                          options->temperature);
     if (!(options->top_p > 0 && options->top_p <= 1))
         return error_set(err, -EDOM, "--top-p %g: a probability above 0 and at most 1 is needed", options->top_p);
+    if (!(options->min_p >= 0 && options->min_p <= 1))
+        return error_set(err, -EDOM, "--min-p %g: a fraction from 0 to 1 is needed", options->min_p);
+    if (!(options->repetition_penalty > 0 && isfinite(options->repetition_penalty)))
+        return error_set(err, -EDOM, "--repetition-penalty %g: a number above 0 is needed; 1 is no penalty",
+                         options->repetition_penalty);
     return 0;
 }
 
 int client_sampler_init(struct client_sampler *out, const struct client_sample_options *options, uint32_t n,
                         struct error *err)
 {
+    const bool draws = options->temperature > 0, penalises = options->repetition_penalty != 1;
+
     *out = (struct client_sampler){.options = *options, .n = n};
-    if (options->temperature == 0)
+    out->candidates = draws ? malloc(n * sizeof *out->candidates) : NULL;
+    out->penalised = penalises ? malloc(n * sizeof *out->penalised) : NULL;
+    out->seen = penalises ? calloc(n, 1) : NULL;
+    if ((!draws || out->candidates) && (!penalises || (out->penalised && out->seen)))
         return 0;
-    out->candidates = malloc(n * sizeof *out->candidates);
-    return out->candidates ? 0 : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " candidates", n);
+    client_sampler_free(out);
+    return error_set(err, -ENOMEM, "out of memory for %" PRIu32 " candidates", n);
 }
 
 void client_sampler_free(struct client_sampler *sampler)
 {
     free(sampler->candidates);
+    free(sampler->penalised);
+    free(sampler->seen);
     *sampler = (struct client_sampler){0};
+}
+
+void client_sampler_begin(struct client_sampler *sampler, const uint32_t *ids, size_t n_ids)
+{
+    if (!sampler->seen)
+        return;
+    memset(sampler->seen, 0, sampler->n);
+    for (size_t i = 0; i < n_ids; i++)
+        sampler->seen[ids[i]] = 1;
+}
+
+/* The logits after the penalty; they stay finite. */
+static const float *penalise(struct client_sampler *s, const float *logits)
+{
+    const float penalty = (float)s->options.repetition_penalty;
+
+    if (!s->seen)
+        return logits;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const float logit = logits[i];
+        const float changed = !s->seen[i] ? logit : logit < 0 ? logit * penalty : logit / penalty;
+        s->penalised[i] = fminf(fmaxf(changed, -FLT_MAX), FLT_MAX);
+    }
+    return s->penalised;
 }
 
 /* Finds the largest logit; of equal ones the lowest id. Reads every logit, to check that it is finite. */
@@ -121,6 +159,20 @@ static double filter_candidates(uint32_t *first, struct client_sampler *s, float
     return nucleus;
 }
 
+/* Takes the weight of candidates below min-p, relative to the likeliest one's weight of 1, and returns what is left. */
+static double drop_unlikely(struct client_sampler *s, uint32_t first, double total)
+{
+    if (s->options.min_p == 0)
+        return total;
+    total = 0;
+    for (uint32_t i = first; i < s->n; i++) {
+        if (s->candidates[i].weight < s->options.min_p)
+            s->candidates[i].weight = 0;
+        total += s->candidates[i].weight;
+    }
+    return total;
+}
+
 /* Uniform in [0, 1), 53 bits. */
 static double uniform(uint64_t seed, uint64_t position)
 {
@@ -130,25 +182,36 @@ static double uniform(uint64_t seed, uint64_t position)
     return (double)(((uint64_t)word[0] << 32 | word[1]) >> 11) * 0x1p-53;
 }
 
+static uint32_t draw(struct client_sampler *s, const float *logits, uint32_t likeliest, uint64_t position)
+{
+    uint32_t first;
+
+    for (uint32_t i = 0; i < s->n; i++)
+        s->candidates[i] = (struct client_candidate){.logit = logits[i], .id = i};
+    double left = filter_candidates(&first, s, logits[likeliest]);
+    left = drop_unlikely(s, first, left) * uniform(s->options.seed, position);
+    for (uint32_t i = s->n; i-- > first;) {
+        left -= s->candidates[i].weight;
+        if (left < 0)
+            return s->candidates[i].id;
+    }
+    return likeliest; /* rounding left a remainder beyond the last candidate */
+}
+
 int client_sampler_draw(uint32_t *id, struct client_sampler *sampler, const float *logits, uint64_t position,
                         struct error *err)
 {
-    uint32_t likeliest, first;
+    uint32_t likeliest;
     int rc = find_likeliest(&likeliest, logits, sampler->n, position, err);
 
+    if (!rc && sampler->seen) {
+        logits = penalise(sampler, logits);
+        rc = find_likeliest(&likeliest, logits, sampler->n, position, err);
+    }
     *id = likeliest;
-    if (rc || sampler->options.temperature == 0)
-        return rc;
-    for (uint32_t i = 0; i < sampler->n; i++)
-        sampler->candidates[i] = (struct client_candidate){.logit = logits[i], .id = i};
-    double left = filter_candidates(&first, sampler, logits[likeliest]);
-    left *= uniform(sampler->options.seed, position);
-    for (uint32_t i = sampler->n; i-- > first;) {
-        left -= sampler->candidates[i].weight;
-        if (left < 0) {
-            *id = sampler->candidates[i].id;
-            break;
-        }
-    } /* rounding may leave a remainder beyond the last candidate: take the likeliest */
-    return 0;
+    if (!rc && sampler->options.temperature > 0)
+        *id = draw(sampler, logits, likeliest, position);
+    if (!rc && sampler->seen)
+        sampler->seen[*id] = 1;
+    return rc;
 }

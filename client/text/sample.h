@@ -1,21 +1,26 @@
 /* client/text/sample.h - draws the next token from the model's logits.
  *
- * Filters apply in transformers' order: temperature, then top-k, then top-p among those. Of equal logits, the lower id
- * counts first. A draw depends on (seed, position) and the logits alone. So a text can be reproduced after an
- * interruption, and with any budget or worker that gives the same logits.
+ * The order is transformers': repetition penalty, temperature, top-k, then top-p among those, then min-p. Of equal
+ * logits, the lower id counts first. A draw depends on (seed, position), the text's tokens and the logits alone. So a
+ * text can be reproduced after an interruption, and with any budget or worker that gives the same logits.
  *
- * Source: nucleus (top-p) sampling - Holtzman et al., arXiv:1904.09751, section 3.1. */
+ * Sources: repetition penalty - Keskar et al., arXiv:1909.05858, section 4.1;
+ *          nucleus (top-p) sampling - Holtzman et al., arXiv:1904.09751, section 3.1;
+ *          min-p - Nguyen et al., arXiv:2407.01082. */
 #ifndef CLIENT_TEXT_SAMPLE_H
 #define CLIENT_TEXT_SAMPLE_H
 
 #include "proto/base/error.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct client_sample_options {
-    double temperature; /* divides the logits; 0: always the likeliest token */
-    uint32_t top_k;     /* keep the k likeliest tokens; 0: all */
-    double top_p;       /* keep the smallest set of likeliest tokens with this probability; 1: all */
+    double temperature;        /* divides the logits; 0: always the likeliest token */
+    uint32_t top_k;            /* keep the k likeliest tokens; 0: all */
+    double top_p;              /* keep the smallest set of likeliest tokens with this probability; 1: all */
+    double min_p;              /* keep tokens with at least this fraction of the likeliest one's probability; 0: all */
+    double repetition_penalty; /* divides positive logits of the text's tokens, multiplies negative ones; 1: none */
     uint64_t seed;
 };
 
@@ -29,10 +34,12 @@ struct client_sampler {
     struct client_sample_options options;
     uint32_t n;                          /* vocabulary size */
     struct client_candidate *candidates; /* (n), owned; NULL if greedy */
+    float *penalised;                    /* (n) logits, owned; NULL without a penalty */
+    uint8_t *seen;                       /* (n), owned: 1 for tokens of the text; NULL without a penalty */
 };
 
-/* -EDOM with a sentence that names the option and its value: temperature negative or not finite, top_p outside (0,
- * 1]. */
+/* -EDOM with a sentence that names the option and its value: temperature negative or not finite, top_p outside (0, 1],
+ * min_p outside [0, 1], repetition_penalty not above 0. */
 int client_sample_check(const struct client_sample_options *options, struct error *err);
 
 /* Allocates everything that drawing needs. options were checked; n >= 1. -ENOMEM. */
@@ -40,8 +47,11 @@ int client_sampler_init(struct client_sampler *out, const struct client_sample_o
                         struct error *err);
 void client_sampler_free(struct client_sampler *sampler); /* safe on a zeroed struct */
 
-/* Draws the token for this position from its logits (n, borrowed). -EINVAL if a logit is not finite. Time: n steps,
- * plus log n for each token that top-k or top-p keeps; the rest is never sorted. */
+/* Begins a text with these tokens, below n. */
+void client_sampler_begin(struct client_sampler *sampler, const uint32_t *ids, size_t n_ids);
+
+/* Draws the text's token for this position from its logits (n, borrowed). -EINVAL if a logit is not finite. Time: n
+ * steps, plus log n for each token that top-k or top-p keeps; the rest is never sorted. */
 int client_sampler_draw(uint32_t *id, struct client_sampler *sampler, const float *logits, uint64_t position,
                         struct error *err);
 

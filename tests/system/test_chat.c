@@ -98,18 +98,23 @@ static void check_same(const struct heard *a, const struct heard *b)
     ck_assert_mem_eq(a->text, b->text, a->n);
 }
 
+static struct eps_sampling drawn(double temperature, uint64_t seed)
+{
+    return (struct eps_sampling){
+        .temperature = temperature, .top_p = NAN, .min_p = NAN, .repetition_penalty = 1.1, .seed = seed};
+}
+
 /* What eps_generate makes of a prompt. */
 static void generate(struct heard *h, const struct eps_chat_options *chat, const struct heard *prompt)
 {
     const struct eps_generate_events on = {.on_token = on_token};
+    const struct eps_prompt text = {.text = prompt->text, .n_bytes = prompt->n};
     const struct eps_generate_options options = {.model = chat->model,
                                                  .programs = BIN_DIR,
-                                                 .prompt = prompt->text,
-                                                 .prompt_bytes = prompt->n,
+                                                 .prompts = &text,
+                                                 .n_prompts = 1,
                                                  .n_tokens = chat->n_tokens,
-                                                 .temperature = chat->temperature,
-                                                 .top_p = NAN,
-                                                 .seed = chat->seed};
+                                                 .sampling = chat->sampling};
     struct eps_generated out;
     struct eps_error error;
 
@@ -140,13 +145,8 @@ static struct eps_answer say(struct eps_chat *chat, struct heard *h, const char 
 TEST_EACH(each_answer_is_the_continuation_of_the_conversation_so_far, 2)
 {
     static const char *const said[] = {"Hello", "What is \xE2\x82\xAC 5?\nTell me.", "Bye"};
-    const struct eps_chat_options options = {.model = "model",
-                                             .programs = BIN_DIR,
-                                             .system = "Be brief.",
-                                             .n_tokens = 40,
-                                             .temperature = _i,
-                                             .top_p = NAN,
-                                             .seed = 5};
+    const struct eps_chat_options options = {
+        .model = "model", .programs = BIN_DIR, .system = "Be brief.", .n_tokens = 40, .sampling = drawn(_i, 5)};
     struct heard h = {.n = 0}, alone, conversation = {.n = 0};
     struct eps_chat *chat = open_chat(&options, &h);
 
@@ -174,7 +174,7 @@ TEST_EACH(each_answer_is_the_continuation_of_the_conversation_so_far, 2)
 TEST(a_full_context_loses_its_oldest_turns_and_keeps_the_system_message)
 {
     const struct eps_chat_options options = {
-        .model = "model", .programs = BIN_DIR, .system = "S", .context = 100, .n_tokens = 20, .top_p = NAN};
+        .model = "model", .programs = BIN_DIR, .system = "S", .context = 100, .n_tokens = 20, .sampling = drawn(0, 0)};
     struct heard h = {.n = 0}, alone, conversation = {.n = 0};
     struct eps_chat *chat = open_chat(&options, &h);
     struct eps_answer answer;
@@ -205,7 +205,7 @@ TEST(a_full_context_loses_its_oldest_turns_and_keeps_the_system_message)
 
 TEST(an_answer_can_be_cut_and_stays_as_it_was_shown)
 {
-    struct eps_chat_options options = {.model = "model", .programs = BIN_DIR, .n_tokens = 20, .top_p = NAN};
+    struct eps_chat_options options = {.model = "model", .programs = BIN_DIR, .n_tokens = 20, .sampling = drawn(0, 0)};
     struct heard h = {.stop_at = 7}, alone, conversation = {.n = 0};
     struct eps_chat *chat = open_chat(&options, &h);
     struct eps_answer answer = say(chat, &h, "Hello");
@@ -224,7 +224,7 @@ TEST(an_answer_can_be_cut_and_stays_as_it_was_shown)
 /* A line is a message, but """ begins several lines; each answer ends its line. */
 TEST(lines_are_messages_and_answers_are_all_of_stdout)
 {
-    const struct eps_chat_options options = {.model = "model", .n_tokens = 8, .top_p = NAN};
+    const struct eps_chat_options options = {.model = "model", .n_tokens = 8, .sampling = drawn(0, 0)};
     struct heard h, conversation = {.n = 0}, wanted = {.n = 0};
 
     add_string(&conversation, "[user]one\n[assistant]");

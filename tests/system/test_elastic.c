@@ -551,15 +551,12 @@ TEST(a_generation_survives_its_worker)
     train(&alone, "alone", 1);
     begin(&lab, 2);
     for (int i = 0; i < COUNT(victims); i++) {
-        const struct eps_generate_options options = {.model = processes_path("alone/latest"),
-                                                     .connect = "lab",
-                                                     .prompt = "the quick brown",
-                                                     .prompt_bytes = 15,
-                                                     .n_tokens = 40,
-                                                     .temperature = 1,
-                                                     .top_p = NAN,
-                                                     .seed = 5};
+        const struct eps_prompt prompt = {.text = "the quick brown", .n_bytes = 15};
+        struct eps_generate_options options = eps_generate_defaults();
         struct eps_generated out;
+        options.model = processes_path("alone/latest"), options.connect = "lab";
+        options.prompts = &prompt, options.n_prompts = 1;
+        options.n_tokens = 40, options.sampling.seed = 5;
         processes_await_workers("lab", 2);
         ck_assert_msg(eps_generate(&out, &options, &events, &victims[i], &error) == 0, "%s", error.text);
         ck_assert_str_eq(victims[i].text, victims[0].text);

@@ -59,6 +59,9 @@ for name in $(grep -o '\beps_[a-z_]*(' include/eps.h | tr -d '(' | sort -u); do
     grep -qx "$name" <<<"$seen" || fail "libeps.so does not show $name"
 done
 
+lost=$(sed 1d include/eps.h | grep -oE '\b(client|device|eps|proto|tools)/[a-z_/]+\.[a-z]+' || true)
+[ -z "$lost" ] || fail "include/eps.h refers to files that are not installed:" $lost
+
 # As a user would, with a compiler and pkg-config; the programs are found beside the library, not beside the example.
 export PKG_CONFIG_PATH=$work/moved/lib/pkgconfig LD_LIBRARY_PATH=$work/moved/lib XDG_RUNTIME_DIR=$work
 cd "$work"

@@ -100,18 +100,16 @@ static struct eps_generated generate(uint32_t *ids, const uint32_t *prompt, size
                                      double temperature)
 {
     static const struct eps_generate_events events = {.on_token = on_token};
-    const struct eps_generate_options options = {.model = MODEL,
-                                                 .programs = BIN_DIR,
-                                                 .prompt_ids = prompt,
-                                                 .n_prompt_ids = n_prompt,
-                                                 .n_tokens = n_tokens,
-                                                 .temperature = temperature,
-                                                 .top_p = NAN,
-                                                 .seed = 1}; /* which draws no end token */
+    const struct eps_prompt text = {.ids = prompt, .n_ids = n_prompt};
+    struct eps_generate_options options = eps_generate_defaults();
     struct eps_generated out;
     struct eps_error error;
     uint32_t *next = ids;
 
+    options.model = MODEL, options.programs = BIN_DIR;
+    options.prompts = &text, options.n_prompts = 1;
+    options.n_tokens = n_tokens;
+    options.sampling.temperature = temperature, options.sampling.seed = 1; /* which draws no end token */
     ck_assert_msg(eps_generate(&out, &options, &events, &next, &error) == 0, "%s", error.text);
     ck_assert_uint_eq(out.n_tokens, n_tokens);
     ck_assert_int_eq(next - ids, n_tokens);

@@ -217,15 +217,15 @@ static void make_buffer(struct bench *b)
 
 static void generate(struct bench *b)
 {
-    const struct eps_generate_options options = {.model = b->directory,
-                                                 .device_mem = b->device_mem,
-                                                 .prompt_ids = b->ids,
-                                                 .n_prompt_ids = PROMPT,
-                                                 .n_tokens = SEQ - PROMPT,
-                                                 .top_p = 1};
+    const struct eps_prompt prompt = {.ids = b->ids, .n_ids = PROMPT};
+    struct eps_generate_options options = eps_generate_defaults();
     const struct eps_generate_events events = {.on_token = on_token};
     struct eps_error error = {""};
 
+    options.model = b->directory, options.device_mem = b->device_mem;
+    options.prompts = &prompt, options.n_prompts = 1;
+    options.n_tokens = SEQ - PROMPT;
+    options.sampling.temperature = 0;
     if (eps_generate(&b->generated, &options, &events, b, &error)) {
         fprintf(stderr, "bench_generate: %s\n", error.text);
         exit(1);

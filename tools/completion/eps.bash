@@ -18,9 +18,9 @@ _eps_options() {
     bench) echo "--profile --device --help" ;;
     eval) echo "--model --data --columns --separator --batch --seq --stride --eval-tokens --mask-fraction --seed --device --device-mem" \
         "--connect --predictions --json --help" ;;
-    generate) echo "--model --prompt --prompt-file --ids --tokens --stop --temperature --top-k --top-p --seed --device" \
+    generate) echo "--model --prompt --prompt-file --ids --samples --tokens --stop --temperature --top-k --top-p --min-p --repetition-penalty --seed --device" \
         "--device-mem --connect --json --help" ;;
-    chat) echo "--model --system --context --tokens --stop --temperature --top-k --top-p --seed --device --device-mem" \
+    chat) echo "--model --system --context --tokens --stop --temperature --top-k --top-p --min-p --repetition-penalty --seed --device --device-mem" \
         "--connect --help" ;;
     report) echo "--out --help" ;;
     export) echo "--model --connect --out --dtype --help" ;;

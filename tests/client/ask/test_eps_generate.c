@@ -88,13 +88,20 @@ static int should_stop(void *user)
 
 static const struct eps_generate_events events = {.on_token = on_token, .should_stop = should_stop};
 
+/* Prompts of the last options that greedy made. */
+static struct eps_prompt prompts[8];
+static size_t n_prompts;
+
 static struct eps_generate_options greedy(const char *prompt)
 {
-    return (struct eps_generate_options){.model = "model",
-                                         .programs = BIN_DIR,
-                                         .prompt = prompt,
-                                         .prompt_bytes = prompt ? strlen(prompt) : 0,
-                                         .top_p = NAN};
+    struct eps_generate_options options = eps_generate_defaults();
+
+    struct eps_prompt *at = &prompts[n_prompts++ % COUNT(prompts)];
+    *at = (struct eps_prompt){.text = prompt, .n_bytes = prompt ? strlen(prompt) : 0};
+    options.model = "model", options.programs = BIN_DIR;
+    options.prompts = at, options.n_prompts = 1;
+    options.sampling.temperature = 0;
+    return options;
 }
 
 /* The text is that of the tokens, which are bytes: whole characters, and all of it. */
@@ -175,6 +182,24 @@ TEST_EACH(greedy_texts_are_those_of_transformers, N_TEXTS)
     ck_assert_uint_eq(out.resident_bytes, out.token_bytes);
 }
 
+/* A penalty on what the text has already; tests/oracle/make_sampling.py. */
+TEST_EACH(penalised_texts_are_those_of_transformers, N_TEXTS)
+{
+    json_t *file = json_load_file(TESTS_DIR "/fixtures/sampling.json", 0, NULL);
+    const json_t *text = json_array_get(json_object_get(file, "greedy"), (size_t)_i),
+                 *ids = json_object_get(text, "ids");
+    struct eps_generate_options options = greedy(json_string_value(json_object_get(text, "prompt")));
+    struct heard h;
+
+    options.n_tokens = 100;
+    options.sampling.repetition_penalty = json_real_value(json_object_get(text, "repetition_penalty"));
+    generate(&h, &options);
+    ck_assert_uint_eq(json_array_size(ids), 100);
+    for (size_t k = 0; k < 100; k++)
+        ck_assert_uint_eq((uint32_t)json_integer_value(json_array_get(ids, k)), h.ids[k]);
+    json_decref(file);
+}
+
 /* The least budget for `prompt` and n tokens, as the refusal of a smaller one says. */
 static uint64_t least_budget(const char *prompt, uint32_t n_tokens)
 {
@@ -219,12 +244,13 @@ TEST(a_text_begins_with_ids_as_with_their_bytes_and_without_either_after_a_new_l
     struct heard a, b, c;
     struct eps_error error;
 
-    options.prompt_ids = ids, options.n_prompt_ids = strlen(prompt_of(2));
-    for (size_t i = 0; i < options.n_prompt_ids; i++)
+    struct eps_prompt prompt = {.ids = ids, .n_ids = strlen(prompt_of(2))};
+    options.prompts = &prompt;
+    for (size_t i = 0; i < prompt.n_ids; i++)
         ids[i] = (unsigned char)prompt_of(2)[i];
     generate(&a, &options);
     check_text(&a, 2);
-    options.prompt = "x", options.prompt_bytes = 1; /* with one of them */
+    prompt.text = "x", prompt.n_bytes = 1; /* with one of them */
     ck_assert_int_eq(eps_generate(&(struct eps_generated){0}, &options, NULL, NULL, &error), -EDOM);
     ck_assert_holds(error.text, "--prompt", "--ids");
     ck_assert_uint_eq(generate(&a, &nothing).n_prompt, 1);
@@ -255,13 +281,105 @@ TEST(a_drawn_text_comes_again_with_its_seed)
     struct eps_generate_options options = greedy(prompt_of(0));
     struct heard first, again;
 
-    options.temperature = NAN, options.top_k = 50, options.top_p = 0.95, options.seed = 7;
+    options.sampling = (struct eps_sampling){
+        .temperature = NAN, .top_k = 50, .top_p = 0.95, .min_p = 0.01, .repetition_penalty = 1.2, .seed = 7};
     options.n_tokens = 100;
     generate(&first, &options);
     ck_assert_uint_eq(first.n, 100);
     options.device_mem = least_budget(prompt_of(0), 100);
     generate(&again, &options);
     ck_assert_mem_eq(first.ids, again.ids, 100 * sizeof *first.ids);
+}
+
+/* Three prompts by two samples in one call; each text is what a call of its own gives, with the seed after. The second
+ * prompt is empty; the third fills the model's positions, so that its window slides. */
+struct texts {
+    struct heard heard[6];
+    struct eps_generated ends[6];
+    size_t n, n_ended, prompts[6];
+    uint32_t samples[6];
+};
+
+static void on_begin(void *user, size_t prompt, uint32_t sample)
+{
+    struct texts *t = user;
+
+    ck_assert_uint_lt(t->n, 6);
+    t->prompts[t->n] = prompt, t->samples[t->n] = sample;
+    t->n++;
+}
+
+static void on_texts_token(void *user, uint32_t id, const char *text, size_t n)
+{
+    struct texts *t = user;
+    on_token(&t->heard[t->n - 1], id, text, n);
+}
+
+static void on_end(void *user, const struct eps_generated *text)
+{
+    struct texts *t = user;
+    t->ends[t->n_ended++] = *text;
+}
+
+TEST(texts_of_one_call_are_those_of_calls_of_their_own)
+{
+    static const struct eps_generate_events all = {.on_begin = on_begin, .on_token = on_texts_token, .on_end = on_end};
+    static struct texts t;
+    char full[509];
+    struct eps_generated out, sum = {0};
+    struct eps_error error;
+
+    memset(full, 'y', sizeof full - 1), full[sizeof full - 1] = 0;
+    const char *const texts[] = {PROMPT, NULL, full};
+    const struct eps_prompt three[] = {{.text = texts[0], .n_bytes = strlen(texts[0])},
+                                       {.text = NULL},
+                                       {.text = full, .n_bytes = 508}};
+    struct eps_generate_options options = greedy(NULL);
+    options.prompts = three, options.n_prompts = 3;
+    options.n_samples = 2, options.n_tokens = 10;
+    options.sampling =
+        (struct eps_sampling){.temperature = 1.5, .top_p = NAN, .min_p = NAN, .repetition_penalty = 1.5, .seed = 11};
+    t = (struct texts){.n = 0};
+    ck_assert_msg(eps_generate(&out, &options, &all, &t, &error) == 0, "%s", error.text);
+    ck_assert(t.n == 6 && t.n_ended == 6);
+    for (size_t i = 0; i < 6; i++) {
+        struct eps_generate_options one = greedy(texts[i / 2]);
+        struct heard alone;
+        ck_assert(t.prompts[i] == i / 2 && t.samples[i] == i % 2);
+        one.n_tokens = 10, one.sampling = options.sampling;
+        one.sampling.seed += i % 2;
+        const struct eps_generated end = generate(&alone, &one);
+        ck_assert_mem_eq(t.heard[i].ids, alone.ids, 10 * sizeof *alone.ids);
+        ck_assert(t.heard[i].n == 10 && t.heard[i].n_text == alone.n_text);
+        ck_assert_mem_eq(t.heard[i].text, alone.text, alone.n_text);
+        ck_assert(t.ends[i].n_prompt == end.n_prompt && t.ends[i].n_slides == end.n_slides);
+        ck_assert(i / 2 == 2 ? end.n_slides > 0 : end.n_slides == 0);
+        sum.n_prompt += end.n_prompt, sum.n_slides += end.n_slides;
+    }
+    ck_assert(memcmp(t.heard[0].ids, t.heard[1].ids, 40) != 0 && memcmp(t.heard[4].ids, t.heard[5].ids, 40) != 0);
+    ck_assert(out.n_texts == 6 && out.n_tokens == 60 && out.n_prompt == sum.n_prompt && out.n_slides == sum.n_slides);
+}
+
+TEST(the_command_prints_several_texts_with_a_line_between)
+{
+    char wanted[2048], first[300], second[300];
+
+    expect(GENERATE "--prompt '" PROMPT "' --tokens 4 --temperature 0", 0);
+    snprintf(first, sizeof first, "%s", command_out());
+    expect(GENERATE "--prompt x --tokens 4 --temperature 0", 0);
+    snprintf(second, sizeof second, "%s", command_out());
+    snprintf(wanted, sizeof wanted, "%s\n---\n%s\n---\n%s\n---\n%s", first, first, second, second);
+    expect(GENERATE "--prompt '" PROMPT "' --prompt x --samples 2 --tokens 4 --temperature 0", 0);
+    ck_assert_str_eq(command_out(), wanted);
+    ck_assert_holds(command_err(), "eps generate: 16 tokens after 36 in 4 texts, ");
+    json_t *list = expect_json(GENERATE "--ids 65,66 --ids 67 --tokens 2 --seed 4 --samples 2 --json", 0);
+    ck_assert_uint_eq(json_array_size(list), 4);
+    for (size_t i = 0; i < 4; i++) {
+        ck_assert(json_number_at(list, print("%zu.prompt_tokens", i)) == (i < 2 ? 2 : 1));
+        ck_assert(json_number_at(list, print("%zu.seed", i)) == (double)(4 + i % 2));
+    }
+    json_decref(list);
+    expect(GENERATE "--prompt ok --prompt \"$(printf '\\377')\"", 1, "prompt 2: the prompt is not UTF-8");
 }
 
 /* The fifth token of this text is 200, the first byte of two. */

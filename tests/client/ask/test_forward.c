@@ -116,11 +116,14 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
 static int generate(const char *model, struct lab *lab, struct eps_error *error)
 {
     static const struct eps_generate_events alone = {.on_token = on_token}, noted = {.on_note = on_note};
-    struct eps_generate_options options = {.model = model, .programs = BIN_DIR, .prompt = "The", .prompt_bytes = 3};
+    const struct eps_prompt prompt = {.text = "The", .n_bytes = 3};
+    struct eps_generate_options options = eps_generate_defaults();
     struct eps_generated out;
 
     options.connect = lab ? "lab" : NULL, options.device_mem = lab ? 0 : 128 << 20;
-    options.n_tokens = N_TOKENS, options.temperature = options.top_p = NAN;
+    options.model = model, options.programs = BIN_DIR;
+    options.prompts = &prompt, options.n_prompts = 1;
+    options.n_tokens = N_TOKENS;
     return eps_generate(&out, &options, lab ? &noted : &alone, lab, error);
 }
 

@@ -4,6 +4,7 @@
 #include "client/text/sample.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ enum { MAX = 300 };
 
 static struct client_sample_options by(double temperature, uint32_t top_k, double top_p, uint64_t seed)
 {
-    return (struct client_sample_options){temperature, top_k, top_p, seed};
+    return (struct client_sample_options){
+        .temperature = temperature, .top_k = top_k, .top_p = top_p, .repetition_penalty = 1, .seed = seed};
 }
 
 /* How often each token comes in n draws, over as many positions. */
@@ -147,10 +149,10 @@ TEST_EACH(small_distributions_come_out_as_by_hand, COUNT(cases))
 
 TEST(frequencies_are_those_of_the_plain_rules)
 {
-    static const struct client_sample_options drawn[] = {
-        {1, 0, 1, 1},      {0.7, 0, 1, 2},  {2, 0, 1, 3},       {1, 1, 1, 4},     {1, 40, 1, 5},
-        {1, 299, 1, 6},    {1, 0, 0.9, 7},  {1, 0, 0.5, 8},     {1, 0, 0.999, 9}, {0.8, 50, 0.95, 10},
-        {1.3, 7, 0.3, 11}, {0.2, 0, 1, 12}, {1, 300, 0.99, 13}, {3, 0, 0.2, 14},  {1, 2, 1, UINT64_MAX},
+    const struct client_sample_options drawn[] = {
+        by(1, 0, 1, 1),      by(0.7, 0, 1, 2),  by(2, 0, 1, 3),       by(1, 1, 1, 4),     by(1, 40, 1, 5),
+        by(1, 299, 1, 6),    by(1, 0, 0.9, 7),  by(1, 0, 0.5, 8),     by(1, 0, 0.999, 9), by(0.8, 50, 0.95, 10),
+        by(1.3, 7, 0.3, 11), by(0.2, 0, 1, 12), by(1, 300, 0.99, 13), by(3, 0, 0.2, 14),  by(1, 2, 1, UINT64_MAX),
     };
     static const uint32_t sizes[] = {300, 17, 1};
     float logits[MAX];
@@ -166,6 +168,73 @@ TEST(frequencies_are_those_of_the_plain_rules)
             check_frequencies(counts, p, n, n_draws);
         }
     }
+}
+
+static double number(const json_t *object, const char *key)
+{
+    return json_number_value(json_object_get(object, key));
+}
+
+/* A text's tokens, a repetition penalty, min-p and all else: what is left, and how often it comes. */
+TEST_EACH(distributions_are_those_of_transformers, 24)
+{
+    json_t *file = json_load_file(TESTS_DIR "/fixtures/sampling.json", 0, NULL);
+    const json_t *wanted = json_array_get(json_object_get(file, "cases"), (size_t)_i);
+    const json_t *text = json_object_get(wanted, "ids");
+    const uint32_t n = (uint32_t)number(wanted, "n"), n_draws = 20000;
+    const struct client_sample_options options = {.temperature = number(wanted, "temperature"),
+                                                  .top_k = (uint32_t)number(wanted, "top_k"),
+                                                  .top_p = number(wanted, "top_p"),
+                                                  .min_p = number(wanted, "min_p"),
+                                                  .repetition_penalty = number(wanted, "repetition_penalty"),
+                                                  .seed = (uint64_t)_i};
+    uint32_t ids[MAX], counts[MAX] = {0}, id;
+    struct client_sampler s;
+    float logits[MAX];
+    double p[MAX];
+
+    for (size_t i = 0; i < json_array_size(text); i++)
+        ids[i] = (uint32_t)json_integer_value(json_array_get(text, i));
+    for (uint32_t i = 0; i < n; i++)
+        p[i] = json_real_value(json_array_get(json_object_get(wanted, "p"), i));
+    skewed(logits, n);
+    ck_assert_int_eq(client_sampler_init(&s, &options, n, NULL), 0);
+    for (uint32_t i = 0; i < n_draws; i++) {
+        client_sampler_begin(&s, ids, json_array_size(text)); /* without the token drawn before */
+        ck_assert_int_eq(client_sampler_draw(&id, &s, logits, i, NULL), 0);
+        counts[id]++;
+    }
+    check_frequencies(counts, p, n, n_draws);
+    client_sampler_free(&s);
+    json_decref(file);
+}
+
+/* By hand: 4 / 2 = 2 is behind 3, then 3 / 2 = 1.5 is behind 2; and -1 is ahead of -1.5 * 2. Of float's range, the
+ * logits stay finite. */
+TEST(a_penalty_sees_what_was_drawn)
+{
+    const struct client_sample_options options = {.top_p = 1, .repetition_penalty = 2},
+                                       reward = {.top_p = 1, .repetition_penalty = 0.1};
+    const float falling_twice[] = {1.9f, 3, 4}, negative[] = {-1.5f, -2, -4}, huge[] = {3e38f, 3.1e38f, -3e38f};
+    const uint32_t wanted[] = {2, 1, 2}, seen = 0;
+    struct client_sampler s;
+    uint32_t id;
+
+    ck_assert_int_eq(client_sampler_init(&s, &options, 3, NULL), 0);
+    client_sampler_begin(&s, NULL, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(client_sampler_draw(&id, &s, falling_twice, i, NULL), 0);
+        ck_assert_uint_eq(id, wanted[i]);
+    }
+    client_sampler_begin(&s, &seen, 1);
+    ck_assert_int_eq(client_sampler_draw(&id, &s, negative, 0, NULL), 0);
+    ck_assert_uint_eq(id, 1);
+    client_sampler_free(&s);
+    ck_assert_int_eq(client_sampler_init(&s, &reward, 3, NULL), 0);
+    client_sampler_begin(&s, &seen, 1);
+    ck_assert_int_eq(client_sampler_draw(&id, &s, huge, 0, NULL), 0);
+    ck_assert_uint_eq(id, 0);
+    client_sampler_free(&s);
 }
 
 TEST(a_draw_depends_on_seed_and_position_alone)
@@ -218,17 +287,23 @@ TEST(logits_that_are_no_numbers_are_refused)
 
 TEST(options_out_of_range_are_named)
 {
-    static const struct {
+    const struct {
         struct client_sample_options options;
         const char *says;
     } wrongs[] = {
-        {{-0.5, 0, 1, 0}, "--temperature -0.5: "},
-        {{INFINITY, 0, 1, 0}, "--temperature inf: "},
-        {{NAN, 0, 1, 0}, "--temperature "},
-        {{1, 0, 0, 0}, "--top-p 0: "},
-        {{1, 0, 1.01, 0}, "--top-p 1.01: "},
-        {{1, 0, -1, 0}, "--top-p -1: "},
-        {{1, 0, NAN, 0}, "--top-p "},
+        {by(-0.5, 0, 1, 0), "--temperature -0.5: "},
+        {by(INFINITY, 0, 1, 0), "--temperature inf: "},
+        {by(NAN, 0, 1, 0), "--temperature "},
+        {by(1, 0, 0, 0), "--top-p 0: "},
+        {by(1, 0, 1.01, 0), "--top-p 1.01: "},
+        {by(1, 0, -1, 0), "--top-p -1: "},
+        {by(1, 0, NAN, 0), "--top-p "},
+        {{1, 0, 1, -0.1, 1, 0}, "--min-p -0.1: "},
+        {{1, 0, 1, 1.5, 1, 0}, "--min-p 1.5: "},
+        {{1, 0, 1, NAN, 1, 0}, "--min-p "},
+        {{1, 0, 1, 0, 0, 0}, "--repetition-penalty 0: "},
+        {{1, 0, 1, 0, -1, 0}, "--repetition-penalty -1: "},
+        {{1, 0, 1, 0, INFINITY, 0}, "--repetition-penalty inf: "},
     };
     const struct client_sample_options fine = by(0, 0, 1e-9, 0);
 
