@@ -531,6 +531,7 @@ static int work(const struct arguments *arguments, char **argv, struct error *er
                        port_is_address(lost) == port_is_address(arguments->address);
     struct compute_options compute = {.box = NULL};
     struct dial_options other = {.address = arguments->address, .plain_bulk = arguments->plain_bulk};
+    uint8_t *key = NULL;
     char directory[4096];
     struct place place = {.directory = directory, .is_private = arguments->is_private};
     if (seeks) {
@@ -545,11 +546,15 @@ static int work(const struct arguments *arguments, char **argv, struct error *er
         rc = device_claim_budget(&compute.device, arguments->budget, (uint32_t)arguments->n_sharers, err);
     if (!rc && arguments->key) {
         place.other = &other;
-        rc = key_read(other.key, arguments->key, err);
+        rc = key_read(&key, arguments->key, err);
+        other.key = key;
     } else if (!rc && !seeks) {
         rc = session_directory(directory, sizeof directory, arguments->address, err);
     }
-    return rc ? rc : run(&place, &compute, seeks, argv, err);
+    if (!rc)
+        rc = run(&place, &compute, seeks, argv, err);
+    key_free(key);
+    return rc;
 }
 
 int main(int argc, char **argv)

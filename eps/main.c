@@ -245,8 +245,10 @@ static bool find_groups(struct daemon_options *out, const struct arguments *argu
     return true;
 }
 
-/* What the tcp port needs. With a tcp address alone, *name is the local one. 0, or -errno with a sentence. */
-static int open_network(struct port_options *out, char name[64], const struct arguments *arguments, struct error *err)
+/* What the tcp port needs; *key is the caller's. With a tcp address alone, *name is the local one. 0, or -errno with a
+ * sentence. */
+static int open_network(struct port_options *out, uint8_t **key, char name[64], const struct arguments *arguments,
+                        struct error *err)
 {
     char host[PORT_NAME_BYTES], port[PORT_DIGITS_BYTES];
     int rc = port_split(host, port, arguments->network, err);
@@ -255,7 +257,9 @@ static int open_network(struct port_options *out, char name[64], const struct ar
         return rc;
     *out = (struct port_options){.address = arguments->network, .plain_bulk = arguments->plain_bulk};
     snprintf(name, 64, "tcp-%s", port);
-    return key_read(out->key, arguments->key, err);
+    rc = key_read(key, arguments->key, err);
+    out->key = *key;
+    return rc;
 }
 
 /* All hosts log to the launcher's terminal. */
@@ -296,6 +300,7 @@ int main(int argc, char **argv)
     struct notify notify;
     char directory[4096], name[64], numbered[4096];
     struct spread_options spread = {0};
+    uint8_t *key = NULL;
     struct error err = {""};
 
     process_hold_signals();
@@ -335,7 +340,7 @@ int main(int argc, char **argv)
     }
     notify_open(&notify);
     options.notify = &notify;
-    int rc = arguments.network ? open_network(&network, name, &arguments, &err) : 0;
+    int rc = arguments.network ? open_network(&network, &key, name, &arguments, &err) : 0;
     const char *address = arguments.address ? arguments.address : name;
     if (!rc && arguments.mpi) {
         rc = open_hosts(&spread, numbered, sizeof numbered, address, &err);
@@ -350,6 +355,7 @@ int main(int argc, char **argv)
     if (!rc)
         rc = daemon_run(&options, &err);
     notify_close(&notify);
+    key_free(key);
     if (rc)
         log_error("%s", err.text);
     return rc == -EDOM ? 2 : rc ? 1 : 0;

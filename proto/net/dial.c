@@ -166,16 +166,15 @@ static int open_channel(struct handshake *h, const struct addrinfo *found, struc
 static int open_both(struct gate_setup *gate, struct handshake *control, struct handshake *bulk,
                      const struct addrinfo *found, const struct dial_options *options, long deadline, struct error *err)
 {
-    struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL};
+    struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL, .key = options->key};
 
     setup.flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
-    memcpy(setup.key, options->key, KEY_BYTES);
     gate->control = open_channel(control, found, &setup, options->address, deadline, err);
     gate->bulk = -1;
     if (gate->control >= 0) {
         setup.channel = HANDSHAKE_BULK;
         setup.session = control->name;
-        memcpy(setup.key, control->child, KEY_BYTES);
+        setup.key = control->child;
         gate->bulk = open_channel(bulk, found, &setup, options->address, deadline, err);
         if (gate->bulk < 0)
             close(gate->control);

@@ -9,7 +9,7 @@
 
 struct dial_options {
     const char *address; /* tcp://HOST:PORT */
-    uint8_t key[KEY_BYTES];
+    const uint8_t *key;  /* KEY_BYTES */
     bool plain_bulk;
     uint64_t *progress; /* of the worker: proto/net/gate.h */
 };

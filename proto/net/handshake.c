@@ -61,6 +61,7 @@ static void derive(const struct handshake *h, uint8_t out[32], const char *purpo
     crypto_generichash_update(&state, (const uint8_t *)purpose, strlen(purpose));
     crypto_generichash_update(&state, tail, sizeof tail);
     crypto_generichash_final(&state, out, 32);
+    sodium_memzero(&state, sizeof state);
 }
 
 /* The proof, or for "eps full" the refusal, of the side that sends in this direction. */
@@ -87,6 +88,7 @@ static bool agree(struct handshake *h, const uint8_t *key)
     crypto_generichash_update(&state, h->hellos[0], sizeof h->hellos);
     crypto_generichash_final(&state, h->root, sizeof h->root);
     sodium_memzero(shared, sizeof shared);
+    sodium_memzero(&state, sizeof state); /* it holds the key */
     return true;
 }
 
@@ -182,7 +184,6 @@ static int take_proof(struct handshake *h, const uint8_t *bytes, uint8_t *out, s
     derive(h, name, "eps name", 0);
     h->name = wire_get(name, 8);
     sodium_memzero(h->root, sizeof h->root);
-    sodium_memzero(&h->setup.key, sizeof h->setup.key);
     sodium_memzero(&h->setup.secret, sizeof h->setup.secret);
     h->state = HANDSHAKE_DONE;
     return 0;

@@ -45,7 +45,7 @@ struct handshake_setup {
     enum handshake_channel channel; /* of the caller; the answerer takes either */
     unsigned flags;                 /* enum handshake_flags */
     uint64_t session;               /* of a bulk connection: which session it belongs to */
-    uint8_t key[KEY_BYTES];         /* of the caller */
+    const uint8_t *key;             /* of the caller: KEY_BYTES, borrowed until the answerer's hello was taken */
     uint8_t secret[32];             /* X25519's, fresh random bytes */
     /* The answerer's: the key for this channel and session, KEY_BYTES; NULL: there is none. */
     const uint8_t *(*find_key)(void *user, enum handshake_channel channel, uint64_t session);

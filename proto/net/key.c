@@ -69,7 +69,7 @@ static int check_file(int fd, const char *path, struct error *err)
     return 0;
 }
 
-static bool parse(uint8_t out[KEY_BYTES], const char line[LINE_BYTES])
+static bool parse(uint8_t *out, const char line[LINE_BYTES])
 {
     size_t n = 0;
 
@@ -77,11 +77,12 @@ static bool parse(uint8_t out[KEY_BYTES], const char line[LINE_BYTES])
            sodium_hex2bin(out, KEY_BYTES, line + PREFIX_BYTES, DIGITS, NULL, &n, NULL) == 0 && n == KEY_BYTES;
 }
 
-int key_read(uint8_t out[KEY_BYTES], const char *path, struct error *err)
+int key_read(uint8_t **out, const char *path, struct error *err)
 {
     char line[LINE_BYTES];
     int rc, fd;
 
+    *out = NULL;
     if (sodium_init() < 0)
         return error_set(err, -ENOSYS, "libsodium cannot be used on this system: it has no random bytes");
     fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -91,10 +92,21 @@ int key_read(uint8_t out[KEY_BYTES], const char *path, struct error *err)
                          : errno == EACCES ? ": use a file of your own"
                                            : "");
     rc = check_file(fd, path, err);
-    if (!rc && (pread(fd, line, sizeof line, 0) != LINE_BYTES || !parse(out, line)))
+    if (!rc && !(*out = sodium_malloc(KEY_BYTES)))
+        rc = error_set(err, -ENOMEM, "there is no memory for the key of %s", path);
+    if (!rc && (pread(fd, line, sizeof line, 0) != LINE_BYTES || !parse(*out, line)))
         rc = error_set(err, -EBADMSG, "%s is no key file: its line is not \"" PREFIX "\" and %d hexadecimal digits",
                        path, DIGITS);
     close(fd);
     sodium_memzero(line, sizeof line);
+    if (rc) {
+        key_free(*out);
+        *out = NULL;
+    }
     return rc;
+}
+
+void key_free(uint8_t *key)
+{
+    sodium_free(key);
 }

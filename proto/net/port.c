@@ -49,7 +49,7 @@ struct port {
     uv_tcp_t tcp;
     uv_timer_t tick;
     struct session_listener *listener;
-    uint8_t key[KEY_BYTES];
+    const uint8_t *key; /* the caller's: in memory once */
     unsigned flags, patience_ms;
     bool closing;
     bool has_queue;     /* libuv holds a connection that was not accepted */
@@ -508,7 +508,7 @@ int port_listen(struct port **out, uv_loop_t *loop, const struct port_options *o
     }
     port->loop = loop;
     port->listener = listener;
-    memcpy(port->key, options->key, KEY_BYTES);
+    port->key = options->key;
     port->flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
     port->patience_ms = options->patience_ms ? options->patience_ms : PORT_PATIENCE_MS;
     for (unsigned i = 0; i < PLACES; i++)

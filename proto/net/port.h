@@ -26,7 +26,7 @@ struct port; /* freed once it is closed and its last gate has gone */
 
 struct port_options {
     const char *address; /* tcp://ADDRESS:PORT; port 0: any that is free */
-    uint8_t key[KEY_BYTES];
+    const uint8_t *key;  /* KEY_BYTES; borrowed until the port is freed */
     bool plain_bulk;
     unsigned patience_ms; /* 0: PORT_PATIENCE_MS. For tests */
 };

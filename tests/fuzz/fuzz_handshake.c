@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     setup.calls = bytes[0] & 1;
     setup.flags = bytes[0] >> 1 & 3;
     setup.channel = bytes[0] & 8 ? HANDSHAKE_BULK : HANDSHAKE_CONTROL;
-    memcpy(setup.key, key, sizeof key);
+    setup.key = key;
     handshake_begin(&h, &setup, out, &n_out);
     if (n_out != (setup.calls ? HANDSHAKE_HELLO_BYTES : 0))
         abort();

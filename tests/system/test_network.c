@@ -363,6 +363,71 @@ TEST(a_worker_without_the_key_hears_why)
     stop_all(daemon, &worker, 1);
 }
 
+/* What the processes that have the key hold of it: how often, and whether a core dump would have it. */
+struct copies {
+    unsigned n, n_dumped;
+};
+
+static void count_in(struct copies *copies, int memory, unsigned long from, unsigned long to, const uint8_t *what,
+                     size_t n)
+{
+    enum { CHUNK = 1 << 20 };
+    static uint8_t bytes[CHUNK + 128];
+
+    for (unsigned long at = from; at < to; at += CHUNK) {
+        const size_t wanted = to - at < sizeof bytes ? to - at : sizeof bytes; /* what lies across two chunks, too */
+        const ssize_t got = pread(memory, bytes, wanted, (off_t)at);
+        for (const uint8_t *p = bytes; got > 0 && (p = memmem(p, (size_t)(bytes + got - p), what, n)); p++)
+            copies->n += p < bytes + CHUNK;
+    }
+}
+
+/* Mappings that are left out of cores have "dd" among their flags. */
+static struct copies find_copies(pid_t pid, const uint8_t *what, size_t n)
+{
+    struct copies all = {0}, here = {0};
+    char path[64], line[512];
+
+    snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
+    const int memory = open(path, O_RDONLY | O_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%d/smaps", (int)pid);
+    FILE *maps = fopen(path, "re");
+    ck_assert(memory >= 0 && maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx r", &from, &to) == 2 && strchr(line, '-') < strchr(line, ' ')) {
+            here = (struct copies){0};
+            count_in(&here, memory, from, to, what, n);
+            all.n += here.n;
+        } else if (strncmp(line, "VmFlags:", 8) == 0 && !strstr(line, " dd")) {
+            all.n_dumped += here.n;
+        }
+    }
+    fclose(maps);
+    close(memory);
+    return all;
+}
+
+TEST_IF(the_key_is_in_memory_once_and_in_no_core, !SANITIZED)
+{
+    pid_t processes[2]; /* worker, daemon */
+    uint8_t key[32];
+
+    processes[1] = start_all(processes, 1, 1);
+    char *line = processes_read(processes_path("key"));
+    for (unsigned i = 0; i < sizeof key; i++)
+        ck_assert_int_eq(sscanf(line + strlen("eps-key-1 ") + 2 * i, "%2hhx", &key[i]), 1);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct copies bytes = find_copies(processes[i], key, sizeof key);
+        const struct copies digits = find_copies(processes[i], (const uint8_t *)line + strlen("eps-key-1 "), 64);
+        ck_assert_msg(bytes.n == 1 && bytes.n_dumped == 0, "%s: %u, of these %u in a core", i ? "epsd" : "eps-worker",
+                      bytes.n, bytes.n_dumped);
+        ck_assert_uint_eq(digits.n, 0);
+    }
+    free(line);
+    stop_all(processes[1], processes, 1);
+}
+
 /* It ends, though the daemon lives, and another worker has the job. The thread sanitizer writes a file of its own. */
 TEST_IF(a_worker_that_cannot_take_a_job_does_not_come_again, !THREAD_SANITIZED)
 {

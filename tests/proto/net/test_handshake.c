@@ -42,7 +42,8 @@ static void expect_bytes(const uint8_t *bytes, size_t n, const json_t *value)
 struct pair {
     struct handshake caller, answerer;
     uint8_t key[KEY_BYTES]; /* the answerer's */
-    bool knows;             /* the session */
+    uint8_t callers_key[KEY_BYTES];
+    bool knows; /* the session */
     bool is_full;
 };
 
@@ -77,7 +78,8 @@ static void begin(struct pair *pair, const json_t *f, unsigned caller_flags, uns
     pair->knows = true;
     pair->is_full = false;
     bytes_of(pair->key, json_object_get(f, "key"));
-    memcpy(caller.key, pair->key, KEY_BYTES);
+    memcpy(pair->callers_key, pair->key, KEY_BYTES);
+    caller.key = pair->callers_key;
     bytes_of(caller.secret, json_object_get(f, "caller"));
     bytes_of(answerer.secret, json_object_get(f, "answerer"));
     handshake_begin(&pair->caller, &caller, hello, &n);

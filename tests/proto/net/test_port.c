@@ -38,7 +38,7 @@ static void listen_with(const struct port_options *options)
 
     if (!all.address)
         all.address = "tcp://127.0.0.1:0";
-    memcpy(all.key, key, sizeof key);
+    all.key = key;
     ck_assert_msg(port_listen(&port, &st.loop, &all, st.listener, &err) == 0, "%s", err.text);
 }
 
@@ -139,7 +139,7 @@ static bool shake(struct connection *c, enum handshake_channel channel, uint64_t
 
     c->fd = connect_from(1);
     c->n_sent = 0;
-    memcpy(setup.key, with, KEY_BYTES);
+    setup.key = with;
     randombytes_buf(setup.secret, sizeof setup.secret);
     handshake_begin(&c->h, &setup, out, &n);
     say(c->fd, out, n);
@@ -302,7 +302,7 @@ static void start_dial(struct caller *c, const uint8_t *with)
 
     *c = (struct caller){.options.address = address};
     snprintf(address, sizeof address, "tcp://127.0.0.1:%u", port_number(port));
-    memcpy(c->options.key, with, KEY_BYTES);
+    c->options.key = with;
     uv_async_init(&st.loop, &c->done, on_dialled);
     c->done.data = c;
     ck_assert_int_eq(pthread_create(&c->thread, NULL, run_dial, c), 0);
