@@ -557,16 +557,16 @@ static int work(const struct arguments *arguments, char **argv, struct error *er
     return rc;
 }
 
-int main(int argc, char **argv)
+/* Apart from main, whose frame must be small: process_check_stack. */
+static __attribute__((noinline)) int serve(int argc, char **argv)
 {
     struct arguments arguments;
     struct error err = {""};
     char name[32];
 
-    process_hold_signals();
     process_bound_spinning(argv);
     log_name("eps-worker");
-    if (process_check_stack(&err) || process_check_descriptors(&err)) {
+    if (process_check_descriptors(&err)) {
         log_error("%s", err.text);
         return 1;
     }
@@ -591,4 +591,10 @@ int main(int argc, char **argv)
         return 0;
     log_error("%s", err.text);
     return rc == -ENOSYS ? 2 : 1; /* 2: a service manager does not start it again */
+}
+
+int main(int argc, char **argv)
+{
+    process_hold_signals();
+    return process_check_stack("eps-worker") ? serve(argc, argv) : 1;
 }

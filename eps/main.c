@@ -292,7 +292,8 @@ static int open_hosts(struct spread_options *out, char *name, size_t n_bytes, co
     return 0;
 }
 
-int main(int argc, char **argv)
+/* Apart from main, whose frame must be small: process_check_stack. */
+static __attribute__((noinline)) int serve(int argc, char **argv)
 {
     struct daemon_options options = {0};
     struct arguments arguments;
@@ -303,10 +304,9 @@ int main(int argc, char **argv)
     uint8_t *key = NULL;
     struct error err = {""};
 
-    process_hold_signals();
     process_bound_spinning(argv);
     log_name("epsd");
-    if (process_check_stack(&err) || process_check_descriptors(&err)) {
+    if (process_check_descriptors(&err)) {
         log_error("%s", err.text);
         return 1;
     }
@@ -359,4 +359,10 @@ int main(int argc, char **argv)
     if (rc)
         log_error("%s", err.text);
     return rc == -EDOM ? 2 : rc ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    process_hold_signals();
+    return process_check_stack("epsd") ? serve(argc, argv) : 1;
 }

@@ -47,16 +47,19 @@ void process_bound_spinning(char **argv)
         process_restart(argv);
 }
 
-int process_check_stack(struct error *err)
+/* Without stdio, which takes 8 KiB of stack for a line to standard error. */
+bool process_check_stack(const char *program)
 {
-    enum { LEAST = 256 << 10 }; /* of any thread: device/step/pass.c takes 16 KiB at a time, the loader more */
-    char text[PROCESS_BYTES_TEXT];
+    enum { LEAST_KIB = 1024 }; /* of any thread: jansson takes 640 KiB for the 2,048 levels of JSON that it allows */
     struct rlimit limit;
+    char line[128];
 
-    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= LEAST)
-        return 0;
-    return error_set(err, -ENOMEM, "a stack may take only %s: allow at least %d KiB (ulimit -s)",
-                     process_format_bytes(text, limit.rlim_cur), LEAST >> 10);
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= LEAST_KIB << 10)
+        return true;
+    const int n = snprintf(line, sizeof line, "%s: a stack may take only %ju KiB: allow at least %d (ulimit -s)\n",
+                           program, (uintmax_t)limit.rlim_cur >> 10, LEAST_KIB);
+    (void)!write(STDERR_FILENO, line, (size_t)n);
+    return false;
 }
 
 int process_check_descriptors(struct error *err)

@@ -22,8 +22,9 @@ int process_restart(char **argv);
  * so that using it still fails. -EMFILE with a sentence. Call before anything is opened. */
 int process_check_descriptors(struct error *err);
 
-/* Checks for a sufficient stack in every thread. -ENOMEM with a sentence. Call first, before using much stack. */
-int process_check_stack(struct error *err);
+/* True if every thread's stack may take what is needed; else false, and it has said so on standard error. Call first in
+ * main, which must itself need little: a frame that does not fit is a segmentation fault. */
+bool process_check_stack(const char *program);
 
 /* Checks that n threads can be created. Otherwise libuv and nanomsg would abort, and libgomp would end with its own
  * message. Creates n threads at once, with memory beside them for libraries that do not check their allocations; then
