@@ -22,13 +22,6 @@ static void on_wake(uv_async_t *async)
     settle(async->data);
 }
 
-static void wake_loop(void *context)
-{
-    struct daemon *d = context;
-
-    uv_async_send(&d->hub.wake);
-}
-
 static void on_tick(uv_timer_t *timer)
 {
     struct daemon *d = timer->data;
@@ -38,7 +31,7 @@ static void on_tick(uv_timer_t *timer)
             session_unlisten(d->listener, NULL); /* its files at least */
         _exit(1);
     }
-    if (!d->watch.hung)
+    if (!d->watch.hung && !d->stuck)
         notify_alive(d->notify);
     save_tick(&d->saves, d->watch.most_quiet);
     settle_tick(d);
@@ -130,7 +123,7 @@ static int start_threads(struct daemon *d, struct error *err)
     if (rc)
         return rc;
     uv_queue_work(d->hub.loop, &d->first_work, do_nothing, on_nothing);
-    rc = updater_start(&d->hub.updater, &d->job->store, d->look.n_threads, wake_loop, d);
+    rc = updater_start(&d->hub.updater, &d->job->store, d->look.n_threads, settle_wake, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }
 
@@ -148,20 +141,20 @@ static void start_clocks(struct daemon *d, unsigned most_quiet)
     d->watch.most_quiet = most_quiet ? most_quiet : MOST_QUIET;
 }
 
-/* Each part knows the parts below it. */
-static void join_parts(struct daemon *d)
+/* Each part knows the parts below it. -ENOMEM. */
+static int join_parts(struct daemon *d)
 {
-    d->job->hub = &d->hub;
-    job_init(d->job);
-    d->saves.job = d->job;
-    d->steps.job = d->job;
+    struct job *job = calloc(1, sizeof *job);
+
+    if (!job)
+        return -ENOMEM;
+    settle_use_job(d, job);
     d->steps.saves = &d->saves;
-    d->watch.job = d->job;
     d->look.hub = &d->hub;
-    d->look.job = d->job;
     d->look.steps = &d->steps;
     d->look.saves = &d->saves;
     d->look.queue = &d->queue;
+    return 0;
 }
 
 static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options *options, struct error *err)
@@ -175,11 +168,7 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
     d->queue.most = options->queue;
     d->patience = PATIENCE_TICKS;
     d->messages_held = -1;
-    d->job = calloc(1, sizeof *d->job);
-    if (!d->job)
-        return error_set(err, -ENOMEM, "out of memory");
-    join_parts(d);
-    rc = start_threads(d, err);
+    rc = join_parts(d) ? error_set(err, -ENOMEM, "out of memory") : start_threads(d, err);
     if (!rc)
         rc = listen_at(d, options, err);
     if (rc)
@@ -224,6 +213,11 @@ int daemon_run(const struct daemon_options *options, struct error *err)
     } else { /* what was begun */
         uv_walk(&loop, close_any, NULL);
         uv_run(&loop, UV_RUN_DEFAULT);
+    }
+    if (d->asides || d->stuck) { /* their threads hang, and may come back to what is freed below */
+        if (rc)
+            log_error("%s", err->text);
+        _exit(rc ? 1 : 0);
     }
     spread_close(d->spread);
     updater_stop(d->hub.updater);

@@ -1,10 +1,28 @@
 #include "eps/settle.h"
 
+#include "eps/aside.h"
 #include "eps/step/roster.h"
 #include "eps/takeover.h"
 
 #include <errno.h>
 #include <stdlib.h>
+
+/* ---- the parts' job ---------------------------------------------------------------------------------------------- */
+
+void settle_wake(void *context)
+{
+    struct daemon *d = context;
+
+    uv_async_send(&d->hub.wake);
+}
+
+void settle_use_job(struct daemon *d, struct job *job)
+{
+    job->hub = &d->hub;
+    job_init(job);
+    d->job = d->saves.job = d->steps.job = d->watch.job = job;
+    d->look.job = job;
+}
 
 /* ---- stopping --------------------------------------------------------------------------------------------------- */
 
@@ -161,6 +179,10 @@ void settle_open_job(struct daemon *d, struct peer *client, const struct message
 
     if (d->stopping || d->asked) {
         rc = error_set(&err, -ECANCELED, "the daemon is stopping");
+    } else if (d->stuck) {
+        rc = error_set(&err, -EIO,
+                       "job %u hangs, as the disk of its files does not answer: no other job begins until it does",
+                       job->id);
     } else if (d->hub.host > 0) {
         rc = error_set(&err, -EBUSY, "this is host %u of a daemon on %u hosts: host 0 takes jobs", d->hub.host,
                        d->hub.n_hosts);
@@ -216,12 +238,16 @@ static bool end_job(struct daemon *d)
     struct job *job = d->job;
     struct peer *client;
 
+    if (aside_put(d))
+        return true;
     if (job->state != JOB_ENDING || d->saves.first || job_is_in_use(job))
         return false;
     if (!job->unloaded) {
-        job_unload(job);
+        job_unload(job, d->hub.updater);
         return false;
     }
+    d->stuck = false;
+    peer_forget_plans(d->hub.peers);
     steps_free(&d->steps);
     save_free(&d->saves);
     client = job_free(job);
@@ -246,8 +272,9 @@ static void go_on(struct daemon *d)
 /* Closes the last handles, so that the loop ends, once nobody needs them. */
 static void end(struct daemon *d)
 {
-    if (!d->stopping || d->hub.peers || d->job->state != JOB_NONE || updater_pending(d->hub.updater) ||
-        (d->spread && spread_is_busy(d->spread)))
+    const bool busy = d->job->state != JOB_NONE || updater_pending(d->hub.updater);
+
+    if (!d->stopping || d->hub.peers || (busy && !d->stuck) || (d->spread && spread_is_busy(d->spread)))
         return;
     close_handle((uv_handle_t *)&d->hub.wake);
     close_handle((uv_handle_t *)&d->tick);
@@ -265,7 +292,8 @@ static void end(struct daemon *d)
  *   5. The end of a detached job that has to make room. Nothing that is ready may be left in its last step.
  *   6. What other hosts sent, and what their relay leaves to be done: local hears of a fold before it hears of the
  *      update that follows. Then this daemon stops if they do, or begins the job that host 0 has.
- *   7. A finished task of the optimizer thread. It comes last because it may end the job. */
+ *   7. A finished task of a thread whose job was set aside.
+ *   8. A finished task of the optimizer thread. It comes last because it may end the job. */
 static bool take_next(struct daemon *d)
 {
     struct relay_event released;
@@ -286,6 +314,8 @@ static bool take_next(struct daemon *d)
         return true;
     else if (follow_others(d) || begin_forwarded(d))
         return true;
+    else if (aside_go_on(d))
+        return true;
     else if (updater_take(d->hub.updater, &work))
         on_work(d, &work);
     else
@@ -294,10 +324,10 @@ static bool take_next(struct daemon *d)
 }
 
 /* Runs once none of those is due. In this order:
- *   8. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
- *   9. The writer's next task. It comes this late to include every unit that is ready. It comes after 8, so that saves
+ *   9. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
+ *  10. The writer's next task. It comes this late to include every unit that is ready. It comes after 9, so that saves
  *      that were given up are discarded instead of written on.
- *  10. The job's end, once no save, worker, optimizer thread or other host uses its memory. It comes after 9, which
+ *  11. The job's end, once no save, worker, optimizer thread or other host uses its memory. It comes after 10, which
  *      decides whether a save still uses it. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {

@@ -13,7 +13,9 @@ enum { PATIENCE_TICKS = 60 }; /* for a client that was asked to save; ticks, as 
 
 struct daemon {
     struct hub hub;
-    struct job *job; /* owned; never NULL while the daemon serves */
+    struct job *job;      /* the present one, or JOB_NONE; owned */
+    struct aside *asides; /* jobs that were set aside (eps/aside.h) */
+    bool stuck;           /* the present job hangs and cannot be set aside, so no other begins */
     struct saves saves;
     struct steps steps;
     struct spread *spread; /* the other daemons that a launcher started with this one; NULL: it is alone */
@@ -44,6 +46,11 @@ extern const struct session_events dispatch_events;
 
 /* Brings everything that a callback changed to rest. Each of the loop's callbacks ends with this call. */
 void settle(struct daemon *d);
+
+/* Makes this, which has no job yet, the present job's place: every part knows it from here on. Takes it. */
+void settle_use_job(struct daemon *d, struct job *job);
+/* Has the loop call settle. Any thread; context: the daemon. */
+void settle_wake(void *context);
 
 /* Begins a client's job, queues it, or refuses it. Takes fds. */
 void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);

@@ -57,6 +57,12 @@ unsigned peer_count_workers(const struct peer *peers)
     return n;
 }
 
+void peer_forget_plans(struct peer *peers)
+{
+    for (struct peer *p = peers; p; p = p->next)
+        memset(&p->plan, 0, sizeof p->plan);
+}
+
 void peer_refuse(struct peer *peer, const char *reason)
 {
     log_warning("%s %u refused: %s", role_name(peer->role), peer->id, reason);

@@ -60,6 +60,9 @@ void peer_remove(struct peer **peers, struct peer *peer);
 struct peer *peer_find(struct peer *peers, uint32_t id); /* NULL: the peer has gone */
 unsigned peer_count_workers(const struct peer *peers);
 
+/* No worker has memory in a job. */
+void peer_forget_plans(struct peer *peers);
+
 /* Logs the reason and ends the peer's session. The loop reports later that the session has closed. */
 void peer_refuse(struct peer *peer, const char *reason);
 /* Sends REFUSED: the request cannot be met. The peer stays attached. */
@@ -85,7 +88,8 @@ struct hub {
     struct updater *updater;
     struct peer *peers;     /* in order of id */
     struct ledger ledger;   /* of this process */
-    uint64_t host_mem;      /* limit for a job, in bytes; 0: free memory */
+    uint64_t host_mem;      /* limit for jobs, in bytes; 0: free memory */
+    uint64_t aside_bytes;   /* of jobs that were set aside (eps/aside.h), in the ledger, too */
     bool is_private;        /* the daemon ends with its first client and serves no other */
     uint32_t host, n_hosts; /* of the daemons that a launcher started together; n_hosts 0: this one is alone */
     uint32_t n_elsewhere;   /* workers of the other hosts, as they told host 0 */

@@ -141,6 +141,7 @@ void job_load(struct job *job)
     log_line("job of client %u: %s, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s",
              job->client ? job->client->id : 0, model_title(title, &job->model.config), job->model.n_parameters,
              m->job.goal.batch, m->job.goal.seq, m->job.goal.n_parts, m->job.goal.n_parts > 1 ? "s" : "");
+    job->loading = true;
     updater_submit(job->hub->updater, &work);
 }
 
@@ -224,6 +225,7 @@ static void on_loaded(struct job *job, int result)
 {
     struct error err = job->load_error;
 
+    job->loading = false;
     take_over_ledger(job);
     if (job->state != JOB_LOADING) /* it has ended meanwhile */
         return;
@@ -477,6 +479,7 @@ void job_end(struct job *job, int code, const char *format, ...)
     if (job->client && code)
         tell_client(job, code, &err);
     job_enter(job, JOB_ENDING);
+    pieces_abandon(&job->load_pieces);
     for (struct peer *p = job->hub->peers; p; p = p->next)
         release(p);
 }
@@ -500,19 +503,17 @@ bool job_is_in_use(const struct job *job)
 }
 
 /* 4 GiB take as long as a step. The optimizer thread gives them back, and the loop goes on meanwhile. */
-void job_unload(struct job *job)
+void job_unload(struct job *job, struct updater *updater)
 {
     const struct updater_task work = {.kind = UPDATER_CALL, .call = job_do_unload, .context = job};
 
-    updater_submit(job->hub->updater, &work);
+    updater_submit(updater, &work);
 }
 
 struct peer *job_free(struct job *job)
 {
     struct peer *client = job->closing ? job->client : NULL;
 
-    for (struct peer *p = job->hub->peers; p; p = p->next)
-        memset(&p->plan, 0, sizeof p->plan);
     relay_close(job->relay);
     relay_close(job->own);
     model_free(&job->model);

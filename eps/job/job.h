@@ -118,7 +118,9 @@ struct job {
     struct peer *generator; /* who runs them, and has run the first n_run; NULL: nobody */
     uint32_t n_run, n_pieces;
     struct job_piece pieces[JOB_MAX_PIECES]; /* (n_pieces) of several tokens, in their order */
-    uint64_t n_read;                     /* runs of files read so far; the optimizer thread adds to it by __atomic */
+    bool loading;                            /* the optimizer thread has job_do_load */
+    bool hangs;                              /* it does nothing there: no thread waits for it (eps/aside.h) */
+    struct pieces load_pieces;               /* of that, and of a seat's memory */
     struct ledger load_ledger;           /* memory that the optimizer thread took for the job's segments and store */
     uint64_t counted[LEDGER_CATEGORIES]; /* bytes of it that are in the daemon's ledger */
     bool unloaded;                       /* that memory was given back */
@@ -253,8 +255,8 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
 void job_end(struct job *job, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* True if a worker or the optimizer thread still uses the memory of an ending job without saves. */
 bool job_is_in_use(const struct job *job);
-/* Once it is unused: has the optimizer thread give the memory back. */
-void job_unload(struct job *job);
+/* Once it is unused: has this thread, which loaded it, give the memory back. */
+void job_unload(struct job *job, struct updater *updater);
 /* Frees the rest; then there is no job. Returns the client that waits for CLOSE, or NULL. */
 struct peer *job_free(struct job *job);
 

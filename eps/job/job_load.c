@@ -113,20 +113,20 @@ static int create_segments(struct job *job, struct memory *memory)
     return rc;
 }
 
-static void touch(const struct segment *segment)
+static void touch(struct job *job, const struct segment *segment)
 {
     if (segment->base)
-        memset(segment->base, 0, segment->bytes);
+        pieces_zero(&job->load_pieces, segment->base, segment->bytes);
 }
 
 /* All pages of the segments are allocated before the first step. So the ledger agrees with the system, and no step
  * waits for a page. */
-static void touch_segments(const struct job *job)
+static void touch_segments(struct job *job)
 {
-    touch(&job->data);
+    touch(job, &job->data);
     for (uint32_t i = 0; i < job->n_seats; i++) {
-        touch(&job->seats[i].inbox);
-        touch(&job->seats[i].stash);
+        touch(job, &job->seats[i].inbox);
+        touch(job, &job->seats[i].stash);
     }
 }
 
@@ -150,7 +150,7 @@ static int take_memory(struct job *job)
                                           .n_accumulators = job->host.n_accumulators,
                                           .seed = m->job.seed,
                                           .draws_head = job_trains(job) && !m->job.resume,
-                                          .read = &job->n_read,
+                                          .pieces = &job->load_pieces,
                                           .own_first = job->own_first,
                                           .n_own = job->n_own,
                                           .n_ring = job->host.n_ring,
@@ -209,10 +209,8 @@ static int load_model(struct job *job)
 {
     int rc;
 
-    if (job->request.job.fresh) {
-        store_draw(&job->store, job->request.job.seed);
-        return 0;
-    }
+    if (job->request.job.fresh)
+        return store_draw(&job->store, job->request.job.seed);
     rc = store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
     if (!rc && job->moments_file >= 0)
         rc = store_load_moments(&job->store, job->moments_file, &job->load_error);
@@ -245,8 +243,8 @@ int job_do_renew(void *context)
     memory_free(&memory);
     if (rc)
         return rc;
-    touch(&seat->inbox);
-    touch(&seat->stash);
+    touch(job, &seat->inbox);
+    touch(job, &seat->stash);
     return 0;
 }
 

@@ -104,10 +104,16 @@ static int choose_workers(struct job *job, struct error *err)
     return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
 }
 
+/* What is left of the daemon's --host-mem. */
+static uint64_t daemon_cap(const struct hub *hub)
+{
+    return !hub->host_mem ? UINT64_MAX : hub->host_mem > hub->aside_bytes ? hub->host_mem - hub->aside_bytes : 0;
+}
+
 /* The smaller of the daemon's --host-mem and the job's. */
 static uint64_t cap_of(const struct job *job)
 {
-    const uint64_t by_daemon = job->hub->host_mem ? job->hub->host_mem : UINT64_MAX;
+    const uint64_t by_daemon = daemon_cap(job->hub);
     const uint64_t by_job = job->request.job.host_mem ? job->request.job.host_mem : UINT64_MAX;
 
     return by_job < by_daemon ? by_job : by_daemon;
@@ -122,9 +128,9 @@ static int refuse_host(const struct job *job, const struct plan_fit *fit, struct
     return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s",
                      process_format_bytes(need, shortage.need), shortage.terms,
                      process_format_bytes(have, shortage.have),
-                     !shortage.capped                      ? "are free"
-                     : shortage.have == job->hub->host_mem ? "are what the daemon's --host-mem allows"
-                                                           : "are what --host-mem allows");
+                     !shortage.capped                        ? "are free"
+                     : shortage.have == daemon_cap(job->hub) ? "are what the daemon's --host-mem allows"
+                                                             : "are what --host-mem allows");
 }
 
 /* Also says what would fit. */

@@ -3,7 +3,7 @@
  * Whatever the daemon waits for, somebody owes. A worker owes the answer to ASSIGN or RELEASE, its part of an
  * evaluation, or the next loss or contribution of the step. The optimizer thread owes what it was given. Each has a
  * count that rises as it works. A worker's counts device operations and comes with its PONGs. The optimizer thread's
- * counts tasks done and runs of a file read. A party that owes something hangs if its count does not rise for too long.
+ * counts tasks done and pieces of a load (eps/store/pieces.h). A party that owes something hangs if its count does not rise for too long.
  * A worker that waits for weights of the open step, for a slot or for its next share owes nothing.
  *
  * Too long is 60 ticks, or eight times the longest silence that it has come back from, whichever is more. Time for a
@@ -11,8 +11,9 @@
  * behind the host counts queued operations: for it, eight times a step's computing by the plan is added. Ticks are
  * the daemon's own seconds: a suspended machine has none.
  *
- * A worker that hangs loses its session; others redo its parts (eps/step/roster.h). Nobody can take memory away from the
- * optimizer thread: the client is told, and the daemon ends. A worker that counts without working is not found: it
+ * A worker that hangs loses its session; others redo its parts (eps/step/roster.h). If the optimizer thread hangs while it
+ * loads a job, in a file of a disk that does not answer, say, the job ends and is set aside with the thread (eps/aside.h).
+ * In a step nobody can take memory away from it: the client is told, and the daemon ends. A worker that counts without working is not found: it
  * looks like a slow one. */
 #include "eps/job/watch.h"
 
@@ -84,28 +85,46 @@ static void watch_worker(const struct watch *watch, struct peer *worker)
     peer_refuse(worker, reason);
 }
 
-/* Its largest task: a unit's update; or, for a loading job, the memory that it takes and the files that it reads. */
+/* For the largest operation of its tasks: a unit's update; or a seat's memory, or at the end the job's, given back to the
+ * system in one call. A load consists of small pieces. */
 static double optimizer_allowance(const struct job *job)
 {
     uint64_t most = 0;
 
-    if (job->state == JOB_LOADING)
+    if (job->loading)
+        return 0;
+    if (job->state == JOB_ENDING)
         return memory_ticks(job->host.total);
     for (uint32_t u = 0; u < job->model.n_units; u++)
-        if (most < job->model.units[u].n_trained)
-            most = job->model.units[u].n_trained;
-    return memory_ticks(most * UPDATE_BYTES);
+        if (most < job->model.units[u].n_trained * UPDATE_BYTES)
+            most = job->model.units[u].n_trained * UPDATE_BYTES;
+    for (uint32_t i = 0; i < job->n_seats; i++)
+        if (job->seats[i].renewing && most < job->host.inbox_bytes + job->seats[i].stash_bytes)
+            most = job->host.inbox_bytes + job->seats[i].stash_bytes;
+    return memory_ticks(most);
+}
+
+/* On several hosts the others' daemons wait for this one, whose job alone cannot be set aside. */
+static bool hangs_loading(const struct job *job)
+{
+    return job->loading && !job_is_spread(job);
 }
 
 static void watch_optimizer(struct watch *watch)
 {
     struct job *job = watch->job;
     const struct updater *updater = job->hub->updater;
-    const uint64_t done = updater_taken(updater) + __atomic_load_n(&job->n_read, __ATOMIC_RELAXED);
+    const uint64_t done = updater_taken(updater) + pieces_count(&job->load_pieces);
 
     if (!silence_tick(&watch->optimizer, updater_pending(updater) > 0, done, watch->most_quiet,
                       optimizer_allowance(job)))
         return;
+    if (hangs_loading(job)) {
+        job->hangs = true;
+        job_end(job, -ETIMEDOUT, "loading the job hangs: nothing read for %u s; does the disk of its files answer?",
+                watch->optimizer.ticks);
+        return;
+    }
     watch->hung = true;
     log_error("the optimizer thread hangs: nothing done for %u s; the daemon ends", watch->optimizer.ticks);
     job_end(job, -EIO, "the daemon's optimizer thread hangs: nothing done for %u s; the daemon ends with it",

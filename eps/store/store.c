@@ -240,6 +240,7 @@ static int take_all(struct store *store, struct memory *memory, struct error *er
 
 /* Zeroes elements of `size` bytes on the threads that will work on them. */
 struct zero {
+    struct pieces *pieces;
     char *base;
     size_t size;
 };
@@ -248,18 +249,18 @@ static void zero_range(void *data, size_t begin, size_t n)
 {
     const struct zero *zero = data;
 
-    memset(zero->base + begin * zero->size, 0, n * zero->size);
+    pieces_zero(zero->pieces, zero->base + begin * zero->size, n * zero->size);
 }
 
-static void zero(void *base, size_t size, uint64_t at, uint64_t n)
+static void zero(const struct store *store, void *base, size_t size, uint64_t at, uint64_t n)
 {
-    struct zero zero = {(char *)base + at * size, size};
+    struct zero zero = {store->options.pieces, (char *)base + at * size, size};
 
     if (base)
         team_run(n, zero_range, &zero);
 }
 
-static void touch(const struct store *store)
+static int touch(const struct store *store, struct error *err)
 {
     const struct model *model = store->model;
     const size_t size = number_bytes(store->options.precision);
@@ -270,27 +271,28 @@ static void touch(const struct store *store)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
                 const uint64_t at = model->units[u].trained_offset - store->own.trained_offset + run.at;
                 for (uint32_t buffer = 0; buffer < (store->current ? 2 : 1); buffer++)
-                    zero(find_relayed(store, u, buffer, run.at), size, 0, run.n);
+                    zero(store, find_relayed(store, u, buffer, run.at), size, 0, run.n);
                 if (!store_owns(store, u))
                     continue;
-                zero(store->low, sizeof *store->low, at, run.n);
-                zero(store->m, sizeof *store->m, at, run.n);
-                zero(store->v, sizeof *store->v, at, run.n);
-                zero(store->m16, sizeof *store->m16, at, run.n);
-                zero(store->v16, sizeof *store->v16, at, run.n);
+                zero(store, store->low, sizeof *store->low, at, run.n);
+                zero(store, store->m, sizeof *store->m, at, run.n);
+                zero(store, store->v, sizeof *store->v, at, run.n);
+                zero(store, store->m16, sizeof *store->m16, at, run.n);
+                zero(store, store->v16, sizeof *store->v16, at, run.n);
                 if (store->sums && store->sums[u])
-                    zero(store->sums[u], sizeof **store->sums, run.at, run.n);
+                    zero(store, store->sums[u], sizeof **store->sums, run.at, run.n);
             }
     for (uint32_t u = 0; u < model->n_units; u++)
         if (store_keeps(store, u) && model->units[u].n_trained < model->units[u].n)
-            zero(find_relayed(store, u, 0, model->units[u].n_trained), size, 0,
+            zero(store, find_relayed(store, u, 0, model->units[u].n_trained), size, 0,
                  model->units[u].n - model->units[u].n_trained);
     for (uint32_t slot = 0; slot < store->options.n_ring; slot++)
-        zero((char *)store->weights.base + store_ring_at(store, slot), size, 0, store->own.slot_n);
+        zero(store, (char *)store->weights.base + store_ring_at(store, slot), size, 0, store->own.slot_n);
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
         const uint64_t n = store->own.accumulator_bytes / sizeof(float);
-        zero(store->accumulators, sizeof *store->accumulators, i * n, n);
+        zero(store, store->accumulators, sizeof *store->accumulators, i * n, n);
     }
+    return pieces_are_abandoned(store->options.pieces) ? error_set(err, -ECANCELED, "the job has ended") : 0;
 }
 
 /* Gives units with a buffer of their own its address: all units if contributions are held, else the tied ones. */
@@ -349,8 +351,10 @@ int store_init(struct store *store, const struct model *model, const struct stor
     }
     if (options->train)
         place_sums(store);
-    touch(store);
-    return 0;
+    rc = touch(store, err);
+    if (rc != 0)
+        store_free(store);
+    return rc;
 }
 
 void store_free(struct store *store)
@@ -378,6 +382,9 @@ void store_free(struct store *store)
     *store = (struct store){0};
 }
 
+/* Drawn as one of the store's pieces: as elements cost more time than bytes, few of them. */
+enum { DRAWN = 64 << 10 };
+
 /* A piece to be drawn, for the threads. */
 struct draw {
     struct store *store;
@@ -394,6 +401,8 @@ static void draw_range(void *data, size_t begin, size_t n)
     float drawn[1024];
 
     for (size_t at = begin, now; at < begin + n; at += now) {
+        if ((at - begin) % DRAWN == 0 && pieces_note(d->store->options.pieces) != 0)
+            return;
         now = begin + n - at < sizeof drawn / sizeof *drawn ? begin + n - at : sizeof drawn / sizeof *drawn;
         const struct parameters p = store_parameters(d->store, d->unit, piece->offset + at, now, 0);
         if (tensor->init == MODEL_INIT_NORMAL)
@@ -415,7 +424,7 @@ void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const s
     team_run(piece->n, draw_range, &draw);
 }
 
-void store_draw(struct store *store, uint64_t seed)
+int store_draw(struct store *store, uint64_t seed)
 {
     const struct model *model = store->model;
 
@@ -423,10 +432,12 @@ void store_draw(struct store *store, uint64_t seed)
         for (uint32_t i = 0; store_keeps(store, u) && i < model->units[u].n_pieces; i++)
             store_draw_piece(store, seed, u, &model->pieces[model->units[u].first_piece + i]);
     store_copy_frozen(store);
+    return pieces_are_abandoned(store->options.pieces) ? -ECANCELED : 0;
 }
 
 /* A run of elements to be copied, for the threads. */
 struct copy {
+    struct pieces *pieces;
     char *to;
     const char *from;
     size_t size;
@@ -436,7 +447,7 @@ static void copy_range(void *data, size_t begin, size_t n)
 {
     const struct copy *c = data;
 
-    memcpy(c->to + begin * c->size, c->from + begin * c->size, n * c->size);
+    pieces_copy(c->pieces, c->to + begin * c->size, c->from + begin * c->size, n * c->size);
 }
 
 void store_copy_frozen(struct store *store)
@@ -446,7 +457,8 @@ void store_copy_frozen(struct store *store)
         const uint32_t buffer = store_buffer(store, u, false);
         if (unit->n_trained == 0 || !store_keeps(store, u))
             continue;
-        struct copy copy = {.to = find_relayed(store, u, !buffer, unit->n_trained),
+        struct copy copy = {.pieces = store->options.pieces,
+                            .to = find_relayed(store, u, !buffer, unit->n_trained),
                             .from = find_relayed(store, u, buffer, unit->n_trained),
                             .size = number_bytes(store->options.precision)};
         team_run(unit->n - unit->n_trained, copy_range, &copy);

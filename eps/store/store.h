@@ -34,6 +34,7 @@
 #define EPS_STORE_STORE_H
 
 #include "eps/store/optimizer.h"
+#include "eps/store/pieces.h"
 #include "proto/base/ledger.h"
 #include "proto/model/model.h"
 #include "proto/plan/host.h"
@@ -52,7 +53,7 @@ struct store_options {
     uint32_t n_accumulators;   /* 0 unless adamw with several parts, not fenced */
     uint64_t seed;             /* for rounding 16-bit moments, and for what store_load draws: */
     bool draws_head;           /* files may lack a classifier's head: weights_open_base */
-    uint64_t *read;            /* counts runs read from files, by __atomic_fetch_add; or NULL */
+    struct pieces *pieces;     /* of what store_init, store_draw and the loads do; or NULL. Borrowed */
     double clip_update;        /* d of store_update; 0: updates are not clipped */
     uint32_t own_first, n_own; /* the own units; n_own 0: all (plan_own). With fewer than all: replay, unless fenced */
     uint32_t n_ring;           /* slots for units of other hosts */
@@ -84,13 +85,14 @@ struct store {
 
 /* Allocates and zeroes all memory. The caller's OpenMP team touches the pages. Logs once what the system did not allow.
  * -ENOMEM with a sentence. -EPERM if locking was required and refused; the sentence says what `ulimit -l` is and must
- * be. Undo: store_free. */
+ * be. -ECANCELED: its pieces are abandoned. Undo: store_free. */
 int store_init(struct store *store, const struct model *model, const struct store_options *options,
                struct ledger *ledger, struct error *err);
 void store_free(struct store *store); /* safe on a zeroed store */
 
-/* Draws the model's initial weights. Each element is a function of (seed, tensor, index) alone. */
-void store_draw(struct store *store, uint64_t seed);
+/* Draws the model's initial weights. Each element is a function of (seed, tensor, index) alone. -ECANCELED: its pieces
+ * are abandoned, and the weights are of no use. */
+int store_draw(struct store *store, uint64_t seed);
 /* The same for one piece of a unit. */
 void store_draw_piece(struct store *store, uint64_t seed, uint32_t unit, const struct model_piece *piece);
 /* With replay: copies the frozen pieces of trained units to their other buffer. For those that write them one by one;
@@ -100,7 +102,7 @@ void store_copy_frozen(struct store *store);
 /* Reads weights from open safetensors files of F32, F16 or BF16; fds stay the caller's. The files' tensors are matched
  * with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the tensor's
  * name, for a value that is not finite, and for a tied model's copy of its head that differs from the table of tokens;
- * -ENOMEM; -EIO, -errno if a file cannot be read. With options.draws_head, draws what weights_open_base allows to miss.
+ * -ENOMEM; -EIO, -errno if a file cannot be read; -ECANCELED as store_draw. With options.draws_head, draws what weights_open_base allows to miss.
  * After a failure the weights must be loaded again. */
 int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err);
 

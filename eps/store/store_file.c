@@ -67,20 +67,14 @@ static bool has_negative(const float *values, size_t n)
     return least < 0;
 }
 
-/* Counts the runs read, so that an observer sees progress. */
-static void note_read(const struct store *store)
-{
-    if (store->options.read)
-        __atomic_fetch_add(store->options.read, 1, __ATOMIC_RELAXED);
-}
-
 static int read_run(const struct read *r, uint64_t at, size_t n)
 {
     const struct parameters p = store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
     float values[RUN];
-    int rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
+    int rc = pieces_note(r->store->options.pieces);
 
-    note_read(r->store);
+    if (rc == 0)
+        rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
     if (rc != 0)
         return rc;
     if (!optimizer_is_finite(p.kernel, values, NUMBER_FP32, n))
@@ -144,8 +138,9 @@ static int compare(const struct store *store, uint32_t unit, const struct model_
     for (uint64_t done = 0; done < piece->n; done += RUN / 2) {
         const size_t now = piece->n - done < RUN / 2 ? (size_t)(piece->n - done) : RUN / 2;
         const struct parameters p = store_parameters(store, unit, piece->offset + done, now, 0);
-        int rc = safetensors_read(other, entry, first + done, now, err);
-        note_read(store);
+        int rc = pieces_note(store->options.pieces);
+        if (rc == 0)
+            rc = safetensors_read(other, entry, first + done, now, err);
         if (rc != 0)
             return rc;
         optimizer_read(&p, weights, NULL, NULL);
@@ -236,6 +231,8 @@ int store_load(struct store *store, const int *fds, unsigned n_fds, struct error
         rc = check_head(&loading, weights.head, err);
     if (rc == 0)
         store_copy_frozen(store);
+    if (rc == 0 && pieces_are_abandoned(store->options.pieces)) /* while it drew */
+        rc = error_set(err, -ECANCELED, "the job has ended");
     free_places(&loading.places);
     weights_close(&weights);
     return rc;

@@ -127,14 +127,20 @@ static pid_t start_daemon(const struct scene *scene)
     _exit(0);
 }
 
-static pid_t start_training(const struct scene *scene, const char *out, const char *steps)
+static pid_t start_training_of(const char *model, const struct scene *scene, const char *out, const char *steps)
 {
-    const char *command = print("exec %s/eps train --connect %s --model tiny.json --data tiny.txt --batch 4 --steps %s "
-                                "--out %s >said",
-                                BIN_DIR, scene->name, steps, out);
+    const char *command =
+        print("exec %s/eps train --connect %s --model %s --data tiny.txt --batch 4 --steps %s --out %s "
+              ">said",
+              BIN_DIR, scene->name, model, steps, out);
 
     return processes_start("/bin/bash", (const char *const[]){"-c", command, NULL},
                            processes_path(file_of(scene, "client")));
+}
+
+static pid_t start_training(const struct scene *scene, const char *out, const char *steps)
+{
+    return start_training_of("tiny.json", scene, out, steps);
 }
 
 static void setup(void)
@@ -349,14 +355,88 @@ static void end_slow(void)
     ck_assert_int_eq(processes_wait(slow.pid.worker), 0);
 }
 
+/* Daemons whose thread does not come back from a file of weights while theirs is there. The job ends, and the thread keeps
+ * its memory; the next job gets another thread. */
+static struct {
+    struct scene scene;
+    bool interrupted; /* the client, before that is found */
+} loads[] = {{{.name = "load"}, false}, {{.name = "interrupt"}, true}};
+
+static const char made[] = "made/step-1";
+
+static void make_weights(void)
+{
+    ck_assert_int_eq(processes_eps("train --model tiny.json --data tiny.txt --batch 4 --steps 1 --out made"), 0);
+}
+
+static void begin_load(struct scene *scene, bool interrupted)
+{
+    const char *const worker[] = {"--connect", scene->name, "--device-mem", "256MiB", NULL};
+
+    outputs_write(".", file_of(scene, "held"), "");
+    setenv("SLOW_READ", processes_path(file_of(scene, "held")), 1);
+    scene->pid.daemon = start_daemon(scene);
+    unsetenv("SLOW_READ");
+    processes_await_workers(scene->name, 0);
+    scene->pid.worker = processes_start("eps-worker", worker, processes_path(file_of(scene, "worker")));
+    processes_await_workers(scene->name, 1);
+    scene->pid.training = start_training_of(made, scene, file_of(scene, "one"), "1");
+    processes_await_text(processes_path(file_of(scene, "epsd")), "job of client ");
+    if (interrupted)
+        ck_assert_int_eq(kill(scene->pid.training, SIGINT), 0);
+}
+
+static uint64_t host_bytes(const struct scene *scene)
+{
+    ck_assert_int_eq(processes_eps("mem %s --json", scene->name), 0);
+    json_t *mem = processes_answer(processes_path("out"));
+    const uint64_t bytes = (uint64_t)json_integer_value(json_object_get(json_object_get(mem, "host"), "current"));
+
+    json_decref(mem);
+    return bytes;
+}
+
+/* A job that was interrupted reads no more than what it was at. */
+static void end_load(struct scene *scene, bool interrupted)
+{
+    char log[300];
+    struct eps_error error = {""};
+
+    snprintf(log, sizeof log, "%s", processes_path(file_of(scene, "epsd")));
+    if (interrupted) {
+        ck_assert_int_eq(processes_wait(scene->pid.training), 130);
+    } else {
+        processes_await_text(log, "loading the job hangs: nothing read for ");
+        ck_assert_int_eq(processes_wait(scene->pid.training), 1);
+        expect_file(file_of(scene, "client"), "loading the job hangs: nothing read for ");
+    }
+    processes_await_text(log, "job 1 is set aside");
+    ck_assert_uint_gt(host_bytes(scene), 0);
+    ck_assert_int_eq(processes_wait(start_training(scene, file_of(scene, "two"), "2")), 0);
+    if (!interrupted) { /* else the daemon ends with a thread that hangs */
+        ck_assert_int_eq(unlink(processes_path(file_of(scene, "held"))), 0);
+        processes_await_text(log, "job 1, set aside, has given its memory back");
+        ck_assert_uint_eq(host_bytes(scene), 0);
+        ck_assert_int_eq(processes_wait(start_training_of(made, scene, file_of(scene, "three"), "1")), 0);
+    }
+    ck_assert_msg(eps_stop(scene->name, &error) == 0, "%s: %s", scene->name, error.text);
+    ck_assert_int_eq(processes_wait(scene->pid.daemon), 0);
+    ck_assert_int_eq(processes_wait(scene->pid.worker), 0);
+}
+
 TEST(whoever_owes_something_and_does_nothing_is_named_and_lost)
 {
+    make_weights();
     for (int i = 0; i < COUNT(scenes); i++)
         begin(&scenes[i]);
     begin_slow();
+    for (int i = 0; i < COUNT(loads); i++)
+        begin_load(&loads[i].scene, loads[i].interrupted);
     for (int i = 0; i < COUNT(scenes); i++)
         end(&scenes[i]);
     end_slow();
+    for (int i = 0; i < COUNT(loads); i++)
+        end_load(&loads[i].scene, loads[i].interrupted);
     if (scenes[COUNT(scenes) - 1].pid.held)
         check_told(&scenes[COUNT(scenes) - 1]);
 }

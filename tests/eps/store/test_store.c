@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 SUITE_LABELS(long)
 SUITE_TIMEOUT(60)
@@ -36,6 +37,41 @@ TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
                              want);
         }
     }
+    store_fixture_close(&f);
+}
+
+/* Each step of what a load does notes at least a piece of every 4 MiB; nothing is done or counted once it is abandoned. */
+TEST(a_load_counts_its_pieces_and_ends_where_it_is_abandoned)
+{
+    struct pieces pieces = {0};
+    const struct store_options options = {.train = true, .pieces = &pieces};
+    struct ledger ledger = {0};
+    struct store_fixture f;
+    struct store again;
+    struct error err = {""};
+
+    store_fixture_open_as(&f, store_fixture_big, false, &options);
+    const uint64_t touched = pieces_count(&pieces), least = 12 * f.model.n_parameters / PIECES_BYTES;
+    ck_assert_uint_ge(touched, least);
+    ck_assert_int_eq(store_draw(&f.store, 1), 0);
+    const uint64_t drawn = pieces_count(&pieces);
+    ck_assert_uint_ge(drawn - touched, 4 * f.model.n_parameters / PIECES_BYTES);
+    const int weights = store_fixture_file(), moments = store_fixture_file();
+    store_fixture_write(&f.store, weights, moments, NULL);
+    ck_assert_msg(store_load(&f.store, &weights, 1, &err) == 0, "%s", err.text);
+    const uint64_t loaded = pieces_count(&pieces);
+    ck_assert_uint_ge(loaded - drawn, 4 * f.model.n_parameters / PIECES_BYTES);
+    const float kept = store_weights(&f.store, 1)[5];
+    pieces_abandon(&pieces);
+    ck_assert_int_eq(store_draw(&f.store, 2), -ECANCELED);
+    ck_assert_int_eq(store_load(&f.store, &weights, 1, &err), -ECANCELED);
+    ck_assert_int_eq(store_load_moments(&f.store, moments, &err), -ECANCELED);
+    ck_assert_int_eq(store_init(&again, &f.model, &options, &ledger, &err), -ECANCELED);
+    ck_assert_uint_eq(ledger.total.current, 0);
+    ck_assert_uint_eq(pieces_count(&pieces), loaded);
+    ck_assert_float_eq(store_weights(&f.store, 1)[5], kept);
+    close(weights);
+    close(moments);
     store_fixture_close(&f);
 }
 

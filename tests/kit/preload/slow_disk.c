@@ -1,7 +1,10 @@
 /* A disk as slow as a test wants: a pwrite of the preloaded program waits as long as the file $SLOW_DISK is there, an
- * fsync as long as $SLOW_FLUSH is. */
+ * fsync as long as $SLOW_FLUSH is, and a pread of a file of weights as long as $SLOW_READ is. */
 #include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -18,6 +21,23 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
 {
     wait_while_held("SLOW_DISK");
     return syscall(SYS_pwrite64, fd, data, n, offset);
+}
+
+static bool is_weights(int fd)
+{
+    static const char end[] = ".safetensors";
+    char link[40], path[500] = "";
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(link, path, sizeof path - 1);
+    return n >= (ssize_t)sizeof end && strcmp(path + n - sizeof end + 1, end) == 0;
+}
+
+ssize_t pread(int fd, void *data, size_t n, off_t offset)
+{
+    if (is_weights(fd))
+        wait_while_held("SLOW_READ");
+    return syscall(SYS_pread64, fd, data, n, offset);
 }
 
 int fsync(int fd)

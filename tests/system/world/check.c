@@ -58,11 +58,15 @@ static void see(const struct process *daemon)
 int __wrap_updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
                          void *context)
 {
-    seen = world_alloc(sizeof *seen);
-    seen->daemon = context;
-    seen->process = process_running;
-    seen->next = seen_all;
-    seen_all = seen;
+    for (seen = seen_all; seen && seen->process != process_running;)
+        seen = seen->next;
+    if (!seen) { /* its first thread: another one takes over from one that hangs */
+        seen = world_alloc(sizeof *seen);
+        seen->daemon = context;
+        seen->process = process_running;
+        seen->next = seen_all;
+        seen_all = seen;
+    }
     return __real_updater_start(out, store, n_threads, on_done, context);
 }
 
@@ -349,7 +353,7 @@ RARE(50, relay_put, (struct relay * r, struct relay_worker *w, uint32_t slot, co
 RARE(4, steps_note_change, (struct steps * steps), steps)
 RARE(2, faults_suspect, (struct steps * steps, struct peer *worker, uint32_t id), steps, worker, id)
 RARE(8, evaluate_start, (struct job * job, const struct message *m), job, m)
-RARE(4, job_unload, (struct job * job), job)
+RARE(4, job_unload, (struct job * job, struct updater *updater), job, updater)
 RARE(4, settle_open_job,
      (struct daemon * d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds), d, client, m,
      fds, n_fds)
@@ -507,7 +511,7 @@ static void check_owner(struct daemon *d)
 
 static void check_daemon(struct daemon *d)
 {
-    check_ledger(&d->hub.ledger, d->job->state == JOB_NONE);
+    check_ledger(&d->hub.ledger, d->job->state == JOB_NONE && !d->asides);
     if (d->steps.spread) {
         struct spread_look look;
         spread_look(&look, d->steps.spread);

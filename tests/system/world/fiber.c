@@ -30,6 +30,7 @@ struct fiber {
     uint64_t (*due)(void *arg); /* NULL: it is done */
     void *due_arg;
     bool is_main, of_pool;
+    uint64_t born_at;
     const void *condition; /* that it waits for */
     uint64_t woken_at;
 };
@@ -133,6 +134,7 @@ static struct fiber *fiber_new(struct process *p, void (*body)(void *arg), void 
     f->body = body;
     f->arg = arg;
     f->due = due_now;
+    f->born_at = now;
     f->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     assert(f->stack != MAP_FAILED);
     mprotect(f->stack, 4096, PROT_NONE);
@@ -177,6 +179,14 @@ void fiber_pause(void)
                         : chance_time(300 * US, running->process->pause_ns ? running->process->pause_ns : 20 * MS));
 }
 
+/* Threads that write files go on in a process whose others hang for good, and so do those that it starts then. */
+static bool hangs(const struct fiber *f)
+{
+    const struct process *p = f->process;
+
+    return !f->is_main && !(p->hung_until == NEVER && (f->of_pool || (p->hung_at && f->born_at > p->hung_at)));
+}
+
 static uint64_t due_of(const struct fiber *f)
 {
     const struct process *p = f->process;
@@ -189,7 +199,7 @@ static uint64_t due_of(const struct fiber *f)
         return NEVER;
     if (due < p->stopped_until)
         due = p->stopped_until;
-    if (!f->is_main && due < p->hung_until && !(f->of_pool && p->hung_until == NEVER))
+    if (hangs(f) && due < p->hung_until)
         due = p->hung_until;
     return due;
 }

@@ -30,7 +30,8 @@ struct process {
     uint64_t started_at;
     int status;             /* of the exit; -SIGKILL if it was killed */
     uint64_t stopped_until; /* SIGSTOP */
-    uint64_t hung_until;    /* its threads but the main one; NEVER: nor those that write files */
+    uint64_t hung_until;    /* its threads but the main one; NEVER: nor those that write files, nor later ones: */
+    uint64_t hung_at;       /* 0: there are none */
     uint64_t slow_until;    /* whatever it sends or receives takes up to slow_ns longer */
     uint64_t slow_ns;
     uint64_t pause_ns;   /* the longest that its threads but the main one are interrupted for; 0: 20 ms */

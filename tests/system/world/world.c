@@ -523,6 +523,7 @@ static void commit(const struct fault *f)
         break;
     case FAULT_HANG_DAEMON:
         p->hung_until = NEVER;
+        p->hung_at = world_now();
         break;
     case FAULT_DETACH_WORKER:
         loop_signal(p, SIGTERM);

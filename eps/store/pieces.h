@@ -1,0 +1,50 @@
+/* eps/store/pieces.h - a long operation, in pieces that its observer counts and may be the last.
+ *
+ * A thread that draws, reads or touches gigabytes notes each piece before it does it, at most PIECES_BYTES of memory. So
+ * another thread sees that it goes on, and can end it: what is abandoned does no further piece. */
+#ifndef EPS_STORE_PIECES_H
+#define EPS_STORE_PIECES_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PIECES_BYTES = 4 << 20 };
+
+struct pieces {
+    uint64_t n;     /* noted so far; all access to both is __atomic */
+    bool abandoned; /* never taken back */
+};
+
+/* 0, or -ECANCELED: the piece must not be done. NULL: nobody observes. Any thread. */
+static inline int pieces_note(struct pieces *pieces)
+{
+    if (!pieces)
+        return 0;
+    if (__atomic_load_n(&pieces->abandoned, __ATOMIC_RELAXED))
+        return -ECANCELED;
+    __atomic_fetch_add(&pieces->n, 1, __ATOMIC_RELAXED);
+    return 0;
+}
+
+/* Zeroes, or copies, pieces of at most PIECES_BYTES until all are done or they are abandoned. */
+void pieces_zero(struct pieces *pieces, void *base, size_t n_bytes);
+void pieces_copy(struct pieces *pieces, void *to, const void *from, size_t n_bytes);
+
+static inline bool pieces_are_abandoned(const struct pieces *pieces)
+{
+    return pieces && __atomic_load_n(&pieces->abandoned, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t pieces_count(const struct pieces *pieces)
+{
+    return __atomic_load_n(&pieces->n, __ATOMIC_RELAXED);
+}
+
+static inline void pieces_abandon(struct pieces *pieces)
+{
+    __atomic_store_n(&pieces->abandoned, true, __ATOMIC_RELAXED);
+}
+
+#endif
