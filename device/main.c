@@ -356,8 +356,10 @@ static void do_nothing(uv_work_t *work)
 
 /* Starts libuv's threads while signals are blocked, so that they inherit the mask: one of them could take a signal while
  * seek_successor begins anew, and it would be lost. */
-static void start_pool(struct worker_process *w)
+static void start_pool(void *process)
 {
+    struct worker_process *w = process;
+
     uv_queue_work(&w->loop, &w->nothing, do_nothing, NULL); /* fails without a callback only */
 }
 
@@ -398,8 +400,10 @@ static int run(const struct place *place, const struct compute_options *options,
         rc = session_hold_thread(&w->messages_held, err);
     if (rc)
         return rc;
-    if (place->other)
-        start_pool(w);
+    if (place->other && process_survive_abort(start_pool, w, err)) {
+        log_error("%s", err->text);
+        end(1); /* libuv would wait for the rest of its threads */
+    }
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));

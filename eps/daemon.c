@@ -111,6 +111,13 @@ static unsigned pool_size(void)
     return n < 1 ? 1 : n > 1024 ? 1024 : (unsigned)n;
 }
 
+static void start_pool(void *daemon)
+{
+    struct daemon *d = daemon;
+
+    uv_queue_work(d->hub.loop, &d->first_work, do_nothing, on_nothing);
+}
+
 /* Makes every thread of the process before the daemon promises anything to anybody: the optimizer's thread and its
  * team, libuv's, nanomsg's. */
 static int start_threads(struct daemon *d, struct error *err)
@@ -122,7 +129,10 @@ static int start_threads(struct daemon *d, struct error *err)
         rc = session_hold_thread(&d->messages_held, err);
     if (rc)
         return rc;
-    uv_queue_work(d->hub.loop, &d->first_work, do_nothing, on_nothing);
+    if (process_survive_abort(start_pool, d, err)) {
+        log_error("%s", err->text);
+        _exit(1); /* libuv would wait for the rest of its threads */
+    }
     rc = updater_start(&d->hub.updater, &d->job->store, d->look.n_threads, settle_wake, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }

@@ -9,6 +9,7 @@
 #include <malloc.h>
 #include <math.h>
 #include <pthread.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,6 +146,46 @@ int process_check_threads(unsigned n, struct error *err)
     return fits ? 0
                 : error_set(err, -ENOMEM, "there is no memory left beside %u thread%s: allow more (ulimit -v)", n,
                             n > 1 ? "s" : "");
+}
+
+static _Thread_local sigjmp_buf *before_call; /* where this thread goes on if it aborts; NULL: nowhere */
+
+/* If this returns, abort ends the process. */
+static void on_abort(int number)
+{
+    (void)number;
+    if (before_call)
+        siglongjmp(*before_call, 1);
+}
+
+/* Nothing is printed meanwhile: a library that aborts would print its stack. */
+int process_survive_abort(void (*call)(void *arg), void *arg, struct error *err)
+{
+    const int printed = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const struct sigaction survive = {.sa_handler = on_abort};
+    struct sigaction before;
+    sigjmp_buf here;
+    int rc = 0;
+
+    if (printed >= 0 && nowhere >= 0)
+        dup2(nowhere, STDERR_FILENO);
+    sigaction(SIGABRT, &survive, &before);
+    before_call = &here;
+    if (sigsetjmp(here, 1) == 0)
+        call(arg);
+    else
+        rc = error_set(
+            err, -EAGAIN,
+            "no thread can be made any more: allow more processes (ulimit -u, pids.max of the control group)");
+    before_call = NULL;
+    sigaction(SIGABRT, &before, NULL);
+    if (printed >= 0 && nowhere >= 0)
+        dup2(printed, STDERR_FILENO);
+    if (printed >= 0)
+        close(printed);
+    if (nowhere >= 0)
+        close(nowhere);
+    return rc;
 }
 
 bool process_follow_parent(long parent)

@@ -31,6 +31,10 @@ bool process_check_stack(const char *program);
  * ends them. The caller creates its threads next. -EAGAIN, -ENOMEM with a sentence. */
 int process_check_threads(unsigned n, struct error *err);
 
+/* Runs call(arg). -EAGAIN with a sentence if it aborts, as nanomsg and libuv do where they get no thread: others may have
+ * taken it since process_check_threads. What the call had locked then stays locked: the library can be used no more. */
+int process_survive_abort(void (*call)(void *arg), void *arg, struct error *err);
+
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive it. False if
  * process `parent` (0: unknown) is no longer the parent: it died before this call. */
 bool process_follow_parent(long parent);

@@ -532,9 +532,22 @@ void session_set_data(struct session *s, void *data)
     s->data = data;
 }
 
+static void hold_channel(void *hold)
+{
+    *(int *)hold = channel_hold();
+}
+
 int session_hold_thread(int *hold, struct error *err)
 {
-    *hold = channel_hold();
+    static atomic_bool is_lost; /* as nanomsg is, for the whole process */
+
+    *hold = -1;
+    const int rc = atomic_load(&is_lost) ? error_set(err, -EAGAIN, "no thread was to be had: start this program again")
+                                         : process_survive_abort(hold_channel, hold, err);
+    if (rc) {
+        atomic_store(&is_lost, true);
+        return rc;
+    }
     return *hold < 0 ? error_set(err, *hold, "no channel can be opened: %s", strerror(-*hold)) : 0;
 }
 

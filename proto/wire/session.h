@@ -69,7 +69,7 @@ void session_limit_group(struct session_listener *listener, gid_t users);
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
 /* Makes nanomsg start its thread and keeps it until session_let_thread_go: nanomsg aborts if it cannot start it later.
- * Call before the first session, after process_check_threads. -EMFILE with a sentence. */
+ * Call before the first session, after process_check_threads. -EMFILE, -EAGAIN with a sentence. */
 int session_hold_thread(int *hold, struct error *err);
 void session_let_thread_go(int hold); /* after the last session has closed */
 

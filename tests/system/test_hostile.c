@@ -115,6 +115,25 @@ TEST_IF(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written, !TH
     shell(0, "[ -z \"$(ls -d e e.* 2>/dev/null)\" ]");
 }
 
+/* Those that could be made are taken by others before nanomsg or libuv comes to make its own: each abort says so. */
+TEST(threads_that_others_take_are_missed_in_a_sentence)
+{
+    static const char *const programs[] = {"epsd --listen few", "eps-worker --connect few --device-mem 32MiB",
+                                           "eps-worker --connect tcp://127.0.0.1:9 --key key --device-mem 32MiB"};
+
+    if (SANITIZED) /* nothing can be loaded before it */
+        return;
+    shell(0, "$bin/epsd --make-key key");
+    for (size_t i = 0; i < COUNT(programs); i++) {
+        shell(0, ">err; >all");
+        shell(0,
+              "export LD_PRELOAD=$bin/liblimits.so; n=0; until grep -q ' thread did not start: ' err; do "
+              "LIMITS_THREADS_EVER=$n $bin/%s 2>err; [ $? = 1 ] && [ $(wc -l <err) = 1 ] || exit 2; "
+              "cat err >>all; n=$((n + 1)); done; grep -q 'no thread can be made any more: allow' all",
+              programs[i]);
+    }
+}
+
 /* libuv and nanomsg abort where they get no thread, and libgomp ends the process: all are made before anything is
  * promised. */
 TEST(too_few_threads_are_refused_in_a_sentence)

@@ -1,5 +1,5 @@
 /* A host that allows less: to a preloaded program mlock2 fails with the error of number $LIMITS_LOCK, no more than
- * $LIMITS_THREADS threads can be made beside the first, at a time, and its memory limits are those of the directory $LIMITS_ROOT, which has /proc/self/cgroup and /sys/fs/cgroup of its own. */
+ * $LIMITS_THREADS threads can be made beside the first, at a time, and none after $LIMITS_THREADS_EVER, and its memory limits are those of the directory $LIMITS_ROOT, which has /proc/self/cgroup and /sys/fs/cgroup of its own. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
@@ -27,7 +27,7 @@ struct beginning {
     void *arg;
 };
 
-static atomic_int n_threads;
+static atomic_int n_threads, n_ever;
 
 static void on_end(void *arg)
 {
@@ -51,10 +51,10 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
 {
     int (*const real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
         dlsym(RTLD_NEXT, "pthread_create");
-    const char *most = getenv("LIMITS_THREADS");
+    const char *most = getenv("LIMITS_THREADS"), *ever = getenv("LIMITS_THREADS_EVER");
     struct beginning *beginning = malloc(sizeof *beginning);
 
-    if (!beginning || (n_threads++ >= (most ? atoi(most) : INT_MAX))) {
+    if (!beginning || (n_threads++ >= (most ? atoi(most) : INT_MAX)) || (ever && n_ever++ >= atoi(ever))) {
         n_threads--;
         free(beginning);
         return EAGAIN;
