@@ -174,6 +174,7 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
     d->hub.loop = loop;
     d->hub.is_private = options->is_private;
     d->hub.host_mem = options->host_mem;
+    d->hub.shares_workers = options->share_workers;
     d->notify = options->notify;
     d->queue.most = options->queue;
     d->patience = PATIENCE_TICKS;

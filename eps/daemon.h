@@ -17,6 +17,7 @@ struct daemon_options {
     bool shared;                         /* with members of the groups: */
     gid_t group;                         /* who may look */
     gid_t users;                         /* those of them who may do all but stop it; (gid_t)-1: nobody */
+    bool share_workers;                  /* rights_compute */
     const struct port_options *network;  /* a tcp port for workers elsewhere; NULL: none */
     uint64_t host_mem;                   /* bytes that a job may take; 0: all that is free */
     struct notify *notify;               /* told that the daemon serves and is alive; NULL: nobody is */

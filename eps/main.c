@@ -20,7 +20,7 @@
 
 static const char usage[] =
     "usage: epsd --listen ADDRESS [--listen tcp://HOST:PORT --key FILE] [--host-mem BYTES]\n"
-    "            [--queue N] [--group G] [--viewers G] [--log FILE]\n"
+    "            [--queue N] [--group G] [--share-workers] [--viewers G] [--log FILE]\n"
     "       mpirun -n HOSTS [--map-by ppr:1:node] epsd --mpi --listen ADDRESS [...]\n"
     "       epsd --make-key FILE\n"
     "\n"
@@ -50,6 +50,9 @@ static const char usage[] =
     "                    and observe; only you may stop it. They must be able to reach the directory,\n"
     "                    as in --listen /srv/eps, and their --out must be writable for the group\n"
     "                    (chmod g+ws)\n"
+    "  --share-workers   let any member's worker compute anybody's job. By default a job is computed by\n"
+    "                    workers of its own user, of yours, of root, and of other hosts (--key): a worker\n"
+    "                    reads the job's weights and data, and could falsify its result\n"
     "  --viewers G       let members of your group G observe, and no more. With --group, whose members\n"
     "                    must be in G, too, to reach the directory\n"
     "  --log FILE        append the log to FILE, with times; SIGHUP opens it anew, after a rotation.\n"
@@ -72,7 +75,7 @@ static const char usage[] =
 struct arguments {
     const char *address, *group, *viewers, *log; /* NULL: unset */
     const char *network, *key;                   /* tcp://...; NULL: unset */
-    bool plain_bulk;
+    bool plain_bulk, share_workers;
     bool is_private, mpi;
     int parent;           /* 0: unset */
     uint64_t host_mem;    /* 0: unset */
@@ -101,6 +104,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"queue", required_argument, NULL, 'q'},
         {"group", required_argument, NULL, 'g'},
         {"viewers", required_argument, NULL, 'w'},
+        {"share-workers", no_argument, NULL, 'S'},
         {"key", required_argument, NULL, 'K'},
         {"plain-bulk", no_argument, NULL, 'P'},
         {"mpi", no_argument, NULL, 'M'},
@@ -149,6 +153,9 @@ static bool parse(struct arguments *out, int argc, char **argv)
             break;
         case 'w':
             out->viewers = optarg;
+            break;
+        case 'S':
+            out->share_workers = true;
             break;
         case 'k':
             out->make_key = optarg;
@@ -201,6 +208,10 @@ static bool parse(struct arguments *out, int argc, char **argv)
     const char *shared = out->group ? "group" : out->viewers ? "viewers" : NULL;
     if (shared && out->is_private) {
         log_error("--private and --%s: a private daemon has nobody to share with", shared);
+        return false;
+    }
+    if (out->share_workers && !out->group) {
+        log_error("--share-workers: there is nobody to share with; it needs --group G");
         return false;
     }
     if (out->mpi && (out->is_private || shared)) {
@@ -325,6 +336,7 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
     options.directory = directory;
     options.is_private = arguments.is_private;
     options.host_mem = arguments.host_mem;
+    options.share_workers = arguments.share_workers;
     options.queue = (unsigned)arguments.queue;
     if (!find_groups(&options, &arguments))
         return 2;

@@ -90,6 +90,7 @@ struct hub {
     struct ledger ledger;   /* of this process */
     uint64_t host_mem;      /* limit for jobs, in bytes; 0: free memory */
     uint64_t aside_bytes;   /* of jobs that were set aside (eps/aside.h), in the ledger, too */
+    bool shares_workers;    /* everybody's workers compute everybody's jobs: eps/base/rights.h */
     bool is_private;        /* the daemon ends with its first client and serves no other */
     uint32_t host, n_hosts; /* of the daemons that a launcher started together; n_hosts 0: this one is alone */
     uint32_t n_elsewhere;   /* workers of the other hosts, as they told host 0 */

@@ -67,6 +67,19 @@ bool rights_trace(const struct peer *worker, uid_t uid)
     return is_owner(theirs) || theirs == uid;
 }
 
+int rights_compute(const struct hub *hub, const struct peer *worker, uid_t uid, struct error *err)
+{
+    const uid_t theirs = session_peer_uid(worker->session);
+
+    if (hub->shares_workers || is_owner(theirs) || theirs == uid || theirs == SESSION_REMOTE_USER)
+        return 0;
+    return error_set(
+        err, -EPERM,
+        "it belongs to user %u and the job to user %u: whoever computes a job could read and falsify it, so "
+        "only epsd --share-workers lets it",
+        (unsigned)theirs, (unsigned)uid);
+}
+
 int rights_job(const struct peer *peer, uid_t uid, struct error *err)
 {
     const uid_t theirs = session_peer_uid(peer->session);

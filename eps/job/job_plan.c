@@ -96,11 +96,21 @@ static bool may_work(const struct peer *p)
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
 static int choose_workers(struct job *job, struct error *err)
 {
+    const struct peer *foreign = NULL;
+    struct error why;
+
     for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next)
-        if (may_work(p))
+        if (!may_work(p))
+            continue;
+        else if (rights_compute(job->hub, p, job->uid, &why))
+            foreign = p;
+        else
             job->workers[job->n_workers++] = p;
     if (job->n_workers)
         return check_kinds(job, err);
+    if (foreign)
+        return error_set(err, -EAGAIN, "no worker that is attached may compute this job; worker %u (%s): %.400s",
+                         foreign->id, foreign->device, why.text);
     return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
 }
 
@@ -237,6 +247,10 @@ static int plan_all(struct job *job, bool *again, struct error *err)
 
 static int check_kind(const struct job *job, const struct peer *worker, struct error *err)
 {
+    const int rc = rights_compute(job->hub, worker, job->uid, err);
+
+    if (rc)
+        return rc;
     if (!worker->backend)
         return error_set(err, -ENODEV, "its device '%s' is not known", worker->device);
     if (job->request.job.deterministic && worker->backend != job->backend)

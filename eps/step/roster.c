@@ -1,5 +1,6 @@
 #include "eps/step/roster.h"
 
+#include "eps/base/rights.h"
 #include "eps/job/evaluate.h"
 #include "eps/step/spread.h"
 #include "proto/base/process.h"
@@ -272,9 +273,11 @@ void roster_on_failed(struct steps *steps, struct peer *worker, const struct mes
     struct job *job = steps->job;
     const int code = m->failed.code ? m->failed.code : -EIO;
     bool others = false;
+    struct error err;
 
     for (const struct peer *p = job->hub->peers; p; p = p->next)
-        others = others || (p != worker && p->role == ROLE_WORKER && !p->refused && !p->unfit && !p->leaves);
+        others = others || (p != worker && p->role == ROLE_WORKER && !p->refused && !p->unfit && !p->leaves &&
+                            !rights_compute(job->hub, p, job->uid, &err));
     if ((code != -EIO && !others) || steps->failed_in == job->step + 1 || !can_lose(job, worker)) {
         job_end(job, code, "worker %u (%s): %s", worker->id, worker->device, m->failed.error.text);
         return;

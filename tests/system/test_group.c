@@ -7,6 +7,8 @@
 #include "tests/kit/users.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -98,6 +100,63 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon) | processes_wait(lent), 0);
     ck_assert_int_ne(access(service, F_OK), 0);
+}
+
+/* A run of this user's, which could use two workers, by one or by none: *by is its number. The daemon says this of another. */
+static void trains(uid_t uid, const char *out, const unsigned *by, const char *of_another)
+{
+    char none[] = "no worker that is attached may compute this job; worker ";
+
+    says(uid, true, "eps",
+         ARGV("train", "--model", processes_path("tiny.json"), "--data", processes_path("tiny.txt"), "--out",
+              make(out, uid), "--steps", "2", "--batch", "4", "--parts", "2", "--connect", users_service()),
+         by ? 0 : 1, by ? print("epsd: worker %u: arena of ", *by) : none, of_another);
+}
+
+struct attached {
+    pid_t pid;
+    unsigned id;
+};
+
+static struct attached attach(uid_t uid, uint32_t n_workers)
+{
+    struct attached worker = {users_start(uid, true, "eps-worker",
+                                          ARGV("--connect", users_service(), "--device-mem", "256MiB")),
+                              0};
+
+    processes_await_workers(users_service(), n_workers);
+    char *said = processes_read(users_log());
+    const char *line = strstr(said, "epsd: worker ");
+    ck_assert_msg(line && sscanf(line, "epsd: worker %u attached", &worker.id) == 1, "%s", said);
+    free(said);
+    return worker;
+}
+
+/* What a worker sends is taken for true, so a job has those alone whose users could as well change its files. */
+TEST(a_job_is_computed_by_workers_of_its_user_and_the_owner)
+{
+    const char foreign[] = "it belongs to user 54322 and the job to user 54321";
+    pid_t daemon = users_start_service("--group");
+
+    processes_text("tiny.txt", 8000);
+    processes_config("tiny.json", 1, 2, 16, 32);
+    const struct attached theirs = attach(USERS_MEMBER, 1);
+    trains(USERS_OWNER, "none", NULL, foreign);
+    trains(USERS_MEMBER, "own", &theirs.id, "");
+    const struct attached owners = attach(USERS_OWNER, 2);
+    trains(USERS_OWNER, "owners", &owners.id, foreign);
+    ck_assert_int_eq(kill(theirs.pid, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(theirs.pid), 0);
+    trains(USERS_MEMBER, "lent", &owners.id, "");
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon) | processes_wait(owners.pid), 0);
+    daemon = users_start(USERS_OWNER, true, "epsd",
+                         ARGV("--listen", users_service(), "--group", users_group_name(), "--share-workers"));
+    processes_await_workers(users_service(), 0);
+    const struct attached shared = attach(USERS_MEMBER, 1);
+    trains(USERS_OWNER, "shared", &shared.id, "");
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon) | processes_wait(shared.pid), 0);
 }
 
 TEST(viewers_observe_and_do_nothing_else)

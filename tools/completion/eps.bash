@@ -29,7 +29,7 @@ _eps_options() {
     mem) echo "--watch --json --prometheus --help" ;;
     top) echo "--once --help" ;;
     save | drain | stop) echo "--json --help" ;;
-    epsd) echo "--listen --key --plain-bulk --mpi --host-mem --queue --group --viewers --make-key --log --log-level --private --version --help" ;;
+    epsd) echo "--listen --key --plain-bulk --mpi --host-mem --queue --group --share-workers --viewers --make-key --log --log-level --private --version --help" ;;
     eps-worker) echo "--connect --key --plain-bulk --device --device-mem --share --profile --log-level --private --version --help" ;;
     esac
 }
@@ -75,7 +75,7 @@ _eps_values() {
     --device) _eps_words "auto cpu cuda" "$3" ;;
     --connect | --listen | --attach) _eps_words "$(_eps_daemons)" "$3" ;;
     --group | --viewers) COMPREPLY=($(compgen -g -- "$3")) ;;
-    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --plain-bulk | --mpi | --help | --version) return 1 ;;
+    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --plain-bulk | --share-workers | --mpi | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac
