@@ -270,6 +270,9 @@ struct eps_choice {
 struct eps_train_events {
     /* Before the first step. */
     void (*on_start)(void *user, const struct eps_train_options *resolved, uint64_t n_parameters);
+    /* After on_start: bytes of a checkpoint, at most; how many there are at most at once, the one being written
+     * included; bytes free where they are saved, UINT64_MAX: unknown. */
+    void (*on_disk)(void *user, uint64_t checkpoint_bytes, uint64_t n_most, uint64_t free_bytes);
     /* After on_start: the choice for the first worker, and the plans of the host and of the device with the most
      * memory, in `planned` of each and of its rows. */
     void (*on_plan)(void *user, const struct eps_choice *choice, const struct eps_memory *host,
@@ -297,13 +300,14 @@ struct eps_train_events {
 struct eps_train_options eps_train_defaults(void);
 
 /* Trains; writes metrics.jsonl, step-N/ and latest into the run directory. Without `connect`, a daemon and workers
- * start and end with the call. If the disk is too full for the last checkpoint, waits up to 10 minutes for room; a stop
+ * start and end with the call. A run that could not save its first checkpoint is refused before its first step: -ENOSPC,
+ * -EDQUOT, -EFBIG, -EROFS, -EACCES. If the disk is too full for the last checkpoint, waits up to 10 minutes for room; a stop
  * ends the wait. 20 skipped steps in a row (fenced commit) end the run. Each callback may be NULL. */
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 
-/* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step. Needs no
- * daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
+/* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs
+ * no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
  * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
  * alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown; classes are called
  * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. */
@@ -332,6 +336,10 @@ struct eps_plan {
     bool allowance;                    /* the worker's term "library" is an allowance: only its device knows */
     bool shared;                       /* the workers' bytes count against host memory and its limit */
     uint64_t minimum;                  /* smallest sufficient device_mem */
+    uint64_t checkpoint_bytes;         /* of one checkpoint on disk, at most */
+    uint64_t
+        n_checkpoints; /* at most at once in a long run that keeps options.keep and the best one, with the one being
+                             * written */
     /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
      * all units that are pulled. */
     uint32_t microbatch, part_rows, n_kept, n_weight_buffers, n_resident, n_pulled;

@@ -115,6 +115,24 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     print_lines(out, &text);
 }
 
+void account_disk(uint64_t checkpoint_bytes, uint64_t n_most, uint64_t free_bytes)
+{
+    const uint64_t all = n_most * checkpoint_bytes;
+    char each[24], most[24], room[24];
+    struct lines text;
+    FILE *out = open_lines(&text);
+
+    if (!out)
+        return;
+    fprintf(out, "disk         %s a checkpoint", eps_format_bytes(each, checkpoint_bytes));
+    if (n_most > 1)
+        fprintf(out, ", at most %" PRIu64 " at once: %s", n_most, eps_format_bytes(most, all));
+    if (free_bytes < UINT64_MAX)
+        fprintf(out, "; %s free", eps_format_bytes(room, free_bytes));
+    fputc('\n', out);
+    print_lines(out, &text);
+}
+
 /* Prints "device 47 MiB of 64 MiB: workspace 20 MiB, stash 8 MiB, ...": the largest terms of the plan. */
 static void print_planned(FILE *out, const struct eps_memory *side)
 {

@@ -28,6 +28,8 @@ struct account {
 
 /* free_memory: --device-mem was left unset. */
 void account_options(const struct eps_train_options *resolved, uint64_t n_parameters, bool free_memory);
+/* As eps_train_events' on_disk. */
+void account_disk(uint64_t checkpoint_bytes, uint64_t n_most, uint64_t free_bytes);
 void account_plan(const struct eps_choice *choice, const struct eps_memory *host, const struct eps_memory *device);
 /* After the run's last step, or after its last step before an interrupt. */
 void account_end(const struct account *account);

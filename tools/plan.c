@@ -159,6 +159,10 @@ static void print_plan(const struct eps_plan *plan)
         printf("\nfrozen      saves %s of host memory", eps_format_bytes(text, plan->frozen.host_bytes));
         printf(" and %s of each worker's, with this choice\n", eps_format_bytes(text, plan->frozen.device_bytes));
     }
+    printf("\ndisk        %s a checkpoint", eps_format_bytes(text, plan->checkpoint_bytes));
+    printf("; at most %" PRIu64 " at once: %s\n", plan->n_checkpoints,
+           eps_format_bytes(text, plan->n_checkpoints * plan->checkpoint_bytes));
+    printf("            (the last %u, the best with --eval-every, and the one being written)\n", plan->options.keep);
     printf("\nsmallest    --device-mem %" PRIu64 "\n", plan->minimum);
     printf("fits        %s%s%s\n", terminal_style(stdout, plan->fits ? TERMINAL_GREEN : TERMINAL_RED),
            plan->fits ? "yes" : "no", terminal_style(stdout, TERMINAL_PLAIN));
@@ -210,11 +214,12 @@ static void print_json(const struct eps_plan *plan)
     if (plan->host.limit < UINT64_MAX)
         json_object_set_new(host, "budget", json_integer((json_int_t)plan->host.limit));
     json_t *all =
-        json_pack("{s:o, s:o, s:b, s:o, s:o, s:{s:I, s:I, s:I}, s:o, s:f, s:I, s:I}", "host", host, "workers", workers,
-                  "fits", plan->fits, "why", text_json(plan->why), "choice", choice_to_json(plan), "bytes_per_step",
-                  "down", (json_int_t)plan->down_bytes, "up", (json_int_t)plan->up_bytes, "stash",
+        json_pack("{s:o, s:o, s:b, s:o, s:o, s:{s:I, s:I, s:I}, s:o, s:f, s:I, s:I, s:{s:I, s:I}}", "host", host,
+                  "workers", workers, "fits", plan->fits, "why", text_json(plan->why), "choice", choice_to_json(plan),
+                  "bytes_per_step", "down", (json_int_t)plan->down_bytes, "up", (json_int_t)plan->up_bytes, "stash",
                   (json_int_t)plan->stash_traffic, "ms", times_to_json(plan), "hiding_tokens", plan->hiding_tokens,
-                  "minimum", (json_int_t)plan->minimum, "parameters", (json_int_t)plan->n_parameters);
+                  "minimum", (json_int_t)plan->minimum, "parameters", (json_int_t)plan->n_parameters, "disk",
+                  "checkpoint", (json_int_t)plan->checkpoint_bytes, "checkpoints", (json_int_t)plan->n_checkpoints);
 
     assert(all); /* all finite: a profile's numbers are checked */
     if (plan->options.freeze)
@@ -407,13 +412,14 @@ int command_plan(int argc, char **argv)
          "print an object, in bytes:\n"
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
          "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"fits\", \"why\", \"choice\", "
-         "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\"};\n"
+         "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\",\n"
+         "\"disk\": {\"checkpoint\": bytes of one, \"checkpoints\": at most at once}};\n"
          "with --freeze also \"frozen\": {\"parameters\", \"host\", \"device\"}: the bytes that it saves"},
     };
     const struct command command = {
         "eps plan",
-        "Predicts what a training run takes: memory to the byte, the planner's choice, transfers and time of a step. "
-        "Needs no daemon, weights, data or device. Exits with 1 if training does not fit.",
+        "Predicts what a training run takes: memory to the byte, the planner's choice, transfers and time of a step, "
+        "disk for checkpoints. Needs no daemon, weights, data or device. Exits with 1 if training does not fit.",
         arguments, sizeof arguments / sizeof *arguments};
     int rc, status = arguments_parse(&command, argc, argv);
     char *const frozen = arguments_join(&freeze, &rc);

@@ -29,6 +29,12 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
     account_options(o, n_parameters, t->free_memory);
 }
 
+static void on_disk(void *user, uint64_t checkpoint_bytes, uint64_t n_most, uint64_t free_bytes)
+{
+    (void)user;
+    account_disk(checkpoint_bytes, n_most, free_bytes);
+}
+
 static void on_plan(void *user, const struct eps_choice *choice, const struct eps_memory *host,
                     const struct eps_memory *device)
 {
@@ -135,6 +141,7 @@ static int should_stop(void *user)
 static int run(const struct command *command, const struct eps_train_options *options)
 {
     const struct eps_train_events events = {.on_start = on_start,
+                                            .on_disk = on_disk,
                                             .on_plan = on_plan,
                                             .on_step = on_step,
                                             .on_evaluating = on_evaluating,

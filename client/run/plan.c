@@ -3,6 +3,7 @@
 #include "client/eps.h"
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
+#include "client/run/disk.h"
 #include "client/run/options.h"
 #include "client/run/side_file.h"
 #include "proto/base/process.h"
@@ -28,6 +29,7 @@ struct question {
     struct model_config config;
     enum eps_task task;                /* the model's */
     uint64_t config_bytes, side_bytes; /* of the job's files */
+    uint64_t saved_bytes;              /* of those files in a checkpoint */
     struct model model;
     struct profile profile;
     bool measured;
@@ -89,6 +91,7 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
         rc = error_set(err, -errno, "--model %.200s: %s", name, strerror(errno));
     else if (!rc)
         q->config_bytes = (uint64_t)st.st_size;
+    q->saved_bytes = q->config_bytes + client_side_file_saved_bytes(model.side, preset);
     client_model_close(&model);
     return rc;
 }
@@ -212,6 +215,16 @@ static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CA
     }
 }
 
+static int fill_disk(struct eps_plan *out, const struct question *q, struct error *err)
+{
+    struct client_disk disk;
+    const int rc = client_disk_of(&disk, &q->model, q->saved_bytes, err);
+
+    out->checkpoint_bytes = client_disk_bytes(&disk);
+    out->n_checkpoints = q->options.keep + 2; /* the best one, and the one being written */
+    return rc;
+}
+
 static void fill_choice(struct eps_plan *out, const struct question *q, const struct plan_fit *fit)
 {
     const struct plan *plan = &fit->plans[0];
@@ -308,6 +321,8 @@ int eps_plan(struct eps_plan *out, const struct eps_train_options *options, stru
         if (rc)
             fill_why(out, &q, &found, rc, &err);
         rc = fill_frozen(out, &q, &found, &err);
+        if (!rc)
+            rc = fill_disk(out, &q, &err);
     }
     close_question(&q);
     return client_report(error, &err, rc);

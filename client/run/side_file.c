@@ -24,14 +24,21 @@ static char *print_side(json_t *options, json_t *files)
     return text;
 }
 
-uint64_t client_side_file_bytes(json_t *files, const struct eps_preset *preset)
+uint64_t client_side_file_saved_bytes(json_t *files, const struct eps_preset *preset)
 {
     const bool learns = preset && preset->learns;
     char *text = print_side(NULL, learns ? NULL : files); /* the same size before and after learning */
     const size_t n = text ? strlen(text) : 0;
 
     free(text);
-    return n ? n + OPTIONS_BYTES + (learns ? (uint64_t)LEARNED_BYTES * preset->vocabulary : 0) : 0;
+    return n ? n + (learns ? (uint64_t)LEARNED_BYTES * preset->vocabulary : 0) : 0;
+}
+
+uint64_t client_side_file_bytes(json_t *files, const struct eps_preset *preset)
+{
+    const uint64_t n = client_side_file_saved_bytes(files, preset);
+
+    return n ? n + OPTIONS_BYTES : 0;
 }
 
 int client_side_file_create(int *fd, json_t *options, json_t *files, size_t room, struct error *err)

@@ -18,4 +18,7 @@ int client_side_file_create(int *fd, json_t *options, json_t *files, size_t room
  * or learned by the preset (may be NULL). 0: no memory. */
 uint64_t client_side_file_bytes(json_t *files, const struct eps_preset *preset);
 
+/* Bytes of the model's side files and of the tokenizer in a checkpoint, at most. 0: no memory. */
+uint64_t client_side_file_saved_bytes(json_t *files, const struct eps_preset *preset);
+
 #endif

@@ -9,6 +9,7 @@
 #include "client/text/side.h"
 #include "client/run/attach.h"
 #include "client/run/change.h"
+#include "client/run/disk.h"
 #include "client/run/options.h"
 #include "client/run/record.h"
 #include "client/run/run.h"
@@ -36,6 +37,7 @@ struct train {
     struct client_steps steps;
     int log_fd, side_fd, trace_fd;
     bool log_made; /* created by this run */
+    struct client_disk disk;
     struct trace trace;
     struct client_devices devices;
     uint32_t n_workers; /* that are attached; some may get no share */
@@ -248,6 +250,9 @@ static void report_start(struct train *t)
 
     if (t->steps.events->on_start)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
+    if (t->steps.events->on_disk)
+        t->steps.events->on_disk(t->steps.user, client_disk_bytes(&t->disk), client_disk_most(&run->options),
+                                 client_disk_free(run->directory_fd));
     if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
         note(t, sentence.text);
     if (*run->drawn) {
@@ -317,10 +322,31 @@ static int open_traced_job(struct train *t, struct error *err)
     return rc;
 }
 
+/* What a checkpoint takes; and that the run can save one, if it has a step to do. */
+static int check_disk(struct train *t, struct error *err)
+{
+    const struct client_run *run = &t->run;
+    struct model model;
+    struct stat st;
+    int rc = client_options_model(&model, &run->model.config, run->options.freeze, err);
+
+    if (!rc && fstat(run->model.config_fd, &st))
+        rc = error_set(err, -errno, "config.json: %s", strerror(errno));
+    if (!rc)
+        rc = client_disk_of(&t->disk, &model,
+                            (uint64_t)st.st_size + client_side_file_saved_bytes(run->model.side, run->preset), err);
+    model_free(&model);
+    if (rc || run->attach || run->first_step == run->options.steps)
+        return rc;
+    return client_disk_try(&t->disk, run->directory, run->directory_fd, run->first_step, err);
+}
+
 static int run(struct train *t, struct error *err)
 {
     int rc = client_run_make_directory(&t->run, &t->link.watches[1], err);
 
+    if (!rc)
+        rc = check_disk(t, err);
     if (!rc)
         rc = create_trace(t, err);
     if (!rc)

@@ -1,5 +1,6 @@
 #include "eps/store/store_files.h"
 
+#include "proto/model/checkpoint_layout.h"
 #include "proto/plan/host.h"
 
 #include <assert.h>
@@ -12,67 +13,16 @@
 
 enum { RUN_BYTES = PLAN_HOST_RUN_BYTES };
 
-/* optimizer.safetensors: first the updates, the widest type; then m, then v of the trained tensors, each in the model's
- * order. So what lies together in a unit lies together in the file. */
-static uint64_t moment_tensor(const struct model *model, bool second, uint32_t tensor)
-{
-    return 1 + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
-}
-
-static int lay_out_weights(struct store_files *files, const struct model *model, struct error *err)
-{
-    struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
-
-    if (!plan)
-        return error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
-    for (uint32_t i = 0; i < model->n_tensors; i++) {
-        const struct model_tensor *tensor = &model->tensors[i];
-        plan[i] = (struct safetensors_plan){tensor->name,
-                                            tensor->n_dims,
-                                            {tensor->shape[0], tensor->shape[1]},
-                                            SAFETENSORS_F32};
-    }
-    int rc = safetensors_layout_init(&files->weights, plan, model->n_tensors, err);
-    free(plan);
-    return rc;
-}
-
-static int lay_out_moments(struct store_files *files, const struct model *model, struct error *err)
-{
-    const size_t n = 1 + 2 * (size_t)model->n_trained_tensors;
-    struct safetensors_plan *plan = calloc(n, sizeof *plan);
-    char(*names)[sizeof model->tensors->name + 2] = calloc(n, sizeof *names);
-    int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
-
-    for (uint32_t t = 0; rc == 0 && t < 2 * model->n_tensors; t++) {
-        const struct model_tensor *tensor = &model->tensors[t % model->n_tensors];
-        const bool second = t >= model->n_tensors;
-        const uint64_t i = moment_tensor(model, second, t % model->n_tensors);
-        if (tensor->frozen)
-            continue;
-        snprintf(names[i], sizeof *names, "%c.%s", second ? 'v' : 'm', tensor->name);
-        plan[i] =
-            (struct safetensors_plan){names[i], tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, SAFETENSORS_F32};
-    }
-    if (rc == 0) {
-        plan[0] = (struct safetensors_plan){"updates", 1, {model->n_tensors, 1}, SAFETENSORS_I64};
-        rc = safetensors_layout_init(&files->moments, plan, n, err);
-    }
-    free(plan);
-    free(names);
-    return rc;
-}
-
 int store_files_init(struct store_files *files, const struct store *store, struct error *err)
 {
     const struct model *model = store->model;
 
     *files = (struct store_files){.store = store, .weights_fd = -1, .moments_fd = -1};
     files->updates = calloc(model->n_tensors, sizeof *files->updates);
-    int rc = files->updates ? lay_out_weights(files, model, err)
+    int rc = files->updates ? checkpoint_lay_out_weights(&files->weights, model, err)
                             : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     if (rc == 0 && store->options.train)
-        rc = lay_out_moments(files, model, err);
+        rc = checkpoint_lay_out_moments(&files->moments, model, err);
     if (rc != 0)
         store_files_free(files);
     return rc;
@@ -260,7 +210,7 @@ static uint64_t offset_of(const struct store_files *files, enum array array, con
 
     if (array == WEIGHTS)
         return files->weights.offsets[piece->tensor] + first;
-    return files->moments.offsets[moment_tensor(model, array == SECOND_MOMENT, piece->tensor)] + first;
+    return files->moments.offsets[checkpoint_moment(model, array == SECOND_MOMENT, piece->tensor)] + first;
 }
 
 /* Pieces that are adjacent in the unit and in the file, such as those of a block, are written as one. Trained and

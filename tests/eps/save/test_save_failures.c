@@ -146,8 +146,8 @@ TEST_EACH(a_directory_that_takes_nothing_is_said_to, 2)
     driver_close(&driver);
 }
 
-/* The same by the command, where it has a disk of its own. The last checkpoint waits for room, and gets some, or the
- * user will not wait; with --save-every 0 an interrupt ends a run at once, but not one at its end. */
+/* The same by the command, where it has a disk of its own, which has room before the first step; then its trace takes that.
+ * The last checkpoint waits for room, and gets some, or the user will not wait; with --save-every 0 an interrupt ends a run at once, but not one at its end. */
 TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
 {
     const char *model = processes_config("model.json", 1, 2, 16, 32), *text = processes_text("text.txt", 8000);
@@ -155,9 +155,9 @@ TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
 
     signal(SIGINT, SIG_DFL);
     snprintf(command, sizeof command,
-             "mkdir disk && unshare -rm bash -c 'mount -t tmpfs -o size=24k none disk || exit 77; set -m\n"
+             "mkdir disk && unshare -rm bash -c 'mount -t tmpfs -o size=128k none disk || exit 77; set -m\n"
              "%s/eps train --model %s --data %s --eval-data %s --out disk/run --batch 4 --steps 2 "
-             "--save-every %d --device-mem 256MiB >out 2>said & run=$!\n"
+             "--trace disk/trace --save-every %d --device-mem 256MiB >out 2>said & run=$!\n"
              "until grep -q \"^note  *no room on disk for step-2: \" out || ! kill -0 $run; do sleep 0.05; done\n"
              "%s; wait $run; echo $? >left; ls disk/run | grep -c step- >>left; true' 2>/dev/null",
              BIN_DIR, model, text, text, _i < 2 ? 2 : 0, _i == 0 ? "mount -o remount,size=8m disk" : "kill -INT $run");

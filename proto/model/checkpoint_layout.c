@@ -1,0 +1,54 @@
+#include "proto/model/checkpoint_layout.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+uint64_t checkpoint_moment(const struct model *model, bool second, uint32_t tensor)
+{
+    return 1 + (second ? model->n_trained_tensors : 0) + model->tensors[tensor].rank;
+}
+
+int checkpoint_lay_out_weights(struct safetensors_layout *out, const struct model *model, struct error *err)
+{
+    struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
+
+    if (!plan)
+        return error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
+    for (uint32_t i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *tensor = &model->tensors[i];
+        plan[i] = (struct safetensors_plan){tensor->name,
+                                            tensor->n_dims,
+                                            {tensor->shape[0], tensor->shape[1]},
+                                            SAFETENSORS_F32};
+    }
+    int rc = safetensors_layout_init(out, plan, model->n_tensors, err);
+    free(plan);
+    return rc;
+}
+
+int checkpoint_lay_out_moments(struct safetensors_layout *out, const struct model *model, struct error *err)
+{
+    const size_t n = 1 + 2 * (size_t)model->n_trained_tensors;
+    struct safetensors_plan *plan = calloc(n, sizeof *plan);
+    char(*names)[sizeof model->tensors->name + 2] = calloc(n, sizeof *names);
+    int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
+
+    for (uint32_t t = 0; rc == 0 && t < 2 * model->n_tensors; t++) {
+        const struct model_tensor *tensor = &model->tensors[t % model->n_tensors];
+        const bool second = t >= model->n_tensors;
+        const uint64_t i = checkpoint_moment(model, second, t % model->n_tensors);
+        if (tensor->frozen)
+            continue;
+        snprintf(names[i], sizeof *names, "%c.%s", second ? 'v' : 'm', tensor->name);
+        plan[i] =
+            (struct safetensors_plan){names[i], tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, SAFETENSORS_F32};
+    }
+    if (rc == 0) {
+        plan[0] = (struct safetensors_plan){"updates", 1, {model->n_tensors, 1}, SAFETENSORS_I64};
+        rc = safetensors_layout_init(out, plan, n, err);
+    }
+    free(plan);
+    free(names);
+    return rc;
+}
