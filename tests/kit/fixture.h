@@ -67,7 +67,8 @@ struct fixture_piece {
     bool is_key;                  /* k of c_attn.bias: its gradient is nothing but rounding */
     bool estimated;               /* distance comes from the sketch, for the whole was not stored */
     double norm;                  /* of float64's */
-    double single;                /* distance of fp32 PyTorch, the largest of its ways to compute */
+    double single;                /* distance of fp32 PyTorch, the largest of its ways to compute; or, of a regression's
+                                   * gradient, the sum of its distances of single rows (make_labels.py) */
     double distance;              /* ours */
     double single_sample, sample; /* the same on the stored sample alone; both 0 if that is everything */
     double moved;                 /* of weights: float64's distance from the start */

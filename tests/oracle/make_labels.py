@@ -3,7 +3,7 @@
     python make_labels.py
 
 Rows differ in length, and BERT's are pairs of texts. They are padded to the longest of their minibatch, and masked. What is
-committed is as training.py has it, and the rows themselves.
+committed is as training.py has it, and the rows themselves; of a regression's gradient also the distances of single rows.
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
 """
@@ -117,6 +117,27 @@ def gradient(name, dtype, attention, n_runs):
     return training.arrays(model, "grad"), loss
 
 
+def sum_of_rows(name):
+    """Of each tensor: the sum over the first minibatch's rows of how far PyTorch's fp32 gradient of that row alone is from
+    float64's; the larger of eager and sdpa. In a regression, a row's gradient is a multiple of the error of its one
+    prediction, and so is what rounding makes of it. Their sum may cancel by chance, in every tensor at once, and a
+    distance of zero says nothing about anybody else's."""
+    def rows(dtype, attention):
+        model = model_of(name, dtype, attention)
+        inputs, labels = tensors_of(name, rows_of(name, 0))
+        for i in range(BATCH):
+            model.zero_grad(set_to_none=True)
+            loss_of(model, {k: v[i:i + 1] for k, v in inputs.items()}, labels[i:i + 1], BATCH).backward()
+            yield training.arrays(model, "grad")
+
+    def distances(attention):
+        pairs = list(zip(rows(torch.float64, "eager"), rows(torch.float32, attention)))
+        return {t: sum(float(np.linalg.norm(single[t] - exact[t])) for exact, single in pairs) for t in pairs[0][0]}
+
+    eager, sdpa = distances("eager"), distances("sdpa")
+    return {t: max(eager[t], sdpa[t]) for t in eager}
+
+
 def digest(writer, label, exact, singles, start=None):
     """The gradient of a key's bias is zero analytically, since softmax does not see what all keys have in common."""
     pieces = training.digest(writer, label, exact, singles, WHOLE, start)
@@ -148,6 +169,10 @@ def make(name):
     singles, single_losses = zip(*(gradient(name, torch.float32, *way) for way in WAYS))
     of_gradient = {"loss": loss, "fp32_losses": single_losses,
                    "pieces": digest(writer, f"{name}:gradient", exact, singles)}
+    if MODELS[name][2] == 1:
+        sums = sum_of_rows(name)
+        for piece in of_gradient["pieces"]:
+            piece["fp32_sum_of_rows"] = sums[piece["tensor"]]
     exact, losses = train(name, torch.float64, "eager", 1)
     singles, single_losses = zip(*(train(name, torch.float32, *way) for way in WAYS))
     of_training = {"optimizer": "adamw", "parts": 1, "losses": losses, "fp32_losses": single_losses,

@@ -94,30 +94,16 @@ static double gradient(struct exact *exact, uint32_t n_tokens, uint32_t padding)
 /* One row in a microbatch, and all at once. */
 static const struct inprocess_options hows[] = {{.n_parts = 1, .microbatch = 3}, {.n_parts = 7, .adamw = true}};
 
-/* A regression's last bias is a single number: PyTorch's own distance from it says nothing. */
-static bool is_number(const struct exact *exact, const struct fixture_piece *piece)
-{
-    static const char name[] = ":classifier.bias";
-    const size_t n = strlen(piece->text);
-
-    return exact->ip->model.config.regression && n >= sizeof name - 1 &&
-           strcmp(piece->text + n - (sizeof name - 1), name) == 0;
-}
-
-/* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32; three times in a regression, whose gradients
- * are all multiples of seven errors and share their rounding. The exact value, rounded to fp32, may be 2^-24 of it away: of
- * a tensor of a few numbers, PyTorch's may happen to be nearer. keys: for the biases of keys, whose gradient is rounding
- * alone. */
+/* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32. The exact value, rounded to fp32, may be
+ * 2^-24 of it away: of a tensor of a few numbers, PyTorch's may happen to be nearer. keys: for the biases of keys, whose
+ * gradient is rounding alone. */
 static void check_set(struct exact *exact, const struct fixture_set *set, double keys)
 {
-    const double most = exact->ip->model.config.regression ? 3 : 2;
-
     for (size_t i = 0; i < fixture_n_pieces(set); i++) {
         const struct fixture_piece p = fixture_measure(set, i, exact_find, exact);
-        ck_assert_msg(p.is_key
-                          ? p.distance <= keys
-                          : p.distance <= 1e-5 * p.norm && (is_number(exact, &p) || p.distance <= most * p.single ||
-                                                            p.distance <= 0x1p-24 * p.norm),
+        ck_assert_msg(p.is_key ? p.distance <= keys
+                               : p.distance <= 1e-5 * p.norm &&
+                                     (p.distance <= 2 * p.single || p.distance <= 0x1p-24 * p.norm),
                       "%s: %.2e from float64, whose norm is %.2e; PyTorch's fp32 %.2e", p.text, p.distance, p.norm,
                       p.single);
     }
