@@ -1,6 +1,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,28 @@ void __wrap__mark_point(const char *file, int line)
 
     if (!__atomic_exchange_n(&seen[place], 1, __ATOMIC_RELAXED))
         __real__mark_point(file, line);
+}
+
+/* Check ends a test at a message of 4 KiB, and shows none of it. A long one goes to stderr, and its beginning to Check. */
+void __real__ck_assert_failed(const char *file, int line, const char *expr, const char *message, ...)
+    __attribute__((noreturn, format(printf, 4, 5)));
+void __wrap__ck_assert_failed(const char *file, int line, const char *expr, const char *message, ...)
+    __attribute__((noreturn, format(printf, 4, 5)));
+void __wrap__ck_assert_failed(const char *file, int line, const char *expr, const char *message, ...)
+{
+    enum { MOST = 3000 };
+    char *text = NULL;
+    va_list args;
+
+    if (!message)
+        __real__ck_assert_failed(file, line, expr, NULL);
+    va_start(args, message);
+    const int n = vasprintf(&text, message, args);
+    va_end(args);
+    if (n > MOST)
+        fprintf(stderr, "%s:%d: %s\n", file, line, text);
+    __real__ck_assert_failed(file, line, expr, "%.*s%s", MOST, n < 0 ? expr : text,
+                             n > MOST ? "... (all of it on stderr)" : "");
 }
 
 static TCase *make_case(void)
