@@ -671,7 +671,7 @@ const char *eps_nearest(const char *word, const char *const *names, size_t n_nam
  * are too few. */
 const char *eps_quote(char *out, size_t cap, const char *word);
 
-/* Parses "2GiB", "512M", "1000" as bytes. -EDOM with a sentence that names the option. */
+/* Parses "2GiB", "512M", "128MB" (powers of 1000), "1000" as bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* Formats as "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);

@@ -62,10 +62,10 @@ static void print_workers(FILE *out, const struct eps_train_options *o, bool fre
 static void print_optimizer(FILE *out, const struct eps_train_options *o)
 {
     static const char *const numbers[] = {"default", "fp32", "bf16"};
+    const bool adamw = o->optimizer == EPS_ADAMW || o->parts == 1; /* with one part they are the same */
 
-    fprintf(out, "optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
-            o->optimizer == EPS_ADAMW ? "adamw" : "adama", o->beta1, o->beta2, o->epsilon, o->weight_decay,
-            o->deterministic ? ", deterministic" : "");
+    fprintf(out, "optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n", adamw ? "adamw" : "adama", o->beta1,
+            o->beta2, o->epsilon, o->weight_decay, o->deterministic ? ", deterministic" : "");
     fprintf(out, "commit       %s", o->commit == EPS_FENCED ? "fenced" : "eager");
     if (!isnan(o->clip_norm))
         fprintf(out, ", gradient clipped to a norm of %g", o->clip_norm);

@@ -1,5 +1,6 @@
-# Installs the tree of `cmake --install build --prefix P`, which `cpack` in build/ packs as a .deb. No file contains the
-# prefix, so the tree can be moved.
+# Installs the tree of `cmake --install build --prefix P`, which `cpack` in build/ packs as eps_*.deb, and the module for
+# several hosts as eps-mpi_*.deb. No file contains the prefix, so the tree can be moved.
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME eps)
 target_link_options(eps PRIVATE -Wl,--as-needed)
 target_link_options(epsd PRIVATE -Wl,--as-needed)
 target_link_options(eps-worker PRIVATE -Wl,--as-needed)
@@ -11,8 +12,8 @@ install(TARGETS libeps LIBRARY)
 if(TARGET eps-cuda)
   install(TARGETS eps-cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps OPTIONAL) # where it was built, as it takes long
 endif()
-if(TARGET eps-mpi) # a Debian package built where Open MPI is depends on it
-  install(TARGETS eps-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps)
+if(TARGET eps-mpi)
+  install(TARGETS eps-mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps COMPONENT mpi)
 endif()
 install(FILES client/eps.h TYPE INCLUDE)
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
@@ -39,7 +40,7 @@ set(CPACK_PACKAGE_NAME eps)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_CONTACT ${EPS_MAINTAINER})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trains neural networks larger than the memory of their device")
-set(CPACK_PACKAGE_DESCRIPTION
+set(CPACK_COMPONENT_EPS_DESCRIPTION
     "A daemon holds weights and optimizer state in host memory; workers own a
 device each, pull one layer at a time, run every microbatch through it and
 stream the gradients back. Training stays inside the device memory that is
@@ -47,17 +48,28 @@ named, and is exact. This package holds the eps command, the daemon epsd,
 eps-worker, and libeps with its header.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL eps)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "bash-completion, gnuplot-nox | gnuplot")
+set(CPACK_DEBIAN_EPS_PACKAGE_NAME eps)
+set(CPACK_DEBIAN_EPS_PACKAGE_SUGGESTS "bash-completion, gnuplot-nox | gnuplot")
 if(TARGET eps-cuda) # no more than that: all else runs without
-  set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libcublas-${CUDAToolkit_VERSION_MAJOR}-${CUDAToolkit_VERSION_MINOR}")
+  set(CPACK_DEBIAN_EPS_PACKAGE_RECOMMENDS "libcublas-${CUDAToolkit_VERSION_MAJOR}-${CUDAToolkit_VERSION_MINOR}")
+endif()
+if(TARGET eps-mpi) # a package of its own, so that eps does not depend on Open MPI
+  list(APPEND CPACK_COMPONENTS_ALL mpi)
+  string(APPEND CPACK_DEBIAN_EPS_PACKAGE_SUGGESTS ", eps-mpi")
+  set(CPACK_COMPONENT_MPI_DESCRIPTION "This package holds the module by which epsd --mpi reaches other hosts.")
+  set(CPACK_DEBIAN_MPI_PACKAGE_NAME eps-mpi)
+  set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "eps (= ${PROJECT_VERSION}), openmpi-bin")
+  install(FILES ${CMAKE_BINARY_DIR}/debian/copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/eps-mpi COMPONENT mpi)
 endif()
 file(WRITE ${CMAKE_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
 file(WRITE ${CMAKE_BINARY_DIR}/debian/shlibs "libeps ${PROJECT_VERSION_MAJOR} eps (>= ${PROJECT_VERSION})\n")
-set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_BINARY_DIR}/debian/triggers ${CMAKE_BINARY_DIR}/debian/shlibs)
+set(CPACK_DEBIAN_EPS_PACKAGE_CONTROL_EXTRA ${CMAKE_BINARY_DIR}/debian/triggers ${CMAKE_BINARY_DIR}/debian/shlibs)
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/tools/package.cmake)
 include(CPack)

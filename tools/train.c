@@ -305,7 +305,8 @@ int command_train(int argc, char **argv)
          "cuda is the first CUDA device; with --workers N it is the first N devices; cuda:1 is the second device. "
          "Default auto: CUDA if there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "hard cap on each worker's memory, as in 2GiB or 512M (K, M, G are powers of 1024). To stay below it, the "
+         "hard cap on each worker's memory, as in 2GiB, 512M (powers of 1024) or 512MB (of 1000). To stay below it, "
+         "the "
          "planner uses micro-batches, activation checkpointing (recomputation) and host memory. Default: 7/8 of free "
          "memory, divided by the workers; on CUDA 31/32 of the device's free memory"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,

@@ -194,11 +194,15 @@ static int add_entry(struct client_data *data, const char *directory, const char
 
     if (asprintf(&path, "%s%s%s", directory, ends_with(directory, strlen(directory), "/") ? "" : "/", name) < 0)
         return error_set(err, -ENOMEM, "%s: out of memory", directory);
-    if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+    const bool known = stat(path, &st) == 0;
+    if (known && S_ISREG(st.st_mode)) {
         if (set_format(&named, path, data->rows))
             rc = add_file(data, path, err);
         else
             data->n_passed++;
+    } else if (known && S_ISDIR(st.st_mode)) {
+        if (data->n_folders++ == 0)
+            data->folder = path, path = NULL;
     }
     free(path);
     return rc;
@@ -225,8 +229,10 @@ static int add_directory(struct client_data *data, const char *directory, struct
         free(entries);
     if (!rc && data->n_files == before)
         rc = error_set(err, -ENOENT,
-                       "%s: no file in it ends in %s, with or without .gz or .zst: name files, or a pattern", directory,
-                       client_data_suffixes(data));
+                       "%s: no file in it ends in %s, with or without .gz or .zst%s%s: name files, or a pattern",
+                       directory, client_data_suffixes(data),
+                       data->folder ? ", and folders in it are not searched, as " : "",
+                       data->folder ? data->folder : "");
     return rc;
 }
 
@@ -285,6 +291,7 @@ void client_data_free(struct client_data *data)
         free(data->files[i].path);
     }
     free(data->files);
+    free(data->folder);
     *data = (struct client_data){0};
 }
 

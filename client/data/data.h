@@ -48,9 +48,11 @@ struct client_data_file {
 struct client_data {
     struct client_data_file *files;
     size_t n_files;
-    bool has_text;     /* at least one file holds text */
-    bool rows;         /* opened by client_data_open_rows */
-    uint64_t n_passed; /* files in directories that were skipped, because of their suffix */
+    bool has_text;      /* at least one file holds text */
+    bool rows;          /* opened by client_data_open_rows */
+    uint64_t n_passed;  /* files in directories that were skipped, because of their suffix */
+    uint64_t n_folders; /* directories in directories, which were skipped */
+    char *folder;       /* the first of them, owned; NULL: none */
     /* Set by client_data_check: */
     bool separated; /* an end token separates documents of text */
     uint64_t n;     /* tokens in all files */

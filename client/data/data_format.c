@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -49,6 +50,10 @@ static const struct format lines = {
 static const struct format json = {
     NULL, 0, 0, "JSON",
     "write an object a line into a .jsonl, with its text as text, prompt and completion, or messages"};
+static const struct format csv = {
+    NULL, 0, 0, "CSV",
+    "write the column to train on as text of .jsonl, for instance by pandas' to_json(orient='records', lines=True), or "
+    "name it .txt to train on it as it is; --task classify takes TSV"};
 static const struct format html = {NULL, 0, 0, "a page of HTML",
                                    "take its text out, or name it .html to train on it as it is"};
 
@@ -118,6 +123,49 @@ static bool is_html(const uint8_t *head, size_t n)
     return false;
 }
 
+/* Recognises at least two records of CSV, all with as many fields, two or more, and no tab in the first. A field in quotes
+ * may hold commas and line ends. A last record that is cut off does not count. */
+static bool is_csv(const uint8_t *head, size_t n, bool whole)
+{
+    size_t n_records = 0, n_fields = 1, wanted = 0;
+    bool quoted = false, empty = true;
+
+    for (size_t i = 0; i <= n; i++) {
+        const bool end = i == n;
+        const uint8_t c = end ? '\n' : head[i];
+        if (c == '\t' && n_records == 0)
+            return false;
+        if (c == '"')
+            quoted = !quoted; /* a doubled quote changes nothing */
+        empty = empty && (c == '\n' || c == '\r');
+        if (quoted ? !end : c != '\n') {
+            n_fields += !quoted && c == ',';
+            continue;
+        }
+        if (end && (quoted || !whole || empty))
+            break;
+        if (!empty && wanted > 0 && n_fields != wanted)
+            return false;
+        n_records += !empty;
+        wanted = empty ? wanted : n_fields;
+        n_fields = 1, empty = true;
+    }
+    return n_records >= 2 && wanted >= 2;
+}
+
+/* The name ends in this, maybe compressed. */
+static bool is_named(const struct client_data_file *file, const char *end)
+{
+    char with[16];
+
+    for (int i = 0; i < 3; i++) {
+        snprintf(with, sizeof with, "%s%s", end, i == 0 ? "" : i == 1 ? ".gz" : ".zst");
+        if (ends_with(file->path, with))
+            return true;
+    }
+    return false;
+}
+
 static const struct format *find_magic(const uint8_t *head, size_t n)
 {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
@@ -144,6 +192,8 @@ int client_data_recognise(const struct client_data_file *file, const uint8_t *he
     if (!found && file->kind == CLIENT_DATA_TEXT && is_html(head, n) && !ends_with(file->path, ".html") &&
         !ends_with(file->path, ".htm"))
         found = &html;
+    if (!found && file->kind == CLIENT_DATA_TEXT && is_named(file, ".csv") && is_csv(head, n, n == file->bytes))
+        found = &csv;
     if (!found)
         return 0;
     return error_set(err, -EINVAL, "%s: this is %s, not text: %s", file->path, found->name, found->remedy);

@@ -266,6 +266,12 @@ static void report_start(struct train *t)
                   run->data.n_passed, run->data.n_passed == 1 ? "" : "s", client_data_suffixes(&run->data));
         note(t, sentence.text);
     }
+    if (run->data.n_folders > 0) {
+        error_set(&sentence, 0, "%" PRIu64 " folder%s in directories of --data passed over: %.200s%s; name %s too",
+                  run->data.n_folders, run->data.n_folders == 1 ? "" : "s", run->data.folder,
+                  run->data.n_folders == 1 ? "" : " and others", run->data.n_folders == 1 ? "it" : "them");
+        note(t, sentence.text);
+    }
     if (!run->asked.resume)
         return;
     error_set(&sentence, 0, "continuing from %s after %" PRIu64 " steps", run->resume.path, run->first_step);

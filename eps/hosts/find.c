@@ -26,9 +26,10 @@ const struct hosts_ops *hosts_find(const char *name, struct error *err)
     }
     if (module_find(path, directory, &mpi))
         return module_load(path, &mpi, err);
-    error_set(err, -ENODEV,
-              "this build of eps has no MPI: eps-mpi.so is neither in %s nor in %s/" EPS_MODULES_FROM_PROGRAMS
-              "; install Open MPI (apt-get install libopenmpi-dev openmpi-bin) and build eps again",
-              directory, directory);
+    error_set(
+        err, -ENODEV,
+        "this build of eps has no MPI: eps-mpi.so is neither in %s nor in %s/" EPS_MODULES_FROM_PROGRAMS
+        "; install the package eps-mpi, or Open MPI (apt-get install libopenmpi-dev openmpi-bin) and build eps again",
+        directory, directory);
     return NULL;
 }

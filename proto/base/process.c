@@ -271,32 +271,37 @@ uint64_t process_available_bytes(void)
     return least < space ? least : space;
 }
 
-/* The shift of a unit; -1 for an unknown one. */
-static int unit_shift(const char *name)
+/* Bytes of a unit; 0 for an unknown one. */
+static double unit_bytes(const char *name)
 {
     static const char letters[] = "KMGT";
 
     if (!*name || strcasecmp(name, "B") == 0)
-        return 0;
+        return 1;
     const char *letter = strchr(letters, toupper((unsigned char)*name));
-    return letter && (!name[1] || strcasecmp(name + 1, "iB") == 0) ? 10 * (int)(letter - letters + 1) : -1;
+    const int power = letter ? (int)(letter - letters + 1) : 0;
+    if (letter && (!name[1] || strcasecmp(name + 1, "iB") == 0))
+        return pow(1024, power);
+    return letter && strcasecmp(name + 1, "B") == 0 ? pow(1000, power) : 0;
 }
 
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err)
 {
-    static const char remedy[] = "write bytes, or a number with K, M or G (powers of 1024), as in 2GiB";
+    static const char remedy[] =
+        "write bytes, or a number with K, M or G (powers of 1024), as in 2GiB, or with kB, MB or "
+        "GB (powers of 1000)";
     char *end;
 
     errno = 0;
     const double value = strtod(text, &end);
-    const int shift = end != text && !errno && !isnan(value) ? unit_shift(end) : -1;
-    if (shift < 0)
+    const double unit = end != text && !errno && !isnan(value) ? unit_bytes(end) : 0;
+    if (unit == 0)
         return error_set(err, -EINVAL, "%s: '%.40s' is not a size; %s", option, text, remedy);
-    const double bytes = value * (double)((uint64_t)1 << shift);
+    const double bytes = value * unit;
     if (!(bytes >= 1 && bytes < 0x1p62))
         return error_set(err, -EINVAL, "%s: '%.40s' is %s; %s", option, text,
                          bytes < 1 ? "less than a byte" : "more than any machine has", remedy);
-    if (shift == 0 && bytes != floor(bytes)) /* 1.5 without a unit is a mistake for GiB */
+    if (unit == 1 && bytes != floor(bytes)) /* 1.5 without a unit is a mistake for GiB */
         return error_set(err, -EINVAL, "%s: '%.40s' has no unit, and a part of a byte is none; %s", option, text,
                          remedy);
     *out = (uint64_t)bytes;

@@ -54,9 +54,8 @@ bool process_is_stopped(long pid);
 /* Host memory available now, within this process's control group; UINT64_MAX if the system does not tell. */
 uint64_t process_available_bytes(void);
 
-/* Parses "2GiB", "2g", "512M", "64KiB", "1000" as bytes, at least 1. K, M, G and T are powers of 1024 in either case,
- * with or without iB. KB, MB and GB are refused, as others read them as powers of 1000. -EINVAL with a sentence that
- * names the option. */
+/* Parses "2GiB", "2g", "512M", "64KiB", "128MB", "1000" as bytes, at least 1, in either case. K, M, G and T are powers of
+ * 1024, with or without iB; kB, MB, GB and TB are powers of 1000. -EINVAL with a sentence that names the option. */
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err);
 
 /* Formats "1.4 GiB", "37.0 MiB", "12.5 KiB", "812 B"; returns out. */

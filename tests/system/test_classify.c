@@ -201,12 +201,13 @@ TEST(what_cannot_be_classified_is_refused)
 
 TEST(a_directory_gives_its_tables)
 {
-    expect("mkdir tables && head -n 20 train.tsv >tables/a.tsv && cp train.tsv tables/notes.txt && "
+    expect("mkdir -p tables/old tables/older && head -n 20 train.tsv >tables/a.tsv && cp train.tsv tables/notes.txt && "
            "{ head -n 1 train.tsv; tail -n 43 train.tsv; } >tables/b.tsv",
            0);
     expect("eps train --model bert/config.json --task classify --data tables --eval-data train.tsv --steps 1 --batch 8 "
            "--out tabled " MACHINE,
-           0, "62 rows, 62 held out", "1 file in directories of --data passed over: not named .tsv or .jsonl");
+           0, "62 rows, 62 held out", "1 file in directories of --data passed over: not named .tsv or .jsonl",
+           "2 folders in directories of --data passed over: tables/old and others; name them too");
     expect("eps eval --model tabled --data tables --predictions tabled.tsv " MACHINE, 0, "62 predictions");
 }
 

@@ -85,7 +85,22 @@ depends=$(dpkg-deb -f "$deb" Depends)
 for library in libc6 libhwloc15 libjansson4 libnanomsg5 libncursesw6 libsodium23 libuv1 libzstd1 zlib1g; do
     [[ $depends == *$library* ]] || fail "the package does not depend on $library: $depends"
 done
+[[ $depends != *mpi* ]] || fail "the package depends on Open MPI: $depends"
 dpkg-deb -x "$deb" "$work/root"
+for file in share/man/man1/eps.1.gz share/doc/eps/changelog.gz; do
+    [ -s "$work/root/usr/$file" ] || fail "the package has no $file"
+done
+if [ -e "$build/bin/eps-mpi.so" ]; then # in a package of its own
+    said=$(XDG_RUNTIME_DIR=$work "$work/root/usr/bin/epsd" --mpi --listen alone 2>&1 || true)
+    grep -q 'install the package eps-mpi' <<<"$said" || fail "epsd --mpi without eps-mpi: $said"
+    deb=$(echo "$work"/package/eps-mpi_*.deb)
+    depends=$(dpkg-deb -f "$deb" Depends)
+    [[ $depends == *"eps (= "*libopenmpi* ]] || fail "eps-mpi depends on: $depends"
+    dpkg-deb -x "$deb" "$work/root"
+    [ -s "$work/root/usr/share/doc/eps-mpi/copyright" ] || fail "eps-mpi has no copyright file"
+    said=$(XDG_RUNTIME_DIR=$work "$work/root/usr/bin/epsd" --mpi --listen alone 2>&1 || true)
+    grep -q 'no launcher started this process' <<<"$said" || fail "epsd --mpi with eps-mpi: $said"
+fi
 cd "$work"
 [ -s root/usr/share/doc/eps/copyright ] || fail "the package has no copyright file"
 "$work/root/usr/bin/eps" train --model config.json --data book.txt --out packaged --steps 2 >said 2>&1 ||

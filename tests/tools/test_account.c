@@ -117,3 +117,25 @@ TEST(steps_that_were_skipped_are_counted)
     listen_to(end);
     ck_assert_holds(said, "skipped      3 of these steps, whose gradient was not finite\n");
 }
+
+static struct eps_train_options resolved;
+
+static void begin(void)
+{
+    account_options(&resolved, 1000, false);
+}
+
+/* As --help and the manual have it: adamw by default; with one part the two are the same. */
+TEST(the_optimizer_is_named_as_the_help_names_it)
+{
+    const char *const data = "data";
+
+    resolved = eps_train_defaults();
+    resolved.model = "model", resolved.data = &data, resolved.n_data = 1, resolved.out = "out";
+    resolved.device = "cpu", resolved.optimizer = EPS_ADAMA, resolved.parts = 1;
+    listen_to(begin);
+    ck_assert_holds(said, "optimizer    adamw, ");
+    resolved.parts = 2;
+    listen_to(begin);
+    ck_assert_holds(said, "optimizer    adama, ");
+}

@@ -126,6 +126,12 @@ static const struct {
     {"note.txt", BYTES("[1] A footnote\n"), NULL},
     {"list.txt", BYTES("[\"Ah\", he said, \"no\n"), NULL},
     {"page.html", BYTES("<html><p>"), NULL},
+    {"as_it_is.txt", BYTES("id,text\n1,a\n2,b\n"), NULL},
+    {"prose.csv", BYTES("Well, yes\nno\n"), NULL},
+    {"one.csv", BYTES("id,text\n"), NULL},
+    {"column.csv", BYTES("text\na\nb\n"), NULL},
+    {"tabs.csv", BYTES("a,b\tc\nd,e\tf\n"), NULL},
+    {"open.csv", BYTES("a,b\n1,\"2\n3,4\n"), NULL},
     {"quote.txt", BYTES("{\"Really\"} he said\n"), NULL},
     {"empty.txt", BYTES(""), NULL},
     /* UTF-8, which may be cut at both ends. */
@@ -184,6 +190,8 @@ static const struct {
     {"o.txt", BYTES("[\n  {\"text\": \"a\"},\n  {\"text\": \"b\"}\n]\n"), "JSON", ".jsonl"},
     {"o.txt", BYTES(" <!doctype HTML><p>"), "HTML", ".html"},
     {"o.txt", BYTES("<html><p>"), "HTML", ".html"},
+    {"o.csv", BYTES("id,text\r\n1,\"a, \"\"b\"\"\nc\"\r\n2,d\r\n"), "o.csv: this is CSV", "name it .txt"},
+    {"o.CSV", BYTES("id,text\n\n1,a"), "this is CSV", "--task classify takes TSV"},
 };
 
 TEST_EACH(what_is_no_tokens_is_refused_with_its_place_value_or_format, COUNT(wrongs))
@@ -327,7 +335,26 @@ TEST(a_directory_stands_for_its_files_that_are_recognised)
     ck_assert_int_eq(client_data_open(&data, &path, 1, &err), 0);
     ck_assert_uint_eq(data.n_files, 4);
     ck_assert_uint_eq(data.n_passed, 2);
+    ck_assert(data.n_folders == 0 && !data.folder);
     client_data_free(&data);
+    ck_assert_int_eq(mkdir("corpus/de", 0777), 0);
+    ck_assert_int_eq(mkdir("corpus/deep", 0777), 0);
+    ck_assert_int_eq(mkdir("corpus/.git", 0777), 0);
+    processes_put_text("corpus/de/d.txt", "not read");
+    is_text(path, "Bhellobbcc\n", 11);
+    ck_assert_int_eq(client_data_open(&data, &path, 1, &err), 0);
+    ck_assert_uint_eq(data.n_folders, 2);
+    ck_assert_str_eq(data.folder, "./corpus/de");
+    client_data_free(&data);
+}
+
+TEST(a_directory_of_folders_alone_says_so)
+{
+    ck_assert_int_eq(mkdir("outer", 0777), 0);
+    ck_assert_int_eq(mkdir("outer/inner", 0777), 0);
+    processes_put_text("outer/inner/a.txt", "a");
+    refused("outer", 256, -ENOENT, "no file in it ends in .txt",
+            "folders in it are not searched, as outer/inner: name files");
 }
 
 TEST(a_directory_of_labelled_rows_stands_for_its_tables)

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TEST(sizes_are_read_in_bytes_and_binary_units)
+TEST(sizes_are_read_in_bytes_and_binary_and_decimal_units)
 {
     static const struct {
         const char *text;
@@ -31,6 +31,11 @@ TEST(sizes_are_read_in_bytes_and_binary_units)
         {"2GiB", 2147483648},
         {"0.5GiB", 536870912},
         {"1t", 1099511627776},
+        {"1kB", 1000},
+        {"128MB", 128000000},
+        {"128mb", 128000000},
+        {"1.5GB", 1500000000},
+        {"2TB", 2000000000000},
         {"4194303TiB", 4611684918915760128},
         {"4611686018427386880", 4611686018427386880} /* 2^62 - 1024 */
     };
@@ -47,7 +52,7 @@ TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
     static char digits[5000];
     const char *const texts[] = {"",      "GiB",      "-1",     "-0",        "0",     "0.5",
                                  "0GiB",  "nan",      "nanGiB", "inf",       "-inf",  "infinityTiB",
-                                 "1e400", "1e-400",   "1kb",    "1MB",       "1GB",   "1GiBs",
+                                 "1e400", "1e-400",   "1kbit",  "1MBB",      "1PB",   "1GiBs",
                                  "1 GiB", "1GiB ",    "1,5GiB", "1..5",      "--1",   "4611686018427387904",
                                  "1e19",  "4194304T", "1Ki",    "1P",        "1MiBB", "4194304TiB",
                                  "1.5",   "2.000001", "%s%n%n", "\x1b[31m1", "1\n2",  "1GiB\xff",
