@@ -116,14 +116,16 @@ double profile_flops(const struct profile *profile, enum number_type type, doubl
 int profile_path(char *out, size_t cap, const char *device, struct error *err)
 {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    struct stat st;
     int n;
 
     if (cache && cache[0] == '/')
         n = snprintf(out, cap, "%s/eps/profile-%s.json", cache, device);
-    else if (home && home[0] == '/')
+    else if (home && home[0] == '/' && stat(home, &st) == 0) /* never made: only what is in it */
         n = snprintf(out, cap, "%s/.cache/eps/profile-%s.json", home, device);
     else
-        return error_set(err, -ENOENT, "no place for a profile: set XDG_CACHE_HOME or HOME to a directory");
+        return error_set(err, -ENOENT, "no place for a profile: set XDG_CACHE_HOME or HOME to a directory%s",
+                         home && home[0] == '/' ? "; the one in HOME does not exist" : "");
     if (n < 0 || (size_t)n >= cap)
         return error_set(err, -ENAMETOOLONG, "XDG_CACHE_HOME or HOME is too long a path");
     return 0;

@@ -52,8 +52,8 @@ int profile_check(const struct profile *profile, struct error *err);
  * measured range. The profile must have been checked. */
 double profile_flops(const struct profile *profile, enum number_type type, double rows);
 
-/* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/...: -ENOENT with a sentence if neither is known,
- * -ENAMETOOLONG. */
+/* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/... where HOME exists: -ENOENT with a sentence if there is
+ * neither, -ENAMETOOLONG. */
 int profile_path(char *out, size_t cap, const char *device, struct error *err);
 
 /* Sentences begin with the path. -errno (-ENOENT: there is none), -EINVAL, with line and column or the figure's name,

@@ -22,6 +22,10 @@ static int base_directory(char *out, size_t cap, struct error *err)
         n = snprintf(out, cap, "/tmp/eps-%u", (unsigned)geteuid());
     if (n < 0 || (size_t)n >= cap)
         return error_set(err, -ENAMETOOLONG, "XDG_RUNTIME_DIR is too long a path for sockets: unset it");
+    if (runtime && runtime[0] == '/' && stat(runtime, &info) < 0 && errno == ENOENT)
+        return error_set(err, -ENOTDIR,
+                         "XDG_RUNTIME_DIR is %s, which does not exist: make it (mkdir -m 700), or unset the variable",
+                         runtime);
     if (lstat(out, &info) < 0)
         return errno == ENOENT ? 0
                                : error_set(err, -errno, "%s: %s: set XDG_RUNTIME_DIR to a directory of your own", out,

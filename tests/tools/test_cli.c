@@ -121,7 +121,7 @@ static const struct refusal wrongs[] = {
     {GENERATE "--ids 4294967296", 2, "--ids '4294967296'", "commas"},
     {GENERATE "--ids 1 --prompt a", 2, "--ids", "give one"},
     {GENERATE "--prompt a --prompt-file b", 2, "--prompt-file", "give one"},
-    {GENERATE "--prompt-file /nonexistent", 1, "--prompt-file /nonexistent", "No such file"},
+    {GENERATE "--prompt-file absent", 1, "--prompt-file absent", "No such file"},
     {GENERATE "--prompt-file /", 1, "--prompt-file /", "directory"},
     {GENERATE "--prompt-file /dev/null", 1, "--prompt-file /dev/null", "empty"},
     {GENERATE "--prompt-file /dev/zero", 1, "--prompt-file /dev/zero", "64 MiB"},
@@ -135,7 +135,7 @@ static const struct refusal wrongs[] = {
     {GENERATE "--prompt x y", 2, "'y' is not expected", NULL},
     {"eps generate --num-return-sequences 4", 2, "--num-return-sequences", "it is called --samples here"},
     {GENERATE "--prompt x --connect lab --device-mem 1MiB", 2, "--device-mem", "--connect"},
-    {"eps generate --prompt x --model /nonexistent/model", 1, "/nonexistent/model", NULL},
+    {"eps generate --prompt x --model absent/model", 1, "absent/model", NULL},
     {"eps generate --prompt x --model byte-small", 1, "--model byte-small is a preset", "directory"},
     {"eps generate --prompt x --model bare", 1, "holds no config.json", "latest"},
     {"eps generate --prompt x --model model/config.json", 1, "config.json has no weights", "directory"},
@@ -151,6 +151,24 @@ TEST_EACH(a_mistake_is_one_sentence_and_the_right_status, COUNT(wrongs))
 
 /* Zero, negative, huge, fractional, empty or a word: no count takes them, and the sentence says which it was. One option
  * of each kind. */
+/* Where a user's directories are missing, nothing makes them. */
+TEST(no_program_makes_a_directory_that_the_environment_only_names)
+{
+    static const struct refusal missing[] = {
+        {"XDG_RUNTIME_DIR=$PWD/absent eps status", 1, "/absent, which does not exist", "unset the variable"},
+        {"XDG_RUNTIME_DIR=$PWD/absent " GOOD "--steps 1", 1, "/absent, which does not exist", NULL},
+        {"XDG_RUNTIME_DIR=$PWD/absent epsd --listen lab", 1, "/absent, which does not exist", NULL},
+        {"XDG_RUNTIME_DIR=$PWD/absent eps-worker --connect lab --device-mem 64MiB", 1, "/absent, which does not exist",
+         NULL},
+        {"env -u XDG_CACHE_HOME HOME=$PWD/absent eps bench", 1, "the one in HOME does not exist", NULL},
+    };
+
+    for (int i = 0; i < COUNT(missing); i++) {
+        expect_refusal(&missing[i]);
+        ck_assert_int_ne(access("absent", F_OK), 0);
+    }
+}
+
 TEST_EACH(counts_take_whole_numbers_in_range_only, 4)
 {
     static const char *const options[] = {"--steps", "--batch", "--microbatch", "--device-mem"};

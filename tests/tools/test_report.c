@@ -172,7 +172,7 @@ TEST_IF(what_cannot_be_drawn_is_refused_in_a_sentence, has_gnuplot())
 TEST(without_gnuplot_the_package_is_named)
 {
     put_run("undrawn", whole);
-    setenv("PATH", "/nonexistent", 1);
+    setenv("PATH", processes_path("absent"), 1);
     expect_refusal(&(struct refusal){"eps report undrawn", 1, "apt-get install gnuplot-nox", NULL});
     ck_assert_int_ne(access("undrawn/report.svg", F_OK), 0);
 }

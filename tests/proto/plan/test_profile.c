@@ -1,3 +1,4 @@
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -162,9 +163,12 @@ TEST(its_place_is_the_users_cache)
     ck_assert_int_eq(profile_path(out, sizeof out, "cpu", &err), 0);
     ck_assert_str_eq(out, path);
     setenv("XDG_CACHE_HOME", "relative", 1); /* which the specification says to ignore */
-    setenv("HOME", "/home/somebody", 1);
+    setenv("HOME", processes_path("home"), 1);
+    ck_assert_int_eq(profile_path(out, sizeof out, "cpu", &err), -ENOENT);
+    ck_assert_holds(err.text, "XDG_CACHE_HOME", "the one in HOME does not exist");
+    ck_assert_int_eq(mkdir("home", 0700), 0);
     ck_assert_int_eq(profile_path(out, sizeof out, "cpu", &err), 0);
-    ck_assert_str_eq(out, "/home/somebody/.cache/eps/profile-cpu.json");
+    ck_assert_str_eq(out, print("%s/home/.cache/eps/profile-cpu.json", processes_directory()));
     ck_assert_int_eq(profile_path(out, 20, "cpu", &err), -ENAMETOOLONG);
     unsetenv("XDG_CACHE_HOME");
     unsetenv("HOME");

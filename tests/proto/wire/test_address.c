@@ -174,6 +174,13 @@ TEST(what_is_no_address_is_refused_by_name)
     expect_refused(many, -ENAMETOOLONG, "too long an address");
 }
 
+TEST(a_base_is_not_looked_for_in_a_directory_that_does_not_exist)
+{
+    setenv("XDG_RUNTIME_DIR", print("%s/absent", runtime), 1);
+    expect_refused("lab", -ENOTDIR, "/absent, which does not exist: make it (mkdir -m 700), or unset the variable");
+    expect_refused(NULL, -ENOTDIR, "/absent, which does not exist");
+}
+
 TEST(a_base_that_another_made_is_refused)
 {
     const char *base = print("%s/eps", runtime);
