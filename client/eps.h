@@ -630,6 +630,35 @@ int eps_save(const char *address, uint64_t *step, struct eps_error *error);
 /* Ends the daemon and its job, which first saves what it promised. Returns when the daemon is gone. */
 int eps_stop(const char *address, struct eps_error *error);
 
+enum { EPS_UP_WORKERS = 64 }; /* most workers of one daemon that eps_up starts */
+
+/* Start from eps_up_defaults(), and set name. */
+struct eps_up_options {
+    const char *name;   /* the daemon's, or its directory: epsd --listen */
+    uint32_t workers;   /* on this host; with several, each takes a device of its own, or CPU workers share the cores */
+    const char *device; /* "auto", "cpu", "cuda", "cuda:1"; NULL: auto */
+    uint64_t device_mem;  /* bytes for each worker; 0: they choose */
+    const char *programs; /* as in eps_train_options */
+    const char *const
+        *daemon_options; /* (n_daemon_options) further arguments of epsd: "--mpi", "--host-mem", "64GiB" */
+    size_t n_daemon_options;
+};
+struct eps_up_events {
+    /* Once: the daemon listens at this directory, and all its workers have attached. */
+    void (*on_up)(void *user, const char *address, uint32_t n_workers);
+    void (*on_note)(void *user, const char *sentence); /* a worker was lost */
+    /* Asked several times a second. 1: the daemon saves what its run promised, and ends; 2: it ends at once. */
+    int (*should_stop)(void *user);
+};
+struct eps_up_options eps_up_defaults(void);
+
+/* Starts a shared daemon and its workers, and returns when the daemon has ended, and its workers with it: by eps_stop, a
+ * signal, or should_stop. A worker that is lost is started again, after a pause; one that was drained is not. All of
+ * them end if the caller is killed. Their lines go to the caller's standard error. Events may be NULL, and each of its
+ * callbacks. -EDOM: epsd or eps-worker refused its options; -EIO: the daemon failed. */
+int eps_up(const struct eps_up_options *options, const struct eps_up_events *events, void *user,
+           struct eps_error *error);
+
 /* The same queries over one open session, for repeated use. should_stop (may be NULL) is asked several times a second
  * while a call waits; not 0 ends that call with -EINTR. Once the daemon is gone, calls return -EIO. */
 struct eps_look;

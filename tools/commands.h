@@ -18,6 +18,7 @@ int command_chat(int argc, char **argv);
 int command_verify(int argc, char **argv);
 int command_report(int argc, char **argv);
 int command_export(int argc, char **argv);
+int command_up(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_mem(int argc, char **argv);
 int command_top(int argc, char **argv);

@@ -31,6 +31,7 @@ static const struct {
     {"verify", "check checkpoints against their checksums", command_verify},
     {"bench", "measure this machine's speed, for eps plan", command_bench},
     {"Live runs and daemons", NULL, NULL},
+    {"up", "start a shared daemon and its workers", command_up},
     {"status", "show what a daemon is doing", command_status},
     {"mem", "show memory by category", command_mem},
     {"top", "show a run's work on the whole screen", command_top},

@@ -184,24 +184,39 @@ static void follow_me(char out[FOLLOW_BYTES])
     snprintf(out, FOLLOW_BYTES, "--private=%d", (int)getpid());
 }
 
-/* Without --device-mem, the worker chooses its budget: it knows its device. Worker i is child i, from 1. */
+void client_worker_arguments(struct client_worker_arguments *out, char *directory, char *follow,
+                             struct device_name device, uint32_t i, uint32_t n, uint64_t device_mem)
+{
+    static char program[] = "eps-worker", connect[] = "--connect", named[] = "--device", shared[] = "--share",
+                capped[] = "--device-mem";
+    char **to = out->argv;
+
+    if (n > 1 && device.kind != DEVICE_CPU)
+        device.index = i - 1, device.indexed = true;
+    device_name_print(out->device, &device);
+    snprintf(out->share, sizeof out->share, "%u", n);
+    snprintf(out->device_mem, sizeof out->device_mem, "%" PRIu64, device_mem);
+    *to++ = program;
+    if (follow)
+        *to++ = follow;
+    *to++ = connect, *to++ = directory;
+    *to++ = named, *to++ = out->device;
+    *to++ = shared, *to++ = out->share;
+    if (device_mem)
+        *to++ = capped, *to++ = out->device_mem;
+    *to = NULL;
+}
+
+/* Worker i is child i, from 1. */
 static int start_worker(struct client_spawn *spawn, unsigned i, struct error *err)
 {
-    const uint32_t n = spawn->options.n_workers;
-    struct device_name name = spawn->options.device;
-    char device[DEVICE_NAME_BYTES], share[16], device_mem[32], follow[FOLLOW_BYTES];
-    char *args[] = {"eps-worker", follow, "--connect",    spawn->directory, "--device", device,
-                    "--share",    share,  "--device-mem", device_mem,       NULL};
+    struct client_worker_arguments arguments;
+    char follow[FOLLOW_BYTES];
 
-    if (n > 1 && name.kind != DEVICE_CPU)
-        name.index = i - 1, name.indexed = true;
     follow_me(follow);
-    device_name_print(device, &name);
-    snprintf(share, sizeof share, "%u", n);
-    snprintf(device_mem, sizeof device_mem, "%" PRIu64, spawn->options.device_mem);
-    if (!spawn->options.device_mem)
-        args[8] = NULL;
-    return start_child(spawn, i, "eps-worker", args, err);
+    client_worker_arguments(&arguments, spawn->directory, follow, spawn->options.device, i, spawn->options.n_workers,
+                            spawn->options.device_mem);
+    return start_child(spawn, i, "eps-worker", arguments.argv, err);
 }
 
 /* A daemon whose job has failed needs no worker. */

@@ -63,6 +63,17 @@ int client_spawn_start(struct client_spawn *spawn, struct client_link *link, con
  * installed, or by its bare name for execvp. */
 int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err);
 
+/* A worker's command line. argv points into the struct, which must not move, and at directory and follow. */
+struct client_worker_arguments {
+    char *argv[12]; /* ends with NULL */
+    char device[DEVICE_NAME_BYTES], share[16], device_mem[32];
+};
+
+/* Worker i (from 1) of n: with several, each takes a device of its own, or the CPU in equal shares. device_mem 0: it
+ * chooses, as it knows its device. follow: "--private=PID", or NULL. */
+void client_worker_arguments(struct client_worker_arguments *out, char *directory, char *follow,
+                             struct device_name device, uint32_t i, uint32_t n, uint64_t device_mem);
+
 /* Closes the session, waits for the children and ends the remaining ones: SIGTERM after 5 s (at once if there was no
  * session), SIGKILL after 10 s. Removes the directory that a killed daemon left. Safe on a zeroed struct. */
 void client_spawn_stop(struct client_spawn *spawn);

@@ -1,0 +1,137 @@
+/* eps up: a daemon and its workers by one command; also on several hosts, as mpirun starts it on each. */
+#include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+SUITE_LABELS(long)
+SUITE_TIMEOUT(120)
+
+static void setup(void)
+{
+    processes_setup();
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* whoever eps up leaves is then found */
+    processes_config("model.json", 2, 4, 64, 32);
+    processes_text("text.txt", 16000);
+}
+SUITE_FIXTURE(setup, processes_remove)
+
+#define RUN    " --model model.json --data text.txt --seq 32 --steps 3 --batch 8 --parts 2 --seed 7 --deterministic"
+#define WORKER " --device cpu --device-mem 64MiB"
+
+static pid_t start(const char *line)
+{
+    const pid_t up =
+        processes_start("/bin/sh",
+                        (const char *const[]){"-c", print("PATH=" BIN_DIR ":$PATH exec %s >up.out 2>up.err", line),
+                                              NULL},
+                        NULL);
+
+    processes_await_text("up.out", "is up");
+    return up;
+}
+
+TEST(one_command_is_a_daemon_with_workers_until_it_is_stopped)
+{
+    const pid_t up = start("eps up lab --workers 2" WORKER);
+
+    expect_file("up.out", "/eps/lab is up, with 2 workers: eps train --connect ");
+    expect("eps status lab", 0, "2 workers");
+    expect("eps train --connect lab" RUN " --out up", 0);
+    expect("eps train" RUN WORKER " --out own", 0);
+    outputs_check_same_latest("own", "up");
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(up), 0);
+    ck_assert(processes_nobody());
+}
+
+TEST(a_worker_that_is_killed_comes_again_and_one_that_is_drained_does_not)
+{
+    const pid_t up = start("eps up lab" WORKER);
+
+    kill(processes_find("eps-worker"), SIGKILL);
+    processes_await_text("up.err",
+                         "eps up: worker process 1 of 1 was killed by signal 9 (Killed): another one starts in 1 s");
+    processes_await_text("up.err", "worker 2 attached");
+    expect("eps drain 2 lab", 0);
+    processes_await_text("up.err", "worker 2 (cpu) gone: released");
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(up), 0);
+    ck_assert_uint_eq(processes_count("up.err", "starts in"), 1);
+    ck_assert_uint_eq(processes_count("up.err", "worker 3 attached"), 0);
+}
+
+/* Its daemon saves at the first signal, as a run's own does. */
+TEST(sigterm_saves_and_ends_all)
+{
+    const pid_t up = start("eps up lab" WORKER);
+    const pid_t run =
+        processes_start("/bin/sh",
+                        (const char *const[]){"-c",
+                                              "exec " BIN_DIR "/eps train --connect lab" RUN
+                                              " --steps 100000 --save-every 100000 --out up 2>&1 >train.log",
+                                              NULL},
+                        NULL);
+
+    processes_await_text("up/metrics.jsonl", "\"step\": 2,");
+    kill(up, SIGTERM);
+    ck_assert_int_eq(processes_wait(up), 0);
+    processes_wait(run);
+    ck_assert(processes_nobody());
+    expect("eps verify up", 0, "step-");
+}
+
+TEST(nobody_is_left_when_it_is_killed)
+{
+    kill(start("eps up lab --workers 2" WORKER), SIGKILL);
+    processes_await_nobody();
+}
+
+static const struct refusal refusals[] = {
+    {"eps up", 2, "eps up: the daemon's NAME is missing", NULL},
+    {"eps up lab --workers 65", 2, "eps up: workers 65: from 1 to 64", NULL},
+    {"eps up lab --device gpu", 2, "eps up: device gpu: it is auto, cpu, cuda, or cuda:N", NULL},
+    {"eps up lab --device cuda:1 --workers 2", 2, "eps up: device cuda:1 is one device, and 2 workers need one each",
+     NULL},
+};
+
+TEST_EACH(misuse_is_one_sentence, COUNT(refusals))
+{
+    expect_refusal(&refusals[_i]);
+}
+
+/* They say it themselves; all end. */
+TEST(what_epsd_or_eps_worker_refuses_ends_it)
+{
+    expect("eps up lab -- --queue x", 2, "epsd: --queue x: a number of jobs",
+           "eps up: the daemon (epsd) ended with status 2");
+    expect("eps up lab --device cuda:99 || exit 3", 3, "eps up: worker process 1 of 1 ended with status ",
+           "before all were up: its line");
+    ck_assert(processes_nobody());
+}
+
+/* Host 1's workers find their own daemon, at lab-1. */
+TEST(mpirun_starts_it_on_each_host)
+{
+    if (access(BIN_DIR "/eps-mpi.so", F_OK) || system("command -v mpirun >/dev/null 2>&1"))
+        return;
+    const pid_t up =
+        start("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+              "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 mpirun -n 2 " BIN_DIR
+              "/eps up lab" WORKER " -- --mpi");
+
+    processes_await_text("up.out", "/eps/lab-1 is up, with 1 worker: ");
+    processes_await_text("up.out", "/eps/lab is up, with 1 worker: ");
+    expect("eps train --connect lab" RUN " --out up", 0);
+    expect("eps train" RUN WORKER " --out own", 0);
+    outputs_check_same_latest("own", "up");
+    expect("eps stop lab", 0);
+    ck_assert_int_eq(processes_wait(up), 0);
+    ck_assert(processes_nobody());
+}
