@@ -27,11 +27,10 @@ SUITE_FIXTURE(setup, processes_remove)
 
 static pid_t start(const char *line)
 {
-    const pid_t up =
-        processes_start("/bin/sh",
-                        (const char *const[]){"-c", print("PATH=" BIN_DIR ":$PATH exec %s >up.out 2>up.err", line),
-                                              NULL},
-                        NULL);
+    const pid_t up = processes_start(
+        "/bin/sh",
+        (const char *const[]){"-c", print("export PATH=" BIN_DIR ":$PATH; exec >up.out 2>up.err; %s", line), NULL},
+        NULL);
 
     processes_await_text("up.out", "is up");
     return up;
@@ -39,7 +38,7 @@ static pid_t start(const char *line)
 
 TEST(one_command_is_a_daemon_with_workers_until_it_is_stopped)
 {
-    const pid_t up = start("eps up lab --workers 2" WORKER);
+    const pid_t up = start("exec eps up lab --workers 2" WORKER);
 
     expect_file("up.out", "/eps/lab is up, with 2 workers: eps train --connect ");
     expect("eps status lab", 0, "2 workers");
@@ -53,7 +52,7 @@ TEST(one_command_is_a_daemon_with_workers_until_it_is_stopped)
 
 TEST(a_worker_that_is_killed_comes_again_and_one_that_is_drained_does_not)
 {
-    const pid_t up = start("eps up lab" WORKER);
+    const pid_t up = start("exec eps up lab" WORKER);
 
     kill(processes_find("eps-worker"), SIGKILL);
     processes_await_text("up.err",
@@ -70,7 +69,7 @@ TEST(a_worker_that_is_killed_comes_again_and_one_that_is_drained_does_not)
 /* Its daemon saves at the first signal, as a run's own does. */
 TEST(sigterm_saves_and_ends_all)
 {
-    const pid_t up = start("eps up lab" WORKER);
+    const pid_t up = start("exec eps up lab" WORKER);
     const pid_t run =
         processes_start("/bin/sh",
                         (const char *const[]){"-c",
@@ -89,7 +88,7 @@ TEST(sigterm_saves_and_ends_all)
 
 TEST(nobody_is_left_when_it_is_killed)
 {
-    kill(start("eps up lab --workers 2" WORKER), SIGKILL);
+    kill(start("exec eps up lab --workers 2" WORKER), SIGKILL);
     processes_await_nobody();
 }
 
@@ -116,15 +115,22 @@ TEST(what_epsd_or_eps_worker_refuses_ends_it)
     ck_assert(processes_nobody());
 }
 
+#define MPI                                                                                                            \
+    "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "            \
+    "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0; "
+
+static bool has_mpirun(void)
+{
+    return access(BIN_DIR "/eps-mpi.so", F_OK) == 0 && system("command -v mpirun >/dev/null 2>&1") == 0;
+}
+
 /* Host 1's workers find their own daemon, at lab-1. */
 TEST(mpirun_starts_it_on_each_host)
 {
-    if (access(BIN_DIR "/eps-mpi.so", F_OK) || system("command -v mpirun >/dev/null 2>&1"))
+    if (!has_mpirun())
         return;
-    const pid_t up =
-        start("env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
-              "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 mpirun -n 2 " BIN_DIR
-              "/eps up lab" WORKER " -- --mpi");
+    processes_put_text("hosts", "localhost slots=2\n");
+    const pid_t up = start(MPI "exec mpirun --hostfile hosts " BIN_DIR "/eps up lab" WORKER " -- --mpi");
 
     processes_await_text("up.out", "/eps/lab-1 is up, with 1 worker: ");
     processes_await_text("up.out", "/eps/lab is up, with 1 worker: ");
@@ -134,4 +140,27 @@ TEST(mpirun_starts_it_on_each_host)
     expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(up), 0);
     ck_assert(processes_nobody());
+}
+
+/* The script in epsd(1), with this model, this text and two hosts; srun is mpirun. It saves when Slurm says that its time is
+ * over, and goes on when it is submitted again. */
+TEST(the_manuals_batch_script_trains_on)
+{
+    static const char submit[] = MPI "PATH=" BIN_DIR ":$PWD:$PATH exec bash ./job >job.log 2>&1";
+
+    if (!has_mpirun())
+        return;
+    processes_put_text("srun", "#!/bin/sh\nshift\nexec mpirun -n 2 \"$@\"\n");
+    expect("chmod +x srun; sed -n '/^#!.bin.bash/,/^exit/p' " TESTS_DIR "/../tools/man/epsd.1 | sed -e 's/^unset.*//' "
+           "-e 's/--workers 8/" WORKER "/' "
+           "-e 's/--model .* --parts 16/" RUN " --steps 40/' >job; grep -q ^srun job && grep -q -- '--seq 32' job",
+           0);
+    const pid_t first = processes_start("/bin/sh", (const char *const[]){"-c", submit, NULL}, NULL);
+    processes_await_text("runs/big/metrics.jsonl", "\"step\": 3,");
+    kill(first, SIGTERM);
+    processes_await_nobody();
+    ck_assert_uint_eq(processes_count("runs/big/metrics.jsonl", "\"step\": 40,"), 0);
+    expect(submit, 0);
+    expect("eps train" RUN " --steps 40" WORKER " --out own", 0);
+    outputs_check_same_latest("own", "runs/big");
 }

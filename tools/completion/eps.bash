@@ -2,7 +2,7 @@
 # The lists are those of --help: tests/system/test_documentation.sh compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train plan eval generate chat report export verify bench status mem top save drain stop"
+_eps_commands="train plan eval generate chat report export verify bench up status mem top save drain stop"
 _eps_presets="text-small text-medium text-large byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of each command; those without a value are absent from _eps_values.
@@ -25,6 +25,7 @@ _eps_options() {
     report) echo "--out --help" ;;
     export) echo "--model --connect --out --dtype --help" ;;
     verify) echo "--json --help" ;;
+    up) echo "--workers --device --device-mem --help" ;;
     status) echo "--watch --json --help" ;;
     mem) echo "--watch --json --prometheus --help" ;;
     top) echo "--once --help" ;;
