@@ -57,8 +57,8 @@ struct eps_train_options {
 
     /* A run directory (its newest checkpoint), or a step-N in one. Options left unset take the stored values. An option
      * set to another value is refused, except steps, epochs, device, device_mem, host_mem, require_pinned, workers,
-     * connect, save_every, keep, eval_every, eval_tokens, patience, microbatch and out. The data may be moved if its
-     * content is the same. */
+     * connect, save_every, save_minutes, keep, eval_every, eval_tokens, patience, microbatch and out. The data may be
+     * moved if its content is the same. */
     const char *resume;
 
     /* Takes over the detached job of this daemon: one whose client died. The run goes on as if that had not happened, with
@@ -121,6 +121,9 @@ struct eps_train_options {
     uint32_t patience;    /* the run ends after this many evaluations without a new best; 0: never */
     /* Steps between checkpoints. 0: at the end only, not on interrupts. UINT64_MAX: a tenth of the run, rounded up. */
     uint64_t save_every;
+    /* Also saves when the newest checkpoint is this old, unless save_every is 0; no oftener than takes a tenth of the time.
+     * Such a checkpoint is removed once there is a newer one. 0: never; NAN: 10. */
+    double save_minutes;
     uint32_t keep; /* newest checkpoints to keep, plus the best; UINT32_MAX: 2; 0: all */
     bool deterministic;
 

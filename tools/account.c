@@ -109,6 +109,8 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
         fprintf(out, "at the end");
     else
         fprintf(out, "every %" PRIu64 " step%s", o->save_every, o->save_every == 1 ? "" : "s");
+    if (o->save_every > 0 && o->save_minutes > 0)
+        fprintf(out, ", and every %g minute%s", o->save_minutes, o->save_minutes == 1 ? "" : "s");
     if (o->keep > 0)
         fprintf(out, ", the last %u stay", o->keep);
     fprintf(out, "\nout          %s\n", o->out);

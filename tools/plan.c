@@ -162,7 +162,8 @@ static void print_plan(const struct eps_plan *plan)
     printf("\ndisk        %s a checkpoint", eps_format_bytes(text, plan->checkpoint_bytes));
     printf("; at most %" PRIu64 " at once: %s\n", plan->n_checkpoints,
            eps_format_bytes(text, plan->n_checkpoints * plan->checkpoint_bytes));
-    printf("            (the last %u, the best with --eval-every, and the one being written)\n", plan->options.keep);
+    printf("            (the last %u, the best with --eval-every, one by --save-minutes, and the one being written)\n",
+           plan->options.keep);
     printf("\nsmallest    --device-mem %" PRIu64 "\n", plan->minimum);
     printf("fits        %s%s%s\n", terminal_style(stdout, plan->fits ? TERMINAL_GREEN : TERMINAL_RED),
            plan->fits ? "yes" : "no", terminal_style(stdout, TERMINAL_PLAIN));

@@ -226,6 +226,10 @@ int command_train(int argc, char **argv)
         {"--save-every", "N", ARGUMENT_NUMBER, &options.save_every,
          "save a checkpoint every N steps while training goes on; 0: at the end only, not on interrupts; default: a "
          "tenth of the steps"},
+        {"--save-minutes", "X", ARGUMENT_REAL, &options.save_minutes,
+         "also save when the newest checkpoint is X minutes old, unless --save-every is 0; it is removed once there is "
+         "a "
+         "newer one; 0: never; default 10"},
         {"--keep", "N", ARGUMENT_NUMBER, &keep, "keep the newest N checkpoints and the best one; 0: all; default 2"},
         {"Length and batch", .kind = ARGUMENT_HEADING},
         {"--steps", "N", ARGUMENT_LONG, &options.steps,

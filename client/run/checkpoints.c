@@ -65,7 +65,7 @@ int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, st
         return error_set(err, -errno, "it could not be listed: %s", strerror(errno));
     while (!rc && (entry = readdir(entries))) {
         if (client_checkpoints_parse(&step, entry->d_name) && holds_training(directory_fd, entry->d_name))
-            rc = client_checkpoints_add(out, step);
+            rc = client_checkpoints_add(out, step, false);
     }
     closedir(entries);
     if (!rc)
@@ -74,23 +74,35 @@ int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, st
     return error_set(err, rc, "out of memory");
 }
 
-int client_checkpoints_add(struct client_checkpoints *c, uint64_t step)
+static int grow(struct client_checkpoints *c)
+{
+    const size_t cap = c->cap ? 2 * c->cap : 16;
+    uint64_t *steps = realloc(c->steps, cap * sizeof *steps);
+
+    c->steps = steps ? steps : c->steps;
+    bool *interim = realloc(c->interim, cap * sizeof *interim);
+    c->interim = interim ? interim : c->interim;
+    if (!steps || !interim)
+        return -ENOMEM;
+    c->cap = cap;
+    return 0;
+}
+
+int client_checkpoints_add(struct client_checkpoints *c, uint64_t step, bool interim)
 {
     size_t at = c->n;
 
     while (at > 0 && c->steps[at - 1] >= step)
         at--;
-    if (at < c->n && c->steps[at] == step)
+    if (at < c->n && c->steps[at] == step) {
+        c->interim[at] = c->interim[at] && interim;
         return 0;
-    if (c->n == c->cap) {
-        const size_t cap = c->cap ? 2 * c->cap : 16;
-        uint64_t *steps = realloc(c->steps, cap * sizeof *steps);
-        if (!steps)
-            return -ENOMEM;
-        c->steps = steps, c->cap = cap;
     }
+    if (c->n == c->cap && grow(c))
+        return -ENOMEM;
     memmove(c->steps + at + 1, c->steps + at, (c->n - at) * sizeof *c->steps);
-    c->steps[at] = step;
+    memmove(c->interim + at + 1, c->interim + at, (c->n - at) * sizeof *c->interim);
+    c->steps[at] = step, c->interim[at] = interim;
     c->n++;
     return 0;
 }
@@ -164,24 +176,39 @@ uint64_t client_checkpoints_latest(int directory_fd)
     return client_checkpoints_link(&step, directory_fd, "latest") ? step : UINT64_MAX;
 }
 
+static uint64_t take(struct client_checkpoints *c, size_t at)
+{
+    const uint64_t step = c->steps[at];
+
+    c->n--;
+    memmove(c->steps + at, c->steps + at + 1, (c->n - at) * sizeof *c->steps);
+    memmove(c->interim + at, c->interim + at + 1, (c->n - at) * sizeof *c->interim);
+    return step;
+}
+
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *c, uint32_t keep)
 {
     const uint64_t latest = client_checkpoints_latest(c->directory_fd);
     uint64_t best;
     const bool has_best = client_checkpoints_link(&best, c->directory_fd, "best");
-    size_t at = 0, n = 0;
+    size_t n = 0;
 
-    while (keep > 0 && c->n > keep && at < c->n - 1 && n < cap) {
+    for (size_t at = 0; at + 1 < c->n && n < cap;) {
+        if (c->interim[at] && c->steps[at] != latest && !(has_best && c->steps[at] == best))
+            out[n++] = take(c, at);
+        else
+            at++;
+    }
+    if (keep > 0 && c->n > 0 && c->interim[c->n - 1])
+        keep++;
+    for (size_t at = 0; keep > 0 && c->n > keep && at + 1 < c->n && n < cap;) {
         const bool is_best = has_best && c->steps[at] == best;
         if (is_best) /* kept in addition */
             keep++;
-        if (is_best || c->steps[at] == latest) {
+        if (is_best || c->steps[at] == latest)
             at++;
-            continue;
-        }
-        out[n++] = c->steps[at];
-        memmove(c->steps + at, c->steps + at + 1, (c->n - at - 1) * sizeof *c->steps);
-        c->n--;
+        else
+            out[n++] = take(c, at);
     }
     return n;
 }
@@ -211,6 +238,7 @@ void client_checkpoints_sweep(int directory_fd)
 void client_checkpoints_free(struct client_checkpoints *checkpoints)
 {
     free(checkpoints->steps);
+    free(checkpoints->interim);
     *checkpoints = (struct client_checkpoints){0};
 }
 

@@ -17,6 +17,7 @@
 struct client_checkpoints {
     int directory_fd; /* borrowed */
     uint64_t *steps;  /* (n) ascending, owned */
+    bool *interim;    /* (n) owned: goes when there is a newer one, and does not count among those kept */
     size_t n, cap;
 };
 
@@ -26,8 +27,8 @@ bool client_checkpoints_parse(uint64_t *step, const char *name);
 /* Lists the steps of all step-N in the directory that hold a training.json. -errno. Undo: client_checkpoints_free. */
 int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, struct error *err);
 
-/* Adds a step; it may be in the list already. -ENOMEM. */
-int client_checkpoints_add(struct client_checkpoints *checkpoints, uint64_t step);
+/* Adds a step; it may be in the list already, and is then interim only if both are. -ENOMEM. */
+int client_checkpoints_add(struct client_checkpoints *checkpoints, uint64_t step, bool interim);
 
 /* Reads a link to step-N; *step is N. False if it is no such link. */
 bool client_checkpoints_link(uint64_t *step, int directory_fd, const char *name);
@@ -35,8 +36,9 @@ bool client_checkpoints_link(uint64_t *step, int directory_fd, const char *name)
 /* The step that `latest` points to; UINT64_MAX if it is no link to a step-N. */
 uint64_t client_checkpoints_latest(int directory_fd);
 
-/* Moves the oldest steps into out (cap) until `keep` are left (0: keep all). Never takes the newest step, nor the one
- * that `latest` points to; the one that `best` points to is kept in addition. Returns the number taken. */
+/* Moves steps into out (cap): the interim ones, then the oldest until `keep` are left (0: keep all). Never takes the newest
+ * step, nor the one that `latest` points to; the one that `best` points to, and an interim one that is the newest, are
+ * kept in addition. Returns the number taken. */
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *checkpoints, uint32_t keep);
 
 /* Removes a step-N; callable from any thread. Failures are ignored: they must not end a run. */

@@ -40,8 +40,8 @@ uint64_t client_disk_most(const struct eps_train_options *o)
 
     if (keeps_best)
         n_saves += o->steps / o->eval_every;
-    const uint64_t most = (uint64_t)o->keep + 1 + keeps_best;
-    return o->keep > 0 && most < n_saves ? most : n_saves;
+    const uint64_t most = (uint64_t)o->keep + 1 + keeps_best, interim = o->save_every > 0 && o->save_minutes > 0;
+    return interim + (o->keep > 0 && most < n_saves ? most : n_saves);
 }
 
 uint64_t client_disk_bytes(const struct client_disk *disk)

@@ -18,6 +18,7 @@ enum {
     TASK_BATCH = 32,
     TASK_EPOCHS = 3,
     WARMUP = 45, /* preset's steps of warm-up; 30 % of a run under 150 steps */
+    SAVE_MINUTES = 10,
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* per minibatch: two of them take 2 GiB */
 };
@@ -35,6 +36,7 @@ struct eps_train_options eps_train_defaults(void)
         .clip_norm = NAN,
         .clip_update = NAN,
         .mask_fraction = NAN,
+        .save_minutes = NAN,
         .warmup = UINT64_MAX,
         .seed = UINT64_MAX,
         .save_every = UINT64_MAX,
@@ -365,6 +367,9 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
         o->save_every = (o->steps + 9) / 10;
     if (o->save_every > most)
         return error_set(err, -EDOM, "--save-every %" PRIu64 " is more than %" PRIu64, o->save_every, most);
+    o->save_minutes = chosen(o->save_minutes, SAVE_MINUTES);
+    if (!(o->save_minutes >= 0 && o->save_minutes <= 1e6))
+        return error_set(err, -EDOM, "--save-minutes %g is not within 0 and 1e6", o->save_minutes);
     if (o->keep == UINT32_MAX)
         o->keep = 2;
     if (o->eval_tokens == UINT64_MAX)

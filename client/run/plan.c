@@ -221,7 +221,7 @@ static int fill_disk(struct eps_plan *out, const struct question *q, struct erro
     const int rc = client_disk_of(&disk, &q->model, q->saved_bytes, err);
 
     out->checkpoint_bytes = client_disk_bytes(&disk);
-    out->n_checkpoints = q->options.keep + 2; /* the best one, and the one being written */
+    out->n_checkpoints = (uint64_t)q->options.keep + 3; /* the best, an interim, and the one being written */
     return rc;
 }
 

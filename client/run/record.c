@@ -69,6 +69,7 @@ static const struct field {
     {"eval_tokens", LONG, AT(eval_tokens), FREELY, UINT64_MAX, NULL, true},
     {"patience", COUNT, AT(patience), FREELY, 0, NULL, true},
     {"save_every", LONG, AT(save_every), FREELY, UINT64_MAX, NULL, false},
+    {"save_minutes", REAL, AT(save_minutes), FREELY, 0, NULL, true},
     {"keep", COUNT, AT(keep), FREELY, UINT32_MAX, NULL, false},
     {"deterministic", FLAG, AT(deterministic), NEVER, 0, NULL, false},
     {"device_mem", LONG, AT(device_mem), FREELY, 0, NULL, false},

@@ -574,6 +574,7 @@ int client_steps_run(struct client_steps *s, struct error *err)
         rc = measure_before(s, err);
     if (!rc && !run->attach)
         rc = run->resume.in_place ? take_up(s, err) : open_metrics(s, err);
+    client_steps_count_time(s, 0);
     if (!rc)
         rc = take_steps(s, err);
     if (!rc)

@@ -5,6 +5,10 @@
  * one that is due waits for it, and so does the step after it. If a full disk rejects the last checkpoint of a run, it
  * is retried every 2 s for 10 minutes, unless the user interrupts.
  *
+ * A checkpoint is also requested when the newest one has an age (save_minutes), so that a long step or a rare save costs a
+ * killed run little. It is interim: removed once there is a newer one, so that the run leaves the same files, whatever
+ * its speed.
+ *
  * The best evaluation so far requests a checkpoint of its step, which `best` then points to
  * (client/run/checkpoints.h). */
 #ifndef CLIENT_RUN_STEPS_H
@@ -51,7 +55,10 @@ struct client_steps {
     bool daemon_stops; /* the daemon requested the stop, */
     bool job_stops;    /* of this job alone */
     uint64_t asked;    /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
-    bool saving;       /* that checkpoint is being written */
+    bool saving;       /* that checkpoint is being written, */
+    bool interim;      /* for its time alone */
+    uint64_t asked_ns; /* when it was requested */
+    uint64_t due_ns;   /* when the next one is due by time; UINT64_MAX: never */
     int save_rc, metrics_rc; /* results of the last attempts; if not 0, why: */
     struct error save_error, metrics_error;
     uint64_t no_room_ns; /* start of the last checkpoint's wait for disk space; 0: no wait */

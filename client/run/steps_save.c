@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,10 +60,21 @@ static void end_save(struct client_steps *s)
         s->cut_short = s->cut_asked = false;
 }
 
+/* A save may take a tenth of the time: the disk is others' too. */
+void client_steps_count_time(struct client_steps *s, uint64_t save_ns)
+{
+    const struct eps_train_options *o = &s->run->options;
+    const double wait_ns = fmax(o->save_minutes * 60e9, 9 * (double)save_ns);
+
+    s->due_ns = o->save_every > 0 && o->save_minutes > 0 ? uv_hrtime() + (uint64_t)wait_ns : UINT64_MAX;
+}
+
 void client_steps_on_saved(struct client_steps *s, uint64_t step)
 {
+    const bool was_asked = step == s->asked || is_cut(s, step), interim = was_asked && s->interim;
     char path[PATH_MAX + 40];
 
+    client_steps_count_time(s, was_asked ? uv_hrtime() - s->asked_ns : 0);
     if (is_cut(s, step))
         s->asked = step;
     if (step == s->asked) {
@@ -71,7 +83,7 @@ void client_steps_on_saved(struct client_steps *s, uint64_t step)
     }
     if (marks_best(s) && step == s->best.step)
         mark_best(s);
-    if (client_checkpoints_add(&s->checkpoints, step) == 0)
+    if (client_checkpoints_add(&s->checkpoints, step, interim && step != s->best.step) == 0)
         client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
     snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
     if (s->events->on_saved)
@@ -90,6 +102,7 @@ void client_steps_on_save_failed(struct client_steps *s, uint64_t step, int code
     if (is_cut(s, step))
         s->asked = step;
     if (s->saving && step == s->asked) {
+        client_steps_count_time(s, uv_hrtime() - s->asked_ns);
         end_save(s);
         s->save_rc = code < 0 ? code : -EIO;
         s->save_error = *why;
@@ -109,20 +122,32 @@ bool client_steps_has_saved(const struct client_steps *s, uint64_t step)
 
 void client_steps_on_best(struct client_steps *s)
 {
-    if (marks_best(s) && client_steps_has_saved(s, s->best.step))
-        mark_best(s);
+    if (!marks_best(s) || !client_steps_has_saved(s, s->best.step))
+        return;
+    client_checkpoints_add(&s->checkpoints, s->best.step, false); /* it stays: no longer an interim one */
+    mark_best(s);
+}
+
+static bool is_due_by_time(const struct client_steps *s)
+{
+    return !s->saving && s->due_ns < UINT64_MAX && uv_hrtime() >= s->due_ns;
+}
+
+static bool is_due_by_step(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
+           (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
+           (o->save_every > 0 && s->covered % o->save_every == 0);
 }
 
 bool client_steps_save_is_due(const struct client_steps *s)
 {
-    const struct eps_train_options *o = &s->run->options;
-
     if (s->covered != s->opened || s->covered == s->asked || s->covered == 0 ||
         (s->covered == s->run->first_step && !s->run->attach))
         return false;
-    return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
-           (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
-           (o->save_every > 0 && s->covered % o->save_every == 0);
+    return is_due_by_step(s) || is_due_by_time(s);
 }
 
 void client_steps_ask_save(struct client_steps *s)
@@ -130,7 +155,9 @@ void client_steps_ask_save(struct client_steps *s)
     const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = s->covered}};
 
     s->asked = s->covered;
+    s->interim = !is_due_by_step(s);
     s->saving = true;
+    s->asked_ns = uv_hrtime();
     client_link_send(s->link, &m);
 }
 
@@ -142,6 +169,8 @@ bool client_steps_cut_is_due(const struct client_steps *s)
 void client_steps_ask_cut(struct client_steps *s)
 {
     s->cut_asked = s->saving = true;
+    s->interim = false;
+    s->asked_ns = uv_hrtime();
     s->cut_from = s->done;
     client_link_send(s->link, &(struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}});
 }
@@ -150,5 +179,5 @@ bool client_steps_save_will_be_due(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
 
-    return s->covered < s->opened && o->save_every > 0 && s->opened % o->save_every == 0;
+    return s->covered < s->opened && o->save_every > 0 && (s->opened % o->save_every == 0 || is_due_by_time(s));
 }

@@ -8,6 +8,9 @@
 /* Tells the user a sentence. */
 void client_steps_note(const struct client_steps *s, const char *sentence);
 
+/* A checkpoint is new, or the run begins: counts the time to the next one. */
+void client_steps_count_time(struct client_steps *s, uint64_t save_ns);
+
 /* True if a checkpoint of the covered steps is due; no step may be open. */
 bool client_steps_save_is_due(const struct client_steps *s);
 /* True if one will be due once all opened steps are covered. */

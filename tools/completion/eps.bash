@@ -9,7 +9,7 @@ _eps_presets="text-small text-medium text-large byte-small byte-medium byte-larg
 _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
-    train) echo "--model --data --eval-data --task --columns --separator --out --resume --attach --change --save-every --keep --steps --epochs --batch --seq" \
+    train) echo "--model --data --eval-data --task --columns --separator --out --resume --attach --change --save-every --save-minutes --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --mask-fraction --seed --deterministic" \
         "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;

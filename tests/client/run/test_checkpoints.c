@@ -98,8 +98,8 @@ TEST(those_that_are_whole_are_listed_in_order)
     outputs_make("out/step-9");
     list();
     ck_assert_uint_eq(c.n, 3);
-    ck_assert_int_eq(client_checkpoints_add(&c, 50), 0);
-    ck_assert_int_eq(client_checkpoints_add(&c, 20), 0);
+    ck_assert_int_eq(client_checkpoints_add(&c, 50, false), 0);
+    ck_assert_int_eq(client_checkpoints_add(&c, 20, false), 0);
     ck_assert_uint_eq(c.n, 4);
     ck_assert_mem_eq(c.steps, listed, sizeof listed);
 }
@@ -131,6 +131,36 @@ TEST(the_best_stays_beside_those_that_are_kept)
     ck_assert_int_eq(client_best_mark(out, 4), 0); /* among those that are kept: nothing beside them */
     prune(2, "best latest step-4 step-5 ");
     prune(1, "best latest step-4 step-5 ");
+}
+
+static void save(uint64_t step, bool interim)
+{
+    stand(print("step-%ju", (uintmax_t)step));
+    point_latest(print("step-%ju", (uintmax_t)step));
+    ck_assert_int_eq(client_checkpoints_add(&c, step, interim), 0);
+}
+
+/* While it is the newest, it stands beside those that are kept; with the best evaluation, it is an interim one no more. */
+TEST(an_interim_checkpoint_goes_when_there_is_a_newer_one)
+{
+    stand_all(2);
+    list();
+    save(3, true);
+    prune(2, "latest step-1 step-2 step-3 ");
+    save(4, true);
+    prune(2, "latest step-1 step-2 step-4 ");
+    prune(0, "latest step-1 step-2 step-4 ");
+    save(5, false);
+    prune(2, "latest step-2 step-5 ");
+    save(6, true), save(7, true);
+    ck_assert_int_eq(client_best_mark(out, 6), 0);
+    prune(2, "best latest step-5 step-6 step-7 ");
+    ck_assert_int_eq(client_checkpoints_add(&c, 6, false), 0);
+    save(8, false);
+    prune(2, "best latest step-6 step-8 ");
+    ck_assert_int_eq(client_best_mark(out, 8), 0);
+    save(9, false);
+    prune(2, "best latest step-8 step-9 ");
 }
 
 /* Up to the step that the run resumes after, and the loss before the first step too. */

@@ -310,6 +310,8 @@ TEST(a_text_of_hardly_any_bytes_is_refused)
     X((o->steps = 3, o->eval_every = 4), -EDOM, "--eval-every 4", "3 steps")                                           \
     X((o->seed = (uint64_t)1 << 63), -EDOM, "--seed 9223372036854775808", "2^63")                                      \
     X((o->save_every = (uint64_t)1 << 41), -EDOM, "--save-every 2199023255552", "more than")                           \
+    X((o->save_minutes = -1), -EDOM, "--save-minutes -1", "0 and 1e6")                                                 \
+    X((o->save_minutes = INFINITY), -EDOM, "--save-minutes inf", "0 and 1e6")                                          \
     X((o->connect = "x", o->workers = 1), -EDOM, "--workers 1", "--connect")                                           \
     X((o->connect = "x", o->device_mem = 1 << 30), -EDOM, "--device-mem", "--connect")                                 \
     X((o->connect = "x", o->device = "cuda"), -EDOM, "--device cuda", "--connect")                                     \

@@ -23,7 +23,7 @@ static struct eps_train_options resolved(void)
     o.lr = 0.1 + 0.2, o.min_lr = 1e-300, o.weight_decay = 1.0 / 3, o.beta1 = nextafter(0.9, 1), o.beta2 = 0.98;
     o.epsilon = 5e-324, o.schedule = EPS_SCHEDULE_LINEAR, o.warmup = 17, o.optimizer = EPS_ADAMW;
     o.order = EPS_SEQUENTIAL, o.separator = EPS_SEPARATOR_EOS, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19,
-    o.save_every = 0, o.keep = 5;
+    o.save_every = 0, o.save_minutes = 0.25, o.keep = 5;
     o.eval_tokens = 23, o.patience = 29;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
@@ -65,6 +65,7 @@ static void check_same(const struct eps_train_options *got, const struct eps_tra
         FIELD(eval_every),    FIELD(eval_tokens), FIELD(patience),    FIELD(save_every), FIELD(keep),
         FIELD(deterministic), FIELD(device_mem),  FIELD(precision),   FIELD(moments),    FIELD(grad_dtype),
         FIELD(commit),        FIELD(clip_norm),   FIELD(clip_update), FIELD(host_mem),   FIELD(mask_fraction),
+        FIELD(save_minutes),
 #undef FIELD
     };
 
@@ -276,9 +277,11 @@ TEST(what_is_not_said_goes_on_and_what_may_differ_is_taken_as_given)
                      "byte-small /no/such.txt /etc/group cuda:7");
     ck_assert_str_eq(print("%s %s %s", out.out, out.programs, out.resume), "o p r");
 
-    want.steps = 2000, want.microbatch = 1, want.eval_every = 7, want.save_every = 8, want.keep = 0;
+    want.steps = 2000, want.microbatch = 1, want.eval_every = 7, want.save_every = 8, want.keep = 0,
+    want.save_minutes = 7.5;
     want.device_mem = 99, want.host_mem = 98, want.workers = 9, want.n_data = 1;
-    given.steps = 2000, given.microbatch = 1, given.eval_every = 7, given.save_every = 8, given.keep = 0;
+    given.steps = 2000, given.microbatch = 1, given.eval_every = 7, given.save_every = 8, given.keep = 0,
+    given.save_minutes = 7.5;
     given.device_mem = 99, given.host_mem = 98, given.workers = 9, given.n_data = 1;
     given.require_pinned = true, given.data = moved, given.eval_data = "e", given.device = "cpu";
     ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);

@@ -36,7 +36,7 @@ struct script {
     uint64_t stop_after; /* step after which it is to stop; UINT64_MAX: never, 0: from the beginning */
     int level;
     void (*act)(uint64_t step);
-    uint64_t done;
+    uint64_t done, saved_first;
     unsigned n_saved, n_save_failed, n_notes;
     char why[512];
 };
@@ -52,9 +52,11 @@ static void on_step(void *user, const struct eps_step *step)
 
 static void on_saved(void *user, uint64_t step, const char *path)
 {
-    (void)step;
+    struct script *s = user;
+
     ck_assert_int_eq(access(path, F_OK), 0);
-    ((struct script *)user)->n_saved++;
+    if (s->n_saved++ == 0)
+        s->saved_first = step;
 }
 
 static void on_save_failed(void *user, uint64_t step, const char *why)
@@ -264,6 +266,40 @@ TEST(from_any_checkpoint_a_fork_ends_the_same)
         same_state("source/step-6", print("forks/%u/step-6", k));
         check_metrics(print("forks/%u", k), k + 1, N_STEPS);
     }
+}
+
+/* Each is due as soon as the one before is over and has taken a tenth of the time. */
+TEST(interim_checkpoints_change_neither_the_run_nor_the_files_that_it_leaves)
+{
+    struct eps_train_options o = begin("plain");
+    struct script script = {.stop_after = UINT64_MAX};
+
+    o.steps = 30, o.save_every = 10, o.keep = 2, o.eval_every = 6, o.save_minutes = 0;
+    must_train(&o);
+    o.out = "interim", o.save_minutes = 1e-9;
+    ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert_str_eq(outputs_names("plain"), outputs_names("interim"));
+    same_state("plain/latest", "interim/latest");
+    same_state("plain/best", "interim/best");
+    outputs_check_same_metrics("plain", "interim", 30);
+    ck_assert(script.saved_first == 1);
+}
+
+/* Killed before the first checkpoint by step. */
+TEST(a_run_that_is_killed_early_goes_on_from_an_interim_checkpoint)
+{
+    static const char run[] = "eps train --model model.json --data text.txt --batch 8 --seq 16 --lr 0.01 --min-lr 0.01 "
+                              "--warmup 0 --schedule constant --device-mem 64MiB --save-every 1000000";
+
+    expect(print("bash -c '%s --steps 1000000 --save-minutes 1e-9 --out killed >said & "
+                 "until grep -q ^saved said; do kill -0 $! || exit 1; sleep 0.05; done; kill -9 $!; wait $!; flock "
+                 "killed true'",
+                 run),
+           0);
+    const uint64_t end = outputs_latest("killed") + 2;
+    expect(print("eps train --resume killed --steps %ju", (uintmax_t)end), 0, "continuing from killed/step-");
+    expect(print("%s --steps %ju --out whole", run, (uintmax_t)end), 0);
+    outputs_check_same_latest("killed", "whole");
 }
 
 static int second_rc;
