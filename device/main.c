@@ -290,26 +290,29 @@ static bool may_come(int rc, bool seeks)
 }
 
 /* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. A
- * worker that lost its daemon waits for the next one without end, ever more slowly. */
+ * worker that lost its daemon waits for the next one without end, ever more slowly; so does one that is cut off. */
 static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
 {
-    long pause_ms = RETRY_MS;
-    bool doubts = w->seeks; /* a daemon that dies within the handshake ends it as one with another key does */
+    long pause_ms = RETRY_MS, waited_ms = 0;
+    bool is_said = w->seeks;
 
-    for (long waited_ms = 0;; waited_ms += w->seeks ? 0 : pause_ms) {
+    for (;;) {
         const int rc = try_to_attach(w, place, hello, err);
-        const bool again = rc == -EACCES && doubts;
-        doubts = doubts && !again;
-        if ((!may_come(rc, w->seeks) && !again) || place->is_private)
+        const bool is_patient = w->seeks || rc == -EAGAIN; /* it is there, but others crowd its port */
+        if ((!may_come(rc, w->seeks) && rc != -EAGAIN) || place->is_private)
             return rc;
-        if (waited_ms >= ATTACH_MS && !w->seeks) {
+        if (waited_ms >= ATTACH_MS && !is_patient) {
             error_append(err, "; tried for %d s", ATTACH_MS / 1000);
             return rc;
         }
-        if (waited_ms == 0 && !w->seeks)
+        if (!is_said && rc == -EAGAIN)
+            log_warning("%s; coming again until it has a place", err->text);
+        else if (!is_said)
             log_line("waiting for the daemon at %s", place->other ? place->other->address : place->directory);
+        is_said = true;
         rest(pause_ms);
-        if (w->seeks)
+        waited_ms += is_patient ? 0 : pause_ms;
+        if (is_patient)
             pause_ms = slower(pause_ms);
     }
 }

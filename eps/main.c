@@ -36,7 +36,7 @@ static const char usage[] =
     "                    tcp://HOST:PORT, admits workers of other hosts; alone, it means the name\n"
     "                    tcp-PORT as well\n"
     "  --key FILE        the key that those workers must have: at most 64 at a time. Whoever has not\n"
-    "                    shown it within 5 s is dropped; 64 connections may try, 16 of one address\n"
+    "                    shown it within 5 s is dropped; 64 connections may try at a time\n"
     "  --plain-bulk      for trusted links: authenticate weights and gradients that travel by tcp, but\n"
     "                    do not encrypt them; workers need it, too\n"
     "  --mpi             on each of several hosts, started by mpirun or srun: the hosts divide a\n"

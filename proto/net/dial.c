@@ -107,19 +107,6 @@ static int connect_any(const struct addrinfo *found, const char *address, long d
     return fd < 0 ? error_set(err, first, "connecting to %s: %s", address, strerror(-first)) : fd;
 }
 
-/* Closed before the daemon's hello: it has no place, or has given up the session; trying again may help. Closed after
- * this side's proof: it has another key. */
-static int explain_end(const struct handshake *h, const char *address, struct error *err)
-{
-    if (h->state == HANDSHAKE_HELLO || h->channel == HANDSHAKE_BULK)
-        return error_set(
-            err, -EAGAIN,
-            "%s closed every connection for %d s: its port is busy, as its log then says, or it is no daemon "
-            "of eps",
-            address, DIAL_PATIENCE_MS / 1000);
-    return error_set(err, -EACCES, "the daemon at %s turned this worker away: its key is another one", address);
-}
-
 static int shake(struct handshake *h, int fd, const struct handshake_setup *setup, const char *address, long deadline,
                  struct error *err)
 {
@@ -139,8 +126,11 @@ static int shake(struct handshake *h, int fd, const struct handshake_setup *setu
     }
     if (why)
         return error_set(err, rc, "the daemon at %s %s", address, why);
-    if (rc == -ECONNRESET)
-        return explain_end(h, address, err);
+    if (rc == -ECONNRESET) /* cut off: others took its place, or the daemon ended; trying again may help */
+        return error_set(err, -EAGAIN,
+                         "%s closed every connection for %d s: its port is busy, as its log then says, or it is no "
+                         "daemon of eps",
+                         address, DIAL_PATIENCE_MS / 1000);
     return rc ? error_set(err, rc, "the handshake with %s: %s", address,
                           rc == -ETIMEDOUT ? "no answer: its port is busy, or it is no daemon of eps" : strerror(-rc))
               : 0;

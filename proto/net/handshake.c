@@ -157,7 +157,7 @@ static int check_proof(const struct handshake *h, const uint8_t *bytes, const ch
             return -EBUSY;
         }
     }
-    *why = calls ? "has another key" : "has no key, or another one";
+    *why = calls ? "turned this worker away: its key is another one" : "has no key, or another one";
     return -EACCES;
 }
 
@@ -167,6 +167,10 @@ static int take_proof(struct handshake *h, const uint8_t *bytes, uint8_t *out, s
     uint8_t name[32];
     const int rc = check_proof(h, bytes, why);
 
+    if (rc && !calls) { /* no proof is all zeros; a connection that just ends was cut */
+        memset(out, 0, HANDSHAKE_PROOF_BYTES);
+        *n_out = HANDSHAKE_PROOF_BYTES;
+    }
     if (rc)
         return fail(h, rc, *why, why);
     if ((h->hellos[0][AT_FLAGS] ^ h->hellos[1][AT_FLAGS]) & HANDSHAKE_PLAIN)

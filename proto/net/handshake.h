@@ -8,7 +8,8 @@
  *   secret          = BLAKE2b-512(key: the pre-shared key; shared || caller's hello || answerer's hello)
  *   subkey(purpose) = BLAKE2b-256(key: secret; purpose || direction u8 || channel u8)
  *   proof           = BLAKE2b-256(key: subkey("eps proof"); caller's hello || answerer's hello)
- *   refusal         = the same with subkey("eps full"), in place of the answerer's proof: it has no room for the session
+ *   refusal         = the same with subkey("eps full"), in place of the answerer's proof: it has no room for the session;
+ *                     zeros: the caller has no key, or another one
  *   frame key       = subkey("eps frame")                                      proto/net/cipher.h
  *   session key     = subkey("eps child"), direction 0: the pre-shared key of the session's second connection
  *   session         = the first 8 bytes of subkey("eps name"), direction 0: its number in that connection's hellos
@@ -82,7 +83,7 @@ void handshake_begin(struct handshake *h, const struct handshake_setup *setup, u
 size_t handshake_wants(const struct handshake *h);
 /* Takes handshake_wants bytes. *n_out bytes (at most HANDSHAKE_HELLO_BYTES) in out must be sent, also if it is now
  * done. -EACCES, -EPROTO, -EPROTONOSUPPORT, -EBUSY (both have the key, but the answerer has no room) and *why, a
- * constant: close the connection. With -EBUSY and -EPROTONOSUPPORT the answerer first sends its *n_out bytes, which say
+ * constant: close the connection. With -EACCES for a proof, -EBUSY and -EPROTONOSUPPORT the answerer first sends its *n_out bytes, which say
  * why; otherwise *n_out is 0. */
 int handshake_take(struct handshake *h, const uint8_t *bytes, uint8_t *out, size_t *n_out, const char **why);
 /* Forgets all secrets. */

@@ -22,7 +22,6 @@ enum {
     PLACES = PORT_GUESTS + PORT_SESSIONS, /* for those that have not shown the key, and those that have */
     AWAY_LINES = 8,                       /* of the log per period, for connections turned away */
     AWAY_TICKS = 40,                      /* that period */
-    HURRY = 5,                            /* that part of the patience is left while others wait for a place */
     SPARE_FDS = 32,                       /* descriptors that stay free for the daemon's own user */
 };
 
@@ -38,7 +37,8 @@ struct guest {
     enum guest_state state;
     uv_tcp_t tcp;
     struct sockaddr_storage address;
-    uint64_t since; /* on the loop's clock */
+    uint64_t since;  /* on the loop's clock */
+    uint64_t number; /* how many were accepted before */
     struct handshake handshake;
     uint8_t in[HANDSHAKE_HELLO_BYTES];
     size_t n_in;
@@ -56,6 +56,7 @@ struct port {
     unsigned n_handles; /* guests included */
     unsigned n_gates;
     unsigned n_ticks, n_away, n_put_off;
+    uint64_t n_accepted;
     struct guest guests[PLACES];
 };
 
@@ -174,7 +175,7 @@ static void turn_away(struct guest *guest, const char *why)
     drop(guest);
 }
 
-/* Closes before the hello: a worker comes again by itself. */
+/* Closes without a word: a worker comes again by itself. */
 static void put_off(struct guest *guest, const char *why)
 {
     char name[GATE_NAME_BYTES];
@@ -363,6 +364,32 @@ static unsigned count_same(const struct guest *guest)
     return n;
 }
 
+static bool is_silent(const struct guest *guest)
+{
+    return guest->handshake.state == HANDSHAKE_HELLO;
+}
+
+/* Ends one that has not shown the key, for another's sake: at the address that has most, one that sent nothing, or else
+ * the oldest. */
+static void make_room(struct port *port)
+{
+    struct guest *victim = NULL;
+    unsigned most = 0;
+
+    for (unsigned i = 0; i < PLACES; i++) {
+        struct guest *guest = &port->guests[i];
+        const unsigned n = guest->state == GUEST_SHAKING ? count_same(guest) : 0;
+        if (n == 0 || n < most)
+            continue;
+        if (n > most || is_silent(guest) > is_silent(victim) ||
+            (is_silent(guest) == is_silent(victim) && guest->number < victim->number))
+            victim = guest;
+        most = n;
+    }
+    if (victim)
+        put_off(victim, "others need the places of those that have not shown the key");
+}
+
 static void begin(struct guest *guest)
 {
     struct port *port = guest->port;
@@ -382,9 +409,7 @@ static void begin(struct guest *guest)
         return;
     }
     unmap(&guest->address);
-    if (count_same(guest) > PORT_PER_ADDRESS)
-        put_off(guest, "too many connections of this address have not shown the key");
-    else if (uv_fileno((const uv_handle_t *)&guest->tcp, &fd) == 0 && !session_leaves_fds(fd, SPARE_FDS))
+    if (uv_fileno((const uv_handle_t *)&guest->tcp, &fd) == 0 && !session_leaves_fds(fd, SPARE_FDS))
         put_off(guest, "the daemon has no descriptors left");
     else
         uv_read_start((uv_stream_t *)&guest->tcp, on_room, on_read);
@@ -395,11 +420,15 @@ static void accept_one(struct port *port)
     struct guest *guest = find_place(port);
 
     port->has_queue = !guest;
-    if (!guest)
-        return;                           /* libuv keeps the connection, and the system those after it */
+    if (!guest) { /* until on_guest_closed, libuv keeps the connection, and the system those after it */
+        if (count(port, GUEST_CLOSING) == 0)
+            make_room(port);
+        return;
+    }
     uv_tcp_init(port->loop, &guest->tcp); /* cannot fail: it makes no socket */
     guest->tcp.data = guest;
     guest->state = GUEST_SHAKING;
+    guest->number = port->n_accepted++;
     memset(&guest->address, 0, sizeof guest->address);
     port->n_handles++;
     if (uv_accept((uv_stream_t *)&port->tcp, (uv_stream_t *)&guest->tcp) < 0)
@@ -428,12 +457,10 @@ static void on_tick(uv_timer_t *timer)
 {
     struct port *port = timer->data;
 
-    const unsigned patience_ms = port->has_queue ? port->patience_ms / HURRY : port->patience_ms;
-
     for (unsigned i = 0; i < PLACES; i++) {
         struct guest *guest = &port->guests[i];
         if ((guest->state == GUEST_SHAKING || guest->state == GUEST_WAITING) &&
-            uv_now(port->loop) - guest->since >= (guest->state == GUEST_SHAKING ? patience_ms : port->patience_ms))
+            uv_now(port->loop) - guest->since >= port->patience_ms)
             turn_away(guest, guest->state == GUEST_WAITING ? "its second connection did not come"
                                                            : "did not finish the handshake in time");
     }

@@ -1,13 +1,13 @@
 /* proto/net/port.h - the daemon's side of the network: a tcp port for workers with the key.
  *
  * Whoever connects meets the handshake (proto/net/handshake.h), and nothing of the daemon behind it. Until it has shown
- * the key it costs one of PORT_GUESTS places, some hundred bytes, and at most PORT_PATIENCE_MS; an address (of IPv6 its
- * first 64 bits) has PORT_PER_ADDRESS places at a time. It may send what the handshake takes, and not a byte more is read.
- * All of this is allocated at the start.
+ * the key it costs one of PORT_GUESTS places, some hundred bytes, and at most PORT_PATIENCE_MS. It may send what the
+ * handshake takes, and not a byte more is read. All of this is allocated at the start.
  *
- * Others wait, at no cost to the daemon: while all places are taken, nobody is accepted, and connections wait in the
- * system's queue, in order. If an address has its places, or descriptors are short, a connection is closed before the
- * daemon's hello, and a worker tries again (proto/net/dial.h). A wrong key is refused only after the hello.
+ * A connection finds a place however many hold theirs in silence: if all are taken, it gets one of the address (of IPv6 the
+ * first 64 bits) that has most. There those that sent nothing go first, then the oldest. Whoever loses a place so, or
+ * comes when descriptors are short, is cut off without a word, and a worker tries again (proto/net/dial.h). A wrong key is
+ * refused in words.
  *
  * A worker has two connections: messages, and, within the same patience, bulk. Then it is a session like any other, with
  * a gate (proto/net/gate.h) in between. At most PORT_SESSIONS workers have shown the key at a time; the handshake tells
@@ -20,7 +20,7 @@
 
 #include <stdbool.h>
 
-enum { PORT_GUESTS = 64, PORT_PER_ADDRESS = 16, PORT_SESSIONS = 64, PORT_PATIENCE_MS = 5000 };
+enum { PORT_GUESTS = 64, PORT_SESSIONS = 64, PORT_PATIENCE_MS = 5000 };
 
 struct port; /* freed once it is closed and its last gate has gone */
 

@@ -267,7 +267,7 @@ TEST(a_worker_by_tcp_finds_the_successor_of_a_killed_daemon)
 
 struct crowd {
     struct sockaddr_in at;
-    int fds[16];
+    int fds[64];
 };
 
 static bool is_closed(int fd)
@@ -277,8 +277,8 @@ static bool is_closed(int fd)
     return fd < 0 || recv(fd, &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
-/* The daemon closes each after 5 s, however slowly the worker starts: then another one comes. */
-static bool has_put_off(void *context)
+/* For each that the daemon has closed another one comes, until the worker is in. */
+static bool is_in(void *context)
 {
     struct crowd *crowd = context;
 
@@ -290,10 +290,10 @@ static bool has_put_off(void *context)
         crowd->fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         ck_assert_int_eq(connect(crowd->fds[i], (struct sockaddr *)&crowd->at, sizeof crowd->at), 0);
     }
-    return processes_count(processes_path("epsd.log"), "put off at the tcp port") > 0;
+    return processes_count(processes_path("epsd.log"), "has the key") > 0;
 }
 
-/* Others hold all places of its address: it comes in once they leave. */
+/* Others hold all places, and want each that is taken from them back. */
 TEST(a_worker_with_the_key_comes_in_although_others_knock)
 {
     struct crowd crowd = {.at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
@@ -302,10 +302,10 @@ TEST(a_worker_with_the_key_comes_in_although_others_knock)
     crowd.at.sin_port = htons((uint16_t)atoi(strrchr(address, ':') + 1));
     for (size_t i = 0; i < COUNT(crowd.fds); i++)
         crowd.fds[i] = -1;
-    ck_assert(!has_put_off(&crowd));
+    ck_assert(!is_in(&crowd));
 
     const pid_t worker = start_worker(true, "worker.log");
-    ck_assert(processes_until(has_put_off, &crowd));
+    ck_assert(processes_until(is_in, &crowd));
     for (size_t i = 0; i < COUNT(crowd.fds); i++)
         close(crowd.fds[i]);
     processes_await_workers("lab", 1);

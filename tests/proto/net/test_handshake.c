@@ -215,8 +215,11 @@ TEST_EACH(another_key_is_refused_before_the_daemon_has_shown_that_it_has_one, 2)
     ck_assert_int_eq(turn(&pair, &wire, 0), 0);
     ck_assert_int_eq(turn(&pair, &wire, 1), 0);
     ck_assert_int_eq(turn(&pair, &wire, 2), -EACCES);
-    ck_assert_uint_eq(wire.n[3], 0);
     ck_assert_int_eq(pair.answerer.state, HANDSHAKE_FAILED);
+    ck_assert_uint_eq(wire.n[3], HANDSHAKE_PROOF_BYTES);
+    for (unsigned i = 0; i < HANDSHAKE_PROOF_BYTES; i++)
+        ck_assert_uint_eq(wire.bytes[3][i], 0);
+    ck_assert_int_eq(turn(&pair, &wire, 3), -EACCES);
 }
 
 /* The caller's next version, which takes this one for the last. */

@@ -341,12 +341,12 @@ TEST(a_worker_hears_that_there_are_as_many_as_the_daemon_takes)
     stage_run_until(&st, &epsd.n_turned_away, PORT_SESSIONS);
 }
 
-/* 64 workers dial at once from an address that has 16 places, most of them held by silent connections. */
+/* 64 workers dial at once from an address that holds most places in silence. */
 TEST(workers_that_come_at_once_all_come_in)
 {
     enum { AT_ONCE = PORT_SESSIONS };
     static struct caller callers[AT_ONCE];
-    int silent[PORT_PER_ADDRESS - 1];
+    int silent[PORT_GUESTS - 1];
 
     listen_with(&(struct port_options){.patience_ms = 100000});
     for (unsigned i = 0; i < COUNT(silent); i++)
@@ -360,6 +360,30 @@ TEST(workers_that_come_at_once_all_come_in)
     for (unsigned i = 0; i < COUNT(silent); i++)
         close(silent[i]);
     stage_run_until(&st, &epsd.n_turned_away, AT_ONCE);
+}
+
+/* 10,000 connections that say hello and no more, as fast as the daemon takes them, from 200 addresses and the worker's. */
+TEST(unfinished_handshakes_keep_no_worker_out)
+{
+    static const uint8_t begun[HANDSHAKE_HELLO_BYTES] = {0x51, 0xe9, 7, 0, 1, 2, 1, [32] = 9};
+    static int fds[300]; /* the last ones */
+    struct caller caller;
+
+    listen_with(&(struct port_options){.patience_ms = 100000});
+    for (unsigned i = 0; i < 10000 || caller.n_done == 0; i++) {
+        int *fd = &fds[i % COUNT(fds)];
+        if (*fd)
+            close(*fd);
+        *fd = connect_from(1 + i % 200);
+        say(*fd, begun, i % 2 ? sizeof begun : 0);
+        if (i == 5000)
+            start_dial(&caller, key);
+        uv_run(&st.loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_msg(end_dial(&caller) == 0, "%s", caller.err.text);
+    for (unsigned i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+    stage_run_until(&st, &epsd.n_turned_away, 1);
 }
 
 /* ---- strangers -------------------------------------------------------------------------------------------------- */
@@ -404,7 +428,7 @@ TEST(another_key_and_none_are_turned_away_after_the_proof)
     listen_with(&(struct port_options){0});
     for (int i = 0; i < 2; i++) {
         ck_assert(!shake(&c, HANDSHAKE_CONTROL, 0, i ? none : other_key));
-        ck_assert_int_eq(c.h.state, HANDSHAKE_PROOF); /* the daemon has proved nothing */
+        ck_assert_int_eq(c.h.state, HANDSHAKE_FAILED); /* the daemon has proved nothing */
         close(c.fd);
     }
     ck_assert_uint_eq(processes_count(log_path(), "has no key, or another one"), 2);
@@ -436,45 +460,55 @@ TEST(silence_ends_with_patience)
     ck_assert_uint_eq(processes_count(log_path(), "its second connection did not come"), 1);
 }
 
-/* An address has no more than its own places. All are taken by four: others wait in order, until one is free. */
-TEST(places_without_the_key_are_few)
+/* Each finds a place: one that the most crowded address holds in silence, or else its oldest. */
+TEST(room_is_made_where_most_is_taken)
 {
-    int fds[PORT_GUESTS];
-    struct connection waits;
+    static const uint8_t begun[HANDSHAKE_HELLO_BYTES] = {0x51, 0xe9, 7, 0, 1, 2, 1, [32] = 9};
+    uint8_t hello[HANDSHAKE_HELLO_BYTES];
+    int crowd[PORT_GUESTS - 4], others[4];
 
     listen_with(&(struct port_options){.patience_ms = 100000});
-    for (unsigned from = 1; from <= PORT_GUESTS / PORT_PER_ADDRESS; from++) {
-        for (unsigned i = 0; i < PORT_PER_ADDRESS; i++)
-            fds[(from - 1) * PORT_PER_ADDRESS + i] = connect_from(from);
-        if (from == 1)
-            for (int i = 0; i < 20; i++)
-                expect_end(connect_from(from));
+    for (unsigned i = 0; i < COUNT(others); i++)
+        others[i] = connect_from(2 + i / 2);
+    for (unsigned i = 0; i < COUNT(crowd); i++) {
+        crowd[i] = connect_from(1);
+        say(crowd[i], begun, i % 2 ? 0 : sizeof begun);
+        ck_assert(i % 2 || hear(crowd[i], hello, sizeof hello));
     }
-    const int other = connect_from(99);
-    for (int i = 0; i < 100; i++)
-        uv_run(&st.loop, UV_RUN_NOWAIT);
-    ck_assert(!is_closed(other));
-    for (unsigned i = 0; i < PORT_GUESTS; i++)
-        ck_assert(!is_closed(fds[i]));
-    close(fds[0]);
-    close(fds[1]);
-    ck_assert(shake(&waits, HANDSHAKE_CONTROL, 0, key)); /* after `other`, which has a place now */
-    close(waits.fd);
-    close(other);
-    for (unsigned i = 2; i < PORT_GUESTS; i++)
-        close(fds[i]);
-    ck_assert_uint_eq(processes_count(log_path(), "too many connections of this address"), 1);
+    for (unsigned i = 0; i < 58; i++) { /* the 30 silent ones, then the 28 oldest of the others: two are no crowd */
+        const unsigned next = i < 30 ? 2 * i + 1 : 2 * (i - 30);
+        const int came = connect_from(9 + i);
+        expect_end(crowd[next]);
+        crowd[next] = came;
+    }
+    for (unsigned i = 0; i < COUNT(others); i++) {
+        ck_assert(!is_closed(others[i]));
+        close(others[i]);
+    }
+    for (unsigned i = 0; i < COUNT(crowd); i++) {
+        ck_assert(!is_closed(crowd[i]));
+        close(crowd[i]);
+    }
     ck_assert_uint_eq(processes_count(log_path(), "turned away"), 0);
 }
 
 /* Those that have shown it take none of these. */
 TEST(places_of_those_with_the_key_are_others)
 {
-    static struct connection with_key[2 * PORT_PER_ADDRESS];
+    static struct connection with_key[PORT_SESSIONS / 2];
+    int fds[PORT_GUESTS];
 
     listen_with(&(struct port_options){.patience_ms = 100000});
     for (unsigned i = 0; i < COUNT(with_key); i++)
         ck_assert(shake(&with_key[i], HANDSHAKE_CONTROL, 0, key));
+    for (unsigned i = 0; i < COUNT(fds); i++)
+        fds[i] = connect_from(1);
+    for (int i = 0; i < 100; i++)
+        uv_run(&st.loop, UV_RUN_NOWAIT);
+    for (unsigned i = 0; i < COUNT(fds); i++) {
+        ck_assert(!is_closed(fds[i]));
+        close(fds[i]);
+    }
     for (unsigned i = 0; i < COUNT(with_key); i++)
         close(with_key[i].fd);
     ck_assert_uint_eq(processes_count(log_path(), "put off"), 0);
@@ -494,16 +528,18 @@ static bool has_ipv6(void)
 /* A socket of IPv6 sees them with one prefix. */
 TEST_IF(addresses_of_ipv4_do_not_share_the_places_of_one_of_ipv6, has_ipv6())
 {
-    int fds[PORT_PER_ADDRESS];
-    struct connection other;
+    int fds[PORT_GUESTS - 1];
 
     listen_with(&(struct port_options){.address = "tcp://[::]:0", .patience_ms = 100000});
+    const int other = connect_from(3);
     for (unsigned i = 0; i < COUNT(fds); i++)
         fds[i] = connect_from(2);
-    expect_end(connect_from(2));
-    ck_assert(shake(&other, HANDSHAKE_CONTROL, 0, key));
-    close(other.fd);
-    for (unsigned i = 0; i < COUNT(fds); i++)
+    const int came = connect_from(4);
+    expect_end(fds[0]);
+    ck_assert(!is_closed(other));
+    close(other);
+    close(came);
+    for (unsigned i = 1; i < COUNT(fds); i++)
         close(fds[i]);
     ck_assert_uint_eq(processes_count(log_path(), "put off at the tcp port, 127.0.0.2:"), 1);
 }
