@@ -4,6 +4,7 @@
 #include "tools/screen/memory.h"
 #include "tools/screen/text.h"
 
+#include <math.h>
 #include <stdint.h>
 
 static void print_side(void *user, const struct eps_memory *side)
@@ -101,11 +102,38 @@ static void add_side(void *user, const struct eps_memory *side)
     json_array_append_new(json_object_get(all, "workers"), object);
 }
 
+static json_t *real_or_null(double value)
+{
+    return isnan(value) ? json_null() : json_real(value);
+}
+
+/* The run beside which the memory stands; null without one. */
+static int add_run(json_t *all, struct eps_look *look, struct eps_error *error)
+{
+    struct eps_status status;
+    struct eps_recent recent = {.tokens_per_s = NAN};
+    int rc = eps_look_status(look, &status, error);
+
+    json_object_set_new(all, "run", json_null());
+    if (rc || status.n_steps == 0)
+        return rc;
+    json_t *run = json_pack("{s:I, s:I, s:o, s:I, s:I}", "step", (json_int_t)status.step, "steps",
+                            (json_int_t)status.n_steps, "loss", real_or_null(status.loss), "workers",
+                            (json_int_t)status.n_workers, "queued", (json_int_t)status.n_queued);
+    rc = eps_look_recent(look, &recent, error);
+    json_object_set_new(run, "tokens", json_integer((json_int_t)recent.tokens));
+    json_object_set_new(run, "tokens_per_s", real_or_null(recent.tokens_per_s));
+    json_object_set_new(all, "run", run);
+    return rc;
+}
+
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
 {
     json_t *all = json_pack("{s:o, s:[]}", "address", text_json(eps_look_address(look)), "workers");
     int rc = eps_look_mem(look, true, add_side, all, error);
 
+    if (!rc)
+        rc = add_run(all, look, error);
     if (rc)
         json_decref(all);
     else
@@ -121,7 +149,8 @@ int command_mem(int argc, char **argv)
         "system's figures: resident, locked, in huge pages, by NUMA node. Lists several daemons, one line each.",
         "print an object, in bytes; unknown values are null:\n{\"host\": {\"current\", \"peak\", "
         "\"planned\",\n\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n\"resident\", \"locked\", "
-        "\"huge\", \"numa\": [...]},\n\"workers\": [{\"id\", \"device\", \"budget\", and as host}], "
+        "\"huge\", \"numa\": [...]},\n\"workers\": [{\"id\", \"device\", \"budget\", and as host}],\n"
+        "\"run\": {\"step\", \"steps\", \"loss\", \"tokens\", \"tokens_per_s\",\n\"workers\", \"queued\"} or null, "
         "\"address\"};\nseveral daemons: {\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,

@@ -80,6 +80,19 @@ static const struct metric {
     {"eps_memory_node_bytes", "Resident bytes on a NUMA node.", "numa", false},
 };
 
+/* Of a daemon's run. */
+static const struct {
+    const char *name, *help, *key;
+} run_metrics[] = {
+    {"eps_step", "Steps that the run has done.", "step"},
+    {"eps_steps", "Steps of the whole run.", "steps"},
+    {"eps_loss", "Training loss of the last step.", "loss"},
+    {"eps_tokens", "Tokens that the run has trained on.", "tokens"},
+    {"eps_tokens_per_second", "Tokens per second over the last steps.", "tokens_per_s"},
+    {"eps_workers", "Workers of the daemon.", "workers"},
+    {"eps_queued_jobs", "Jobs that wait for the daemon.", "queued"},
+};
+
 struct side {
     const char *daemon; /* the daemon's address */
     const json_t *object;
@@ -152,11 +165,26 @@ static void print_daemon(FILE *out, const struct metric *metric, const json_t *d
     json_array_foreach(json_object_get(daemon, "workers"), i, side.object) print_side(out, metric, &side);
 }
 
+static void print_run(FILE *out, size_t metric, const json_t *daemon)
+{
+    const json_t *value = json_object_get(json_object_get(daemon, "run"), run_metrics[metric].key);
+
+    if (!json_is_number(value))
+        return;
+    fprintf(out, "%s{", run_metrics[metric].name);
+    print_label(out, "daemon", live_name(json_string_value(json_object_get(daemon, "address"))));
+    fprintf(out, "} %.15g\n", json_number_value(value));
+}
+
 void mem_metrics_print(FILE *out, const json_t *list)
 {
     size_t at;
     json_t *daemon;
 
+    for (size_t i = 0; i < sizeof run_metrics / sizeof *run_metrics; i++) {
+        fprintf(out, "# HELP %s %s\n# TYPE %s gauge\n", run_metrics[i].name, run_metrics[i].help, run_metrics[i].name);
+        json_array_foreach(list, at, daemon) print_run(out, i, daemon);
+    }
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         fprintf(out, "# HELP %s %s\n# TYPE %s gauge\n", metrics[i].name, metrics[i].help, metrics[i].name);
         json_array_foreach(list, at, daemon) print_daemon(out, &metrics[i], daemon);

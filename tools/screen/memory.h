@@ -10,9 +10,9 @@
 /* Prints one side, the host or a worker. */
 void memory_print(FILE *out, const struct eps_memory *side);
 
-/* Prints daemons' memory in Prometheus' text format ("Exposition formats", text-based format 0.0.4, in its
- * documentation). Each metric is a gauge in bytes, labelled with the daemon's name and the side; memory.c lists them.
- * list: objects as printed by eps mem --json. Absent and null values are left out. */
+/* Prints daemons' runs and memory in Prometheus' text format ("Exposition formats", text-based format 0.0.4, in its
+ * documentation). Each metric is a gauge, labelled with the daemon's name, and of memory with the side; memory.c lists
+ * them. list: objects as printed by eps mem --json. Absent and null values are left out. */
 void mem_metrics_print(FILE *out, const json_t *list);
 
 #endif

@@ -44,7 +44,22 @@ TEST(each_side_and_category_is_a_sample_with_labels)
         "\neps_memory_budget_bytes{daemon=\"lab\",side=\"worker\",worker=\"3\",device=\"cpu\"} 100\n",
         "\neps_memory_node_bytes{daemon=\"lab\",side=\"host\",node=\"1\"} 4\n",
         "\neps_memory_locked_bytes{daemon=\"lab\",side=\"host\"} 5\n# HELP ");
-    ck_assert_int_eq(strncmp(said, "# HELP eps_memory_bytes ", 24), 0);
+    ck_assert_holds(said, "# HELP eps_memory_bytes ");
+    ck_assert_ptr_null(strstr(said, "eps_loss{"));
+}
+
+/* A loss of a run whose speed is not known yet; a daemon without a run has no samples. */
+TEST(a_run_has_its_loss_steps_and_speed)
+{
+    say_metrics("[{\"address\": \"/run/eps/lab\", \"host\": {\"peak\": 1}, \"workers\": [], \"run\": {\"step\": 7,"
+                " \"steps\": 5000000000, \"loss\": 2.25, \"tokens\": 1024, \"tokens_per_s\": null, \"workers\": 2,"
+                " \"queued\": 0}}, {\"address\": \"idle\", \"host\": {\"peak\": 1}, \"workers\": [], \"run\": null}]");
+    ck_assert_holds(
+        said,
+        "# HELP eps_step Steps that the run has done.\n# TYPE eps_step gauge\neps_step{daemon=\"lab\"} 7\n# HELP ",
+        "\neps_steps{daemon=\"lab\"} 5000000000\n", "\neps_loss{daemon=\"lab\"} 2.25\n",
+        "\neps_tokens{daemon=\"lab\"} 1024\n", "\n# TYPE eps_tokens_per_second gauge\n# HELP ",
+        "\neps_workers{daemon=\"lab\"} 2\n", "\neps_queued_jobs{daemon=\"lab\"} 0\n");
 }
 
 /* A metric's samples stand together, whatever daemon they are of: the format wants it. */
