@@ -21,6 +21,8 @@ configure_file(client/eps.pc.in eps.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/eps.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(FILES tools/man/eps.1 tools/man/epsd.1 tools/man/eps-worker.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES tools/completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME eps)
+install(FILES tools/completion/_eps DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+install(FILES tools/completion/eps.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 # systemd looks for its files in lib, on every architecture.
 install(FILES tools/systemd/epsd.service tools/systemd/eps-worker@.service DESTINATION lib/systemd/system)
 install(FILES tools/systemd/eps.sysusers DESTINATION lib/sysusers.d RENAME eps.conf)

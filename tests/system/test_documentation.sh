@@ -71,6 +71,35 @@ for preset in $presets; do
     grep -q "^\.It $preset Ta " <<<"$page" || wrong "tools/man/eps.1 does not list $preset"
 done
 
+# zsh and fish read --help themselves. offered_by SHELL WORDS... WORD: what is offered for the last word, a line each; in
+# zsh without its own completion system, whose functions print instead.
+offered_by() {
+    case $1 in
+    zsh)
+        zsh -f -c '_describe() { local name=${@[-1]}; print -rl -- ${${(P)name}%%:*} }
+            compadd() { shift; print -rl -- "$@" }
+            _files() { print -rl -- *(N) }
+            words=("$@") CURRENT=$#
+            source tools/completion/_eps' zsh "${@:2}"
+        ;;
+    fish) fish --no-config -c 'source tools/completion/eps.fish; complete -C "$argv"' "${@:2}" | cut -f1 ;;
+    esac | sort -u
+}
+for shell in zsh fish; do
+    PATH=$bin:$PATH command -v $shell >/dev/null || continue
+    export PATH=$bin:$PATH
+    same "eps in $shell" "$commands" --help "$(offered_by $shell eps "")" "$shell's completion"
+    for line in "epsd" "eps-worker" $(sed 's/^/eps,/' <<<"$commands"); do
+        IFS=, read -ra words <<<"$line"
+        said=$(help_options "${words[@]}" | cut -d' ' -f1)
+        same "${words[*]} in $shell" "$said" --help "$(offered_by $shell "${words[@]}" -- | grep '^--')" "$shell's completion"
+    done
+    same "presets in $shell" "$presets" eps "$(offered_by $shell eps plan --model "" | grep -E '^(text|byte)-|^gpt2')" "$shell's completion"
+    same "choices in $shell" $'fp32\nbf16' --help "$(offered_by $shell eps train --batch 4 --precision "")" "$shell's completion"
+    grep -q '^README.md' <<<"$(offered_by $shell eps train --data LICENCE "R")" || wrong "$shell: no files for --data"
+    grep -qx -- --seed <<<"$(offered_by $shell eps train --deterministic "--s")" || wrong "$shell: nothing after a flag"
+done
+
 # In groups, a blank line before each and before --help.
 help=$("$bin/eps" train --help)
 [[ $help == *$'\n\nModel and data:\n  --model '*$'\n\nMachine:\n  --'*$'\n\n  --help '* && $help != *$'\n\n\n'* ]] ||

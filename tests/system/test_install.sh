@@ -17,7 +17,8 @@ cmake --install "$build" --prefix "$work/first" >"$work/log" || fail "$(cat "$wo
 mv "$work/first" "$work/moved"
 cd "$work/moved"
 for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h share/man/man1/eps.1 share/man/man1/epsd.1 \
-    share/man/man1/eps-worker.1 share/bash-completion/completions/eps share/doc/eps/README.md \
+    share/man/man1/eps-worker.1 share/bash-completion/completions/eps \
+    share/zsh/vendor-completions/_eps share/fish/vendor_completions.d/eps.fish share/doc/eps/README.md \
     share/doc/eps/copyright share/doc/eps/examples/example_train.c lib/systemd/system/epsd.service \
     lib/systemd/system/eps-worker@.service lib/sysusers.d/eps.conf; do
     [ -s "$file" ] || fail "$file is missing"
