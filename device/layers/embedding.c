@@ -137,6 +137,16 @@ static void forward(const struct layer_pass *pass)
         drop(pass, pass->output);
 }
 
+/* The row of padding gets no gradient from here. A tied head's is a contribution of its own. */
+static void leave_padding_out(const struct layer_pass *pass, const struct table *table)
+{
+    const struct model_config *c = &pass->model->config;
+
+    if (c->has_padding && c->padding >= table->first && c->padding - table->first < table->n)
+        pass->ops->zero(pass->dev, pass->contribution + (c->padding - table->first) * c->width,
+                        c->width * sizeof(float));
+}
+
 static void backward(const struct layer_pass *pass)
 {
     const struct table table = table_of(pass);
@@ -151,6 +161,7 @@ static void backward(const struct layer_pass *pass)
     switch (table.of->by) {
     case MODEL_BY_TOKEN:
         pass->ops->embed_backward(pass->dev, &op);
+        leave_padding_out(pass, &table);
         break;
     case MODEL_BY_POSITION:
         each_row(pass, &table, true);

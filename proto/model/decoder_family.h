@@ -60,8 +60,12 @@ extern const struct family_layer decoder_layers[];
     }
 
 #define DECODER_ROPE_KEYS_OF(object, member)                                                                           \
+    {object "type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},              \
+        DECODER_ROPE_NUMBERS_OF(object, member)
+
+/* The same without the old name of rope_type. */
+#define DECODER_ROPE_NUMBERS_OF(object, member)                                                                        \
     {object "rope_theta", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.base)},                                      \
-        {object "type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},          \
         {object "rope_type", FAMILY_WORD, .offset = FAMILY_AT(decoder.member.scaling), .words = decoder_scalings},     \
         {object "factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.factor)},                                    \
         {object "low_freq_factor", FAMILY_REAL, .offset = FAMILY_AT(decoder.member.low)},                              \

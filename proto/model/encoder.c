@@ -40,13 +40,12 @@ int encoder_check(const struct model_config *c, struct error *err)
     return 0;
 }
 
-/* Positions; layers that other heads read; and the copy of a bias that is tied as the table is. */
+/* Positions, and layers that other heads read. */
 bool encoder_is_mask(const char *name)
 {
-    static const char *const others[] = {"embeddings.position_ids",      "embeddings.token_type_ids",
-                                         "pooler.dense.weight",          "pooler.dense.bias",
-                                         "cls.seq_relationship.weight",  "cls.seq_relationship.bias",
-                                         "cls.predictions.decoder.bias", "lm_head.decoder.bias"};
+    static const char *const others[] = {"embeddings.position_ids",     "embeddings.token_type_ids",
+                                         "pooler.dense.weight",         "pooler.dense.bias",
+                                         "cls.seq_relationship.weight", "cls.seq_relationship.bias"};
 
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(name, others[i]) == 0)

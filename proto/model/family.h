@@ -100,6 +100,10 @@ struct family {
     const char *const *harmless, *const *unsupported;
     struct model_config defaults;
     uint32_t end_token; /* the id that transformers assumes if config.json has none; or FAMILY_NO_TOKEN */
+    /* The same of pad_token_id: its row of the table of tokens gets no gradient from the input (PyTorch's padding_idx).
+     * A tied head's gradient reaches it. */
+    uint32_t padding;
+    bool trains_padding; /* that row is trained as any other, whatever pad_token_id is */
 
     /* Sets the numbers that are derived from others. */
     void (*complete)(struct model_config *config);

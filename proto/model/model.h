@@ -35,6 +35,8 @@ struct model_config {
     float initializer_range; /* deviation of fresh weights */
     uint32_t n_labels;       /* of a classifier, which predicts one for each row; 0: the model predicts tokens */
     bool regression;         /* its one label is a number */
+    bool has_padding;        /* the input does not train the row of token `padding` in the table of tokens */
+    uint32_t padding;        /* a token, if has_padding */
     union {                  /* the family's own numbers: only its own file reads them */
         struct gpt2_config gpt2;
         struct decoder_config decoder;

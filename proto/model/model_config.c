@@ -414,6 +414,27 @@ static int read_labels(struct model_config *out, const json_t *config, struct er
                          : "a model of several labels must have single_label_classification");
 }
 
+/* As PyTorch reads a padding_idx: less than 0, it counts from the end of the vocabulary. */
+static int read_padding(struct model_config *out, const json_t *config, struct error *err)
+{
+    const struct family *family = out->family;
+    const json_t *id = json_object_get(config, "pad_token_id");
+    const json_int_t n = out->vocabulary, at = id ? json_integer_value(id) : family->padding;
+
+    if (family->trains_padding || json_is_null(id) || (!id && family->padding == FAMILY_NO_TOKEN))
+        return 0;
+    if (id && !json_is_integer(id))
+        return refuse(err, "pad_token_id", id, "it must be null or a token's number");
+    if (at < -n || at >= n)
+        return error_set(err, -EINVAL,
+                         "pad_token_id is %" JSON_INTEGER_FORMAT
+                         ": it must be null or less than vocab_size, which is %u",
+                         at, out->vocabulary);
+    out->has_padding = true;
+    out->padding = (uint32_t)(at < 0 ? at + n : at);
+    return 0;
+}
+
 /* Reads the family first, since it defines the keys. */
 static int read_object(struct model_config *out, json_t *object, struct error *err)
 {
@@ -440,7 +461,8 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
     if ((rc = read_labels(out, object, err)) != 0)
         return rc;
     family->complete(out);
-    return model_config_check(out, err);
+    rc = model_config_check(out, err);
+    return rc ? rc : read_padding(out, object, err);
 }
 
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err)

@@ -128,6 +128,21 @@ static void take_head(struct weights *out, const struct model *model, struct sea
         check_entry(tally, out->head, &model->tensors[table]);
 }
 
+/* The bias of a head's logits may be in the files under the head's name, too, or under that alone: transformers computes
+ * with that one. */
+static void take_bias(struct weights *out, const struct model *model, struct search *search, struct tally *tally)
+{
+    const struct family *family = model->config.family;
+    char name[64];
+
+    if (!model->logit_bias || model->config.n_labels)
+        return;
+    snprintf(name, sizeof name, "%s.bias", family->logits);
+    const struct safetensors_entry *bias = take(search, tally, name, family);
+    if (bias)
+        out->entries[model->logit_bias - model->tensors] = bias;
+}
+
 /* first_drawn: tensors from this one on may be missing. */
 static void match(struct weights *out, const struct model *model, uint32_t first_drawn, bool **taken,
                   struct tally *tally)
@@ -137,6 +152,7 @@ static void match(struct weights *out, const struct model *model, uint32_t first
     for (uint32_t t = 0; t < model->n_tensors; t++)
         out->entries[t] = take(&search, tally, model->tensors[t].name, model->config.family);
     take_head(out, model, &search, tally);
+    take_bias(out, model, &search, tally);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         if (out->entries[t])
             check_entry(tally, out->entries[t], &model->tensors[t]);

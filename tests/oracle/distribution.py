@@ -103,8 +103,8 @@ def draw_decoder(r, turn, family, heads, width, seq, vocabulary):
         config["attention_bias"] = turn((True, False))
     if family == "llama":
         config["mlp_bias"] = turn((True, False))
-    if family.startswith("gemma"):  # PyTorch would not train the embedding's row of padding
-        config["pad_token_id"] = None
+    if family.startswith("gemma"):
+        config["pad_token_id"] = turn((None, 0))
     if family == "mistral":
         config["sliding_window"] = turn((None, r.choice((1, seq + 1)), r.randint(2, max(2, seq - 1))))
     if family in ("qwen2", "qwen3"):
@@ -246,8 +246,6 @@ class Run:
             if dtype == torch.float64:
                 float64.widen(self.model)
         self.tied = self.model.get_input_embeddings().weight if m["config"].get("tie_word_embeddings", True) else None
-        if m["family"] in ENCODERS:  # PyTorch would not train the row of padding
-            self.model.get_input_embeddings().padding_idx = None
         wide = torch.float32 if dtype == torch.bfloat16 else dtype
         self.master = {t: weights[t].to(wide).clone() for t, _ in self.model.named_parameters()}
         self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}

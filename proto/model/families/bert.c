@@ -50,6 +50,7 @@ const struct family family_bert = {
     .keys = keys,
     .defaults = {.family = &family_bert, ENCODER_DEFAULTS},
     .end_token = FAMILY_NO_TOKEN,
+    .padding = 0,
     .complete = complete,
     .prefix = "bert.",
     .layers = layers,

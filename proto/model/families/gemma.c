@@ -38,6 +38,7 @@ const struct family family_gemma = {
                  .initializer_range = 0.02f,
                  .decoder = {.n_kv_heads = 16, .head_width = 256, .norm_offset = true, .rope = {.base = 10000}}},
     .end_token = 1,
+    .padding = 0,
     .complete = complete,
     .check = decoder_check,
     DECODER_PARTS,

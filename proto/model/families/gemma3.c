@@ -14,17 +14,18 @@ static const struct family_key keys[] = {
     {"final_logit_softcapping", FAMILY_REAL_OR_NULL, .offset = FAMILY_AT(decoder.logit_cap)},
     {"sliding_window", FAMILY_COUNT_OR_NULL, .offset = FAMILY_AT(decoder.window)},
     {"sliding_window_pattern", FAMILY_COUNT, .offset = FAMILY_AT(decoder.pattern), .most = 4096},
-    {"_sliding_window_pattern", FAMILY_COUNT, .offset = FAMILY_AT(decoder.pattern), .most = 4096},
     {"layer_types", FAMILY_LAYERS, .offset = FAMILY_AT(decoder.sliding), .words = decoder_kinds},
     {"rope_local_base_freq", FAMILY_REAL, .offset = FAMILY_AT(decoder.sliding_rope.base)},
     DECODER_ROPE_KEYS_OF("rope_parameters.full_attention.", rope),
-    DECODER_ROPE_KEYS_OF("rope_scaling.", rope),
+    DECODER_ROPE_NUMBERS_OF("rope_scaling.", rope),
+    {"rope_scaling", FAMILY_SAME, .other = "rope_parameters"},
     DECODER_ROPE_KEYS_OF("rope_parameters.sliding_attention.", sliding_rope),
     {0},
 };
 
-/* transformers does not read hidden_act here. */
-static const char *const harmless[] = {"cache_implementation", "hidden_act", NULL};
+/* transformers does not read these here: beside a rope_scaling the rope_type is "default" until that says another. */
+static const char *const harmless[] = {"_sliding_window_pattern", "cache_implementation", "hidden_act",
+                                       "rope_scaling.type", NULL};
 static const char *const unsupported[] = {"attn_logit_softcapping", "use_bidirectional_attention", NULL};
 
 static void complete(struct model_config *c)
@@ -71,6 +72,7 @@ const struct family family_gemma3 = {
                              .rope = {.base = 1000000},
                              .sliding_rope = {.base = 10000}}},
     .end_token = 1,
+    .padding = 0,
     .complete = complete,
     .check = check,
     DECODER_PARTS,

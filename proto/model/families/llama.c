@@ -35,6 +35,7 @@ const struct family family_llama = {
                  .initializer_range = 0.02f,
                  .decoder = {.rope = {.base = 10000}}},
     .end_token = 2,
+    .padding = FAMILY_NO_TOKEN,
     .complete = complete,
     .check = decoder_check,
     DECODER_PARTS,

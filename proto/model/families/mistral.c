@@ -29,6 +29,7 @@ const struct family family_mistral = {
                  .initializer_range = 0.02f,
                  .decoder = {.n_kv_heads = 8, .window = 4096, .rope = {.base = 10000}}},
     .end_token = 2,
+    .padding = FAMILY_NO_TOKEN,
     .complete = complete,
     .check = decoder_check,
     DECODER_PARTS,

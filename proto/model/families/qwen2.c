@@ -26,6 +26,7 @@ const struct family family_qwen2 = {
                  .initializer_range = 0.02f,
                  .decoder = {.window = 4096, .n_full = 28, .qkv_bias = true, .rope = {.base = 10000}}},
     .end_token = FAMILY_NO_TOKEN,
+    .padding = FAMILY_NO_TOKEN,
     .complete = decoder_complete_qwen,
     .check = decoder_check,
     DECODER_PARTS,

@@ -34,6 +34,7 @@ const struct family family_qwen3 = {
                              .head_norm = true,
                              .rope = {.base = 10000}}},
     .end_token = FAMILY_NO_TOKEN,
+    .padding = FAMILY_NO_TOKEN,
     .complete = complete,
     .check = decoder_check,
     DECODER_PARTS,

@@ -54,6 +54,7 @@ const struct family family_roberta = {
     .keys = keys,
     .defaults = {.family = &family_roberta, ENCODER_DEFAULTS},
     .end_token = 2,
+    .padding = 1,
     .complete = complete,
     .prefix = "roberta.",
     .layers = layers,

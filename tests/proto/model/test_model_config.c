@@ -281,6 +281,9 @@ static const struct {
     {ROBERTA ", 'max_position_embeddings': 16, 'pad_token_id': 4294967295}",
      "max_position_embeddings is 16: positions begin at pad_token_id + 1, so it must be at least 4294967295"},
     {ROBERTA ", 'pad_token_id': null}", "pad_token_id is null: it must be a positive whole number"},
+    {LLAMA ", 'pad_token_id': 211}", "pad_token_id is 211: it must be null or less than vocab_size, which is 211"},
+    {LLAMA ", 'pad_token_id': -212}", "pad_token_id is -212: it must be null or less than vocab_size, which is 211"},
+    {QWEN2 ", 'pad_token_id': 'end'}", "pad_token_id is \"end\": it must be null or a token's number"},
     /* Not a configuration. */
     {"[]", "not a JSON object, as a config.json must be"},
     {"{", "not JSON at line 1, column 1: string or '}' expected near end of file"},
@@ -428,7 +431,64 @@ static const struct {
      "{'rope_type': 'linear', 'rope_theta': 1e6, 'factor': 4}, 'sliding_attention': {'rope_type': 'default', "
      "'rope_theta': 1e4}}}",
      2, 4, 30, 4096, 256},
+    {GEMMA3 ", '_sliding_window_pattern': 2}", 0x1F, 0, 0, 4096, 256},
+    {GEMMA3 ", 'sliding_window_pattern': 2, '_sliding_window_pattern': 3}", 0x15, 0, 0, 4096, 256},
 };
+
+/* Beside a rope_scaling, the rope_type of transformers 5.23 is "default" unless that object has one itself: a type, its old
+ * name, counts for nothing. */
+static const struct {
+    const char *text;
+    int scaling;
+} gemma3_ropes[] = {
+    {GEMMA3 ", 'rope_scaling': {'rope_type': 'linear', 'factor': 8}}", DECODER_LINEAR},
+    {GEMMA3 ", 'rope_scaling': {'type': 'default', 'rope_type': 'linear', 'factor': 8}}", DECODER_LINEAR},
+    {GEMMA3 ", 'rope_scaling': {'type': 'linear', 'factor': 8}}", DECODER_NOT_SCALED},
+    {GEMMA3 ", 'rope_parameters': {'full_attention': {'type': 'linear', 'factor': 8}}}", DECODER_LINEAR},
+};
+
+TEST_EACH(gemma_3_s_rope_scaling_counts_by_its_rope_type_alone, COUNT(gemma3_ropes))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, gemma3_ropes[_i].text, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(c.decoder.rope.scaling, gemma3_ropes[_i].scaling);
+}
+
+/* The padding_idx of nn.Embedding in transformers 5.23, of which GPT-2's has none. -1: none. */
+static const struct {
+    const char *text;
+    int64_t padding;
+} paddings[] = {
+    {SMALLEST ", 'pad_token_id': 3}", -1},
+    {BERT "}", 0},
+    {BERT ", 'pad_token_id': null}", -1},
+    {BERT ", 'pad_token_id': 7}", 7},
+    {ROBERTA "}", 1},
+    {ROBERTA ", 'pad_token_id': 3}", 3},
+    {GEMMA "}", 0},
+    {GEMMA3 "}", 0},
+    {GEMMA3 ", 'pad_token_id': null}", -1},
+    {LLAMA "}", -1},
+    {LLAMA ", 'pad_token_id': -1}", 210},
+    {LLAMA ", 'pad_token_id': -211}", 0},
+    {MISTRAL "}", -1},
+    {MISTRAL ", 'pad_token_id': 210}", 210},
+    {QWEN2 "}", -1},
+    {QWEN2 ", 'pad_token_id': 5}", 5},
+    {QWEN3 ", 'num_key_value_heads': 1}", -1},
+    {QWEN3 ", 'num_key_value_heads': 1, 'pad_token_id': 5}", 5},
+};
+
+TEST_EACH(the_row_of_padding_is_that_of_transformers, COUNT(paddings))
+{
+    struct model_config c;
+    struct error err;
+
+    ck_assert_msg(parse(&c, paddings[_i].text, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(c.has_padding ? (int64_t)c.padding : -1, paddings[_i].padding);
+}
 
 TEST_EACH(gemma_3_s_numbers_are_those_of_transformers, COUNT(gemma3s))
 {

@@ -187,6 +187,35 @@ TEST(a_tied_table_may_have_the_head_s_name_alone)
     model_free(&model);
 }
 
+/* As in transformers: the decoder's bias counts where it is there, beside the other or alone. */
+TEST(a_bias_of_logits_may_have_the_head_s_name_too)
+{
+    static const char bert[] =
+        "{\"model_type\": \"bert\", \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"hidden_size\": 8, "
+        "\"intermediate_size\": 12, \"vocab_size\": 17}";
+    static const char *const none[] = {NULL}, *const own[] = {"cls.predictions.bias", NULL};
+    static const struct safetensors_plan decoder_bias[] = {{"cls.predictions.decoder.bias", 1, {17, 1}, F32}, {0}},
+                                         short_one[] = {{"cls.predictions.decoder.bias", 1, {16, 1}, F32}, {0}};
+    struct weights weights;
+    struct model model;
+    struct error err;
+
+    make_model(&model, bert);
+    const uint32_t bias = (uint32_t)(model.logit_bias - model.tensors);
+    for (int alone = 0; alone < 2; alone++) {
+        const int fd = make_file_of(&model, alone ? own : none, decoder_bias);
+        ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
+        ck_assert_str_eq(weights.entries[bias]->name, "cls.predictions.decoder.bias");
+        weights_close(&weights);
+        close(fd);
+    }
+    const int fd = make_file_of(&model, none, short_one);
+    ck_assert_int_eq(weights_open(&weights, &model, &fd, 1, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "cls.predictions.decoder.bias is 16, the model's is 17" CONFIG);
+    close(fd);
+    model_free(&model);
+}
+
 /* What is missing is named, in the model's order. Nothing below the head may be, nor anything where training goes on. */
 TEST(a_classifier_may_begin_without_its_head)
 {
