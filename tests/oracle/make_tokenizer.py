@@ -1,8 +1,7 @@
 """Trains two small byte-level BPE tokenizers with Hugging Face's tokenizers, and writes them and what they make of awkward
 texts to tests/fixtures/bpe: tokenizer.json, vocab.json and merges.txt (GPT-2's pattern, 600 tokens), split.json (a
 pattern as Llama 3's, 500 tokens, words taken whole), added.json (the first, with added tokens of every kind), blanks.json
-(the first, with runs of blanks as added tokens, as CodeGen has them; of a token that takes blanks along and one that is
-blanks, tokenizers counts some blanks twice, which nobody wants), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}.
+(the first, with runs of blanks as added tokens, as CodeGen has them), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}.
 And tests/fixtures/bytes/tokenizer.json, of a model of bytes. And tests/fixtures/learned: a text with long runs, rare words
 and awkward characters, and model.json, {"vocab": {token: id}, "merges": [...]}, that is learned from it down to the last
 pair that occurs twice; the end token has been moved behind the bytes, to 256.

@@ -1,7 +1,7 @@
 """Tokenizers with the pipelines that Llama 2 and 3, Mistral, Qwen, Gemma, BERT, RoBERTa have published, and some with
 parts in other combinations, trained small with Hugging Face's tokenizers.
 
-    tokens.py fixtures            writes them, and what they make of hostile texts, to tests/fixtures/tokenizers:
+    tokens.py fixtures [--only NAME...]   writes them, and what they make of hostile texts, to tests/fixtures/tokenizers:
                                   NAME.json, texts.json ["text", ...] and NAME.ids.json [[ids], ["text again"]]
     tokens.py compare FILE...     trains larger ones on the files, and compares what build/bin/bench_tokens makes of the
                                   files' text and of many more hostile texts, whole and in pieces, and decoded again
@@ -245,8 +245,51 @@ def parts(number):
     return make
 
 
+def scripts(corpus, size):
+    """Scripts, of which PCRE2's own names mean more characters."""
+    t = byte_level(corpus, size, pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"\p{Han}+|[\p{Hiragana}\p{katakana}]+|\p{Greek}\P{Greek}|\p{^Old_Italic}{4}|"
+                                    r"[^\p{Arabic}\p{Deva}\p{Latin}]{1,3}"), "isolated"),
+         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]))
+    return t
+
+
+def over_blanks(corpus, size):
+    """Added tokens that take blanks along, before others that are blanks: those are found, too."""
+    t = byte_level(corpus, size, pre_tokenizers.ByteLevel(add_prefix_space=False))
+    t.add_tokens([AddedToken("<r>", rstrip=True), AddedToken("<b>", lstrip=True, rstrip=True), AddedToken("  "),
+                  AddedToken("\n", rstrip=True), AddedToken(" <c>", rstrip=True), AddedToken("\t<l>", lstrip=True)])
+    return t
+
+
+def eaten(normalizer):
+    """The mark that leads a text, behind a normalizer that may take what the text begins with."""
+    def make(corpus, size):
+        t = characters(corpus, size, ["<unk>"], 60, unk_token="<unk>", fuse_unk=True)
+        t.normalizer = normalizer
+        t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+        t.add_tokens([AddedToken("<s>", normalized=False), AddedToken("tick", normalized=True)])
+        t.decoder = decoders.Metaspace(prepend_scheme="first")
+        return Tokenizer.from_str(t.to_str())
+    return make
+
+
+EATEN = {"eaten0": eaten(normalizers.Strip()),
+         "eaten1": eaten(normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Replace("q", "")])),
+         "eaten2": eaten(normalizers.Sequence([normalizers.BertNormalizer(lowercase=True), normalizers.Replace(Regex("th|x+"), "")]))}
+
+# Beside those that all have.
+MORE_TEXTS = {
+    "scripts": ["、漢、。・ア・ー「あ」〆々〇〒 ㆐ ｰ ﾞ", "α\u0342β\u1dc0 ω\u0304", "٠١،؟ ـ \u064b ﷺ ﷲ", "क।॥ अ\u0951 ॐ", "𐌀𐌁, x",
+                "\u0363a ꜀ ː", "ひ\u3099ゝヽ・ン"],
+    "over_blanks": ["<r>  a", "<r>   \n b", "<r> \n  \n", "<r> \t  <b>  <c> x", "<r>\n\n <c>  a", "a <b>  <b>  ", "<b> \t<l>\t <c>",
+                    "\n   <r>\n\n\n<b>", "<r>", "<r> ", "<r>  ", "<r>    <c>   <c>\n \t<l>x"],
+    "bert": ["a\u166db c\u166d", "a\u1734b \u1734", "a\u1885b \u1886c", "a\ua9bdb", "a\U000111c9b \U000111c9"],
+    **{name: [a + b + c for a in ("", " ", "q", "x", "th", "\u0301", "\x07", "tick", "<s>") for b in (" a", "the", "tick", "<s>a")
+              for c in ("", " b<s> c")] for name in EATEN}}
+
 FAMILIES = {f.__name__: f for f in (llama3, qwen, deepseek, roberta, gpt2_prefix, llama2, llama2_old, mistral, gemma, bert,
-                                    bert_cased)}
+                                    bert_cased, scripts, over_blanks)} | EATEN
 PARTS = {f"parts{n}": parts(n) for n in range(30)}
 
 
@@ -341,7 +384,7 @@ def run_compare(options):
         return compare(options.model, tokenizer, options.model, texts + hard)
     for name, make in chosen(options.only).items():
         tokenizer = trained(make, texts[:200] + CORPUS, options.size)
-        hard = AWKWARD + list(hostile(options.hostile, 7, added_of(tokenizer)))
+        hard = AWKWARD + MORE_TEXTS.get(name, []) + list(hostile(options.hostile, 7, added_of(tokenizer)))
         wrong += with_folder(tokenizer, lambda folder: compare(folder, tokenizer, name, texts + hard))
     return wrong
 
@@ -398,12 +441,16 @@ def run_characters(options):
     return 0
 
 
-def run_fixtures(_):
+def run_fixtures(options):
     OUT.mkdir(parents=True, exist_ok=True)
-    for name, make in (FAMILIES | {n: PARTS[n] for n in ("parts0", "parts1", "parts2", "parts3", "parts4", "parts11")}).items():
-        tokenizer = trained(make, CORPUS * 3, 400)
-        texts = AWKWARD + list(hostile(30, 11, added_of(tokenizer)))
-        tokenizer.save(str(OUT / f"{name}.json"), pretty=False)
+    some = FAMILIES | {n: PARTS[n] for n in ("parts0", "parts1", "parts2", "parts3", "parts4", "parts11")}
+    for name in options.only or some:
+        make = some[name]
+        path = OUT / f"{name}.json"  # one that is there stays: training gives another one elsewhere
+        tokenizer = Tokenizer.from_file(str(path)) if path.exists() else trained(make, CORPUS * 3, 400)
+        texts = AWKWARD + MORE_TEXTS.get(name, []) + list(hostile(30, 11, added_of(tokenizer)))
+        if not path.exists():
+            tokenizer.save(str(path), pretty=False)
         ids, again = expected(tokenizer, texts)
         whole = [tokenizer.encode(t).ids for t in texts[3:4]]
         (OUT / f"{name}.expected.json").write_text(

@@ -57,6 +57,7 @@ static int add_token(struct client_tokenizer *t, const json_t *token, struct err
     struct client_text normal = {0};
     const char *text = json_string_value(content);
     size_t n = json_string_length(content);
+    bool first = true;
     int rc = 0;
 
     if (n == 0)
@@ -64,7 +65,7 @@ static int add_token(struct client_tokenizer *t, const json_t *token, struct err
     struct tokenizer_token *known = &t->tokens[added.id];
     known->special = flag(token, "special");
     if (normalised && t->normal.n > 0) {
-        rc = tokenizer_changes_apply(&normal, &t->normal, &t->work, text, n, true, true, err);
+        rc = tokenizer_changes_apply(&normal, &t->normal, &t->work, text, n, true, &first, err);
         text = normal.bytes, n = normal.n;
     }
     if (!rc && n > 0) /* nothing may be left of it */

@@ -26,15 +26,6 @@ static bool looks_at_neighbours(const struct tokenizer_change *change)
     return change->kind == TOKENIZER_FORM || (change->kind == TOKENIZER_BERT && change->accents);
 }
 
-static bool is_one_character(const char *text)
-{
-    unsigned length = 0;
-
-    if (text && *text)
-        tokenizer_character(text, &length);
-    return length > 0 && !text[length];
-}
-
 /* Text can be changed in pieces if each character is changed on its own, or, for normal forms, if a piece begins with a
  * character that combines with none before it. That character must then be the text's own, so what replaces or adds
  * characters must not come first. */
@@ -54,7 +45,7 @@ int tokenizer_changes_add(struct tokenizer_changes *changes, struct tokenizer_ch
     larger[changes->n++] = change;
     changes->at_cut = changes->at_cut || looks_at_neighbours(&change);
     changes->whole = changes->whole || change.kind == TOKENIZER_STRIP ||
-                     (change.kind == TOKENIZER_REPLACE && !is_one_character(change.from)) ||
+                     (change.kind == TOKENIZER_REPLACE && !tokenizer_is_character(change.from)) ||
                      (replaced && looks_at_neighbours(&change));
     return 0;
 }
@@ -229,10 +220,53 @@ static int add_stripped(struct client_text *out, const struct tokenizer_change *
     return client_text_add(out, text + from, n - from, err);
 }
 
+/* True if the change removes the character with which text (n bytes) begins. */
+static int removes_begin(bool *out, const struct tokenizer_change *change, const struct tokenizer_matcher *matcher,
+                         const char *text, size_t n, struct error *err)
+{
+    struct tokenizer_found found;
+    unsigned length = 0;
+    const uint32_t c = n > 0 ? tokenizer_character(text, &length) : 0;
+    const bool cleans = change->clean && (c == 0 || c == 0xFFFD || tokenizer_is_control(c));
+    int rc = 0;
+
+    *out = false;
+    if (n == 0)
+        return 0;
+    switch (change->kind) {
+    case TOKENIZER_MARKS:
+        *out = tokenizer_is_mark(c);
+        break;
+    case TOKENIZER_BERT:
+        *out = cleans || (change->accents && tokenizer_is_accent(c));
+        break;
+    case TOKENIZER_STRIP:
+        *out = change->left && tokenizer_is_blank(c);
+        break;
+    case TOKENIZER_REPLACE:
+        if (*change->to)
+            break;
+        if (change->from) {
+            *out = n >= strlen(change->from) && memcmp(text, change->from, strlen(change->from)) == 0;
+            break;
+        }
+        rc = tokenizer_pattern_find(&found, change->pattern, matcher, text, n, 0, true, err);
+        *out = !rc && found.begin == 0 && found.end > 0;
+        break;
+    case TOKENIZER_FORM:
+    case TOKENIZER_LOWER:
+    case TOKENIZER_PREPEND:
+    case TOKENIZER_LEAD:
+        break;
+    }
+    return rc;
+}
+
 int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_changes *changes,
-                            struct tokenizer_work *work, const char *text, size_t n, bool begins, bool first,
+                            struct tokenizer_work *work, const char *text, size_t n, bool begins, bool *first,
                             struct error *err)
 {
+    bool removes = false;
     int rc = 0;
 
     for (size_t i = 0; !rc && i < changes->n; i++) {
@@ -240,6 +274,10 @@ int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_chan
         struct client_text *to = i + 1 < changes->n ? &work->between[i % 2] : out;
         const size_t before = to == out ? out->n : 0;
         to->n = before;
+        rc = *first ? removes_begin(&removes, change, &work->matcher, text, n, err) : 0;
+        if (rc)
+            break;
+        *first = *first && !removes;
         switch (change->kind) {
         case TOKENIZER_FORM:
             rc = tokenizer_normal_form(to, change->form, text, n, err);
@@ -258,7 +296,7 @@ int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_chan
             break;
         case TOKENIZER_PREPEND:
         case TOKENIZER_LEAD:
-            rc = add_led(to, change, text, n, begins, first, err);
+            rc = add_led(to, change, text, n, begins, *first, err);
             break;
         case TOKENIZER_STRIP:
             rc = add_stripped(to, change, text, n, err);

@@ -289,25 +289,28 @@ static int read_replace(struct client_tokenizer *t, const json_t *step, struct e
 
 static int read_strip(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
-    const json_int_t start = json_integer_value(json_object_get(step, "start"));
-    const json_int_t stop = json_integer_value(json_object_get(step, "stop"));
+    const char *content = text_of(step, "content");
+    const json_t *start = json_object_get(step, "start"), *stop = json_object_get(step, "stop");
 
-    if (!text_of(step, "content") || start < 0 || stop < 0)
-        return error_set(err, -EINVAL, "its decoder Strip does not say what it strips");
-    return add_step(
-        t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_STRIP, .start = (size_t)start, .stop = (size_t)stop},
-        text_of(step, "content"), NULL, err);
+    if (!tokenizer_is_character(content) || !json_is_integer(start) || json_integer_value(start) < 0 ||
+        !json_is_integer(stop) || json_integer_value(stop) < 0)
+        return error_set(err, -EINVAL,
+                         "its decoder Strip must have a content of one character, and a start and a stop of 0 or more");
+    return add_step(t,
+                    (struct tokenizer_decode){.kind = TOKENIZER_DECODE_STRIP,
+                                              .start = (size_t)json_integer_value(start),
+                                              .stop = (size_t)json_integer_value(stop)},
+                    content, NULL, err);
 }
 
 static int read_metaspace(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
-    const char *scheme = text_of(step, "prepend_scheme");
-    const bool never = scheme ? strcmp(scheme, "never") == 0 : json_is_false(json_object_get(step, "add_prefix_space"));
+    struct tokenizer_metaspace metaspace;
+    const int rc = tokenizer_read_metaspace(&metaspace, step, "decoder", err);
 
-    if (!text_of(step, "replacement"))
-        return error_set(err, -EINVAL, "its decoder Metaspace has no replacement");
-    return add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_METASPACE, .drops = !never},
-                    text_of(step, "replacement"), NULL, err);
+    return rc ? rc
+              : add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_METASPACE, .drops = !metaspace.never},
+                         metaspace.mark, NULL, err);
 }
 
 static int read_step(struct client_tokenizer *t, const json_t *step, struct error *err)

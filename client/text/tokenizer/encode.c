@@ -94,7 +94,7 @@ static int encode_changed(struct client_tokens *out, size_t *used, struct client
     if (!s.closed && end == s.from)
         return 0;
     int rc = tokenizer_changes_apply(&held->text, changes, &t->work, s.text + s.from, end - s.from, !held->begun,
-                                     s.first, err);
+                                     &s.first, err);
     if (rc)
         return rc;
     if (!held->begun)
@@ -134,27 +134,33 @@ static int encode_tokens(struct client_tokens *out, size_t *used, struct client_
     const struct tokenizer_set *set = &t->added[level];
     const struct tokenizer_segment all = s;
     const struct tokenizer_added *token;
-    size_t at, done;
+    size_t at, done, next = s.from, run = s.from, n_before = out->n; /* run: where tokens over one another begin */
 
     for (;;) {
         /* A token that begins behind the limit may extend beyond the segment, or have a word character beside it. */
         const size_t open = set->longest > 0 && !s.closed ? set->longest - 1 + (set->single_word ? 4 : 0) : 0;
         const size_t limit = s.to - s.from > open ? s.to - open : s.from;
-        token = set->n > 0 ? find(set, &at, &all, s.from, limit, before) : NULL;
+        token = set->n > 0 ? find(set, &at, &all, next, limit, before) : NULL;
         if (!token)
             return encode_rest(out, used, t, level, s, limit, err);
         const size_t begin = token->lstrip ? before_blanks(s.text, s.from, at) : at;
         const size_t end = token->rstrip ? skip_blanks(s.text, at + token->n, s.to) : at + token->n;
-        int rc =
-            encode_changed(out, &done, t, level, (struct tokenizer_segment){s.text, s.from, begin, true, s.first}, err);
-        if (!rc && token->rstrip && !s.closed && end == s.to) { /* more whitespace may follow */
-            *used = begin;
+        int rc = 0;
+        if (at >= s.from) {
+            rc = encode_changed(out, &done, t, level, (struct tokenizer_segment){s.text, s.from, begin, true, s.first},
+                                err);
+            run = begin, n_before = out->n;
+        }
+        /* More whitespace may follow, or a token may begin in what there is of it. */
+        if (!rc && token->rstrip && !s.closed && end + open >= s.to) {
+            *used = run, out->n = n_before;
             return 0;
         }
         if (!rc)
             rc = client_tokens_add(out, &token->id, 1, err);
         if (rc)
             return rc;
+        next = at + token->n; /* the package finds tokens in whitespace that one before them has taken */
         s.from = *used = end;
         s.first = false;
     }

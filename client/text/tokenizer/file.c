@@ -60,6 +60,38 @@ int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pa
     return tokenizer_pattern_open_text(out, *text, err);
 }
 
+bool tokenizer_is_character(const char *text)
+{
+    unsigned length = 0;
+
+    if (text && *text)
+        tokenizer_character(text, &length);
+    return length > 0 && !text[length];
+}
+
+/* What the package tokenizers takes: add_prefix_space, in old files, must go with the scheme. */
+int tokenizer_read_metaspace(struct tokenizer_metaspace *out, const json_t *step, const char *part, struct error *err)
+{
+    const json_t *given = json_object_get(step, "prepend_scheme");
+    const char *scheme = given ? json_string_value(given) : "always";
+
+    *out = (struct tokenizer_metaspace){.mark = json_string_value(json_object_get(step, "replacement")),
+                                        .always = scheme && strcmp(scheme, "always") == 0,
+                                        .never = scheme && strcmp(scheme, "never") == 0};
+    if (!tokenizer_is_character(out->mark))
+        return error_set(err, -EINVAL, "its %s Metaspace has no replacement of one character", part);
+    if (!out->always && !out->never && (!scheme || strcmp(scheme, "first") != 0))
+        return error_set(err, -EINVAL,
+                         "its %s Metaspace has the prepend_scheme %.20s: it must be always, first or never", part,
+                         scheme ? scheme : "of no name");
+    if (json_is_false(json_object_get(step, "add_prefix_space")) && !out->never)
+        return error_set(err, -EINVAL,
+                         "its %s Metaspace has add_prefix_space false and not the prepend_scheme never, which Hugging "
+                         "Face's tokenizers refuses: add that",
+                         part);
+    return 0;
+}
+
 /* Refuses options that give other tokens. */
 static int check_options(const json_t *model, const char *const *unsupported, struct error *err)
 {
@@ -131,11 +163,26 @@ static int read_model(struct client_tokenizer *t, const json_t *model, struct er
     return tokenizer_refuse(err, "model", tokenizer_type(model));
 }
 
-/* Reads added_tokens as {"text": id, ...}, owned. */
-static int read_added(json_t **out, const json_t *list, struct error *err)
+/* Gives an added token its id as the package does, whatever its file says: that of the vocabulary, or the next one. */
+static int number_added(json_t *token, size_t i, const json_t *vocab, json_int_t *next, struct error *err)
 {
+    const json_t *id = json_object_get(token, "id"),
+                 *known = json_object_get(vocab, json_string_value(json_object_get(token, "content")));
+
+    if (!json_is_integer(id) || json_integer_value(id) < 0)
+        return error_set(err, -EINVAL, "added token %zu has no id", i);
+    const json_int_t number = json_is_integer(known) ? json_integer_value(known) : *next;
+    *next = number >= *next ? number + 1 : *next;
+    return json_object_set_new(token, "id", json_integer(number)) ? error_set(err, -ENOMEM, "out of memory") : 0;
+}
+
+/* Reads added_tokens as {"text": id, ...}, owned. */
+static int read_added(json_t **out, const json_t *list, const json_t *vocab, struct error *err)
+{
+    json_int_t next = (json_int_t)json_object_size(vocab);
     size_t i;
     json_t *token;
+    int rc = 0;
 
     *out = json_object();
     if (!*out)
@@ -147,8 +194,11 @@ static int read_added(json_t **out, const json_t *list, struct error *err)
         const char *text = json_string_value(json_object_get(token, "content"));
         if (!text || json_object_get(*out, text))
             return error_set(err, -EINVAL, "added token %zu has no content of its own", i);
-        if (json_object_set(*out, text, json_object_get(token, "id")))
-            return error_set(err, -EINVAL, "added token %zu has no id", i);
+        rc = number_added(token, i, vocab, &next, err);
+        if (!rc && json_object_set(*out, text, json_object_get(token, "id")))
+            rc = error_set(err, -ENOMEM, "out of memory");
+        if (rc)
+            return rc;
     }
     return 0;
 }
@@ -165,7 +215,7 @@ static int load_root(struct client_tokenizer *t, json_t *root, uint32_t vocabula
     if (!rc)
         rc = tokenizer_read_decoder(t, json_object_get(root, "decoder"), err);
     if (!rc)
-        rc = read_added(&added, json_object_get(root, "added_tokens"), err);
+        rc = read_added(&added, json_object_get(root, "added_tokens"), vocab, err);
     if (!rc)
         rc = tokenizer_build(t, vocab, json_object_get(model, "merges"), added, vocabulary, err);
     if (!rc)

@@ -59,6 +59,37 @@ static int refuse(struct error *err, const char *what)
     return error_set(err, -EINVAL, "its splitting pattern has %s, which is not supported", what);
 }
 
+/* True for a name (n bytes) such as Han or Old_Italic. */
+static bool is_script(const char *name, size_t n)
+{
+    enum { LONGEST = 40 };
+    char text[LONGEST + sizeof "\\p{sc:}"];
+    size_t place;
+    int code;
+
+    if (n > LONGEST || memchr(name, '\\', n))
+        return false;
+    snprintf(text, sizeof text, "\\p{sc:%.*s}", (int)n, name);
+    pcre2_code *script =
+        pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &place, NULL);
+    pcre2_code_free(script);
+    return script != NULL;
+}
+
+/* Translates {NAME} after \p or \P; returns the number of bytes read. A script is its own characters in Oniguruma; in PCRE2
+ * also those that it shares with others, such as the comma of Chinese and Japanese in \p{Han}. */
+static int translate_property(struct translation *t, const char *at)
+{
+    const size_t n = strcspn(at, "}"), begin = at[1] == '^' ? 2 : 1;
+
+    put(t, begin == 2 ? "{^" : "{");
+    if (at[n] && n > begin && is_script(at + begin, n - begin))
+        put(t, "sc:");
+    for (size_t i = begin; i < n + (at[n] == '}'); i++)
+        put(t, (const char[]){at[i], 0});
+    return (int)(n + (at[n] == '}'));
+}
+
 /* Translates an escape sequence; returns the number of bytes read. */
 static int translate_escape(struct translation *t, const char *at, bool in_brackets, struct error *err)
 {
@@ -81,7 +112,9 @@ static int translate_escape(struct translation *t, const char *at, bool in_brack
     }
     put(t, (const char[]){at[0], at[1], 0});
     int used = 2;
-    if (strchr("pPx", at[1]) && at[2] == '{') { /* the name, too: its brace is no interval's */
+    if (strchr("pP", at[1]) && at[2] == '{')
+        return used + translate_property(t, at + used);
+    if (at[1] == 'x' && at[2] == '{') { /* the number, too: its brace is no interval's */
         while (at[used] && at[used - 1] != '}')
             put(t, (const char[]){at[used++], 0});
     }

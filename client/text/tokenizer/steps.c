@@ -106,7 +106,7 @@ static int encode_changed(struct client_tokens *out, size_t *used, struct client
     if (!s.closed)
         return 0;
     int rc = tokenizer_changes_apply(text, &t->steps[step].changes, &t->work, s.text + s.from, s.to - s.from, true,
-                                     s.first, err);
+                                     &s.first, err);
     if (rc)
         return rc;
     *used = s.to;
@@ -160,7 +160,7 @@ void tokenizer_steps_free(struct client_tokenizer *t)
 
 /* Expressions for what the package tests character by character. */
 #define BLANK       "\\s"
-#define PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}]"
+#define PUNCTUATION "[!-/:-@\\[-`{-~\\p{P}\\x{166d}\\x{111c9}]" /* the last two were, in Unicode 8 */
 
 /* Adds a step; takes ownership of what it points to, also on failure. */
 static int add_step(struct client_tokenizer *t, struct tokenizer_step step, struct error *err)
@@ -230,35 +230,21 @@ static int read_byte_level(struct client_tokenizer *t, const json_t *step, struc
     return rc;
 }
 
-/* prepend_scheme, or in old files add_prefix_space. */
-static int read_scheme(bool *always, bool *never, const json_t *step, struct error *err)
-{
-    const char *scheme = json_string_value(json_object_get(step, "prepend_scheme"));
-
-    *never = scheme ? strcmp(scheme, "never") == 0 : json_is_false(json_object_get(step, "add_prefix_space"));
-    *always = scheme ? strcmp(scheme, "always") == 0 : !*never;
-    if (scheme && !*always && !*never && strcmp(scheme, "first") != 0)
-        return error_set(err, -EINVAL, "its pre-tokenizer Metaspace has the prepend_scheme %.20s", scheme);
-    return 0;
-}
-
 static int read_metaspace(struct client_tokenizer *t, const json_t *step, struct error *err)
 {
-    const char *mark = json_string_value(json_object_get(step, "replacement"));
     struct tokenizer_step cut = {.behaviour = TOKENIZER_MERGED_WITH_NEXT};
-    bool always, never;
-    int rc = read_scheme(&always, &never, step, err);
+    struct tokenizer_metaspace metaspace;
+    int rc = tokenizer_read_metaspace(&metaspace, step, "pre-tokenizer", err);
 
     if (rc)
         return rc;
-    if (!mark || !*mark)
-        return error_set(err, -EINVAL, "its pre-tokenizer Metaspace has no replacement");
+    const char *mark = metaspace.mark;
     char *from = strdup(" "), *to = strdup(mark);
     rc = add_change(t, (struct tokenizer_change){.kind = TOKENIZER_REPLACE, .from = from, .to = to}, err);
     if (!rc && (!from || !to))
         rc = error_set(err, -ENOMEM, "out of memory");
-    if (!rc && !never)
-        rc = add_lead(t, mark, !always, err);
+    if (!rc && !metaspace.never)
+        rc = add_lead(t, mark, !metaspace.always, err);
     if (rc || json_is_false(json_object_get(step, "split")))
         return rc;
     rc = tokenizer_pattern_open_text(&cut.pattern, mark, err);

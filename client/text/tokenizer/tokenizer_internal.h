@@ -206,6 +206,17 @@ int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const ch
 /* {"String": text} or {"Regex": expression} as a pattern; *text is the former's text, borrowed, or NULL. */
 int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pattern, struct error *err);
 
+/* True for the UTF-8 of a single character; NULL is none. */
+bool tokenizer_is_character(const char *text);
+
+/* Metaspace, of a pre-tokenizer or a decoder. */
+struct tokenizer_metaspace {
+    const char *mark;   /* in place of a blank; borrowed from the step */
+    bool always, never; /* it precedes each text; none; neither: the first */
+};
+
+int tokenizer_read_metaspace(struct tokenizer_metaspace *out, const json_t *step, const char *part, struct error *err);
+
 int tokenizer_read_normalizer(struct client_tokenizer *t, const json_t *normalizer, struct error *err);
 int tokenizer_read_steps(struct client_tokenizer *t, const json_t *pre_tokenizer, struct error *err);
 int tokenizer_read_ends(struct client_tokenizer *t, const json_t *post_processor, struct error *err);
@@ -261,10 +272,10 @@ const struct tokenizer_added *tokenizer_added_at(const struct tokenizer_set *set
 int tokenizer_changes_add(struct tokenizer_changes *changes, struct tokenizer_change change, struct error *err);
 void tokenizer_changes_free(struct tokenizer_changes *changes);
 
-/* Appends what the changes make of text (n bytes), a piece of a segment. begins: nothing came before it; first: not
- * even in other segments. */
+/* Appends what the changes make of text (n bytes), a piece of a segment. begins: nothing came before it; *first: not
+ * even in other segments. Sets that to false if the changes remove the character with which the whole text begins. */
 int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_changes *changes,
-                            struct tokenizer_work *work, const char *text, size_t n, bool begins, bool first,
+                            struct tokenizer_work *work, const char *text, size_t n, bool begins, bool *first,
                             struct error *err);
 
 /* The last place in (from, to] where text may be cut into pieces that are changed independently; from: none. */

@@ -27,9 +27,12 @@ bool tokenizer_is_mark(uint32_t c)
     return of == UTF8PROC_CATEGORY_MN || of == UTF8PROC_CATEGORY_MC || of == UTF8PROC_CATEGORY_ME;
 }
 
+/* The package's categories are those of Unicode 8, which later versions changed for these characters alone. */
 bool tokenizer_is_accent(uint32_t c)
 {
-    return category(c) == UTF8PROC_CATEGORY_MN;
+    if (c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9)
+        return false;
+    return category(c) == UTF8PROC_CATEGORY_MN || c == 0x1734;
 }
 
 bool tokenizer_is_control(uint32_t c)

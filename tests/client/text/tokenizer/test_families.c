@@ -16,9 +16,10 @@ SUITE_LABELS(single)
 
 #define FIXTURES TESTS_DIR "/fixtures/tokenizers/"
 
-static const char *const names[] = {"llama3",  "qwen",   "deepseek", "roberta",    "gpt2_prefix", "llama2",
-                                    "mistral", "gemma",  "bert",     "bert_cased", "llama2_old",  "parts0",
-                                    "parts1",  "parts2", "parts3",   "parts4",     "parts11"};
+static const char *const names[] = {"llama3",      "qwen",   "deepseek", "roberta",    "gpt2_prefix", "llama2",
+                                    "mistral",     "gemma",  "bert",     "bert_cased", "llama2_old",  "parts0",
+                                    "parts1",      "parts2", "parts3",   "parts4",     "parts11",     "scripts",
+                                    "over_blanks", "eaten0", "eaten1",   "eaten2"};
 
 static json_t *read_expected(const char *name)
 {

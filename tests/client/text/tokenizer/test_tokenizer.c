@@ -272,6 +272,8 @@ static void refused(json_t *side, uint32_t vocabulary, const char *word)
     "\"}, \"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "     \
     "\"use_regex\": false}]}"
 
+#define METASPACE(more) "{\"type\": \"Metaspace\", \"replacement\": \"_\", " more "}"
+
 static const struct {
     const char *path, *value, *word;
 } others[] = {
@@ -310,8 +312,17 @@ static const struct {
     {"added_tokens.+", "{\"id\": 3}", "added token 1"},
     {"added_tokens.+", "{\"id\": 3, \"content\": \"<|endoftext|>\"}", "added token 1"},
     {"added_tokens.+", "{\"content\": \"x\"}", "added token 1"},
-    {"added_tokens.+", "{\"id\": 600, \"content\": \"x\"}", "token x has the id 600"},
-    {"added_tokens.+", "{\"id\": 3, \"content\": \"xyz\"}", "two tokens have the id 3"},
+    {"added_tokens.+", "{\"id\": 600, \"content\": \"xyz\"}", "token xyz has the id 600"},
+    {"added_tokens.+", "{\"id\": -1, \"content\": \"x\"}", "added token 1 has no id"},
+    /* What Hugging Face's tokenizers refuse. */
+    {"pre_tokenizer", METASPACE("\"prepend_scheme\": null"), "Metaspace has the prepend_scheme"},
+    {"pre_tokenizer", METASPACE("\"add_prefix_space\": false"), "prepend_scheme never"},
+    {"pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"__\"}", "replacement of one character"},
+    {"decoder", METASPACE("\"prepend_scheme\": \"first\", \"add_prefix_space\": false"), "prepend_scheme never"},
+    {"decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1}", "decoder Strip"},
+    {"decoder", "{\"type\": \"Strip\", \"content\": \" \", \"stop\": 1}", "decoder Strip"},
+    {"decoder", "{\"type\": \"Strip\", \"content\": \"ab\", \"start\": 1, \"stop\": 0}", "decoder Strip"},
+    {"decoder", "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1.0, \"stop\": 0}", "decoder Strip"},
 };
 
 TEST_EACH(what_is_no_tokenizer_of_this_kind_is_refused_by_what_is_wrong, COUNT(others))
@@ -334,7 +345,7 @@ TEST(files_that_do_not_go_together_are_refused)
 /* A vocabulary may have holes, be smaller than the model's, and hold a token that its letters do not spell. */
 TEST(holes_and_strange_tokens_are_lived_with)
 {
-    json_t *root = changed("added_tokens.+", "{\"id\": 900, \"content\": \"two words\"}");
+    json_t *root = changed("model.vocab.two words", "900");
     struct client_tokenizer *t = open_side(side_of(root), 1000);
     size_t n;
 
@@ -344,6 +355,35 @@ TEST(holes_and_strange_tokens_are_lived_with)
     ck_assert_mem_eq(client_tokenizer_decode(t, 900, &n), "two words", 9);
     ck_assert_uint_eq(n, 9);
     client_tokenizer_close(t);
+}
+
+/* Hugging Face's tokenizers 0.23.3 give an added token the id of its text in the vocabulary, else the next one, and not
+ * that of the file. */
+TEST(an_added_token_has_the_id_of_its_text_in_the_vocabulary_or_the_next_one)
+{
+    static const struct {
+        const char *added, *text;
+        uint32_t id;
+    } rows[] = {
+        {"{\"id\": 900, \"content\": \"two words\"}", "two words", 600},
+        {"{\"id\": 3, \"content\": \"two words\"}", "two words", 600},
+        {"{\"id\": 900, \"content\": \"return\"}", "return", 0},
+        {"{\"id\": 0, \"content\": \"return\", \"special\": true}", "return", 0},
+    };
+    const json_t *vocabulary = json_at(read_json("tokenizer.json"), "model.vocab");
+
+    for (int i = 0; i < COUNT(rows); i++) {
+        struct client_tokenizer *t = open_side(side_of(changed("added_tokens.+", rows[i].added)), 1000);
+        const uint32_t want =
+            rows[i].id ? rows[i].id : (uint32_t)json_integer_value(json_object_get(vocabulary, rows[i].text));
+        struct client_tokens tokens = {0};
+        size_t used;
+        ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, rows[i].text, strlen(rows[i].text), true, NULL), 0);
+        ck_assert(tokens.n == 1 && want > 0);
+        ck_assert_uint_eq(tokens.ids[0], want);
+        free(tokens.ids);
+        client_tokenizer_close(t);
+    }
 }
 
 /* Whatever opens must encode. */
