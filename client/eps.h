@@ -194,7 +194,7 @@ struct eps_step {
 
 struct eps_status {
     const char *address; /* the daemon's directory */
-    const char *state;   /* "idle", "loading", "training", "detached" (its client died), ... */
+    const char *state;   /* "idle", "loading", "training", "detached" (its client died), "ending", ... */
     uint64_t step, n_steps, n_parameters;
     uint32_t job;      /* number of its job, for eps_look_stop_job; 0: there is none */
     uint32_t n_queued; /* jobs that wait: eps_look_queue */
@@ -206,6 +206,7 @@ struct eps_status {
     const char *model, *out; /* empty without a job or an output directory */
     const char *precision;   /* "fp32", "bf16" */
     const char *commit;      /* "eager", "fenced" */
+    bool waits;              /* the job goes on only once another worker has joined */
     bool saving;
     uint64_t saved_step; /* UINT64_MAX: none */
     const char *trouble; /* why the last save failed; empty if it did not */
@@ -680,15 +681,20 @@ int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const 
                      struct eps_error *error);
 /* losses are valid until the next call. */
 int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_error *error);
+/* on_note hears what eps_look_save, eps_look_wait and eps_look_wait_job wait for, if that may take long: "step 12 waits
+ * for a worker: ...". NULL: nobody does. */
+void eps_look_notes(struct eps_look *look, void (*on_note)(void *user, const char *sentence), void *user);
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error);
-/* Returns 0 once the daemon has received the request, or if it has ended already. eps_look_wait reports its end. */
+/* Both return 0 once the daemon has received the request, or if it has ended already. The run saves first what it
+ * promised. The same request again, with this look, ends it at once; another caller's joins the first.
+ * eps_look_stop_job ends one job, running or waiting. -ENOENT: there is no such job; -EPERM: it is another user's; -EBUSY:
+ * it is detached, and cannot be saved. */
 int eps_look_stop(struct eps_look *look, struct eps_error *error);
+int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error);
+/* Waits until the job is gone, or its daemon. */
+int eps_look_wait_job(struct eps_look *look, uint32_t job, struct eps_error *error);
 /* Tells a worker (eps_worker.id) to end once its share of the step is done. Returns at once; -EPERM, -ENOENT. */
 int eps_look_drain(struct eps_look *look, uint32_t worker, struct eps_error *error);
-/* Ends a job, running or waiting, which first saves what it promised; asked again, it ends at once. Returns when it has
- * ended, or if the daemon has. -ENOENT: there is no such job; -EPERM: it is another user's; -EBUSY: it is detached, and
- * cannot be saved. */
-int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error);
 /* In order of their places. on_queued's argument is valid during the call only. */
 int eps_look_queue(struct eps_look *look, void (*on_queued)(void *user, const struct eps_queued *queued), void *user,
                    struct eps_error *error);

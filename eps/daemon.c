@@ -55,10 +55,13 @@ static void on_signal(uv_signal_t *handle, int number)
         log_reopen();
         return;
     }
-    if (d->spread && number == SIGTERM)
+    if (d->spread && number == SIGTERM) {
         settle_ask_hosts(d);
-    else
-        settle_ask_to_stop(d, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
+    } else {
+        const bool again = d->signalled;
+        d->signalled = true;
+        settle_ask_to_stop(d, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP", again);
+    }
     settle(d);
 }
 

@@ -100,11 +100,14 @@ static void on_stop(struct daemon *d, struct peer *peer, uint32_t job)
     if (!rc)
         rc = rights_stop(peer, &err);
     if (!rc && !d->asked)
-        rc = takeover_warn(d, &err);
-    if (rc)
+        rc = takeover_warn(d, peer, &err);
+    if (rc) {
         peer_decline(peer, rc, &err);
-    else
-        settle_ask_to_stop(d, "by eps stop");
+        return;
+    }
+    const bool again = peer->stops_daemon;
+    peer->stops_daemon = true;
+    settle_ask_to_stop(d, "by eps stop", again);
 }
 
 /* True if a viewer may have the weights of the job. If not, it has been told why. */

@@ -42,22 +42,22 @@ void settle_stop(struct daemon *d, const char *why)
         spread_stop(d->spread);
     queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
     job_end(d->job, -ECANCELED, "the daemon was stopped %s", why);
-    for (struct peer *p = d->hub.peers; p; p = p->next)
-        session_close(p->session);
     if (d->port)
         port_unlisten(d->port);
-    session_unlisten(d->listener, NULL);
+    session_unlisten(d->listener, NULL); /* first: whoever is sent away finds no daemon a moment later */
+    for (struct peer *p = d->hub.peers; p; p = p->next)
+        session_close(p->session);
     close_handle((uv_handle_t *)&d->sigterm);
     close_handle((uv_handle_t *)&d->sigint);
     close_handle((uv_handle_t *)&d->sighup);
     close_handle((uv_handle_t *)&d->lonely);
 }
 
-void settle_ask_to_stop(struct daemon *d, const char *why)
+void settle_ask_to_stop(struct daemon *d, const char *why, bool again)
 {
     const struct job *job = d->job;
 
-    if (d->stopping)
+    if (d->stopping || (d->asked && !again))
         return;
     const bool can_save =
         (job->client && job_trains(job) && (job_is_open(job) || job->state == JOB_ENDING)) || takeover_can_save(d);
@@ -88,7 +88,7 @@ void settle_ask_hosts(struct daemon *d)
     if (d->asked)
         return;
     if (d->hub.host == 0) {
-        settle_ask_to_stop(d, why);
+        settle_ask_to_stop(d, why, false);
     } else {
         d->asked = why;
         log_line("stop requested %s; the run of host 0 has %u s to save", why, d->patience);

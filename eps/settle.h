@@ -33,6 +33,7 @@ struct daemon {
     uint32_t n_jobs;       /* number of the last job */
     uint32_t first_client; /* its client's id; 0: no client has come */
     const char *asked;     /* why the daemon is stopping; NULL: it is not */
+    bool signalled;        /* a signal has asked for that */
     unsigned n_ticks;      /* ticks since then */
     unsigned patience;     /* how many the client may take */
     bool stopping;
@@ -55,9 +56,9 @@ void settle_wake(void *context);
 /* Begins a client's job, queues it, or refuses it. Takes fds. */
 void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
 
-/* Stops the daemon. A client in training is first asked, once, to end its run, and the daemon waits for it. why: "by
- * ...", a constant. */
-void settle_ask_to_stop(struct daemon *d, const char *why);
+/* Stops the daemon. A client in training is first asked, once, to end its run, and the daemon waits for it. Further
+ * callers wait with the first; one who asks `again` does not, and the daemon stops at once. why: "by ...", a constant. */
+void settle_ask_to_stop(struct daemon *d, const char *why, bool again);
 /* The same, told to one of several hosts by the launcher, which kills soon after. Without time to save, it stops at once. */
 void settle_ask_hosts(struct daemon *d);
 void settle_stop(struct daemon *d, const char *why); /* stops at once */

@@ -109,13 +109,15 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
 
 /* ---- the end ------------------------------------------------------------------------------------------------------ */
 
-int takeover_warn(struct daemon *d, struct error *err)
+int takeover_warn(struct daemon *d, const struct peer *viewer, struct error *err)
 {
     struct job *job = d->job;
+    const uid_t user = session_peer_uid(viewer->session);
 
-    if (!job->detached || !job_is_open(job) || job->output >= 0 || job->warned)
+    if (!job->detached || !job_is_open(job) || job->output >= 0 || (job->warned && job->warned_user == user))
         return 0;
     job->warned = true;
+    job->warned_user = user;
     return error_set(
         err, -EBUSY,
         "job %u of user %u is detached after %" PRIu64
@@ -124,14 +126,18 @@ int takeover_warn(struct daemon *d, struct error *err)
         job->id, (unsigned)job->uid, job->step);
 }
 
-static int stop_running(struct daemon *d, struct error *err)
+static int stop_running(struct daemon *d, struct peer *viewer, struct error *err)
 {
     struct job *job = d->job;
     const struct message m = {.kind = MESSAGE_STOP, .stop.job = job->id};
-    const int rc = takeover_warn(d, err);
+    const bool again = viewer->stops_job == job->id;
+    const int rc = job->asked ? 0 : takeover_warn(d, viewer, err);
 
     if (rc || job->state == JOB_ENDING)
         return rc;
+    viewer->stops_job = job->id;
+    if (job->asked && !again)
+        return 0;
     if (job->asked || (job->detached && !takeover_can_save(d)) || !job_is_open(job) || !job_trains(job)) {
         job_end(job, -ECANCELED, "the job was stopped by request");
         return 0;
@@ -164,7 +170,7 @@ void takeover_stop(struct daemon *d, struct peer *viewer, uint32_t id)
     if (!rc)
         rc = rights_job(viewer, entry ? session_peer_uid(entry->client->session) : d->job->uid, &err);
     if (!rc && !entry)
-        rc = stop_running(d, &err);
+        rc = stop_running(d, viewer, &err);
     if (rc)
         peer_decline(viewer, rc, &err);
     else if (entry)

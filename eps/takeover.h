@@ -19,9 +19,9 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id);
 void takeover_take(struct daemon *d, struct peer *client, uint32_t id);
 /* True if the job is detached and the daemon can save it. */
 bool takeover_can_save(const struct daemon *d);
-/* Refuses, once, to end a detached job that cannot be saved. */
-int takeover_warn(struct daemon *d, struct error *err);
-/* A viewer asked for the end of a job, running or waiting. It saves first; asked again, it ends at once. */
+/* Refuses to end a detached job that cannot be saved, unless this user was the last to hear so. */
+int takeover_warn(struct daemon *d, const struct peer *viewer, struct error *err);
+/* A viewer asked for the end of a job, running or waiting. It saves first; asked again by this viewer, it ends at once. */
 void takeover_stop(struct daemon *d, struct peer *viewer, uint32_t id);
 /* Saves and ends a detached job that must end. False: nothing is due. */
 bool takeover_go_on(struct daemon *d);

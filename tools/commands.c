@@ -43,7 +43,10 @@ int stopping_look(struct stopping *stopping)
 
 int stopping_should_stop(void *user)
 {
-    return stopping_look(user);
+    struct stopping *stopping = user;
+    const int level = stopping_look(stopping);
+
+    return level > stopping->borne ? level - stopping->borne : 0;
 }
 
 int stopping_status(struct stopping *stopping, int status)
@@ -67,22 +70,38 @@ static int parse_job(const struct command *command, uint32_t *job, const char *t
     return arguments_fail(command, -EDOM, sentence);
 }
 
+static void print_note(void *user, const char *sentence)
+{
+    const struct request *request = user;
+
+    fprintf(stderr, "%s: %s\n", request->name, sentence);
+}
+
+/* A daemon that is about to end lets nobody in any more; a moment later there is none. */
+static bool has_ended(const char *address)
+{
+    struct eps_look *look;
+    const int rc = eps_look_open(&look, address, NULL, NULL, NULL);
+
+    eps_look_close(look);
+    return rc == -ENOENT || rc == -ECONNREFUSED;
+}
+
 int request_command(int argc, char **argv, const struct request *request)
 {
     const char *address = NULL, *number = NULL;
-    uint32_t job = 0;
-    bool json = false;
+    struct stopping stopping;
+    struct asked asked = {.stopping = &stopping};
     const struct argument arguments[] = {
         {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address,
          "the daemon's name or directory, or its run's --out; default: your only daemon"},
-        {"--json", NULL, ARGUMENT_FLAG, &json, request->json},
+        {"--json", NULL, ARGUMENT_FLAG, &asked.json, request->json},
         {"JOB", NULL, ARGUMENT_POSITIONAL, &number,
          "the number of a job in eps status: that job ends, running or waiting, and the daemon stays. A number alone "
          "is a job of your only daemon"},
     };
     const size_t n_arguments = sizeof arguments / sizeof *arguments - (request->takes_job ? 0 : 1);
     const struct command command = {request->name, request->text, arguments, n_arguments};
-    struct stopping stopping;
     struct eps_error error;
     struct eps_look *look;
     int status = arguments_parse(&command, argc, argv);
@@ -91,13 +110,17 @@ int request_command(int argc, char **argv, const struct request *request)
         return status;
     if (request->takes_job && address && !number && address[strspn(address, "0123456789")] == 0)
         number = address, address = NULL;
-    status = number ? parse_job(&command, &job, number) : 0;
+    status = number ? parse_job(&command, &asked.job, number) : 0;
     if (status)
         return status;
     stopping_init(&stopping);
     int rc = eps_look_open(&look, address, stopping_should_stop, &stopping, &error);
-    if (!rc)
-        rc = request->ask(look, job, json, &error);
+    if (rc == -EIO && request->ends && has_ended(address))
+        rc = request->ask(NULL, &asked, &error);
+    else if (!rc) {
+        eps_look_notes(look, print_note, (void *)(uintptr_t)request);
+        rc = request->ask(look, &asked, &error);
+    }
     eps_look_close(look);
     return rc ? stopping_status(&stopping, arguments_fail(&command, rc, error.text)) : 0;
 }

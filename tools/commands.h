@@ -36,6 +36,7 @@ struct stopping {
     sigset_t signals;
     int level; /* 0: continue, 1: save and end, 2: end at once */
     int first; /* the first signal's number; 0: none */
+    int borne; /* levels that do not end a wait: stopping_should_stop */
 };
 
 void stopping_init(struct stopping *stopping);
@@ -43,7 +44,7 @@ void stopping_init(struct stopping *stopping);
 /* Polls for signals; returns level. */
 int stopping_look(struct stopping *stopping);
 
-/* The same as a callback of libeps; user is a struct stopping. */
+/* As a callback of libeps: returns how far the level exceeds `borne`. user is a struct stopping. */
 int stopping_should_stop(void *user);
 
 /* Exit status of a failed command: 128 plus the first signal's number, or else `status`. */
@@ -51,12 +52,19 @@ int stopping_status(struct stopping *stopping, int status);
 
 /* ---- eps save and eps stop: one request to one daemon, and the wait for its result ---- */
 
+struct asked {
+    uint32_t job; /* 0: none is named */
+    bool json;
+    struct stopping *stopping;
+};
+
 struct request {
     const char *name, *text; /* as in struct command */
     const char *json;        /* describes its JSON object in --help */
-    /* Requests, waits and prints; returns libeps's code. job: 0 if none is named. */
-    int (*ask)(struct eps_look *look, uint32_t job, bool json, struct eps_error *error);
+    /* Requests, waits and prints; returns libeps's code. */
+    int (*ask)(struct eps_look *look, const struct asked *asked, struct eps_error *error);
     bool takes_job; /* ADDRESS may be followed by the number of a job */
+    bool ends;      /* a daemon that ends while the command attaches has done what was requested */
 };
 
 /* Runs such a command. Returns the exit status: 130 after Ctrl-C. */

@@ -9,61 +9,79 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Describes what this request does, and what a second one would. */
-static const char *describe_request(const struct eps_status *s)
+static void say(const struct asked *asked, const char *word)
 {
-    if (strcmp(s->state, "stopping") == 0)
-        return "stopping at once";
-    if (*s->out && (strcmp(s->state, "training") == 0 || strcmp(s->state, "detached") == 0))
-        return "saving, then stopping; again to stop at once";
-    return "stopping";
+    if (asked->json)
+        return;
+    printf("%s\n", word);
+    fflush(stdout);
 }
 
-static int stop_job(struct eps_look *look, uint32_t job, bool json, struct eps_error *error)
+static int request_end(struct eps_look *look, uint32_t job, struct eps_error *error)
 {
-    const int rc = eps_look_stop_job(look, job, error);
-
-    if (!rc && json)
-        answer_print(json_pack("{s:o, s:I, s:b}", "address", text_json(eps_look_address(look)), "job", (json_int_t)job,
-                               "stopped", 1));
-    return rc;
+    return job ? eps_look_stop_job(look, job, error) : eps_look_stop(look, error);
 }
 
-static int stop(struct eps_look *look, uint32_t job, bool json, struct eps_error *error)
+/* True if what was requested to end has been given time to save. */
+static bool saves(struct eps_look *look, uint32_t job)
 {
     struct eps_status status;
-    const char *word = NULL;
-    if (job)
-        return stop_job(look, job, json, error);
-    int rc = eps_look_status(look, &status, error);
-    if (!rc)
-        word = describe_request(&status);
-    if (!rc)
-        rc = eps_look_stop(look, error);
-    if (!rc && !json) {
-        printf("%s\n", word);
-        fflush(stdout);
-    }
-    if (!rc)
-        rc = eps_look_wait(look, UINT64_MAX, error);
-    if (rc == -EIO && word)
-        rc = 0; /* the daemon is gone */
-    if (!rc && json)
-        answer_print(json_pack("{s:o, s:b}", "address", text_json(eps_look_address(look)), "stopped", 1));
-    return rc;
+
+    return eps_look_status(look, &status, NULL) == 0 && status.job != 0 && (job == 0 || job == status.job) &&
+           *status.out && strcmp(status.state, "ending") != 0;
+}
+
+static int wait_for_end(struct eps_look *look, uint32_t job, struct eps_error *error)
+{
+    const int rc = job ? eps_look_wait_job(look, job, error) : eps_look_wait(look, UINT64_MAX, error);
+
+    return rc == -EIO ? 0 : rc; /* the daemon is gone */
+}
+
+/* After the first Ctrl-C, which is the same caller's second request. */
+static int end_at_once(struct eps_look *look, const struct asked *asked, struct eps_error *error)
+{
+    asked->stopping->borne = 1;
+    say(asked, "stopping at once");
+    const int rc = request_end(look, asked->job, error);
+    if (rc == -ENOENT && asked->job) /* it has just ended */
+        return 0;
+    return rc ? rc : wait_for_end(look, asked->job, error);
+}
+
+static int stop(struct eps_look *look, const struct asked *asked, struct eps_error *error)
+{
+    int rc = look ? request_end(look, asked->job, error) : 0;
+
+    if (rc)
+        return rc;
+    say(asked, look && saves(look, asked->job) ? "saving, then stopping; Ctrl-C to stop at once" : "stopping");
+    rc = look ? wait_for_end(look, asked->job, error) : 0;
+    if (rc == -EINTR && asked->stopping->first == SIGINT && asked->stopping->level == 1)
+        rc = end_at_once(look, asked, error);
+    if (rc || !asked->json)
+        return rc;
+    json_t *answer =
+        json_pack("{s:o, s:b}", "address", look ? text_json(eps_look_address(look)) : json_null(), "stopped", 1);
+    if (asked->job)
+        json_object_set_new(answer, "job", json_integer(asked->job));
+    answer_print(answer);
+    return 0;
 }
 
 int command_stop(int argc, char **argv)
 {
     static const struct request request = {
         "eps stop",
-        "Ends a live daemon: its run saves and ends, then daemon and workers end. A second eps stop ends them at once. "
-        "With JOB, ends one of its jobs instead: a running one saves first, a waiting one leaves the queue; you may "
-        "end your own, and the daemon's owner any. Returns when the daemon, or the job, is gone; Ctrl-C ends the wait, "
-        "not the shutdown.",
+        "Ends a live daemon: its run saves and ends, then daemon and workers end. With JOB, ends one of its jobs "
+        "instead: "
+        "a running one saves first, a waiting one leaves the queue; you may end your own, and the daemon's owner any. "
+        "Returns when the daemon, or the job, is gone. Ctrl-C ends it at once, without the save; a second Ctrl-C, or "
+        "SIGTERM, ends the wait alone. Whoever else asks meanwhile waits for the same end.",
         "print an object with address and stopped, and job if one is named, at the end",
         stop,
         .takes_job = true,
+        .ends = true,
     };
 
     return request_command(argc, argv, &request);

@@ -28,6 +28,7 @@ int client_link_init(struct client_link *link, struct error *err)
     uv_timer_init(&link->loop, &link->tick);
     link->tick.data = link;
     uv_timer_start(&link->tick, on_tick, TICK_MS, TICK_MS);
+    link->seen_ms = uv_now(&link->loop);
     return 0;
 }
 
@@ -97,15 +98,25 @@ static int ask_watches(struct client_link *link, struct error *err)
         if (rc)
             return rc;
     }
-    if (link->deadline && uv_now(&link->loop) >= link->deadline)
+    if (link->deadline && link->awake_ms >= link->deadline)
         return error_set(err, -ETIMEDOUT, "the daemon does not answer");
     return 0;
+}
+
+/* The tick wakes the loop, so that a longer silence of the clock is a stop, or work outside the link. */
+static void note_time(struct client_link *link)
+{
+    const uint64_t now = uv_now(&link->loop), passed = now - link->seen_ms;
+
+    link->awake_ms += passed < 2 * TICK_MS ? passed : TICK_MS;
+    link->seen_ms = now;
 }
 
 /* Runs the loop once, then asks the watches. */
 static int run_once(struct client_link *link, struct error *err)
 {
     uv_run(&link->loop, UV_RUN_ONCE);
+    note_time(link);
     return link->rc ? error_set(err, link->rc, "out of memory") : ask_watches(link, err);
 }
 

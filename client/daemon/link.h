@@ -32,7 +32,9 @@ struct client_link {
     char end[160];                  /* why the other side closed the session; empty if it did not */
     struct client_mail *mail;       /* ring of messages that have not been read yet */
     size_t n_mail, first_mail, mail_cap;
-    uint64_t deadline; /* for waits, by the loop's clock, then -ETIMEDOUT; 0: none */
+    uint64_t seen_ms;  /* the loop's clock when it was last looked at */
+    uint64_t awake_ms; /* time spent waiting on this link. While the process or machine was stopped, none passed */
+    uint64_t deadline; /* for waits, by awake_ms, then -ETIMEDOUT; 0: none */
     int rc;            /* -ENOMEM after a message was dropped */
     int failed;        /* code of a FAILED message */
     int asked;         /* a watch's code, kept while a message is read first; the next wait returns it. 0: none */

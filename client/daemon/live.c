@@ -2,16 +2,21 @@
 #include "client/daemon/look.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { SLICE_MS = 100 };
+enum { SLICE_MS = 100, ASK_MS = 500 };
 
 struct eps_look {
     struct client_link link;
     char directory[PATH_MAX];
     struct message reply; /* the caller's struct points into it */
+    void (*on_note)(void *user, const char *sentence);
+    void *note_user;
+    uint64_t noted; /* the step that on_note has heard of last, from 1; 0: of none */
     struct eps_unit *units;
     size_t n_units; /* capacity */
     int (*should_stop)(void *user);
@@ -59,6 +64,26 @@ int eps_look_open(struct eps_look **out, const char *address, int (*should_stop)
     return client_report(error, &err, rc);
 }
 
+void eps_look_notes(struct eps_look *look, void (*on_note)(void *user, const char *sentence), void *user)
+{
+    look->on_note = on_note;
+    look->note_user = user;
+}
+
+/* What a save, or the end of a run, waits for. */
+static void note_wait(struct eps_look *look, const struct message *m)
+{
+    const uint64_t step = m->status_reply.step + 1;
+    struct error sentence;
+
+    if (!m->status_reply.waits || look->noted == step || !look->on_note)
+        return;
+    look->noted = step;
+    error_set(&sentence, 0, "step %" PRIu64 " waits for a worker: attach one with eps-worker --connect %.200s", step,
+              client_look_name(look->directory));
+    look->on_note(look->note_user, sentence.text);
+}
+
 const char *eps_look_address(const struct eps_look *look)
 {
     return look->directory;
@@ -75,6 +100,7 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
         [STATE_STOPPING] = "stopping",
         [STATE_WAITING] = "waiting for a worker",
         [STATE_DETACHED] = "detached",
+        [STATE_ENDING] = "ending",
     };
     const struct message *m = &look->reply;
     struct error err = {""};
@@ -100,6 +126,7 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
             .precision = number_name(m->status_reply.precision),
             .commit = m->status_reply.fenced ? "fenced" : "eager",
             .out = m->status_reply.out,
+            .waits = m->status_reply.waits,
             .saving = m->status_reply.saving,
             .saved_step = m->status_reply.saved_step,
             .trouble = m->status_reply.trouble,
@@ -215,29 +242,67 @@ int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_er
     return client_report(error, &err, rc);
 }
 
+/* Waits for SAVED, and asks for the status meanwhile, one question at a time. */
+static int await_saved(struct eps_look *look, struct message *m, struct error *err)
+{
+    bool asked = false;
+    int rc;
+
+    do {
+        look->link.deadline = look->link.awake_ms + ASK_MS;
+        rc = client_link_next(&look->link, m, NULL, err);
+        look->link.deadline = 0;
+        if (!rc && m->kind == MESSAGE_STATUS_REPLY && asked) {
+            asked = false;
+            note_wait(look, m);
+        } else if (!rc && m->kind != MESSAGE_SAVED) {
+            rc = error_set(err, -EPROTO, "the daemon sent %s where SAVED was due", message_name(m->kind));
+        } else if (rc == -ETIMEDOUT && !asked) {
+            asked = true;
+            client_link_send(&look->link, &(struct message){.kind = MESSAGE_STATUS});
+        }
+    } while (rc == -ETIMEDOUT || (!rc && m->kind != MESSAGE_SAVED));
+    if (!rc && asked) {
+        struct message late;
+        rc = client_link_expect(&look->link, MESSAGE_STATUS_REPLY, &late, NULL, err);
+    }
+    return rc;
+}
+
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error)
 {
     struct error err = {""};
     struct message m = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
 
+    look->noted = 0;
     client_link_send(&look->link, &m);
-    int rc = client_link_expect(&look->link, MESSAGE_SAVED, &m, NULL, &err);
+    const int rc = await_saved(look, &m, &err);
     if (!rc)
         *step = m.saved.step;
     return client_report(error, &err, rc);
 }
 
 /* A refusal may precede the answer to a later question. A daemon without a job closes the session at once. */
-int eps_look_stop(struct eps_look *look, struct eps_error *error)
+static int ask_to_stop(struct eps_look *look, uint32_t job, struct eps_error *error)
 {
     struct error err = {""};
     struct message m;
 
-    client_link_send(&look->link, &(struct message){.kind = MESSAGE_STOP});
+    client_link_send(&look->link, &(struct message){.kind = MESSAGE_STOP, .stop.job = job});
     int rc = client_look_status(&look->link, &m, &err);
     if (rc == -EIO && !look->link.session)
         rc = 0;
     return client_report(error, &err, rc);
+}
+
+int eps_look_stop(struct eps_look *look, struct eps_error *error)
+{
+    return ask_to_stop(look, 0, error);
+}
+
+int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error)
+{
+    return ask_to_stop(look, job, error);
 }
 
 int eps_look_drain(struct eps_look *look, uint32_t worker, struct eps_error *error)
@@ -288,34 +353,15 @@ int eps_look_queue(struct eps_look *look, void (*on_queued)(void *user, const st
     return client_report(error, &err, rc);
 }
 
-struct sought {
-    uint32_t job;
-    bool found;
-};
-
-static void on_queued(void *user, const struct eps_queued *queued)
+int eps_look_wait_job(struct eps_look *look, uint32_t job, struct eps_error *error)
 {
-    struct sought *sought = user;
-
-    sought->found |= queued->job == sought->job;
-}
-
-/* As in eps_look_stop, a refusal precedes the answer to the first question. */
-int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error)
-{
-    struct sought sought = {job, true};
     struct error err = {""};
     struct message m;
-    int rc = 0;
+    int rc;
 
-    client_link_send(&look->link, &(struct message){.kind = MESSAGE_STOP, .stop.job = job});
-    for (;;) {
-        rc = client_look_status(&look->link, &m, &err);
-        sought.found = !rc && m.status_reply.job == job;
-        if (!rc && !sought.found)
-            rc = look_queue(look, on_queued, &sought, &err);
-        if (rc || !sought.found)
-            break;
+    look->noted = 0;
+    while (!(rc = client_look_status(&look->link, &m, &err)) && m.status_reply.job == job) {
+        note_wait(look, &m);
         rc = client_link_pause(&look->link, SLICE_MS, &err);
         if (rc)
             break;
@@ -328,7 +374,8 @@ int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *err
 int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error)
 {
     struct error err = {""};
-    uint64_t waited = 0;
+    struct message m;
+    uint64_t waited = 0, due = ASK_MS;
     int rc = 0;
 
     uv_update_time(&look->link.loop);
@@ -336,8 +383,14 @@ int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error)
     while (!rc && look->link.session && waited < ms) {
         rc = client_link_pause(&look->link, ms - waited < SLICE_MS ? ms - waited : SLICE_MS, &err);
         waited = uv_now(&look->link.loop) - begin;
+        if (rc || !look->on_note || waited < due)
+            continue;
+        due = waited + ASK_MS;
+        rc = client_look_status(&look->link, &m, &err);
+        if (!rc)
+            note_wait(look, &m);
     }
-    if (!rc && !look->link.session)
+    if ((!rc || rc == -EIO) && !look->link.session)
         rc = error_set(&err, -EIO, "the daemon is gone: %s", look->link.end[0] ? look->link.end : "closed");
     return client_report(error, &err, rc);
 }

@@ -139,6 +139,16 @@ int client_look_find_detached(char *out, size_t cap, struct error *err)
     return 0;
 }
 
+const char *client_look_name(const char *directory)
+{
+    const char *slash = strrchr(directory, '/');
+    char named[PATH_MAX];
+
+    if (!slash || !slash[1] || session_directory(named, sizeof named, slash + 1, NULL) || strcmp(named, directory) != 0)
+        return directory;
+    return slash + 1;
+}
+
 int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err)
 {
     char directory[PATH_MAX];
@@ -254,9 +264,8 @@ int client_await_daemon(struct client_link *link, const char *address, enum mess
         return rc;
     error_set(&sentence, 0, "waiting for the daemon %.200s", address);
     note(await, sentence.text);
-    uv_update_time(&link->loop);
-    const uint64_t until = uv_now(&link->loop) + CLIENT_AWAIT_MS;
-    while (is_absent(rc) && uv_now(&link->loop) < until) {
+    const uint64_t until = link->awake_ms + CLIENT_AWAIT_MS;
+    while (is_absent(rc) && link->awake_ms < until) {
         rc = client_link_pause(link, RETRY_MS, err);
         if (!rc)
             rc = client_look_open(link, address, role, err);
@@ -272,8 +281,7 @@ int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t 
 {
     struct message m = {.kind = MESSAGE_STATUS, .status = {.n_workers = n_workers}};
 
-    uv_update_time(&link->loop);
-    link->deadline = uv_now(&link->loop) + ms;
+    link->deadline = link->awake_ms + ms;
     client_link_send(link, &m);
     int rc = client_link_expect(link, MESSAGE_STATUS_REPLY, &m, NULL, err);
     link->deadline = 0;

@@ -16,6 +16,9 @@ int client_look_find(char *out, size_t cap, const char *address, struct error *e
 /* Finds the caller's only daemon whose job is detached. -ENOENT; -ENOTUNIQ: there are several, which the sentence names. */
 int client_look_find_detached(char *out, size_t cap, struct error *err);
 
+/* The shortest address of the daemon at this directory: its name, if that is enough, else the directory. */
+const char *client_look_name(const char *directory);
+
 /* Resolves the address and attaches. */
 int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err);
 

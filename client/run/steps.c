@@ -33,19 +33,22 @@ static void on_lost(struct client_steps *s, const struct message *m)
 /* A stop was requested, but the open step may wait for a worker that never comes. */
 static void ask_whether_it_waits(struct client_steps *s)
 {
-    if (s->stop != 1 || !s->run->options.connect || s->covered == s->opened || s->looks || s->cut_short)
+    if (s->stop != 1 || !s->run->options.connect || s->covered == s->opened || s->looks || s->cut_short ||
+        s->link->awake_ms < s->waits_ms)
         return;
     s->looks = true;
     client_link_send(s->link, &(struct message){.kind = MESSAGE_STATUS});
 }
 
-/* The run ends with the last step that is covered, which is saved if nothing of the open one is in the model. */
+/* The run ends with the last step that is covered, which is saved if nothing of the open one is in the model. Else it has
+ * waited for a worker, and none has come. */
 static void on_status(struct client_steps *s, const struct message *m)
 {
     s->looks = false;
     if (s->stop != 1 || s->cut_short || s->covered == s->opened || !m->status_reply.waits)
         return;
     s->cut_short = true;
+    s->cut_asked = s->waits_ms != 0;
 }
 
 static void on_aside(void *data, const struct message *m)

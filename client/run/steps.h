@@ -52,13 +52,16 @@ struct client_steps {
     bool cut_short;    /* it does: the run ends without that step, */
     bool cut_asked;    /* and the checkpoint of the step before it was requested */
     uint64_t cut_from; /* that step; if a worker comes first, a later one may be saved instead */
-    bool daemon_stops; /* the daemon requested the stop, */
-    bool job_stops;    /* of this job alone */
-    uint64_t asked;    /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
-    bool saving;       /* that checkpoint is being written, */
-    bool interim;      /* for its time alone */
-    uint64_t asked_ns; /* when it was requested */
-    uint64_t due_ns;   /* when the next one is due by time; UINT64_MAX: never */
+    /* That step cannot be saved, as part of the open one is in the model: until when, by the link's awake_ms, the run waits
+     * for a worker that finishes it. 0: it does not. */
+    uint64_t waits_ms;
+    bool daemon_stops;       /* the daemon requested the stop, */
+    bool job_stops;          /* of this job alone */
+    uint64_t asked;          /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
+    bool saving;             /* that checkpoint is being written, */
+    bool interim;            /* for its time alone */
+    uint64_t asked_ns;       /* when it was requested */
+    uint64_t due_ns;         /* when the next one is due by time; UINT64_MAX: never */
     int save_rc, metrics_rc; /* results of the last attempts; if not 0, why: */
     struct error save_error, metrics_error;
     uint64_t no_room_ns; /* start of the last checkpoint's wait for disk space; 0: no wait */

@@ -1,5 +1,7 @@
 #include "client/run/steps_state.h"
 
+#include "client/daemon/look.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -51,6 +53,29 @@ static bool is_cut(const struct client_steps *s, uint64_t step)
     return s->cut_asked && s->saving && step >= s->cut_from;
 }
 
+/* The step before the open one cannot be saved, since parts of the open one have changed the model; but a worker may come
+ * and finish it. The daemon that requested the stop waits for up to 60 s. */
+static void wait_for_worker(struct client_steps *s)
+{
+    enum { WAIT_MS = 50000 };
+    const char *address = s->run->options.connect;
+    char directory[PATH_MAX];
+    struct error sentence;
+
+    s->saving = s->cut_short = s->cut_asked = false;
+    if (s->covered == s->opened)
+        return;
+    if (client_look_find(directory, sizeof directory, address, NULL) == 0)
+        address = client_look_name(directory);
+    s->waits_ms = s->link->awake_ms + WAIT_MS;
+    error_set(&sentence, 0,
+              "step %" PRIu64
+              " waits for a worker, and without it the model cannot be saved: attach one within %d s with "
+              "eps-worker --connect %.200s; stop again to give the step up",
+              s->covered + 1, WAIT_MS / 1000, address);
+    client_steps_note(s, sentence.text);
+}
+
 /* The requested checkpoint is over. If a worker has come meanwhile and finished the step that waited, the run ends with
  * that step after all. */
 static void end_save(struct client_steps *s)
@@ -96,7 +121,7 @@ void client_steps_on_save_failed(struct client_steps *s, uint64_t step, int code
     const bool again = s->no_room_ns != 0 && step == s->asked;
 
     if (is_cut(s, step) && code == -EAGAIN) {
-        end_save(s);
+        wait_for_worker(s);
         return;
     }
     if (is_cut(s, step))

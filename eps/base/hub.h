@@ -34,6 +34,9 @@ struct peer {
     /* What a viewer asked (eps/observe/look.h): */
     unsigned n_asked;   /* answers to MEMORY that wait for figures from the system */
     uint32_t n_awaited; /* its status request waits until this many workers are attached; 0: no request waits */
+    /* What it has asked to end; asked again, that ends at once (eps/dispatch.c): */
+    bool stops_daemon;
+    uint32_t stops_job; /* 0: none */
     /* Of a worker, to the end of the struct: */
     char device[32], model[64];
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */

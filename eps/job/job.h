@@ -67,10 +67,11 @@ struct job {
     pid_t pid;            /* the client's process */
     bool detached;        /* its client died, and another may take it over: eps/takeover.h */
     bool asked;           /* somebody has asked for its end, and the client may take PATIENCE_TICKS: eps/takeover.c */
-    bool warned;      /* somebody has asked for the end of a detached job that cannot be saved, and was refused once */
-    unsigned n_ticks; /* since then */
-    unsigned rest_ticks;    /* of a detached job: until it is saved again, if that failed */
-    bool closing;           /* the client requested the end; CLOSE answers it once memory is given back */
+    unsigned n_ticks;     /* since then */
+    bool warned;          /* somebody has asked for the end of a detached job that cannot be saved, and was refused: */
+    uid_t warned_user;    /* the last of these users */
+    unsigned rest_ticks;  /* of a detached job: until it is saved again, if that failed */
+    bool closing;         /* the client requested the end; CLOSE answers it once memory is given back */
     struct message request; /* the JOB */
     struct segment config;  /* text of config.json, ended by a 0; shared with the workers */
     size_t config_bytes;

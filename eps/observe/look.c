@@ -22,7 +22,7 @@ static void send_status(const struct look *look, struct peer *peer)
     static const enum message_state states[] = {
         [JOB_NONE] = STATE_IDLE,        [JOB_LOADING] = STATE_LOADING,       [JOB_ASSIGNING] = STATE_LOADING,
         [JOB_RESTING] = STATE_TRAINING, [JOB_STEPPING] = STATE_TRAINING,     [JOB_EVALUATING] = STATE_EVALUATING,
-        [JOB_ENDING] = STATE_STOPPING,  [JOB_GENERATING] = STATE_GENERATING,
+        [JOB_ENDING] = STATE_ENDING,    [JOB_GENERATING] = STATE_GENERATING,
     };
     const struct job *job = look->job;
     struct message m = {.kind = MESSAGE_STATUS_REPLY};

@@ -567,13 +567,13 @@ static void close_entrance(struct entrance *at)
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data))
 {
     listener->on_closed = on_closed;
+    remove_files(listener); /* first: whoever is refused finds no daemon a moment later */
     for (struct session *s = listener->sessions; s; s = listener->sessions) {
         session_unlist(s);
         s->listener = NULL;
         if (!s->opened)
             session_refuse(s, "the daemon is stopping");
     }
-    remove_files(listener);
     close_entrance(&listener->owner);
     close_entrance(&listener->members);
     uv_close((uv_handle_t *)&listener->retry, on_retry_closed);

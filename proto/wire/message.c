@@ -388,7 +388,7 @@ static void taken(struct wire *w, struct message *m)
 
 static void status_reply(struct wire *w, struct message *m)
 {
-    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_DETACHED);
+    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_ENDING);
     wire_u64(w, &m->status_reply.step);
     wire_u64(w, &m->status_reply.n_steps);
     wire_u64(w, &m->status_reply.n_parameters);

@@ -42,7 +42,8 @@
  *             marked, RECENT_REPLY (the last steps)
  *             any>D QUEUE; D> QUEUE_REPLY for each job that waits, the last marked
  *   stop      V>D STOP: D>C STOP; the client saves what it promised and sends CLOSE. Then, after 60 s, or at a second
- *             STOP, the daemon ends its job, tells the client, and exits. With a job's number, it ends that job alone
+ *             STOP of the same viewer, the daemon ends its job, tells the client, and exits. With a job's number, it ends
+ *             that job alone
  *   drain     V>D DRAIN: a worker finishes its share, then its session ends; D>V DRAIN at once, or REFUSED.
  *             W>D DRAIN: the same of itself
  *   LOST      D>C: a worker of a training job has gone. Its parts are redone by the others, or by the next worker
@@ -67,7 +68,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 16,
+    MESSAGE_VERSION = 17,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -146,9 +147,10 @@ enum message_state {
     STATE_TRAINING,
     STATE_EVALUATING,
     STATE_GENERATING,
-    STATE_STOPPING,
+    STATE_STOPPING, /* the daemon ends */
     STATE_WAITING,  /* for another worker */
     STATE_DETACHED, /* the job's client is gone, and another may take the job over */
+    STATE_ENDING,   /* the job gives its memory back */
 };
 
 /* The daemon's requests to a client that opens its own checkpoint files. OUTPUT_DROP is not answered. */

@@ -1,4 +1,4 @@
-/* A daemon that is asked to stop: while it trains, twice, or without a run. */
+/* A daemon that is asked to stop: while it trains, twice, by several, or without a run. */
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -72,5 +72,36 @@ TEST_EACH(asked_twice_or_without_a_run_a_daemon_stops_at_once, 3)
     if (_i > 0)
         see_the_end(&driver.link, "stopped by eps stop");
     see_the_end(&viewer, "");
+    ck_assert_int_eq(processes_wait(daemon_pid), 0);
+}
+
+/* A viewer, a signal, and a viewer that asks for the end of the daemon's job alone. Each joins whoever was first. */
+TEST_EACH(further_callers_wait_for_the_same_end, 6)
+{
+    struct message m = {0};
+    const struct driver_options options = {.out = outputs_make("stopping")};
+    const struct message stops[] = {stop, {.kind = MESSAGE_STOP, .stop.job = 1}};
+    const unsigned first = (unsigned)_i / 3, second = (unsigned)_i % 3;
+    struct client_link other;
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_look(&other, "lab");
+    client_link_send(&viewer, &stops[first]);
+    await_stop();
+    if (second == 2)
+        ck_assert_int_eq(kill(daemon_pid, SIGTERM), 0);
+    else
+        client_link_send(&other, &stops[second]);
+    do
+        driver_status(&other, &m);
+    while (second != 1 && m.status_reply.state != STATE_STOPPING);
+    driver_save(&driver, 2);
+    driver_close(&driver);
+    outputs_check_whole("stopping", 2);
+    if (first == 1 && second == 1)
+        client_link_send(&other, &stop);
+    see_the_end(&viewer, "");
+    see_the_end(&other, "");
     ck_assert_int_eq(processes_wait(daemon_pid), 0);
 }

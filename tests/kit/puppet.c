@@ -145,6 +145,8 @@ static void next_visit(struct puppet *p)
 {
     if (--p->n_slots > 0)
         return;
+    if (p->share.share.step == 1 && p->fault == PUPPET_DIES_LATER)
+        _exit(0);
     p->busy = p->visit > 0;
     if (p->busy) {
         p->visit--;

@@ -30,6 +30,8 @@ enum puppet_fault {
     PUPPET_BESIDE,
     /* Its process ends, once the daemon has its loss. */
     PUPPET_DIES,
+    /* The same, once its first contribution is folded. */
+    PUPPET_DIES_LATER,
     /* What it never does, though its session is in order and answers each PING: answer ASSIGN; contribute; answer RELEASE,
      * after it failed in step 0; wait its turn: all that it asks for is what only it could bring about. */
     PUPPET_NEVER_ASSIGNED,

@@ -173,7 +173,7 @@ TEST_EACH(a_job_ends_while_it_begins, CASES)
         ck_assert_int_eq(kill(_i == KILL_WORKER ? worker : client, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(client), _i == KILL_CLIENT ? 128 + SIGKILL : 1);
     if (_i == KILL_CLIENT) {
-        processes_await_state("lab", "stopping"); /* the worker has yet to let go of the job */
+        processes_await_state("lab", "ending"); /* the worker has yet to let go of the job */
         ck_assert_int_eq(kill(worker, SIGCONT), 0);
         run("lab", "small.json", "after");
         expect_stop(daemon);

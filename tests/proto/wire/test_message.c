@@ -169,7 +169,7 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_OUTPUT] = {.output = {.id = 7, .step = 1000, .what = OUTPUT_DROP}},
     [MESSAGE_OUTPUT_DONE] = {.output_done = {.id = 7, .code = -EACCES, .error.text = "step-1000 could not be made"}},
     [MESSAGE_STATUS] = {.status = {.n_workers = 3}},
-    [MESSAGE_STATUS_REPLY] = {.status_reply = {.state = STATE_DETACHED,
+    [MESSAGE_STATUS_REPLY] = {.status_reply = {.state = STATE_ENDING,
                                                .step = 1000,
                                                .n_steps = 2000,
                                                .n_parameters = 30000000,
@@ -315,7 +315,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 16 && hash == 0x7c68dd90a45fd331, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 17 && hash == 0x0f6b84e07262e174, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -423,7 +423,7 @@ static const struct {
     {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 63, "longer than its kind"},
     {MESSAGE_SHARE, 28, 64, "a count or an index out of range"},
-    {MESSAGE_STATUS_REPLY, 0, 8, "an enumeration out of range"},
+    {MESSAGE_STATUS_REPLY, 0, 9, "an enumeration out of range"},
     {MESSAGE_QUEUED, 4, 0, "a count or an index out of range"}, /* no place */
     {MESSAGE_TAKEN, 33, 9, "a count or an index out of range"},
     {MESSAGE_TAKEN, 25, 9, "steps that end before they begin"},

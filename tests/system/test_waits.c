@@ -1,0 +1,114 @@
+/* The last worker is lost in a step: what is whole is saved, and whoever asks for more is told what it waits for. Real
+ * processes; the worker that is lost is a puppet, which knows how far the step is. */
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+
+#define RUN              "train --model model.json --data text.txt --batch 4 --seq 16 --steps 100 --connect lab --out run"
+#define WAITS_FOR_WORKER "step 2 waits for a worker: attach one with eps-worker --connect lab\n"
+#define NEEDS_WORKER     "step 2 waits for a worker, and without it the model cannot be saved: attach one within "
+
+static pid_t daemon_pid, run;
+
+/* The second step's worker is lost. begun: something of that step is in the model. */
+static void lose_worker(bool begun)
+{
+    static const char *const listen[] = {"--listen", "lab", NULL};
+    const char *const line[] = {"-c", print("exec %s/eps " RUN " >run.said 2>run.err", BIN_DIR), NULL};
+
+    daemon_pid = processes_start("epsd", listen, "log");
+    processes_await_workers("lab", 0);
+    puppet_start("lab", begun ? PUPPET_DIES_LATER : PUPPET_DIES);
+    puppet_await("lab");
+    run = processes_start("/bin/sh", line, NULL);
+    processes_await_text("run.said", "waits for another worker to attach");
+}
+
+static void setup(void)
+{
+    processes_setup();
+    processes_config("model.json", 1, 2, 16, 32);
+    processes_text("text.txt", 8000);
+}
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, processes_remove)
+
+static pid_t begin(const char *command, const char *said)
+{
+    return processes_start("/bin/sh",
+                           (const char *const[]){"-c", print("exec %s/eps %s >%s 2>&1", BIN_DIR, command, said), NULL},
+                           NULL);
+}
+
+TEST(the_step_before_is_saved_at_once_if_nothing_of_the_next_is_in_the_model)
+{
+    lose_worker(false);
+    expect("eps save lab", 0, "/run/step-1\n");
+    expect("eps stop lab", 0, "saving, then stopping; Ctrl-C to stop at once\n");
+    ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    ck_assert_int_eq(processes_wait(run), 1);
+    expect_file("run.err",
+                "the run ended after 1 steps; step 2 waited for a worker and was given up; saved in run/step-1");
+}
+
+TEST(a_save_says_that_its_step_waits_for_a_worker)
+{
+    lose_worker(true);
+    const pid_t save = begin("save lab", "save");
+    processes_await_text("save", "eps save: " WAITS_FOR_WORKER);
+    processes_worker("lab", "256MiB", NULL);
+    ck_assert_int_eq(processes_wait(save), 0);
+    expect_file("save", "/run/step-2\n");
+    expect_stop(daemon_pid);
+}
+
+/* The run's own user, or a caller of eps stop, who ends the daemon or its job. */
+static const char *const stops[] = {NULL, "stop lab", "stop lab 1"};
+
+TEST_EACH(a_stop_says_so_and_saves_the_step_once_a_worker_has_come, COUNT(stops))
+{
+    pid_t stop = 0;
+
+    lose_worker(true);
+    if (stops[_i]) {
+        stop = begin(stops[_i], "stop");
+        processes_await_text("stop", "saving, then stopping; Ctrl-C to stop at once\neps stop: " WAITS_FOR_WORKER);
+    } else {
+        ck_assert_int_eq(kill(run, SIGINT), 0);
+    }
+    processes_await_text("run.said", NEEDS_WORKER);
+    processes_worker("lab", "256MiB", NULL);
+    ck_assert_int_eq(processes_wait(run), stop ? 1 : 130);
+    expect_file("run.err", " after 2 steps; saved in run/step-2; resume with: eps train --resume run");
+    if (stop)
+        ck_assert_int_eq(processes_wait(stop), 0);
+    if (_i == 1)
+        ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    else
+        expect_stop(daemon_pid);
+}
+
+/* The step is given up, and with it the run's last steps: nobody is left in doubt. */
+TEST_EACH(the_same_caller_gives_the_step_up, COUNT(stops))
+{
+    lose_worker(true);
+    const pid_t stop = stops[_i] ? begin(stops[_i], "stop") : run;
+    if (stops[_i])
+        processes_await_text("stop", WAITS_FOR_WORKER);
+    else
+        ck_assert_int_eq(kill(run, SIGINT), 0);
+    processes_await_text("run.said", NEEDS_WORKER);
+    ck_assert_int_eq(kill(stop, SIGINT), 0);
+    ck_assert_int_eq(processes_wait(run), stops[_i] ? 1 : 130);
+    expect_file("run.err", "; no checkpoint was saved");
+    if (stops[_i])
+        ck_assert_int_eq(processes_wait(stop), 0);
+    if (_i == 1)
+        ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    else
+        expect_stop(daemon_pid);
+}
