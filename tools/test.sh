@@ -85,7 +85,7 @@ steady() {
 # Release runs everything. The others leave out tests that mean nothing there or would only be slow, by their labels
 # (CMakePresets.json).
 run_preset() {
-    local preset=$1 log=build/test-$1.log
+    local preset=$1 log=build/test-$1.log reports=build/$1/reports
     local -a totals
 
     mkdir -p build
@@ -95,12 +95,14 @@ run_preset() {
         count "$preset" 0 1 0
         return
     fi
+    rm -f "$reports"/*
     steady ctest --preset "$preset" -V -j $((3 * $(nproc))) >"$log" 2>&1 # most of them mostly wait
     read -ra totals < <(summarise "$log")
     if [ "${totals[1]}" -ne 0 ]; then
         grep -E '^[0-9]+: .*:[FE]:|ERROR: .*Sanitizer|WARNING: ThreadSanitizer|runtime error|\*\*\*' "$log" |
             head -n 40
-        echo "$preset: the whole output is in $log"
+        cat "$reports"/* 2>/dev/null | grep -A 8 'WARNING: ThreadSanitizer' | head -n 40
+        echo "$preset: the whole output is in $log$([ ! -d "$reports" ] || echo ", the sanitizer's in $reports")"
     fi
     count "$preset" "${totals[@]}"
 }

@@ -270,6 +270,7 @@ struct caller {
     uv_async_t done;
     unsigned n_done;
     int rc, door;
+    char address[64];
     uv_loop_t loop; /* with its gate */
     struct error err;
 };
@@ -298,10 +299,8 @@ static void on_dialled(uv_async_t *async)
 
 static void start_dial(struct caller *c, const uint8_t *with)
 {
-    static char address[64];
-
-    *c = (struct caller){.options.address = address};
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", port_number(port));
+    *c = (struct caller){.options.address = c->address};
+    snprintf(c->address, sizeof c->address, "tcp://127.0.0.1:%u", port_number(port));
     c->options.key = with;
     uv_async_init(&st.loop, &c->done, on_dialled);
     c->done.data = c;
