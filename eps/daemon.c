@@ -33,6 +33,8 @@ static void on_tick(uv_timer_t *timer)
     }
     if (!d->watch.hung && !d->stuck)
         notify_alive(d->notify);
+    if (!d->stopping)
+        session_refill(d->listener);
     save_tick(&d->saves, d->watch.most_quiet);
     settle_tick(d);
     settle(d);

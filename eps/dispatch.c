@@ -292,6 +292,30 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     }
 }
 
+/* A message of the protocol of the present job, by its client or a worker that has memory in it: a step takes as many as it
+ * takes, and nobody else can send one without a fault. */
+static bool is_of_job(const struct daemon *d, const struct peer *peer, enum message_kind kind)
+{
+    const bool is_client = d->job->client == peer, is_worker = peer->role == ROLE_WORKER && peer->state != PEER_IDLE;
+
+    if (kind == MESSAGE_OPEN_STEP || kind == MESSAGE_EVALUATE || kind == MESSAGE_GENERATE ||
+        kind == MESSAGE_OUTPUT_DONE || kind == MESSAGE_CLOSE)
+        return is_client;
+    return is_worker && (kind == MESSAGE_PULL || kind == MESSAGE_READ || kind == MESSAGE_LOSS ||
+                         kind == MESSAGE_CONTRIBUTION || kind == MESSAGE_EVALUATED || kind == MESSAGE_GENERATED ||
+                         kind == MESSAGE_LEDGER || kind == MESSAGE_ASSIGNED || kind == MESSAGE_RELEASE);
+}
+
+/* Messages that are read and sent for this one, for the budget of the peer's user. */
+static unsigned cost_of(const struct daemon *d, const struct peer *peer, enum message_kind kind)
+{
+    if (is_of_job(d, peer, kind))
+        return 0;
+    if (kind == MESSAGE_MEMORY || kind == MESSAGE_WORKERS)
+        return 2 + peer_count_workers(d->hub.peers);
+    return kind == MESSAGE_QUEUE ? 2 + d->queue.n : 2;
+}
+
 /* Descriptors come with a client's JOB, with its checkpoints' files and with a viewer's snapshot. Those of any other
  * message are closed unread. */
 static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
@@ -299,11 +323,14 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     struct daemon *d = session_data(s);
     struct peer *peer = find_peer(s);
     const bool of_client = m->kind == MESSAGE_JOB || m->kind == MESSAGE_OUTPUT_DONE;
+    const unsigned cost = cost_of(d, peer, m->kind);
 
     if (!(of_client && peer->role == ROLE_CLIENT) && !(m->kind == MESSAGE_SNAPSHOT && peer->role == ROLE_VIEWER)) {
         job_close_fds(fds, n_fds);
         n_fds = 0;
     }
+    if (cost > 0)
+        session_charge(s, cost);
     dispatch(d, peer, m, fds, n_fds);
     settle(d);
 }

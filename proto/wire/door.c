@@ -245,7 +245,7 @@ static void on_poll(uv_poll_t *poll, int status, int events);
 
 static void watch(struct door *door)
 {
-    int events = UV_DISCONNECT | (door->paused ? 0 : UV_READABLE) | (door->first ? UV_WRITABLE : 0);
+    int events = UV_DISCONNECT | (door->paused || door->held ? 0 : UV_READABLE) | (door->first ? UV_WRITABLE : 0);
 
     if (door->fd >= 0 && !door->ended)
         uv_poll_start(&door->poll, events, on_poll);
@@ -258,10 +258,12 @@ static void on_poll(uv_poll_t *poll, int status, int events)
 
     if (door->first && (status < 0 || events & UV_WRITABLE))
         flush(door);
-    if (status < 0 || events & UV_DISCONNECT)
+    if ((status < 0 || events & UV_DISCONNECT) && door->held)
+        end(door, NULL);
+    else if (status < 0 || events & UV_DISCONNECT)
         door_drain(door);
     else if (events & UV_READABLE && !door->paused)
-        for (unsigned i = 0; i < DOOR_FAIR && !door->paused && read_one(door); i++)
+        for (unsigned i = 0; i < DOOR_FAIR && !door->paused && !door->held && read_one(door); i++)
             ;
     watch(door);
 }
@@ -333,9 +335,21 @@ void door_resume(struct door *door)
     watch(door);
 }
 
+void door_hold(struct door *door)
+{
+    door->held = true;
+    watch(door);
+}
+
+void door_release(struct door *door)
+{
+    door->held = false;
+    watch(door);
+}
+
 void door_drain(struct door *door)
 {
-    for (unsigned i = 0; i < DOOR_DRAIN && door->fd >= 0 && !door->ended && read_one(door); i++)
+    for (unsigned i = 0; i < DOOR_DRAIN && door->fd >= 0 && !door->ended && !door->held && read_one(door); i++)
         ;
 }
 

@@ -30,7 +30,7 @@ struct door_events {
 struct door {
     uv_poll_t poll;
     int fd; /* -1 when closed */
-    bool paused, ended, shut, reset;
+    bool paused, held, ended, shut, reset;
     struct door_packet *first; /* queue of packets that the socket has not taken yet */
     unsigned n_queued;
     const struct door_events *events;
@@ -62,6 +62,10 @@ int door_send(struct door *door, const uint8_t *bytes, size_t n, const int *fds,
 /* While paused, packets stay unread until door_resume, or until the peer's end: then they precede on_end. */
 void door_pause(struct door *door);
 void door_resume(struct door *door);
+
+/* While held, packets stay unread until door_release; at the peer's end they are dropped. */
+void door_hold(struct door *door);
+void door_release(struct door *door);
 
 /* Delivers everything received so far: calls on_packet, maybe on_end. */
 void door_drain(struct door *door);

@@ -1,5 +1,7 @@
 #include "proto/wire/session_internal.h"
 
+#include "proto/wire/budget.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +20,8 @@
 enum {
     BACKLOG = 128,
     ACCEPTS = 16,        /* per event */
+    MEMBERS = 128,       /* of the group's door in a tick: the kernel does not say whose the next one is */
+    ATTACHING = 4,       /* what an attempt costs of a user's budget */
     RETRY_MS = 500,      /* after running out of descriptors */
     STALE_S = 60,        /* a directory without a door */
     USER_SESSIONS = 64,  /* maximum per user other than the daemon's own and root; or a quarter of the descriptors */
@@ -30,7 +34,8 @@ enum {
 struct entrance {
     struct session_listener *listener;
     uv_poll_t poll;
-    int fd; /* -1: not open */
+    int fd;              /* -1: not open */
+    unsigned n_accepted; /* in this tick */
 };
 
 struct session_listener {
@@ -44,6 +49,7 @@ struct session_listener {
     uint32_t n_sessions;           /* the last id assigned */
     unsigned n_retries, n_away;    /* in this period: retries, log lines */
     struct session *sessions;      /* all live sessions */
+    struct budget budget;          /* of users */
     char directory[DIRECTORY_MAX]; /* absolute */
     uv_loop_t *loop;
     const struct session_events *events;
@@ -332,6 +338,18 @@ static void admit(struct session_listener *listener, int fd)
     s->only_looks = !is_master(peer.uid) && listener->users != listener->group &&
                     (listener->users == SESSION_NO_GROUP || !door_peer_is_member(fd, listener->users));
     session_enlist(s, &listener->sessions);
+    session_charge(s, ATTACHING);
+}
+
+void session_charge(struct session *s, unsigned n)
+{
+    if (!s->listener || is_master(s->peer_uid) || s->peer_uid == SESSION_REMOTE_USER)
+        return;
+    budget_spend(&s->listener->budget, s->peer_uid, n);
+    if (s->is_held || s->door.fd < 0 || budget_allows(&s->listener->budget, s->peer_uid))
+        return;
+    s->is_held = true;
+    door_hold(&s->door);
 }
 
 int session_adopt(struct session_listener *listener, int fd)
@@ -362,18 +380,26 @@ static int accept_one(struct entrance *at)
     return fd;
 }
 
+static bool has_enough_accepted(const struct entrance *at)
+{
+    return at == &at->listener->members && at->n_accepted >= MEMBERS;
+}
+
 static void on_connection(uv_poll_t *poll, int status, int events)
 {
     struct entrance *at = poll->data;
     int fd = 0;
 
     (void)status, (void)events;
-    for (unsigned i = 0; i < ACCEPTS && at->fd >= 0; i++) {
+    for (unsigned i = 0; i < ACCEPTS && at->fd >= 0 && !has_enough_accepted(at); i++) {
         fd = accept_one(at);
         if (fd < 0)
             break;
+        at->n_accepted++;
         admit(at->listener, fd);
     }
+    if (has_enough_accepted(at))
+        uv_poll_stop(&at->poll);
     if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
         if (at->listener->n_away++ < AWAY_LINES)
             log_warning("the door: %s", strerror(errno));
@@ -383,8 +409,20 @@ static void on_connection(uv_poll_t *poll, int status, int events)
 
 static void watch(struct entrance *at)
 {
-    if (at->fd >= 0)
+    if (at->fd >= 0 && !has_enough_accepted(at))
         uv_poll_start(&at->poll, UV_READABLE, on_connection);
+}
+
+void session_refill(struct session_listener *listener)
+{
+    budget_refill(&listener->budget);
+    for (struct session *s = listener->sessions; s; s = s->next)
+        if (s->is_held && s->door.fd >= 0 && budget_allows(&listener->budget, s->peer_uid)) {
+            s->is_held = false;
+            door_release(&s->door);
+        }
+    listener->members.n_accepted = 0;
+    watch(&listener->members);
 }
 
 static int open_spare(void)

@@ -258,6 +258,8 @@ static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, co
             ours = !may_have(s, &m, fds, n_fds) || on_door_message(s, &m);
         else if (m.kind == MESSAGE_BYE) /* both sides want to end: neither waits for the other */
             session_finish(s, NULL);
+        else
+            session_charge(s, 1);
     }
     if (!ours)
         s->events->on_message(s, &m, fds, n_fds);

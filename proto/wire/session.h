@@ -13,7 +13,7 @@
  * the door, as nanomsg can wedge (proto/wire/channel.h).
  *
  * Each user other than the daemon's own and root has at most 64 sessions at a time, or a quarter of the process's
- * descriptors if that is less. Their sessions and files leave SESSION_SPARE_FDS descriptors free. One more is reserved
+ * descriptors if that is less, and what it asks in a tick is bounded (session_charge). Their sessions and files leave SESSION_SPARE_FDS descriptors free. One more is reserved
  * so that the owner can always come in.
  *
  * Everything runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not
@@ -67,6 +67,13 @@ void session_limit_group(struct session_listener *listener, gid_t users);
 /* Closes the door; removes its files and the directory. Open sessions stay: close each. Sessions that are not open yet
  * are refused. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
+
+/* The daemon's side: answering the peer costs n messages (> 0), read or sent. Users other than the daemon's own and root have
+ * a budget of these (proto/wire/budget.h), for all their sessions; an attempt to attach costs some, too. Once it is spent,
+ * the session's next messages stay unread until the budget allows them. Free for a session by tcp. */
+void session_charge(struct session *s, unsigned n);
+/* A tick has passed: call each second. */
+void session_refill(struct session_listener *listener);
 
 /* Makes nanomsg start its thread and keeps it until session_let_thread_go: nanomsg aborts if it cannot start it later.
  * Call before the first session, after process_check_threads. -EMFILE, -EAGAIN with a sentence. */

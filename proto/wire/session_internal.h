@@ -62,6 +62,7 @@ struct session {
     uint64_t nonce;
     int peer_pid;
     uid_t peer_uid;
+    bool is_held;                      /* unread until its user's budget allows it */
     bool only_looks;                   /* the peer may only be a viewer */
     char address[SESSION_ADDRESS_MAX]; /* of the channel; empty on a peer's side before WELCOME */
     char path[SESSION_ADDRESS_MAX];    /* of the door, on a peer's side */

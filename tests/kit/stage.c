@@ -63,6 +63,8 @@ static void on_message(struct session *s, const struct message *m, const int *fd
         side->fds[i] = fds[i];
     if (side->n_received == 1 && side->overdue)
         session_set_tick(side->overdue->s, 0);
+    if (side->cost > 0)
+        session_charge(s, side->cost);
     if (side->close_on_message)
         session_close(s);
 }

@@ -29,6 +29,7 @@ struct side {
     struct message peer, last;
     char reason[ERROR_TEXT_BYTES]; /* "" for NULL */
     bool close_on_open, close_on_message;
+    unsigned cost; /* of a message, by session_charge */
     const char *refuse_on_open;
     unsigned tick_ms;     /* set by on_open; 0: a second */
     struct side *overdue; /* its tick is due once this side has had a message, as if that had kept this side busy */

@@ -417,6 +417,13 @@ static void expect_kind(struct raw *raw, enum message_kind kind, const char *why
         ck_assert_str_eq(m.dismissed.error.text, why);
 }
 
+/* Until nothing that is there is left to do. */
+static void turn(void)
+{
+    for (unsigned i = 0; i < 1000; i++)
+        uv_run(&st.loop, UV_RUN_NOWAIT);
+}
+
 /* 64 sessions of a user; those that knock again and again leave nothing behind, and others are not their victims. */
 TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
 {
@@ -436,6 +443,11 @@ TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
     const unsigned before = processes_count_fds(getpid());
     for (unsigned i = 0; i < 100; i++) {
         connect_as_member(&more, MEMBER);
+        if (i == 64) { /* the door has let in all that it does in a tick */
+            turn();
+            ck_assert(recv(more.fd, &(char){0}, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+            session_refill(st.listener);
+        }
         expect_kind(&more, MESSAGE_DISMISSED, much);
         raw_close(&more);
     }
@@ -456,6 +468,70 @@ TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
         raw_close(&crowd[i]);
     raw_close(&another);
     for (unsigned i = 0; i < 66; i++)
+        stage_run_until(&st, &sides[i].n_closed, 1);
+}
+
+static void ask(struct raw *raw, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        raw_say(raw, &(const struct message){.kind = MESSAGE_STATUS});
+}
+
+/* What a user may ask in a tick is for all of their sessions; the rest waits, and nobody else does. */
+TEST_IF(what_a_user_asks_for_beyond_a_ticks_budget_waits, geteuid() == 0)
+{
+    enum { ASKED = 150, COST = 2, SESSIONS = 4, ATTACHING = 4, BUDGET = 512 };
+    static struct side sides[SESSIONS + 2];
+    struct raw crowd[SESSIONS], another, own;
+
+    for (unsigned i = 0; i < SESSIONS + 2; i++)
+        sides[i] = (struct side){.tick_ms = 100000000, .cost = COST, .next = i < SESSIONS + 1 ? &sides[i + 1] : NULL};
+    stage_listen_to_group(&sides[0]);
+    for (unsigned i = 0; i < SESSIONS; i++) {
+        connect_as_member(&crowd[i], MEMBER);
+        raw_say(&crowd[i], &viewer_hello);
+        expect_kind(&crowd[i], MESSAGE_WELCOME, NULL);
+    }
+    connect_as_member(&another, MEMBER + 1);
+    raw_say(&another, &viewer_hello);
+    expect_kind(&another, MESSAGE_WELCOME, NULL);
+    raw_connect(&own, &st);
+    raw_say(&own, &viewer_hello);
+    expect_kind(&own, MESSAGE_WELCOME, NULL);
+    struct side *const of_another = &sides[SESSIONS], *const of_owner = &sides[SESSIONS + 1];
+
+    for (unsigned i = 0; i < SESSIONS; i++)
+        ask(&crowd[i], ASKED);
+    turn();
+    unsigned n = 0;
+    for (unsigned i = 0; i < SESSIONS; i++)
+        n += sides[i].n_received;
+    const unsigned most = (BUDGET - SESSIONS * ATTACHING) / COST;
+    ck_assert_uint_ge(n, most);
+    ck_assert_uint_lt(n, most + SESSIONS); /* each session learns of it by a message of its own */
+    ask(&another, ASKED);
+    ask(&own, ASKED);
+    turn();
+    ck_assert_uint_eq(of_another->n_received, ASKED);
+    ck_assert_uint_eq(of_owner->n_received, ASKED);
+    ask(&own, ASKED);
+    turn();
+    ck_assert_uint_eq(of_owner->n_received, 2 * ASKED); /* more than a user may */
+    raw_close(&crowd[0]);                               /* nothing is read of one that waits and goes */
+    const unsigned before = sides[0].n_received;
+    stage_run_until(&st, &sides[0].n_closed, 1);
+    ck_assert_uint_eq(sides[0].n_received, before);
+    for (unsigned k = 0; k < 2; k++) { /* the second pays the debt of the last messages */
+        session_refill(st.listener);
+        turn();
+    }
+    for (unsigned i = 1; i < SESSIONS; i++) {
+        ck_assert_uint_eq(sides[i].n_received, ASKED);
+        raw_close(&crowd[i]);
+    }
+    raw_close(&another);
+    raw_close(&own);
+    for (unsigned i = 1; i < SESSIONS + 2; i++)
         stage_run_until(&st, &sides[i].n_closed, 1);
 }
 

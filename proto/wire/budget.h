@@ -1,0 +1,32 @@
+/* proto/wire/budget.h - what each user may ask of a daemon in a tick.
+ *
+ * A daemon answers everybody on one thread, which is also the one that relays weights. So a user's requests are counted,
+ * over all of the user's sessions. Who asks for more than a tick's budget is in debt: the rest waits unread until later
+ * ticks have paid it. */
+#ifndef PROTO_WIRE_BUDGET_H
+#define PROTO_WIRE_BUDGET_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum {
+    BUDGET_TICK = 512, /* messages that are read or sent for a user in a tick; a debt is never larger */
+    BUDGET_USERS = 64, /* that are counted; what more ask, if there ever are as many, counts as one user's */
+};
+
+struct budget {
+    struct budget_user {
+        uid_t uid;
+        int left; /* negative: a debt. Users who have spent nothing have no entry */
+    } users[BUDGET_USERS + 1];
+    unsigned n;
+};
+
+/* The user has cost n (> 0) messages. */
+void budget_spend(struct budget *budget, uid_t uid, unsigned n);
+/* True if the user has something left. */
+bool budget_allows(const struct budget *budget, uid_t uid);
+/* A tick has passed: pays each user's debt, up to BUDGET_TICK. */
+void budget_refill(struct budget *budget);
+
+#endif
