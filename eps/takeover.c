@@ -6,7 +6,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { RETRY_TICKS = 60 }; /* between two attempts to save without a client */
+enum {
+    RETRY_TICKS = 60, /* between two attempts to save without a client */
+    BLOCK_TICKS = 60, /* that others wait for a detached job which cannot be saved */
+};
 
 /* ---- the client has gone ------------------------------------------------------------------------------------------ */
 
@@ -38,7 +41,7 @@ void takeover_on_client_gone(struct daemon *d, const struct peer *client, const 
 
 bool takeover_can_save(const struct daemon *d)
 {
-    return d->job->detached && job_is_open(d->job) && d->job->output >= 0;
+    return d->job->detached && job_is_open(d->job) && d->job->output >= 0 && !d->saves.output_gone;
 }
 
 /* ---- a new client ------------------------------------------------------------------------------------------------- */
@@ -100,6 +103,7 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
         return;
     }
     job->detached = job->warned = false;
+    job->block_ticks = 0;
     job->client = client;
     job->pid = session_peer_pid(client->session);
     log_line("client %u takes job %u over after %" PRIu64 " steps", client->id, job->id, job->step);
@@ -192,6 +196,10 @@ bool takeover_go_on(struct daemon *d)
     struct job *job = d->job;
     struct error err;
 
+    if (job->detached && job_is_open(job) && d->saves.output_gone && d->queue.first) {
+        job_end(job, -ECANCELED, "detached after %" PRIu64 " steps, and its output directory was removed", job->step);
+        return true;
+    }
     if (!takeover_can_save(d) || !rests(d) || (!d->asked && !job->asked && !d->queue.first))
         return false;
     if (!save_stands(&d->saves)) {
@@ -207,9 +215,37 @@ bool takeover_go_on(struct daemon *d)
     return true;
 }
 
+static bool others_wait(const struct daemon *d)
+{
+    for (const struct queue_entry *entry = d->queue.first; entry; entry = entry->next)
+        if (session_peer_uid(entry->client->session) != d->job->uid)
+            return true;
+    return false;
+}
+
+/* Nobody can save it but a client of its user, who may be gone for good: others do not wait for that for ever. */
+static void tick_blocking(struct daemon *d)
+{
+    struct job *job = d->job;
+
+    if (!job->detached || !job_is_open(job) || job->output >= 0 || !others_wait(d))
+        return;
+    if (job->block_ticks == 0)
+        log_warning(
+            "job %u of user %u is detached, and others wait: it ends in %d s, unsaved, unless eps train --attach "
+            "takes it over",
+            job->id, (unsigned)job->uid, BLOCK_TICKS);
+    if (++job->block_ticks > BLOCK_TICKS)
+        job_end(job, -ECANCELED,
+                "detached after %" PRIu64 " steps, and nobody took it over while others waited for %d s", job->step,
+                BLOCK_TICKS);
+}
+
 void takeover_tick(struct daemon *d)
 {
     struct job *job = d->job;
+
+    tick_blocking(d);
 
     if (job->rest_ticks > 0)
         job->rest_ticks--;

@@ -5,8 +5,9 @@
  * step. A client that leaves on purpose ends its job.
  *
  * A detached job stays until it is stopped, or until another job waits: then it is saved first, so no step is lost. If
- * the daemon cannot save it (only its client could open the files: eps/base/rights.c; or the disk is full), it stays
- * until somebody takes it over or stops it. */
+ * only its client could open the files (eps/base/rights.c), it ends, unsaved, once other users have waited for a minute. If
+ * its output directory was removed, it ends as soon as a job waits. While the disk is full, it stays until
+ * somebody takes it over or stops it. */
 #ifndef EPS_TAKEOVER_H
 #define EPS_TAKEOVER_H
 

@@ -21,14 +21,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static bool is_owner(uid_t uid)
+bool rights_is_owner(uid_t uid)
 {
     return uid == geteuid() || uid == 0;
 }
 
 int rights_stop(const struct peer *peer, struct error *err)
 {
-    return is_owner(session_peer_uid(peer->session))
+    return rights_is_owner(session_peer_uid(peer->session))
                ? 0
                : error_set(err, -EPERM, "the daemon belongs to user %u: only they and root may stop it",
                            (unsigned)geteuid());
@@ -64,14 +64,14 @@ bool rights_trace(const struct peer *worker, uid_t uid)
 {
     const uid_t theirs = session_peer_uid(worker->session);
 
-    return is_owner(theirs) || theirs == uid;
+    return rights_is_owner(theirs) || theirs == uid;
 }
 
 int rights_compute(const struct hub *hub, const struct peer *worker, uid_t uid, struct error *err)
 {
     const uid_t theirs = session_peer_uid(worker->session);
 
-    if (hub->shares_workers || is_owner(theirs) || theirs == uid || theirs == SESSION_REMOTE_USER)
+    if (hub->shares_workers || rights_is_owner(theirs) || theirs == uid || theirs == SESSION_REMOTE_USER)
         return 0;
     return error_set(
         err, -EPERM,
@@ -84,7 +84,7 @@ int rights_job(const struct peer *peer, uid_t uid, struct error *err)
 {
     const uid_t theirs = session_peer_uid(peer->session);
 
-    if (is_owner(theirs) || theirs == uid)
+    if (rights_is_owner(theirs) || theirs == uid)
         return 0;
     return error_set(err, -EPERM,
                      "the job belongs to user %u: only they, the daemon's user %u and root may have its weights or "

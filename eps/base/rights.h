@@ -5,6 +5,8 @@
 
 #include "eps/base/hub.h"
 
+/* True of the daemon's own user and of root. */
+bool rights_is_owner(uid_t uid);
 int rights_stop(const struct peer *peer, struct error *err);
 /* A directory may come only from a client that is the daemon's own user. */
 int rights_output(const struct peer *client, struct error *err);

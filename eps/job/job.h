@@ -71,6 +71,7 @@ struct job {
     bool warned;          /* somebody has asked for the end of a detached job that cannot be saved, and was refused: */
     uid_t warned_user;    /* the last of these users */
     unsigned rest_ticks;  /* of a detached job: until it is saved again, if that failed */
+    unsigned block_ticks; /* of a detached job that cannot be saved: in which others have waited for its end */
     bool closing;         /* the client requested the end; CLOSE answers it once memory is given back */
     struct message request; /* the JOB */
     struct segment config;  /* text of config.json, ended by a 0; shared with the workers */

@@ -1,21 +1,50 @@
 #include "eps/job/queue.h"
 
+#include "eps/base/rights.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+/* Places that this user has, or that the owners, who count as one, have. */
+static uint32_t count_of(const struct queue *queue, uid_t uid)
+{
+    uint32_t n = 0;
+
+    for (const struct queue_entry *entry = queue->first; entry; entry = entry->next) {
+        const uid_t theirs = session_peer_uid(entry->client->session);
+        n += rights_is_owner(uid) ? rights_is_owner(theirs) : theirs == uid;
+    }
+    return n;
+}
+
+static int check_place(const struct queue *queue, uid_t uid, struct error *err)
+{
+    const uint32_t n = count_of(queue, uid), share = queue->most < 8 ? 1 : queue->most / 4;
+
+    if (rights_is_owner(uid) ? queue->n < queue->most || (queue->most > 0 && n == 0)
+                             : queue->n < queue->most && n < share)
+        return 0;
+    if (queue->n < queue->most)
+        return error_set(
+            err, -ENOBUFS,
+            "the daemon is busy, and %u job%s of yours already, as many as one user's may: try again later", n,
+            n == 1 ? " waits" : "s wait");
+    return error_set(err, -ENOBUFS,
+                     "the daemon is busy, and %u job%s already (epsd --queue): try again later, or start a daemon of "
+                     "your own",
+                     queue->n, queue->n == 1 ? " waits" : "s wait");
+}
+
 int queue_add(struct queue *queue, struct peer *client, uint32_t job, const struct message *request, const int *fds,
               unsigned n_fds, struct error *err)
 {
     struct queue_entry **end = &queue->first;
+    const int rc = check_place(queue, session_peer_uid(client->session), err);
 
-    if (queue->n >= queue->most)
-        return error_set(
-            err, -ENOBUFS,
-            "the daemon is busy, and %u job%s already (epsd --queue): try again later, or start a daemon of "
-            "your own",
-            queue->n, queue->n == 1 ? " waits" : "s wait");
+    if (rc)
+        return rc;
     struct queue_entry *entry = calloc(1, sizeof *entry);
     if (!entry)
         return error_set(err, -ENOMEM, "out of memory");

@@ -2,7 +2,10 @@
  *
  * A client has at most one job, running or waiting. It hears its place (QUEUED) when it is queued and whenever that
  * changes. Descriptors that came with a request are held meanwhile; the session's limits bound their number
- * (proto/wire/session.h). */
+ * (proto/wire/session.h).
+ *
+ * Users other than the daemon's own and root may have a quarter of the places each, and at least one. The owner has a
+ * place beyond those, so that members who fill the queue do not keep the owner out. */
 #ifndef EPS_JOB_QUEUE_H
 #define EPS_JOB_QUEUE_H
 
@@ -25,7 +28,8 @@ struct queue {
     uint32_t n, most;
 };
 
-/* Appends a request and takes fds. -ENOBUFS if the queue is full, -ENOMEM, with a sentence: fds stay the caller's. */
+/* Appends a request and takes fds. -ENOBUFS if there is no place for this user, -ENOMEM, with a sentence: fds stay the
+ * caller's. */
 int queue_add(struct queue *queue, struct peer *client, uint32_t job, const struct message *request, const int *fds,
               unsigned n_fds, struct error *err);
 struct queue_entry *queue_find(const struct queue *queue, uint32_t job);                   /* NULL: it does not wait */

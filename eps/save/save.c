@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -257,6 +258,14 @@ static void finish(struct save *s, struct trace *track)
         trace_end(track, since, "flush", NULL, (struct trace_arg[]){{"step", s->step}, {NULL, 0}});
 }
 
+/* A directory that was removed keeps its descriptors alive, but takes no file. */
+static bool is_removed(int directory)
+{
+    struct stat info;
+
+    return directory >= 0 && fstat(directory, &info) == 0 && info.st_nlink == 0;
+}
+
 static void do_task(uv_work_t *work)
 {
     struct save *s = work->data;
@@ -279,6 +288,7 @@ static void do_task(uv_work_t *work)
         s->result = save_do_notes(s, &s->why);
     else if (!s->result && s->task == SAVE_FINISH)
         finish(s, track);
+    s->output_gone = s->result == -ENOENT && is_removed(s->saves->job->output);
 }
 
 static void on_task_done(uv_work_t *work, int status)
@@ -311,6 +321,7 @@ void save_on_written(struct saves *saves)
     for (unsigned i = 0; i < s->n_batch; i++)
         s->units[s->batch[i]] |= UNIT_WRITTEN;
     s->n_written += s->n_batch;
+    saves->output_gone = saves->output_gone || s->output_gone;
     if (s->result)
         save_give_up(s, s->result, &s->why);
     else if (s->task == SAVE_FINISH && s->by_client)

@@ -25,6 +25,7 @@ struct saves {
     struct silence writer;
     bool told;                      /* that its present task takes too long */
     uint32_t n_readers;             /* number of the relay's last reader */
+    bool output_gone;               /* the job's output directory has been removed: nothing more can be saved */
     uint64_t saved_step;            /* of the last checkpoint, or MESSAGE_NO_STEP */
     char trouble[256];              /* why the last save failed, or the present one does not go on; or empty */
     uint32_t waiting[SAVE_WAITING]; /* (n_waiting) viewers whose save begins between two steps */

@@ -62,6 +62,7 @@ struct save {
     uint32_t batch[SAVE_UNITS];
     unsigned n_batch;
     int result;
+    bool output_gone;
     struct error why;
     uv_work_t work;
 };

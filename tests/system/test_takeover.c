@@ -247,6 +247,20 @@ TEST(a_detached_job_is_saved_when_another_needs_the_room)
 }
 
 /* A worker dies, and then the client that waits for another one. */
+/* Nothing can be saved there any more, and nobody is to wait for it. */
+TEST(a_detached_job_whose_output_was_removed_makes_room)
+{
+    const pid_t daemon = processes_daemon("lab", 1, NULL);
+    struct eps_train_options options = run_of(&kinds[0], "gone");
+
+    options.save_every = STEPS; /* nothing is saved before */
+    ck_assert(dies(&options, (struct fate){.moment = AT_STEP, .step = 3}));
+    processes_await_state("lab", "detached");
+    expect("rm -r gone; eps train --connect lab --model model.json --data text.txt --batch 4 --steps 1 --out next", 0);
+    expect("eps status lab", 0, "state        idle, ");
+    expect_stop(daemon);
+}
+
 TEST(a_job_that_waits_for_a_worker_is_taken_over_too)
 {
     pid_t worker, daemon = processes_daemon("lab", 1, &worker);
