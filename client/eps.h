@@ -242,6 +242,7 @@ struct eps_worker {
     uint32_t part, n_parts;         /* current part of the minibatch; number of its parts */
     uint32_t microbatch;            /* rows; 0: not reported yet */
     uint64_t down_bytes, up_bytes;  /* weights to it and contributions from it since it attached */
+    const char *left_out;           /* why it takes no part in the job; empty: it may */
 };
 struct eps_recent {
     uint64_t step;       /* last step with a known loss */

@@ -233,12 +233,8 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         break;
     case MESSAGE_ASSIGNED:
     case MESSAGE_REFUSED:
-        if (worker_may(peer, peer->state == PEER_ASSIGNING)) {
-            if (job_is_open(job))
-                roster_on_assigned(&d->steps, peer, m);
-            else
-                job_on_assigned(job, peer, m);
-        }
+        if (worker_may(peer, peer->state == PEER_ASSIGNING))
+            roster_on_assigned(&d->steps, peer, m);
         break;
     case MESSAGE_RELEASE:
         if (worker_may(peer, peer->state == PEER_RELEASING))

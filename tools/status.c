@@ -18,6 +18,15 @@ static void print_queued(void *user, const struct eps_queued *queued)
             *queued->out ? ", " : "", queued->out);
 }
 
+static void print_left_out(void *user, const struct eps_worker *w)
+{
+    FILE *out = user;
+
+    if (*w->left_out)
+        fprintf(out, "left out     worker %" PRIu32 " (%s), pid %" PRIu32 ": %s\n", w->id, w->device, w->pid,
+                w->left_out);
+}
+
 static void print_job(FILE *out, const struct eps_status *s)
 {
     char count[24];
@@ -64,6 +73,9 @@ static int print(FILE *out, struct eps_look *look, struct eps_error *error)
         print_job(out, &s);
     if (*s.trouble)
         fprintf(out, "trouble      NOT SAVED: %s\n", s.trouble);
+    rc = s.job ? eps_look_workers(look, print_left_out, out, error) : 0;
+    if (rc)
+        return rc;
     return s.n_queued ? eps_look_queue(look, print_queued, out, error) : 0;
 }
 
@@ -90,6 +102,14 @@ static void add_queued(void *user, const struct eps_queued *queued)
                                           "place", (json_int_t)queued->place, "does", queued->does, "n_steps",
                                           (json_int_t)queued->n_steps, "pid", (json_int_t)queued->pid, "uid",
                                           (json_int_t)queued->uid, "out", text_or_null(queued->out)));
+}
+
+static void add_left_out(void *user, const struct eps_worker *w)
+{
+    if (*w->left_out)
+        json_array_append_new(user, json_pack("{s:I, s:o, s:I, s:o}", "worker", (json_int_t)w->id, "device",
+                                              text_json(w->device), "pid", (json_int_t)w->pid, "why",
+                                              text_json(w->left_out)));
 }
 
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
@@ -119,6 +139,10 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
     json_t *queue = json_array();
     json_object_set_new(*out, "queue", queue);
     rc = s.n_queued ? eps_look_queue(look, add_queued, queue, error) : 0;
+    json_t *left_out = json_array();
+    json_object_set_new(*out, "left_out", left_out);
+    if (!rc && s.job)
+        rc = eps_look_workers(look, add_left_out, left_out, error);
     if (rc)
         json_decref(*out);
     return rc;
@@ -132,8 +156,9 @@ int command_status(int argc, char **argv)
         "daemons, one line each: name, state, step, model, pid, output directory.",
         "print an object with state, step, n_steps, model, parameters, workers, idle_workers, optimizer_threads, pid, "
         "uid (the job's user), loss (null before the first step), precision and commit (null without a job), saving, "
-        "saved_step, trouble, out (null if there is none), address, job (the job's number; null without one) and queue "
-        "(a list of the jobs that wait, each with job, place, does, n_steps, pid, uid and out); several daemons: "
+        "saved_step, trouble, out (null if there is none), address, job (the job's number; null without one), queue "
+        "(a list of the jobs that wait, each with job, place, does, n_steps, pid, uid and out) and left_out (a list of "
+        "the workers that take no part in the job, each with worker, device, pid and why); several daemons: "
         "{\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,

@@ -116,7 +116,7 @@ static int evaluate(struct eval_rows *e, double *loss, uint64_t *n_rows, struct 
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};
-    int rc = client_job_open(&e->job, &e->forward->link, &request, &e->forward->model, NULL, err);
+    int rc = client_forward_open_job(e->forward, &e->job, &request, err);
 
     e->job.on_evaluating = e->events->on_evaluating;
     e->job.user = e->user;

@@ -82,6 +82,18 @@ static void on_queued(void *data, const struct message *m)
         o->on_note(o->user, sentence.text);
 }
 
+/* Others of these messages come to runs alone. */
+static void on_aside(void *data, const struct message *m)
+{
+    const struct client_forward_options *o = data;
+    struct error sentence;
+
+    if (m->kind != MESSAGE_LOST || !o->on_note)
+        return;
+    client_look_say_missing(&sentence, m);
+    o->on_note(o->user, sentence.text);
+}
+
 static int join(struct client_forward *f, struct error *err)
 {
     const struct client_await await = {f->options.on_note, f->options.user};
@@ -98,6 +110,8 @@ int client_forward_start(struct client_forward *forward, struct error *err)
 {
     const struct client_forward_options *o = &forward->options;
 
+    forward->link.on_aside = on_aside;
+    forward->link.aside_data = &forward->options;
     if (o->model && o->connect)
         return join(forward, err);
     forward->log_fd = memfd_create("eps-log", MFD_CLOEXEC);
@@ -109,6 +123,21 @@ int client_forward_start(struct client_forward *forward, struct error *err)
                                          .log_fd = forward->log_fd};
     const int rc = client_options_device(&spawn.device, o->device, 1, NULL, err);
     return rc ? rc : client_spawn_start(&forward->spawn, &forward->link, &spawn, err);
+}
+
+int client_forward_open_job(struct client_forward *forward, struct client_job *job, struct message *request,
+                            struct error *err)
+{
+    const struct client_forward_options *o = &forward->options;
+    const struct client_await await = {o->on_note, o->user};
+    const char *address = o->model ? o->connect : NULL;
+    int rc;
+
+    do {
+        client_job_free(job);
+        rc = client_job_open(job, &forward->link, request, &forward->model, NULL, err);
+    } while (rc && (rc = client_await_another(rc, &forward->link, address, &await, err)) == 0);
+    return rc;
 }
 
 void client_forward_close(struct client_forward *forward)

@@ -9,6 +9,7 @@
 #include "client/daemon/link.h"
 #include "client/daemon/look.h"
 #include "client/daemon/spawn.h"
+#include "client/model/job.h"
 #include "client/model/model.h"
 #include "proto/base/error.h"
 
@@ -41,6 +42,10 @@ int client_forward_open(struct client_forward *forward, const struct client_forw
 
 /* Finds or starts the workers. link is then a client's session, ready for a job. */
 int client_forward_start(struct client_forward *forward, struct error *err);
+
+/* Opens the job on them, as client_job_open does; waits for another worker if none is left for it. */
+int client_forward_open_job(struct client_forward *forward, struct client_job *job, struct message *request,
+                            struct error *err);
 
 void client_forward_close(struct client_forward *forward);
 

@@ -91,7 +91,7 @@ int client_writer_start(struct client_writer *w, uint32_t seq, struct error *err
 
     if (!rc)
         rc = client_forward_start(w->forward, err);
-    return rc ? rc : client_job_open(&w->job, &w->forward->link, &request, model, NULL, err);
+    return rc ? rc : client_forward_open_job(w->forward, &w->job, &request, err);
 }
 
 /* The decoder sees the tokens before: whether a token begins with a blank may depend on them. */

@@ -217,6 +217,7 @@ int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const 
             .microbatch = m.workers_reply.microbatch,
             .down_bytes = m.workers_reply.down_bytes,
             .up_bytes = m.workers_reply.up_bytes,
+            .left_out = m.workers_reply.unfit.text,
         };
         on_worker(user, &worker);
     } while (!m.workers_reply.last);

@@ -239,6 +239,13 @@ void client_look_say_queued(struct error *sentence, const struct message *m)
               ordinal(place));
 }
 
+void client_look_say_missing(struct error *sentence, const struct message *m)
+{
+    error_set(sentence, 0, "worker %u (%s) %s: %s%s", m->lost.worker, m->lost.device,
+              m->lost.how == LOSS_UNFIT ? "is left out" : "was lost before the job began", m->lost.error.text,
+              m->lost.waits ? "; the step waits for another worker to attach" : "");
+}
+
 /* ---- Bounded waits ---- */
 
 enum { RETRY_MS = 20 };
@@ -308,4 +315,32 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
         error_set(err, rc, "the daemon %.200s has no worker after %d s: attach one with eps-worker --connect %.200s",
                   address, CLIENT_AWAIT_MS / 1000, address);
     return rc;
+}
+
+int client_await_another(int rc, struct client_link *link, const char *address, const struct client_await *await,
+                         struct error *err)
+{
+    enum { LOOK_MS = 200 };
+    struct error sentence, why = *err;
+    uint32_t before = UINT32_MAX;
+    struct message m;
+
+    if (rc != -EAGAIN || !address || !*address)
+        return rc;
+    error_set(&sentence, 0, "%.400s; waiting for another worker to attach", why.text);
+    note(await, sentence.text);
+    uv_update_time(&link->loop);
+    const uint64_t until = uv_now(&link->loop) + CLIENT_AWAIT_MS;
+    while (uv_now(&link->loop) < until) {
+        int looked = client_look_status(link, &m, err);
+        const uint32_t n = looked ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
+        if (!looked && n > before)
+            return 0;
+        before = n;
+        if (!looked)
+            looked = client_link_pause(link, LOOK_MS, err);
+        if (looked)
+            return looked;
+    }
+    return error_set(err, rc, "%.400s; no other one came within %d s", why.text, CLIENT_AWAIT_MS / 1000);
 }

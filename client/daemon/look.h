@@ -37,6 +37,9 @@ int client_report(struct eps_error *error, const struct error *err, int rc);
 /* "job 3 waits for its turn at the daemon: 2nd in the queue", of a QUEUED. */
 void client_look_say_queued(struct error *sentence, const struct message *m);
 
+/* "worker 3 (cpu) is left out: ...", of a LOST about a worker that has done nothing for the job. */
+void client_look_say_missing(struct error *sentence, const struct message *m);
+
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */
 
 enum { CLIENT_AWAIT_MS = 10000 }; /* limit for what another process starts */
@@ -58,6 +61,11 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
 /* Waits until n_workers are attached. -ETIMEDOUT after ms milliseconds, without a sentence. *attached: how many are, of
  * all its hosts. */
 int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t n_workers, uint64_t ms,
+                         struct error *err);
+
+/* A job was refused, with rc and err. Of -EAGAIN, no worker was left for it: waits until another one attaches, and returns
+ * 0, for the job to be asked for again. Else returns rc. address NULL: nobody else attaches to this daemon. */
+int client_await_another(int rc, struct client_link *link, const char *address, const struct client_await *await,
                          struct error *err);
 
 #endif

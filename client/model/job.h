@@ -40,7 +40,8 @@ struct client_job_files {
 };
 
 /* Sends the job with the model's files and `files` (NULL: none). Waits until weights are loaded and workers have their
- * memory, then maps the segment. request is a JOB; fresh, output, side, trace and resume are filled in here. */
+ * memory, then maps the segment. request is a JOB; fresh, output, side, trace and resume are filled in here. -EAGAIN:
+ * client_await_another may help. */
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 

@@ -1,5 +1,6 @@
 #include "client/run/steps_state.h"
 
+#include "client/daemon/look.h"
 #include "client/run/change.h"
 #include "client/run/options.h"
 
@@ -20,13 +21,16 @@ void client_steps_note(const struct client_steps *s, const char *sentence)
 static void on_lost(struct client_steps *s, const struct message *m)
 {
     struct error sentence;
-    const char *what = !m->lost.waits
-                           ? m->lost.left ? "the others go on without it" : "the others redo its parts of the step"
+    const bool left = m->lost.how == LOSS_TOLD, begun = left || m->lost.how == LOSS_WORKING;
+    const char *what = !m->lost.waits ? left ? "the others go on without it" : "the others redo its parts of the step"
                        : s->run->options.connect ? "the step waits for another worker to attach"
                                                  : "another one is started, and redoes its parts of the step";
 
-    error_set(&sentence, 0, "worker %u (%s) %s after %" PRIu64 " steps: %s; %s", m->lost.worker, m->lost.device,
-              m->lost.left ? "left" : "was lost", m->lost.step, m->lost.error.text, what);
+    if (begun)
+        error_set(&sentence, 0, "worker %u (%s) %s after %" PRIu64 " steps: %s; %s", m->lost.worker, m->lost.device,
+                  left ? "left" : "was lost", m->lost.step, m->lost.error.text, what);
+    else
+        client_look_say_missing(&sentence, m);
     client_steps_note(s, sentence.text);
 }
 

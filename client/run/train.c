@@ -170,7 +170,11 @@ static int open_job(struct train *t, struct error *err)
                                            .side = t->side_fd,
                                            .trace = t->trace_fd,
                                            .moments = t->run.resume.moments_fd};
-    rc = client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
+    const struct client_await await = {t->steps.events->on_note, t->steps.user};
+    do {
+        client_job_free(&t->job);
+        rc = client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
+    } while (rc && (rc = client_await_another(rc, &t->link, o->connect, &await, err)) == 0);
     if (!rc)
         t->run.options.microbatch = t->job.microbatch;
     return rc;
@@ -188,19 +192,16 @@ static int tell_plan(struct train *t, struct error *err)
     return rc;
 }
 
-/* "1 of 3 workers has no share: the minibatch has 2 parts (--parts)". Which ones only the daemon knows. */
+/* "1 of 3 workers has no share: the minibatch has 2 parts (--parts)". The daemon has told of those that are left out. */
 static void note_idle(const struct train *t)
 {
     const uint32_t n = t->n_workers - t->job.n_workers, parts = t->run.options.parts;
     struct error sentence;
 
-    if (t->n_workers <= t->job.n_workers)
+    if (t->n_workers <= t->job.n_workers || t->job.n_workers < parts)
         return;
-    error_set(&sentence, 0, "%u of %u workers %s no share: ", n, t->n_workers, n > 1 ? "have" : "has");
-    if (t->job.n_workers == parts)
-        error_append(&sentence, "the minibatch has %u part%s (--parts)", parts, parts > 1 ? "s" : "");
-    else
-        error_append(&sentence, "the daemon's log says why");
+    error_set(&sentence, 0, "%u of %u workers %s no share: the minibatch has %u part%s (--parts)", n, t->n_workers,
+              n > 1 ? "have" : "has", parts, parts > 1 ? "s" : "");
     note(t, sentence.text);
 }
 

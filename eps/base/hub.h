@@ -54,7 +54,9 @@ struct peer {
     uint32_t n_pulls; /* pulls not answered yet */
     bool awaits;      /* one of them waits for weights that another host has */
     struct pace pace; /* how fast it has been in the present job */
-    bool unfit;       /* it could not join the present job */
+    bool unfit;       /* it is left out of the present job: */
+    struct error why_unfit;
+    bool told_unfit; /* the job's client knows */
 };
 
 /* Appends a peer to a list ordered by id. NULL: -ENOMEM. Owned: peer_remove. */

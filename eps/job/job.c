@@ -108,7 +108,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     job->step = m->job.step;
     job->said = job->hub->said;
     for (struct peer *p = job->hub->peers; p; p = p->next) {
-        p->unfit = false;
+        p->unfit = p->told_unfit = false;
         p->n_parts = 0;
         p->suspect = false;
         p->pace = (struct pace){0};
@@ -330,25 +330,63 @@ void job_release_seat(struct job_seat *seat)
     seat->worker = 0; /* it may join again, elsewhere */
 }
 
-/* Contributions of the worker that left stay, and count, until the relay is told of its loss. */
+/* Contributions of the worker that left stay, and count, until the relay is told of its loss. Before the job is open, the
+ * relay knows of no worker. */
 void job_vacate(struct job_seat *seat)
 {
-    relay_expect_loss(seat->job->relay, seat->peer->id);
-    seat->left = seat->peer->id;
+    if (job_is_open(seat->job)) {
+        relay_expect_loss(seat->job->relay, seat->peer->id);
+        seat->left = seat->peer->id;
+    } else {
+        seat->worker = 0;
+    }
     seat->peer = NULL;
 }
 
 void job_turn_away(struct job_seat *seat, const char *why)
 {
-    log_warning("worker %u cannot join the job: %s", seat->peer->id, why);
-    seat->peer->state = PEER_IDLE;
-    seat->peer->unfit = true;
+    struct peer *worker = seat->peer;
+
+    worker->state = PEER_IDLE;
+    memset(&worker->plan, 0, sizeof worker->plan);
+    job_unlist(seat->job, worker);
     job_vacate(seat);
+    job_leave_out(seat->job, worker, why);
+}
+
+/* ---- workers ---------------------------------------------------------------------------------------------------- */
+
+void job_unlist(struct job *job, const struct peer *worker)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i] != worker)
+            job->workers[n++] = job->workers[i];
+    job->n_workers = n;
+}
+
+void job_list(struct job *job, struct peer *worker)
+{
+    uint32_t i = job->n_workers++;
+
+    for (; i > 0 && job->workers[i - 1]->id > worker->id; i--)
+        job->workers[i] = job->workers[i - 1];
+    job->workers[i] = worker;
+}
+
+void job_leave_out(struct job *job, struct peer *worker, const char *why)
+{
+    log_warning("worker %u (%s) is left out of the job: %s", worker->id, worker->device, why);
+    worker->unfit = true;
+    worker->told_unfit = false;
+    snprintf(worker->why_unfit.text, sizeof worker->why_unfit.text, "%s", why);
+    error_set(&job->missed, 0, "worker %u (%s) is left out: %s", worker->id, worker->device, why);
 }
 
 /* ---- assigned --------------------------------------------------------------------------------------------------- */
 
-static void on_all_assigned(struct job *job)
+void job_open(struct job *job)
 {
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct relay_action *actions;
@@ -362,14 +400,13 @@ static void on_all_assigned(struct job *job)
     }
     job->resident_bytes = job->workers[0]->plan.resident_bytes;
     job_enter(job, JOB_RESTING);
-    if (!job_is_spread(job))
-        job_tell_opened(job);
 }
 
 void job_tell_opened(struct job *job)
 {
     struct message m = {.kind = MESSAGE_JOB_OPENED};
 
+    job->told_opened = true;
     if (!job->client)
         return;
     m.job_opened.n_parameters = job->model.n_parameters;
@@ -379,14 +416,6 @@ void job_tell_opened(struct job *job)
     m.job_opened.choice = job->choice;
     m.job_opened.replay = job->host.replay;
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
-}
-
-static void open_if_assigned(struct job *job)
-{
-    for (uint32_t i = 0; i < job->n_workers; i++)
-        if (job->workers[i]->state != PEER_ASSIGNED)
-            return;
-    on_all_assigned(job);
 }
 
 /* ASSIGN goes through the door and RELEASE over the channel, so ASSIGN must be answered before RELEASE is sent. */
@@ -407,25 +436,13 @@ void job_on_assigned(struct job *job, struct peer *worker, const struct message 
     char arena[PROCESS_BYTES_TEXT];
 
     worker->state = m->kind == MESSAGE_REFUSED ? PEER_IDLE : PEER_ASSIGNED;
-    if (m->kind == MESSAGE_REFUSED) {
-        job_end(job, m->refused.code ? m->refused.code : -EPROTO, "%s", m->refused.error.text);
-        return;
-    }
     if (job->state == JOB_ENDING) { /* RELEASE can be sent only now */
         release(worker);
         return;
     }
-    assert(job->state == JOB_ASSIGNING);
+    assert(job->state == JOB_ASSIGNING && m->kind == MESSAGE_ASSIGNED);
     log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
              process_format_bytes(arena, m->assigned.arena_bytes), job->microbatch, job->microbatch > 1 ? "s" : "");
-    open_if_assigned(job);
-}
-
-void job_begin_without(struct job_seat *seat)
-{
-    seat->peer = NULL;
-    if (seat->job->state == JOB_ASSIGNING)
-        open_if_assigned(seat->job);
 }
 
 void job_on_released(struct peer *worker)
@@ -449,7 +466,7 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
 
 static void tell_client(struct job *job, int code, const struct error *err)
 {
-    struct message m = {.kind = job->state < JOB_RESTING ? MESSAGE_REFUSED : MESSAGE_FAILED};
+    struct message m = {.kind = job->told_opened ? MESSAGE_FAILED : MESSAGE_REFUSED};
 
     if (m.kind == MESSAGE_REFUSED) {
         m.refused.code = code;

@@ -96,6 +96,8 @@ struct job {
     struct relay *own;            /* several hosts: who folds what of the own units (eps/step/spread.h); or NULL */
     bool between_steps;           /* several hosts: all are ready or have covered the last step; the next is not open */
     bool others_wait;             /* several hosts: on another one, a part waits for a worker */
+    bool told_opened;             /* JOB_OPENED was sent */
+    struct error missed;          /* who is missing from the job, of the last one, and why */
     bool lent;                    /* other hosts may still use this job's memory, or this host theirs */
     int end_code;                 /* of an ending job, with its sentence: */
     struct error end;
@@ -224,9 +226,16 @@ void job_load(struct job *job);
 void job_tell_opened(struct job *job);
 /* The optimizer thread has loaded the job, or given its memory back. */
 void job_on_called(struct job *job, const struct updater_task *work);
-/* A worker has answered ASSIGN, or RELEASE. */
+/* All of its workers, one at least, are assigned: it is open, but the client is not told yet. */
+void job_open(struct job *job);
+/* A worker of a job that is not open has answered ASSIGN: it is assigned, or the job has ended meanwhile. */
 void job_on_assigned(struct job *job, struct peer *worker, const struct message *m);
 void job_on_released(struct peer *worker);
+/* Adds a worker to those that have or may get parts; removes it, if it is one of them. */
+void job_list(struct job *job, struct peer *worker);
+void job_unlist(struct job *job, const struct peer *worker);
+/* The worker, which has no seat, takes no part in this job, and keeps its session. */
+void job_leave_out(struct job *job, struct peer *worker, const char *why);
 /* The seat of a worker, or of one that has left; NULL: it has none. */
 struct job_seat *job_find_seat(struct job *job, uint32_t worker);
 /* A seat that the job has not had yet, or NULL: it has one for each part; on several hosts more, as inboxes may wait for
@@ -243,11 +252,9 @@ void job_release_seat(struct job_seat *seat);
 /* Has the optimizer thread make the seat's memory anew, and sends ASSIGN then. No fold of its inbox is under way, and no
  * other seat's memory is being made. */
 void job_renew_seat(struct job_seat *seat);
-/* The seat's worker has gone before the job was open, and is not among its workers any more; others are. */
-void job_begin_without(struct job_seat *seat);
-/* The seat's worker has gone. */
+/* The seat's worker has gone; after that it is not among the job's workers. */
 void job_vacate(struct job_seat *seat);
-/* The seat's worker, which was to join, cannot: it is idle, and not asked again in this job. */
+/* The seat's worker was to get its memory, and cannot: it is left out of this job. */
 void job_turn_away(struct job_seat *seat, const char *why);
 /* Answers a pull: the unit is `at` these bytes of the weights' segment. lent: until the worker says READ. */
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit, uint64_t at, bool lent);

@@ -76,9 +76,6 @@ static int check_kinds(const struct job *job, struct error *err)
 
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct peer *worker = job->workers[i];
-        if (!worker->backend)
-            return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon does not know", worker->id,
-                             worker->device);
         if (job->request.job.deterministic && worker->backend != first->backend)
             return error_set(err, -EINVAL,
                              "--deterministic requires workers of one kind, but worker %u has %s and worker %u has %s: "
@@ -93,21 +90,31 @@ static bool may_work(const struct peer *p)
     return p->role == ROLE_WORKER && !p->refused && !p->unfit;
 }
 
+static int check_device(const struct peer *worker, struct error *err)
+{
+    return worker->backend ? 0 : error_set(err, -ENODEV, "this daemon does not know its device '%s'", worker->device);
+}
+
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
 static int choose_workers(struct job *job, struct error *err)
 {
     const struct peer *foreign = NULL;
     struct error why;
 
-    for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next)
+    for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next) {
         if (!may_work(p))
             continue;
-        else if (rights_compute(job->hub, p, job->uid, &why))
+        if (rights_compute(job->hub, p, job->uid, &why))
             foreign = p;
+        else if (check_device(p, err))
+            job_leave_out(job, p, err->text);
         else
             job->workers[job->n_workers++] = p;
+    }
     if (job->n_workers)
         return check_kinds(job, err);
+    if (*job->missed.text)
+        return error_set(err, -EAGAIN, "no worker that is attached can do this job: %.400s", job->missed.text);
     if (foreign)
         return error_set(err, -EAGAIN, "no worker that is attached may compute this job; worker %u (%s): %.400s",
                          foreign->id, foreign->device, why.text);
@@ -185,6 +192,7 @@ static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
 {
     const struct plan_wish wish = {.microbatch = asked->microbatch};
     struct error why[HUB_MAX_WORKERS];
+    bool unfit[HUB_MAX_WORKERS];
     uint32_t n = 0, n_all = 0;
     struct plan plan;
 
@@ -193,16 +201,13 @@ static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct plan_fit_device *device = &asked->devices[i];
         const struct plan_setting setting = plan_fit_setting(asked, i);
-        job->workers[i]->unfit =
+        unfit[i] =
             plan_search(&plan, asked->model, &setting, &wish, device->profile, device->budget, &why[i]) == -ENOSPC;
-        n += job->workers[i]->unfit;
+        n += unfit[i];
     }
-    for (uint32_t i = 0; i < job->n_workers; i++) {
-        struct peer *worker = job->workers[i];
-        if (worker->unfit && n < n_all)
-            log_warning("worker %u (%s) is left out of the job: %s", worker->id, worker->device, why[i].text);
-        worker->unfit = worker->unfit && n < n_all;
-    }
+    for (uint32_t i = 0; i < job->n_workers && n < n_all; i++)
+        if (unfit[i])
+            job_leave_out(job, job->workers[i], why[i].text);
     return n > 0 && n < n_all;
 }
 
@@ -252,7 +257,7 @@ static int check_kind(const struct job *job, const struct peer *worker, struct e
     if (rc)
         return rc;
     if (!worker->backend)
-        return error_set(err, -ENODEV, "its device '%s' is not known", worker->device);
+        return check_device(worker, err);
     if (job->request.job.deterministic && worker->backend != job->backend)
         return error_set(err, -EINVAL, "--deterministic requires workers of one kind");
     if (worker->attention != job->attention && job->attention != PLAN_ATTENTION_OWN)

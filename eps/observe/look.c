@@ -233,6 +233,8 @@ static void fill_worker(struct message *m, const struct job *job, const struct p
     m->workers_reply.peak = p->ledger.total.peak;
     m->workers_reply.down_bytes = progress->down_bytes;
     m->workers_reply.up_bytes = progress->up_bytes;
+    if (p->unfit && job->state != JOB_NONE)
+        m->workers_reply.unfit = p->why_unfit;
     if (p->state != PEER_ASSIGNED)
         return;
     m->workers_reply.microbatch = p->plan.choice.microbatch;

@@ -12,26 +12,6 @@
 
 /* ---- leaving ---------------------------------------------------------------------------------------------------- */
 
-/* Removes the worker from those that get parts, if it is one of them. */
-static void unlist(struct job *job, const struct peer *worker)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < job->n_workers; i++)
-        if (job->workers[i] != worker)
-            job->workers[n++] = job->workers[i];
-    job->n_workers = n;
-}
-
-static void list(struct job *job, struct peer *worker)
-{
-    uint32_t i = job->n_workers++;
-
-    for (; i > 0 && job->workers[i - 1]->id > worker->id; i--)
-        job->workers[i] = job->workers[i - 1];
-    job->workers[i] = worker;
-}
-
 static void end_job(struct job *job, const struct peer *worker, const char *reason)
 {
     if (job->state == JOB_STEPPING)
@@ -176,28 +156,61 @@ static bool may_replan(const struct job *job)
 
 /* ---- leaving, continued ----------------------------------------------------------------------------------------- */
 
-/* The worker has no seat any more. */
-static void tell(struct steps *steps, const struct peer *worker, const char *reason)
+/* Whether the step waits, or will wait, for a worker that is not there. */
+static bool lacks_workers(struct steps *steps)
 {
     const struct job *job = steps->job;
-    struct message m = {.kind = MESSAGE_LOST};
 
-    m.lost.waits = job_trains(job) ? !job_has_room(job) && !(may_replan(job) && can_grow(steps)) : !job->n_workers;
-    log_warning("worker %u (%s) %s after %" PRIu64 " steps: %s; %s", worker->id, worker->device,
-                worker->leaves ? "left" : "was lost", job->step, reason,
-                m.lost.waits ? "the job waits for another worker" : "the others go on without it");
-    if (!job_trains(job))
-        return;
-    m.lost.worker = worker->id;
+    return job_trains(job) ? !job_has_room(job) && !(may_replan(job) && can_grow(steps)) : !job->n_workers;
+}
+
+/* LOST, for the client. */
+static void send_lost(struct steps *steps, const struct peer *worker, enum message_loss how, bool waits,
+                      const char *reason)
+{
+    const struct job *job = steps->job;
+    struct message m = {.kind = MESSAGE_LOST, .lost = {.worker = worker->id, .how = how, .waits = waits}};
+
     m.lost.pid = (uint32_t)session_peer_pid(worker->session);
     m.lost.step = job->step;
-    m.lost.left = worker->leaves;
     snprintf(m.lost.device, sizeof m.lost.device, "%s", worker->device);
     snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", reason);
     if (job_is_spread(job))
         spread_on_lost(steps->spread, &m);
     else
         job_tell(job, &m);
+}
+
+/* The worker has no seat any more. */
+static void tell(struct steps *steps, const struct peer *worker, const char *reason)
+{
+    const struct job *job = steps->job;
+    const bool waits = lacks_workers(steps);
+
+    log_warning("worker %u (%s) %s after %" PRIu64 " steps: %s; %s", worker->id, worker->device,
+                worker->leaves ? "left" : "was lost", job->step, reason,
+                waits ? "the job waits for another worker" : "the others go on without it");
+    if (job_trains(job))
+        send_lost(steps, worker, worker->leaves ? LOSS_TOLD : LOSS_WORKING, waits, reason);
+}
+
+/* Tells of a worker that was left out of the job. One that the job may not have is nothing to its client. */
+static bool tell_unfit(struct steps *steps)
+{
+    const struct job *job = steps->job;
+    struct error none;
+
+    if (job->state == JOB_NONE || job->state == JOB_ENDING)
+        return false;
+    for (struct peer *p = job->hub->peers; p; p = p->next)
+        if (p->unfit && !p->told_unfit) {
+            p->told_unfit = true;
+            if (rights_compute(job->hub, p, job->uid, &none)) /* however many another user attaches */
+                continue;
+            send_lost(steps, p, LOSS_UNFIT, job_is_open(job) && lacks_workers(steps), p->why_unfit.text);
+            return true;
+        }
+    return false;
 }
 
 /* Whether the job can go on without the worker. */
@@ -208,7 +221,7 @@ static bool can_lose(const struct job *job, const struct peer *worker)
 
 static void forget(struct steps *steps, struct peer *worker)
 {
-    unlist(steps->job, worker);
+    job_unlist(steps->job, worker);
     if (job_is_spread(steps->job))
         spread_forget(steps->spread, worker);
     steps_note_change(steps);
@@ -222,15 +235,17 @@ void roster_leave(struct steps *steps, struct peer *worker, const char *reason)
 
     if (!seat || seat->peer != worker)
         return;
-    if ((job->state == JOB_LOADING || job->state == JOB_ASSIGNING) && job->n_workers > 1) {
-        log_warning("worker %u (%s) was lost before the first step: %s; the others begin without it", worker->id,
-                    worker->device, reason);
-        unlist(job, worker);
-        job_begin_without(seat);
+    if ((job->state == JOB_LOADING || job->state == JOB_ASSIGNING) && (job->n_workers > 1 || !job->hub->is_private)) {
+        job_unlist(job, worker);
+        log_warning("worker %u (%s) was lost before the first step: %s; %s", worker->id, worker->device, reason,
+                    job->n_workers ? "the others begin without it" : "it was the job's only one");
+        error_set(&job->missed, 0, "worker %u (%s) was lost: %.400s", worker->id, worker->device, reason);
+        job_vacate(seat);
+        send_lost(steps, worker, LOSS_EARLY, false, reason);
         return;
     }
     if (!can_lose(job, worker)) {
-        unlist(job, worker);
+        job_unlist(job, worker);
         seat->peer = NULL;
         end_job(job, worker, reason);
         return;
@@ -332,9 +347,8 @@ static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
             continue;
         if (plan_candidate(p, seat, &err))
             return p;
-        log_warning("worker %u cannot join the job: %s", p->id, err.text);
         memset(&p->plan, 0, sizeof p->plan);
-        p->unfit = true;
+        job_leave_out(seat->job, p, err.text);
     }
     return NULL;
 }
@@ -342,6 +356,10 @@ static struct peer *find_candidate(const struct job_seat *seat, bool suspect)
 static void join(struct steps *steps, struct job_seat *seat, struct peer *worker)
 {
     job_take_seat(seat, worker);
+    if (!job_is_open(steps->job)) { /* which tells the relay of all */
+        job_list(steps->job, worker);
+        return;
+    }
     const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = worker->id, .room = seat->room};
     steps_feed(steps, &event);
 }
@@ -458,11 +476,59 @@ static bool end_without_workers(struct job *job)
     return true;
 }
 
+/* Before the job is open, an idle worker takes the place of one that is missing only if the others cannot do without. */
+static bool replace_one(struct steps *steps)
+{
+    const struct job *job = steps->job;
+
+    return (job->n_workers == 0 || (job_trains(job) && !job_has_room(job))) &&
+           (join_one(steps, false) || join_one(steps, true));
+}
+
+/* Tells the client, who may wait for another worker and ask again. A job that was begun could only wait in silence. */
+static bool end_unopened(struct steps *steps)
+{
+    struct job *job = steps->job;
+
+    if (job->n_workers == 0)
+        job_end(job, -EAGAIN, "no worker is left that can do this job: %.400s", job->missed.text);
+    else if (job_is_open(job) && !job->hub->is_private && lacks_workers(steps))
+        job_end(job, -EAGAIN, "the workers that are left have memory for %u of %u parts of a step: %.400s",
+                job_room(job), job->n_parts, job->missed.text);
+    else
+        return false;
+    return true;
+}
+
+/* Opens a job once all of its workers are assigned. */
+static bool open_job(struct steps *steps)
+{
+    struct job *job = steps->job;
+
+    if (job->state != JOB_ASSIGNING)
+        return false;
+    for (uint32_t i = 0; i < job->n_seats; i++) {
+        struct job_seat *seat = &job->seats[i];
+        if (seat->renewing || (seat->peer && seat->peer->state == PEER_ASSIGNING))
+            return false;
+        if (seat->peer && seat->peer->state == PEER_JOINING) {
+            job_renew_seat(seat);
+            return true;
+        }
+    }
+    if (replace_one(steps) || end_unopened(steps))
+        return true;
+    job_open(job);
+    if (job_is_open(job) && !end_unopened(steps) && !job_is_spread(job))
+        job_tell_opened(job);
+    return true;
+}
+
 bool roster_go_on(struct steps *steps)
 {
     struct job *job = steps->job;
 
-    if (dismiss_one(steps))
+    if (dismiss_one(steps) || tell_unfit(steps) || open_job(steps))
         return true;
     if (!job_is_open(job))
         return false;
@@ -488,12 +554,19 @@ void roster_on_assigned(struct steps *steps, struct peer *worker, const struct m
     struct job_seat *seat = job_find_seat(job, worker->id);
     char arena[PROCESS_BYTES_TEXT];
 
-    if (m->kind == MESSAGE_REFUSED) {
-        job_turn_away(seat, m->refused.error.text);
+    if (m->kind == MESSAGE_REFUSED && job->state != JOB_ENDING) {
+        if (job->state == JOB_ASSIGNING && job->hub->is_private) /* its client started it, and no other one would do */
+            job_end(job, m->refused.code ? m->refused.code : -EPROTO, "%s", m->refused.error.text);
+        else
+            job_turn_away(seat, m->refused.error.text);
+        return;
+    }
+    if (!job_is_open(job)) {
+        job_on_assigned(job, worker, m);
         return;
     }
     worker->state = PEER_ASSIGNED;
-    list(job, worker);
+    job_list(job, worker);
     steps_note_change(steps);
     log_line("worker %u joins after %" PRIu64 " steps: arena of %s for %u part%s", worker->id, job->step,
              process_format_bytes(arena, m->assigned.arena_bytes), seat->room, seat->room > 1 ? "s" : "");

@@ -27,7 +27,7 @@ void roster_on_failed(struct steps *steps, struct peer *worker, const struct mes
 /* Does one thing that is due: tells the relay of a loss, gives a seat to an idle worker, takes one from a worker that
  * leaves. False: nothing is due. */
 bool roster_go_on(struct steps *steps);
-/* A worker that joins an open job has answered ASSIGN. */
+/* A worker has answered ASSIGN. */
 void roster_on_assigned(struct steps *steps, struct peer *worker, const struct message *m);
 
 #endif

@@ -331,10 +331,13 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
     case WORD_COVERED:
     case WORD_VERDICT:
     case WORD_DONE:
-    case WORD_LOST:
-    case WORD_WAITS:
     case WORD_RUNS:
         if (job_is_open(s->job))
+            spread_on_word_of_end(s, from, word);
+        break;
+    case WORD_LOST: /* these two may come before the job is open here */
+    case WORD_WAITS:
+        if (s->shared && !s->end_said)
             spread_on_word_of_end(s, from, word);
         break;
     case WORD_SAVE:

@@ -211,7 +211,9 @@ void spread_on_done(struct spread *s, uint64_t step)
 
 void spread_on_lost(struct spread *s, const struct message *lost)
 {
-    struct word word = {.kind = WORD_LOST, .id = lost->lost.worker, .code = lost->lost.left | lost->lost.waits << 1};
+    struct word word = {.kind = WORD_LOST,
+                        .id = lost->lost.worker,
+                        .code = lost->lost.waits | (int)lost->lost.how << 1};
 
     snprintf(word.text, sizeof word.text, "%s\n%.400s", lost->lost.device, lost->lost.error.text);
     if (s->host == 0)
@@ -227,12 +229,16 @@ static void hear_lost(struct spread *s, uint32_t from, const struct word *word)
 
     m.lost.worker = word->id;
     m.lost.step = s->job->step;
-    m.lost.left = word->code & 1;
-    m.lost.waits = word->code & 2;
+    m.lost.waits = word->code & 1;
+    m.lost.how = word->code >> 1 & 3;
     snprintf(m.lost.device, sizeof m.lost.device, "%.*s of host %u", why ? (int)(why - word->text) : 0, word->text,
              from);
     snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", why ? why + 1 : word->text);
-    log_warning("host %u: worker %u %s: %s", from, word->id, m.lost.left ? "left" : "was lost", m.lost.error.text);
+    log_warning("host %u: worker %u %s: %s", from, word->id,
+                m.lost.how == LOSS_UNFIT  ? "is left out"
+                : m.lost.how == LOSS_TOLD ? "left"
+                                          : "was lost",
+                m.lost.error.text);
     job_tell(s->job, &m);
 }
 

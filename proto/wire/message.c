@@ -305,7 +305,7 @@ static void lost(struct wire *w, struct message *m)
     wire_u32(w, &m->lost.pid);
     wire_u64(w, &m->lost.step);
     wire_flag(w, &m->lost.waits);
-    wire_flag(w, &m->lost.left);
+    m->lost.how = wire_choice(w, m->lost.how, LOSS_WORKING, LOSS_UNFIT);
     wire_text(w, m->lost.device, sizeof m->lost.device);
     wire_text(w, m->lost.error.text, sizeof m->lost.error.text);
 }
@@ -479,6 +479,7 @@ static void workers_reply(struct wire *w, struct message *m)
     wire_u32(w, &m->workers_reply.microbatch);
     wire_u64(w, &m->workers_reply.down_bytes);
     wire_u64(w, &m->workers_reply.up_bytes);
+    wire_text(w, m->workers_reply.unfit.text, sizeof m->workers_reply.unfit.text);
 }
 
 static void arrived(struct wire *w, struct message *m)

@@ -68,7 +68,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 17,
+    MESSAGE_VERSION = 18,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -161,6 +161,14 @@ enum message_phase { PHASE_RESTING, PHASE_FORWARD, PHASE_BACKWARD, PHASE_EVALUAT
 /* A unit's state: idle; its weights are with a worker, or its contribution waits in an inbox; the optimizer thread
  * folds or updates it. One byte on the wire, with UNIT_AHEAD. */
 enum message_unit { UNIT_WAITING, UNIT_RELAYING, UNIT_FOLDING, UNIT_UPDATING, UNIT_AHEAD = 4 };
+
+/* Why a job goes on, or begins, without a worker. */
+enum message_loss {
+    LOSS_WORKING, /* it was lost while the job ran */
+    LOSS_EARLY,   /* it was lost before the job was open */
+    LOSS_TOLD,    /* it was told to leave, and had finished its share */
+    LOSS_UNFIT,   /* it is left out of the job, and stays attached */
+};
 
 /* Label of a position that does not count. */
 #define MESSAGE_NO_LABEL UINT32_MAX
@@ -333,9 +341,9 @@ struct message {
             uint32_t pid;
             uint64_t step; /* updates done */
             bool waits;    /* the job goes on only once another worker has joined */
-            bool left;     /* it was told to leave, and had finished its share */
+            enum message_loss how;
             char device[32];
-            struct error error; /* why it was lost */
+            struct error error; /* why */
         } lost;
         struct {
             enum message_state state;
@@ -430,6 +438,7 @@ struct message {
             uint32_t part, n_parts;   /* of its share */
             uint32_t microbatch;
             uint64_t down_bytes, up_bytes; /* since it attached */
+            struct error unfit;            /* why it is left out of the job; empty: it is not */
         } workers_reply;
         struct {
             uint64_t step;       /* updates done by the last of these steps, once it is done */

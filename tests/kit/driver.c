@@ -77,6 +77,16 @@ void driver_attach(struct client_link *link, const char *name, enum message_role
     ck_assert_msg(client_link_open(link, directory, role, &err) == 0, "%s", err.text);
 }
 
+/* What may come before JOB_OPENED. */
+static void on_early(void *data, const struct message *m)
+{
+    struct driver *driver = data;
+
+    ck_assert_msg(m->kind == MESSAGE_LOST, "%s", message_name(m->kind));
+    driver->n_lost++;
+    driver->lost = *m;
+}
+
 int driver_try(struct driver *driver, const char *name, const struct driver_options *options, struct error *err)
 {
     struct message m = {
@@ -109,8 +119,11 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
     *driver = (struct driver){.options = *options, .opened = options->step};
     driver->arrived = driver->covered = driver->done = options->step;
     driver_attach(&driver->link, name, ROLE_CLIENT);
+    driver->link.on_aside = on_early;
+    driver->link.aside_data = driver;
     client_link_send_fds(&driver->link, &m, fds, n_fds);
     int rc = client_link_expect(&driver->link, MESSAGE_JOB_OPENED, &driver->opened_with, &fd, err);
+    driver->link.on_aside = NULL;
     for (unsigned i = 0; i < n_fds; i++)
         close(fds[i]);
     if (!rc)
@@ -141,7 +154,7 @@ void driver_close(struct driver *driver)
     do
         driver_next(&driver->link, &m);
     while (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
-           m.kind == MESSAGE_ARRIVED || m.kind == MESSAGE_COVERED || m.kind == MESSAGE_DONE);
+           m.kind == MESSAGE_LOST || m.kind == MESSAGE_ARRIVED || m.kind == MESSAGE_COVERED || m.kind == MESSAGE_DONE);
     ck_assert_str_eq(message_name(m.kind), "CLOSE");
     driver_leave(driver);
 }
@@ -195,6 +208,7 @@ void driver_turn(struct driver *driver)
         driver->failed = m;
     } else if (m.kind == MESSAGE_LOST) {
         driver->n_lost++;
+        driver->lost = m;
     } else {
         ck_assert_msg(m.kind == MESSAGE_STOP, "%s: %s", message_name(m.kind),
                       m.kind == MESSAGE_FAILED ? m.failed.error.text : "");

@@ -35,6 +35,7 @@ struct driver {
     uint64_t saved[DRIVER_MAX_SAVES]; /* (n_saved) steps of SAVED, as they came */
     unsigned n_saved, n_failed, n_stops, n_lost;
     struct message failed; /* the last SAVE_FAILED */
+    struct message lost;   /* the last LOST */
 };
 
 extern const char driver_config[]; /* of 2 layers */

@@ -185,7 +185,7 @@ static bool falls_silent(const struct puppet *p, const struct message *m)
     if (p->fault == PUPPET_NEVER_RELEASES && m->kind == MESSAGE_SHARE)
         session_send(p->session, &failed);
     return (p->fault == PUPPET_NEVER_ASSIGNED && m->kind == MESSAGE_ASSIGN) ||
-           (p->fault > PUPPET_NEVER_ASSIGNED && m->kind == MESSAGE_SHARE) ||
+           (p->fault > PUPPET_NEVER_ASSIGNED && p->fault <= PUPPET_PULLS_AHEAD && m->kind == MESSAGE_SHARE) ||
            (p->fault == PUPPET_NEVER_RELEASES && m->kind == MESSAGE_RELEASE);
 }
 
@@ -196,7 +196,12 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     (void)n_fds;
     if (falls_silent(p, m))
         return;
-    if (m->kind == MESSAGE_ASSIGN) {
+    if (m->kind == MESSAGE_ASSIGN && p->fault == PUPPET_DIES_ASSIGNED)
+        _exit(0);
+    if (m->kind == MESSAGE_ASSIGN && p->fault == PUPPET_REFUSES) {
+        session_send(s, &(struct message){.kind = MESSAGE_REFUSED,
+                                          .refused = {.code = -ENOMEM, .error.text = "no arena"}});
+    } else if (m->kind == MESSAGE_ASSIGN) {
         take_assignment(p, m, fds);
     } else if (m->kind == MESSAGE_SHARE && p->busy && p->fault == PUPPET_BESIDE) {
         _exit(1); /* before it has contributed all, or a second time */
@@ -241,6 +246,8 @@ static void play(const char *name, enum puppet_fault fault)
     struct error err = {""};
 
     p->fault = fault;
+    if (fault == PUPPET_STRANGE || fault == PUPPET_NAMELESS)
+        strcpy(hello.hello.device, fault == PUPPET_STRANGE ? "foo" : "");
     if (fault == PUPPET_BESIDE) {
         strcpy(hello.hello.device, "cuda");
         hello.hello.budget = (uint64_t)4 << 30;

@@ -5,6 +5,7 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
@@ -333,6 +334,27 @@ TEST(beside_a_worker_that_is_too_small_the_others_have_their_shares)
                 print("worker %u: arena of ", id_of(&lab, 1)));
     end(&lab);
     same_run(&lab, MANY_PARTS);
+}
+
+/* Each was to have 6 of the parts; the one that can work has memory for 7. */
+TEST(a_run_that_has_no_memory_for_all_parts_does_not_begin)
+{
+    struct lab lab = {0};
+    const char *line = print("exec %s/eps train --connect lab --model model.json --data text.txt --batch 12 --seq 32 "
+                             "--parts 12 --microbatch 1 --steps 2 --out run >said",
+                             BIN_DIR);
+
+    begin(&lab, 0);
+    puppet_start("lab", PUPPET_REFUSES);
+    puppet_await("lab");
+    attach_with(&lab, memory_for(7));
+    processes_await_workers("lab", 2);
+    const pid_t client = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, "err");
+    processes_await_text("said", "the workers that are left have memory for 6 of 12 parts of a step: worker ");
+    expect_file("said", " (cpu) is left out: no arena; waiting for another worker to attach");
+    attach_with(&lab, memory_for(7));
+    ck_assert_int_eq(processes_wait(client), 0);
+    end(&lab);
 }
 
 static void drain_first(struct lab *lab)

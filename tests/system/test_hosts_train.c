@@ -214,6 +214,32 @@ TEST(a_worker_that_is_killed_changes_no_bit)
     stop(&team);
 }
 
+/* Host 1 trains with the other of its workers; where it has none, the client waits for one. */
+TEST_EACH(a_worker_of_another_host_is_left_out, 2)
+{
+    const bool is_alone = _i;
+    const struct team team = start(2, is_alone ? 0 : 1);
+
+    puppet_start("hosts-1", PUPPET_REFUSES);
+    train("", RUN " --steps 4 --batch 8 --parts 4 --save-every 4", "one");
+    if (is_alone)
+        processes_start("eps-worker", (const char *const[]){"--connect", "hosts", "--device-mem", "64MiB", NULL}, NULL);
+    processes_await_workers("hosts", 1);
+    processes_await_workers("hosts-1", is_alone ? 1 : 2);
+    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
+                                  " --steps 4 --batch 8 --parts 4 --save-every 4 --out several");
+    processes_await_text("train", "(cpu of host 1) is left out: no arena");
+    if (is_alone) {
+        processes_await_text("train", "host 1: no worker is left that can do this job: worker ");
+        processes_await_text("train", "; waiting for another worker to attach");
+        processes_start("eps-worker", (const char *const[]){"--connect", "hosts-1", "--device-mem", "64MiB", NULL},
+                        NULL);
+    }
+    ck_assert_int_eq(await_end(run), 0);
+    check_same("one", "several");
+    stop(&team);
+}
+
 /* By hand: host 0 owns both tables and half of the blocks; host 1 the others, and has a copy of the tables. Each has 3
  * slots, since it has one part, and a second buffer of all but the slots. The blocks are many, so that tables count. */
 TEST(a_host_has_its_own_units_and_a_few_slots_for_others)

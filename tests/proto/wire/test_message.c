@@ -161,7 +161,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                .pid = 1234,
                                .step = 99,
                                .waits = true,
-                               .left = true,
+                               .how = LOSS_UNFIT,
                                .device = "cuda:1",
                                .error.text = "killed"}},
     [MESSAGE_DRAIN] = {.drain = {.worker = 0x01020304}},
@@ -216,7 +216,8 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                  .n_parts = 8,
                                                  .microbatch = 4,
                                                  .down_bytes = (uint64_t)7 << 40,
-                                                 .up_bytes = (uint64_t)6 << 40}},
+                                                 .up_bytes = (uint64_t)6 << 40,
+                                                 .unfit.text = "no arena"}},
     [MESSAGE_RECENT_REPLY] = {.recent_reply = {.step = 1000,
                                                .tokens = (uint64_t)1 << 40,
                                                .tokens_per_s = 12345.5,
@@ -315,7 +316,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 17 && hash == 0x0f6b84e07262e174, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 18 && hash == 0xf03ee4583899b3ff, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
