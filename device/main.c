@@ -25,7 +25,8 @@ static const char usage[] =
     "Lends one device to a daemon: pulls the weights of one layer at a time, runs every micro-batch\n"
     "through it, and sends its gradients back. Ends when the daemon stops, or on SIGTERM, SIGINT or\n"
     "SIGHUP, once its share of the step is done; at the second of these signals, at once. If the daemon\n"
-    "is killed, waits for the next one at its address.\n"
+    "is killed, waits for the next one at its address; if it was out of the daemon's reach, or stopped,\n"
+    "comes again.\n"
     "\n"
     "  --connect ADDRESS   the daemon, as given to epsd --listen; default: your only live daemon.\n"
     "                      tcp://HOST:PORT: one of another host, which needs --key. The job's weights are\n"
@@ -103,16 +104,28 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     }
 }
 
+static bool begins_with_any(const char *text, const char *const *beginnings)
+{
+    while (*beginnings && strncmp(text, *beginnings, strlen(*beginnings)) != 0)
+        beginnings++;
+    return *beginnings != NULL;
+}
+
 /* True if the daemon died, or may have; false if it ended this session on purpose. */
 static bool is_lost(const char *reason)
 {
-    static const char *const reasons[] = {"killed", "silent", "sending", "does not answer",
-                                          "closed before the session was open"};
+    static const char *const reasons[] = {
+        "killed", "silent", "sending", "does not answer", "closed before the session was open", NULL};
 
-    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
-        if (strncmp(reason, reasons[i], strlen(reasons[i])) == 0)
-            return true;
-    return false;
+    return begins_with_any(reason, reasons);
+}
+
+/* True if the daemon lives and has lost this worker: the network was down, or this machine or process was stopped. */
+static bool was_missed(const char *reason)
+{
+    static const char *const reasons[] = {"refused: silent", "refused: does not read", NULL};
+
+    return begins_with_any(reason, reasons);
 }
 
 /* Signals are held until watch_signals: one of those that end the worker ends it here. */
@@ -158,8 +171,10 @@ static void on_closed(struct session *s, const char *reason)
         log_line("the daemon has ended this session");
         end(0);
     }
-    if (w->daemon && (w->open || w->seeks) && is_lost(reason)) {
-        if (w->open)
+    if (w->daemon && (was_missed(reason) || ((w->open || w->seeks) && is_lost(reason)))) {
+        if (was_missed(reason))
+            log_warning("the daemon at %s has given this worker up, %s; coming again", w->daemon, reason);
+        else if (w->open)
             log_line("the daemon at %s is gone: %s; waiting for the next one there", w->daemon, reason);
         w->gone = true;
         uv_stop(&w->loop);
@@ -280,8 +295,18 @@ static long slower(long ms)
  * down, or its port is busy. */
 static bool may_come(int rc, bool seeks)
 {
-    static const int passing[] = {EAGAIN,    ETIMEDOUT,   ECONNRESET, EHOSTUNREACH,
-                                  EHOSTDOWN, ENETUNREACH, ENETDOWN,   EBUSY /* with the session that was lost */};
+    static const int passing[] = {EAGAIN,
+                                  ETIMEDOUT,
+                                  ECONNRESET,
+                                  ECONNABORTED,
+                                  EPIPE,
+                                  EHOSTUNREACH,
+                                  EHOSTDOWN,
+                                  ENETUNREACH,
+                                  ENETDOWN,
+                                  EADDRNOTAVAIL,
+                                  EDOM /* the name of its host, which was found before */,
+                                  EBUSY /* with the session that was lost */};
     bool may = rc == -ENOENT || rc == -ECONNREFUSED;
 
     for (size_t i = 0; seeks && i < sizeof passing / sizeof *passing; i++)

@@ -4,6 +4,7 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/stage.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>
@@ -72,6 +73,32 @@ TEST(workers_find_the_successor_of_a_killed_daemon_and_the_run_is_resumed)
     processes_await_workers("lab", 1);
     expect_stop(last);
     ck_assert_int_eq(processes_wait(one), 0);
+}
+
+/* The session's second is shortened to 10 ms, so "15 s" last 150 ms. A machine that sleeps, or a cable, is as a stopped
+ * process. The worker gives up no daemon that answers, and ends when it is told to. */
+TEST(a_worker_that_was_silent_comes_again_until_it_is_told_to_end)
+{
+    struct side second = {0}, first = {.next = &second};
+    struct stage st;
+
+    stage_begin(&st);
+    stage_listen(&st, &first);
+    const pid_t worker =
+        processes_start("eps-worker", (const char *const[]){"--connect", st.directory, NULL}, "worker");
+    stage_run_until(&st, &first.n_opened, 1);
+    processes_await_text("worker", "attached as worker ");
+    ck_assert_int_eq(kill(worker, SIGSTOP), 0);
+    session_set_tick(first.s, 10);
+    stage_run_until(&st, &first.n_closed, 1);
+    ck_assert_str_eq(first.reason, "silent for 15 s");
+    ck_assert_int_eq(kill(worker, SIGCONT), 0);
+    stage_run_until(&st, &second.n_opened, 1);
+    expect_file("worker", "has given this worker up, refused: silent for 15 s; coming again");
+    session_close(second.s);
+    stage_run_until(&st, &second.n_closed, 1);
+    ck_assert_int_eq(processes_wait(worker), 0);
+    stage_end(&st);
 }
 
 static bool waits(void *viewer)
