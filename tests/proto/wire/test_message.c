@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -252,6 +253,42 @@ static struct message sample(enum message_kind kind)
     return m;
 }
 
+/* As the fuzzer takes it (tests/fuzz/fuzz_message.c): the kind, then the body, if there is one. */
+static size_t fuzzed(uint8_t *out, enum message_kind kind)
+{
+    const struct message m = sample(kind);
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    const size_t n = message_encode(bytes, sizeof bytes, &m) - MESSAGE_HEADER_BYTES;
+
+    *out = (uint8_t)kind;
+    memcpy(out + 1, bytes + MESSAGE_HEADER_BYTES, n);
+    return n ? 1 + n : 0;
+}
+
+static FILE *open_corpus(const char *directory, enum message_kind kind, const char *mode)
+{
+    char path[600];
+
+    snprintf(path, sizeof path, "%s/%s", directory, message_name(kind));
+    return fopen(path, mode);
+}
+
+/* test_message tests/fuzz/corpus/message: writes the fuzzer's first inputs anew. */
+static int write_corpus(int argc, char **argv)
+{
+    uint8_t bytes[MESSAGE_MAX_BYTES + 1];
+    bool written = argc == 2;
+
+    for (enum message_kind kind = MESSAGE_HELLO; written && kind < MESSAGE_KINDS; kind++) {
+        const size_t n = fuzzed(bytes, kind);
+        FILE *file = n ? open_corpus(argv[1], kind, "wb") : NULL;
+        written = !n || (file && fwrite(bytes, 1, n, file) == n);
+        written &= !file || fclose(file) == 0;
+    }
+    return !written;
+}
+SUITE_COMMAND(write_corpus);
+
 /* Decodes from a heap block of exactly n bytes, so that the address sanitizer sees a read past it. */
 static int decode(struct message *out, const uint8_t *bytes, size_t n, const char **why)
 {
@@ -306,7 +343,8 @@ TEST(the_bytes_of_a_free_are_these)
     ck_assert_mem_eq(bytes + MESSAGE_HEADER_BYTES, body, sizeof body);
 }
 
-/* Whoever changes the bytes of a kind raises the version, and writes the new hash here. */
+/* Whoever changes the bytes of a kind raises the version, writes the new hash here, and the fuzzer's inputs with
+ * build/bin/test_message tests/fuzz/corpus/message. */
 TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
 {
     static uint8_t bytes[MESSAGE_KINDS][MESSAGE_MAX_BYTES];
@@ -318,6 +356,20 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
     ck_assert_msg(MESSAGE_VERSION == 18 && hash == 0xf03ee4583899b3ff, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
+}
+
+TEST_RANGE(the_fuzzer_begins_with_this_layout, MESSAGE_HELLO, MESSAGE_KINDS)
+{
+    uint8_t want[MESSAGE_MAX_BYTES + 1], got[sizeof want + 1];
+    const size_t n = fuzzed(want, (enum message_kind)_i);
+    FILE *file = n ? open_corpus(TESTS_DIR "/fuzz/corpus/message", (enum message_kind)_i, "rb") : NULL;
+
+    if (n == 0)
+        return;
+    ck_assert_msg(file && fread(got, 1, sizeof got, file) == n && memcmp(got, want, n) == 0,
+                  "%s is of another layout: build/bin/test_message tests/fuzz/corpus/message",
+                  message_name((enum message_kind)_i));
+    fclose(file);
 }
 
 TEST_RANGE(every_truncation_is_refused, MESSAGE_HELLO, MESSAGE_KINDS)
