@@ -598,6 +598,8 @@ struct eps_export_options eps_export_defaults(void); /* all options unset; out m
 struct eps_exported {
     enum eps_dtype dtype; /* of the weights in out */
     const char *loader;   /* the class of transformers that loads it: "AutoModelForCausalLM"; constant */
+    char
+        part[96]; /* "text model of Gemma3ForConditionalGeneration (without vision)": all that was exported; or empty */
 };
 int eps_export(struct eps_exported *written, const struct eps_export_options *options, struct eps_error *error);
 

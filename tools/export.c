@@ -36,7 +36,7 @@ int command_export(int argc, char **argv)
     int rc = eps_export(&written, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);
-    printf("%s holds the model in %s. In Python: transformers.%s.from_pretrained(\"%s\")\n", options.out,
-           names[written.dtype], written.loader, options.out);
+    printf("%s holds the %s in %s. In Python: transformers.%s.from_pretrained(\"%s\")\n", options.out,
+           *written.part ? written.part : "model", names[written.dtype], written.loader, options.out);
     return 0;
 }

@@ -8,10 +8,14 @@
 
 enum { MAX_OPTIONS = 80 };
 
+#define NO_ADAPTERS "there are no adapters (LoRA); what exists is --freeze: tensors that it names are not trained"
+#define NO_TRACKER                                                                                                     \
+    "there is no tracker; what exists is metrics.jsonl in the run's directory (--out), which eps report plots"
+
 /* Names that transformers, torchrun, nanoGPT, llama.cpp and similar programs use for our options. Of several matching
  * lines, the first whose option the command has counts. */
 static const struct {
-    const char *theirs, *ours; /* ours may be followed by a space and a value */
+    const char *theirs, *ours; /* an asterisk stands for any ending of theirs; a space and a value may follow ours */
     const char *why;           /* NULL: "it is called OURS here" */
 } aliases[] = {
     {"--batch-size", "--batch", NULL},
@@ -104,6 +108,18 @@ static const struct {
     {"--cpu", "--device cpu", NULL},
     {"--memory", "--device-mem", NULL},
     {"--max-memory", "--device-mem", NULL},
+    /* What there is none of here. */
+    {"--lora*", "--freeze", NO_ADAPTERS},
+    {"--qlora*", "--freeze", NO_ADAPTERS},
+    {"--use-lora", "--freeze", NO_ADAPTERS},
+    {"--peft*", "--freeze", NO_ADAPTERS},
+    {"--adapter*", "--model", "there are no adapters: merge one into its model first, and name that by --model"},
+    {"--lora*", "--model", "there are no adapters: merge one into its model first, and name that by --model"},
+    {"--wandb*", "--out", NO_TRACKER},
+    {"--report-to", "--out", NO_TRACKER},
+    {"--tensorboard*", "--out", NO_TRACKER},
+    {"--config", "--model",
+     "there is no file of options: give them on the command line; --model takes a model's config.json"},
 };
 
 /* Normalises "--Batch_Size=8" and "-batch-size" to "--batch-size". */
@@ -132,6 +148,13 @@ static bool has(const struct command *command, const char *option)
     return false;
 }
 
+static bool matches(const char *theirs, const char *name)
+{
+    const size_t n = strlen(theirs);
+
+    return theirs[n - 1] == '*' ? strncmp(name, theirs, n - 1) == 0 : strcmp(name, theirs) == 0;
+}
+
 static const char *nearest(const struct command *command, const char *option)
 {
     const char *names[MAX_OPTIONS];
@@ -158,7 +181,7 @@ void hint_option(char *out, size_t cap, const struct command *command, const cha
         return;
     }
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
-        if (strcmp(aliases[i].theirs, name) != 0 || !has(command, aliases[i].ours))
+        if (!matches(aliases[i].theirs, name) || !has(command, aliases[i].ours))
             continue;
         if (aliases[i].why)
             snprintf(out + used, cap - used, ": %s", aliases[i].why);

@@ -65,6 +65,8 @@ static int open_template(struct eps_chat *chat, struct error *err)
 
     if (rc)
         return rc;
+    if (!chat->writer.tokenizer && (rc = client_tokenizer_refuse_unread(side, err)) != 0)
+        return rc;
     if (!chat->writer.tokenizer)
         return error_set(
             err, -EINVAL,

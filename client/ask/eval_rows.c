@@ -63,6 +63,8 @@ static int read_rows(struct eval_rows *e, struct error *err)
     int rc = client_tokenizer_open(&rules.tokenizer, model->side, model->config.vocabulary, err);
 
     if (!rc && !rules.tokenizer)
+        rc = client_tokenizer_refuse_unread(model->side, err);
+    if (!rc && !rules.tokenizer)
         rc = error_set(err, -EINVAL, "it has no tokenizer.json, which text needs");
     if (!rc)
         rc = client_classifier_labels(&e->labels, model, err);

@@ -195,8 +195,10 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
     e.type = type_to_write(&e);
     if (rc == 0)
         rc = write_out(&e, err);
-    if (rc == 0 && written)
-        *written = (struct eps_exported){public[e.type], client_model_loader(&e.model.config)};
+    if (rc == 0 && written) {
+        *written = (struct eps_exported){public[e.type], client_model_loader(&e.model.config), ""};
+        snprintf(written->part, sizeof written->part, "%s", e.model.wrapper);
+    }
     if (e.directory_fd >= 0)
         close(e.directory_fd);
     client_model_close(&e.model);

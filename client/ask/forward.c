@@ -33,7 +33,12 @@ static int open_model(struct client_forward *f, struct error *err)
     int rc = client_model_open(&f->model, path, err);
 
     const struct eps_preset *preset = rc == -ENOENT ? client_preset_find(path) : NULL;
+    struct error sentence;
 
+    if (!rc && *f->model.wrapper && f->options.on_note) {
+        error_set(&sentence, 0, "%s: %s", path, f->model.wrapper);
+        f->options.on_note(f->options.user, sentence.text);
+    }
     /* For a published preset, the error says where to get the weights. */
     if (preset && !client_preset_is_published(preset))
         return error_set(err, -EINVAL,

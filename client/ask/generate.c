@@ -82,6 +82,9 @@ static int encode_text(struct prompt *out, const struct generate *g, const struc
     if (at < in->n_bytes)
         return error_set(err, -EINVAL, "the prompt is not UTF-8 text: byte %zu is 0x%02X", at,
                          (unsigned char)in->text[at]);
+    const int rc = g->writer.tokenizer ? 0 : client_tokenizer_refuse_unread(g->forward.model.side, err);
+    if (rc)
+        return rc;
     if (!g->writer.tokenizer)
         return error_set(err, -EINVAL,
                          "the model has no tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "

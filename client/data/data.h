@@ -82,6 +82,7 @@ struct client_tokenizer;
 struct client_data_rules {
     uint32_t vocabulary;
     struct client_tokenizer *tokenizer; /* for text; NULL if the model has none; borrowed for the call */
+    const json_t *side;                 /* the model's side files, to say why it has none; may be NULL */
     enum eps_separator separator;       /* EPS_SEPARATOR_DEFAULT: the end token, if the tokenizer has one */
     const struct client_watch *watch;   /* asked every few MiB; its error ends the check; NULL: never asked */
 };

@@ -176,6 +176,11 @@ static int check_text(struct check *c, struct client_data_file *file, struct err
         return client_data_tokenise(&c->pass, file, followed, err);
     if (c->pass.rules->vocabulary == 256)
         return check_bytes(c, file, err);
+    const int rc = client_tokenizer_refuse_unread(c->pass.rules->side, err);
+    if (rc) {
+        error_prefix(err, file->path);
+        return rc;
+    }
     return error_set(err, -EINVAL,
                      "%s: text needs a tokenizer, and this model with a vocabulary of %u has none (tokenizer.json, or "
                      "vocab.json and merges.txt, beside its weights): give token ids as .bin or .npy, or train a byte "

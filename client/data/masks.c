@@ -15,6 +15,8 @@ int client_masks_open(struct client_masks *out, const json_t *side, uint32_t voc
     *out = (struct client_masks){.mask = CLIENT_NO_TOKEN};
     if (tokenizer)
         out->mask = client_tokenizer_mask(tokenizer), out->n_ids = client_tokenizer_n_ids(tokenizer);
+    if (!rc && !tokenizer)
+        rc = client_tokenizer_refuse_unread(side, err);
     if (!rc && out->mask == CLIENT_NO_TOKEN)
         rc =
             error_set(err, -EINVAL,

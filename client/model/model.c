@@ -29,11 +29,15 @@ static int read_config(struct client_model *model, const char *path, struct erro
 
     if (rc)
         return rc;
-    char *other = NULL;
+    char *inner = wrapper_text_config(model->wrapper, text, n), *other = NULL;
+    if (inner) {
+        free(text);
+        text = inner, n = strlen(inner);
+    }
     if (model->rewrite)
         rc = model->rewrite->rewrite(&other, text, n, model->rewrite->data, err);
-    if (!rc && other)
-        rc = client_model_replace_config(model, other, err);
+    if (!rc && (other || inner))
+        rc = client_model_replace_config(model, other ? other : inner, err);
     else if (!rc)
         rc = model_config_parse(&model->config, text, n, err);
     if (rc)
@@ -140,7 +144,7 @@ static int open_directory(struct client_model *model, const char *directory, str
 /* True for a file of weights. */
 static bool is_weights_file(const char *path)
 {
-    static const char *const ends[] = {".safetensors", ".bin", ".pt", ".pth", ".gguf"};
+    static const char *const ends[] = {".safetensors", ".bin", ".pt", ".pth"};
     const char *dot = strrchr(path, '.');
 
     for (size_t i = 0; dot && i < sizeof ends / sizeof *ends; i++) {
@@ -167,12 +171,15 @@ static int open_alone(struct client_model *model, const char *path, struct error
 static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, struct error *err)
 {
     struct stat st;
+    int rc;
 
     if (stat(path, &st))
         return client_preset_missing(path, -errno, err);
     *is_directory = S_ISDIR(st.st_mode);
     if ((size_t)snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX)
         return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);
+    if (!*is_directory && client_preset_is_gguf(path))
+        return client_preset_refuse_gguf(path, err);
     if (!*is_directory && is_weights_file(path))
         return error_set(err, -EINVAL,
                          "--model %s is a file of weights: name the directory that holds it, with its config.json",
@@ -180,6 +187,8 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
     if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG) &&
         client_file_is_in(path, "latest/" CHECKPOINT_CONFIG))
         return client_file_join(out, path, "latest", err);
+    if (*is_directory && (rc = client_preset_refuse_foreign(path, err)) != 0)
+        return rc;
     if (*is_directory && !client_file_is_in(path, CHECKPOINT_CONFIG))
         return error_set(err, -ENOENT,
                          "--model %s holds no config.json and no latest checkpoint: name a directory that has one",

@@ -10,6 +10,7 @@
 #include "proto/base/number.h"
 #include "proto/model/model.h"
 #include "proto/model/safetensors.h"
+#include "proto/model/wrapper.h"
 #include "proto/wire/session.h"
 
 #include <jansson.h>
@@ -27,6 +28,7 @@ struct client_model {
     enum safetensors_type dtype;                /* of the weights as they came: client_model_match */
     const struct client_model_rewrite *rewrite; /* borrowed while it is opened, else NULL */
     bool rewritten;                             /* the config is not the directory's own: client_model_open_as */
+    char wrapper[WRAPPER_NOTE_BYTES];           /* of what its text model is a part (proto/model/wrapper.h); else "" */
     json_t *side;             /* the other files beside config.json (client/text/side.h); NULL: not read */
     char directory[PATH_MAX]; /* directory of the files, links resolved; empty for a lone config or open files */
 };

@@ -1,5 +1,6 @@
 #include "client/model/preset.h"
 
+#include "client/model/file.h"
 #include "client/text/tokenizer.h"
 #include "proto/wire/message.h"
 
@@ -202,17 +203,60 @@ int client_preset_missing(const char *path, int rc, struct error *err)
     return error_set(err, rc, "--model %s: %s", path, strerror(-rc));
 }
 
-static bool has_pytorch_weights(const char *directory)
+static bool is_pytorch(const char *name)
+{
+    return strncmp(name, "pytorch_model", 13) == 0 && strstr(name, ".bin");
+}
+
+bool client_preset_is_gguf(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot && strcmp(dot, ".gguf") == 0;
+}
+
+static bool is_safetensors(const char *name)
+{
+    return strstr(name, ".safetensors") && strncmp(name, "adapter_", 8) != 0;
+}
+
+/* True if the directory has a file of such a name. */
+static bool has(const char *directory, bool (*is)(const char *name))
 {
     DIR *entries = opendir(directory);
     const struct dirent *entry;
     bool found = false;
 
     while (entries && !found && (entry = readdir(entries)))
-        found = strncmp(entry->d_name, "pytorch_model", 13) == 0 && strstr(entry->d_name, ".bin");
+        found = is(entry->d_name);
     if (entries)
         closedir(entries);
     return found;
+}
+
+int client_preset_refuse_gguf(const char *path, struct error *err)
+{
+    return error_set(err, -EINVAL,
+                     "--model %.200s holds weights as GGUF, which is not read here: name the directory that they were "
+                     "converted from, with config.json and *.safetensors",
+                     path);
+}
+
+int client_preset_refuse_foreign(const char *directory, struct error *err)
+{
+    char quoted[PATH_MAX];
+
+    if (has(directory, is_safetensors))
+        return 0;
+    if (client_file_is_in(directory, "adapter_config.json"))
+        return error_set(err, -EINVAL,
+                         "--model %.100s holds an adapter (adapter_config.json), not a model: merge it into its model, "
+                         "and name that: python3 -c 'import sys; from peft import AutoPeftModelForCausalLM as M; "
+                         "M.from_pretrained(sys.argv[1]).merge_and_unload().save_pretrained(\"merged\")' %.100s",
+                         directory, eps_quote(quoted, sizeof quoted, directory));
+    return has(directory, client_preset_is_gguf) && !has(directory, is_pytorch)
+               ? client_preset_refuse_gguf(directory, err)
+               : 0;
 }
 
 int client_preset_unconverted(const char *directory, const struct client_model *model, struct error *err)
@@ -221,7 +265,7 @@ int client_preset_unconverted(const char *directory, const struct client_model *
     const char *loader = model->rewritten ? "AutoModelForMaskedLM" : client_model_loader(&model->config);
     char quoted[PATH_MAX];
 
-    if (has_pytorch_weights(directory))
+    if (has(directory, is_pytorch))
         return error_set(err, -ENOENT,
                          "%.100s holds pytorch_model.bin and no *.safetensors; convert it: python3 -c 'import sys; "
                          "from transformers import %s as M; "

@@ -73,6 +73,13 @@ int client_preset_missing(const char *path, int rc, struct error *err);
  * there, the sentence gives the command that converts it. */
 int client_preset_unconverted(const char *directory, const struct client_model *model, struct error *err);
 
+/* The error for a directory of other files than a model's: an adapter's, or GGUF. -EINVAL; 0: it is none of these. */
+int client_preset_refuse_foreign(const char *directory, struct error *err);
+
+/* True for the name of a GGUF file; and the error for it, or for its directory: -EINVAL. */
+bool client_preset_is_gguf(const char *name);
+int client_preset_refuse_gguf(const char *path, struct error *err);
+
 /* True if the run trains fresh random weights under the name of a published model. The sentence says so and tells how
  * to get the published weights. */
 bool client_preset_say_fresh(struct error *sentence, const struct eps_train_options *options);

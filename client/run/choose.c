@@ -35,7 +35,10 @@ static int open_data(struct client_run *run, const struct eps_train_options *in,
 int client_choose_check(struct client_data *data, const struct client_model *model, enum eps_separator separator,
                         const struct client_watch *watch, struct error *err)
 {
-    struct client_data_rules rules = {.vocabulary = model->config.vocabulary, .separator = separator, .watch = watch};
+    struct client_data_rules rules = {.vocabulary = model->config.vocabulary,
+                                      .side = model->side,
+                                      .separator = separator,
+                                      .watch = watch};
     int rc = 0;
 
     if (data->has_text) /* without text the tokenizer is not opened: its format may not be supported */
@@ -110,6 +113,8 @@ static int open_model(struct client_run *run, const struct eps_train_options *in
 {
     int rc = client_classifier_open(&run->model, in->model, in->task, err);
 
+    if (!rc)
+        note(run, "%s", run->model.wrapper);
     if (!rc && client_classifier_task(&run->model))
         return 0;
     if (!rc && in->columns)

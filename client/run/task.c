@@ -84,6 +84,8 @@ int client_task_open(struct client_run *run, const struct eps_train_options *in,
     if (!rc)
         rc = client_tokenizer_open(&rules.tokenizer, run->model.side, run->model.config.vocabulary, err);
     if (!rc && !rules.tokenizer)
+        rc = client_tokenizer_refuse_unread(run->model.side, err);
+    if (!rc && !rules.tokenizer)
         rc = error_set(err, -EINVAL, "it has no tokenizer.json, which text needs");
     if (rc && rc != -EDOM)
         error_prefix(err, in->model);

@@ -31,6 +31,10 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a
  * none and the vocabulary is not 256. vocabulary is the model's; every token id must be below it. -EINVAL with a
  * sentence that names the file and the fault; -ENOMEM. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);
+
+/* For a model without a tokenizer: -EINVAL with the way out if its side files have one of a kind that is not read, a
+ * tokenizer.model or vocab.txt; else 0. */
+int client_tokenizer_refuse_unread(const json_t *side, struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
 
 /* The same tokenizer for another thread: it shares everything but working memory, so close it before the first. -ENOMEM. */

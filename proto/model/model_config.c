@@ -310,6 +310,11 @@ static int check_pair(const struct family *family, const char *name, const json_
             return 0; /* read in the order of the list */
     if (family_lists(harmless, name) || family_lists(family->harmless, name))
         return 0;
+    if (strcmp(name, "quantization_config") == 0 && !is_off(value))
+        return refuse(
+            err, name, value,
+            "weights that are quantised are not read here; begin from those that they were made from, in fp32, "
+            "fp16 or bf16");
     if (family_lists(unsupported, name) || family_lists(family->unsupported, name))
         return is_off(value) ? 0 : refuse(err, name, value, "this is not supported, it must be off (null or false)");
     return refuse(err, name, value, "this key is unknown, and it may change the mathematics");

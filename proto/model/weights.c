@@ -1,6 +1,7 @@
 #include "proto/model/weights.h"
 
 #include "proto/model/family.h"
+#include "proto/model/wrapper.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -84,14 +85,50 @@ static void search_name(struct search *search, const char *name)
     }
 }
 
-/* Finds a tensor under this name, or without the family's prefix. */
+/* The same within a wrapper, whose prefix precedes the name. */
+static void search_inside(struct search *search, const char *name)
+{
+    const char *wrapper = search->weights->wrapper;
+    char inside[128];
+
+    snprintf(inside, sizeof inside, "%s%s", wrapper ? wrapper : "", name);
+    search_name(search, inside);
+}
+
+/* Finds a tensor under this name, or without the family's prefix. A head may be beside the text model in its wrapper. */
 static void search_both(struct search *search, const char *name, const char *prefix)
 {
     const size_t n = strlen(prefix);
+    const bool has_prefix = n > 0 && strncmp(name, prefix, n) == 0;
 
-    search_name(search, name);
-    if (n > 0 && strncmp(name, prefix, n) == 0)
-        search_name(search, name + n);
+    search_inside(search, name);
+    if (has_prefix)
+        search_inside(search, name + n);
+    else if (search->weights->wrapper)
+        search_name(search, name);
+}
+
+/* A name in the files without the wrapper's prefix. */
+static const char *unwrapped(const struct weights *weights, const char *name)
+{
+    const size_t n = weights->wrapper ? strlen(weights->wrapper) : 0;
+
+    return n > 0 && strncmp(name, weights->wrapper, n) == 0 ? name + n : name;
+}
+
+static void find_wrapper(struct weights *weights)
+{
+    for (unsigned i = 0; i < weights->n_files; i++)
+        for (size_t k = 0; k < weights->files[i].n_entries && !weights->wrapper; k++)
+            weights->wrapper = wrapper_prefix(weights->files[i].entries[k].name);
+}
+
+/* True for a tensor that the model must have taken: in a wrapper, those behind its prefix. */
+static bool is_ours(const struct weights *weights, const struct model *model, const char *name)
+{
+    const char *inside = unwrapped(weights, name);
+
+    return (!weights->wrapper || inside != name) && !model_is_mask(model, inside);
 }
 
 /* The same, also under the name that old files give it. NULL: there is none. */
@@ -117,8 +154,9 @@ static void take_head(struct weights *out, const struct model *model, struct sea
     for (unsigned i = 0; i < out->n_files; i++)
         for (size_t k = 0; k < out->files[i].n_entries; k++) {
             const struct safetensors_entry *entry = &out->files[i].entries[k];
-            if (!search->taken[i][k] && model_is_tied_copy(model, entry->name))
-                out->head = take(search, tally, entry->name, model->config.family);
+            const char *name = unwrapped(out, entry->name);
+            if (!search->taken[i][k] && model_is_tied_copy(model, name))
+                out->head = take(search, tally, name, model->config.family);
         }
     if (out->head && !out->entries[table]) {
         out->entries[table] = out->head;
@@ -149,6 +187,7 @@ static void match(struct weights *out, const struct model *model, uint32_t first
 {
     struct search search = {.weights = out, .taken = taken};
 
+    find_wrapper(out);
     for (uint32_t t = 0; t < model->n_tensors; t++)
         out->entries[t] = take(&search, tally, model->tensors[t].name, model->config.family);
     take_head(out, model, &search, tally);
@@ -161,7 +200,7 @@ static void match(struct weights *out, const struct model *model, uint32_t first
     }
     for (unsigned i = 0; i < out->n_files; i++)
         for (size_t k = 0; k < out->files[i].n_entries; k++)
-            if (!taken[i][k] && !model_is_mask(model, out->files[i].entries[k].name))
+            if (!taken[i][k] && is_ours(out, model, out->files[i].entries[k].name))
                 note(tally, UNEXPECTED, "%.64s is not a tensor of this model", out->files[i].entries[k].name);
 }
 

@@ -15,10 +15,11 @@ struct weights {
     unsigned n_files;
     const struct safetensors_entry **entries; /* (n_tensors) of the model; F32, F16 or BF16, with the tensor's shape */
     const struct safetensors_entry *head;     /* a tied model's copy of its head, to be compared; or NULL */
+    const char *wrapper; /* precedes the names, if the files are a wrapper's (proto/model/wrapper.h); else NULL */
 };
 
 /* Reads the headers of open files; fds are borrowed until weights_close. Each tensor of the model must occur exactly
- * once, and no other tensor may. A tied model's table of tokens may be in the files under the head's name alone, as
+ * once, and no other tensor may, but those of a wrapper's other parts. A tied model's table of tokens may be in the files under the head's name alone, as
  * transformers accepts it. -EINVAL with one sentence that names the first tensor that is misshapen, unexpected, missing,
  * doubled or of another type, of each of these, and counts the others; -ENOMEM; or as safetensors_open. On failure *out
  * is zeroed. */

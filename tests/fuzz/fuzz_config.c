@@ -3,6 +3,7 @@
  * Models of few layers are built, too: every value within its limits gives one. */
 #include "client/data/labels.h"
 #include "proto/model/model.h"
+#include "proto/model/wrapper.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -36,21 +37,29 @@ static void take_labels(const struct model_config *config, const uint8_t *bytes,
     client_labels_free(&labels);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+static void take(const uint8_t *bytes, size_t n)
 {
     struct model_config config;
     struct error err = {""};
     struct model model;
 
     if (!fuzz_took(model_config_parse(&config, (const char *)bytes, n, &err), &err))
-        return 0;
+        return;
     fuzz_demand(model_config_check(&config, &err) == 0);
     print(&config, bytes, n);
     if (config.n_labels > 0 && config.n_labels <= FEW_LABELS)
         take_labels(&config, bytes, n);
     if (config.n_layers > FEW_LAYERS || config.vocabulary > FEW_TOKENS)
-        return 0;
+        return;
     fuzz_demand(model_init(&model, &config, &err) == 0);
     model_free(&model);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
+{
+    char note[WRAPPER_NOTE_BYTES], *text = wrapper_text_config(note, (const char *)bytes, n);
+
+    take(text ? (const uint8_t *)text : bytes, text ? strlen(text) : n);
+    free(text);
     return 0;
 }

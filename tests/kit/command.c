@@ -175,3 +175,15 @@ const char *print(const char *format, ...)
     va_end(args);
     return text;
 }
+
+char *quoted(const char *text)
+{
+    static char out[4][4096];
+    static unsigned n;
+    char *to = out[n++ % 4];
+
+    snprintf(to, sizeof *out, "%s", text);
+    for (char *quote = to; (quote = strchr(quote, '\''));)
+        *quote = '"';
+    return to;
+}

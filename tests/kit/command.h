@@ -53,4 +53,7 @@ void expect_refusal(const struct refusal *refusal);
 /* As printf; one of 8 static buffers. */
 const char *print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* JSON written with single quotes, in double ones; one of 4 static buffers. */
+char *quoted(const char *text);
+
 #endif

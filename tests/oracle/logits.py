@@ -1,5 +1,5 @@
 """Model directories as transformers writes them, with their logits in float64:
-tests/fixtures/{tied,untied,bf16,fp16,bare,bert*,gemma*,llama*,mistral*,qwen*,roberta*}.
+tests/fixtures/{tied,untied,bf16,fp16,bare,bert*,gemma*,llama*,mistral*,qwen*,roberta*,wrapped*}.
 
     python logits.py [NAME]...
 
@@ -16,6 +16,7 @@ tests/fixtures/{tied,untied,bf16,fp16,bare,bert*,gemma*,llama*,mistral*,qwen*,ro
     qwen2*   tied; not tied, a head of keys and values for each query's, a window in the second block
     qwen3*   tied; not tied, wide heads and biases, a window in the second block
     roberta* positions begin at 2; at 4, and gelu_new but for the head's gelu
+    wrapped* text models of others, which see images, too: a Gemma 3; a Qwen 2 of Llava
 
 Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary). Beside those of GREEDY, of
 which some have 16 positions and some more than are used, also greedy.json, a prompt and its likeliest continuation.
@@ -29,7 +30,9 @@ import sys
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import (BertConfig, BertForMaskedLM, BertForPreTraining, Gemma3ForCausalLM, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+from transformers import (BertConfig, BertForMaskedLM, BertForPreTraining, Gemma3Config, Gemma3ForCausalLM,
+                          Gemma3ForConditionalGeneration, Gemma3TextConfig, GemmaConfig, GemmaForCausalLM, GPT2Config,
+                          GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, LlavaConfig, LlavaForConditionalGeneration,
                           MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, RobertaConfig, RobertaForMaskedLM)
 
@@ -193,6 +196,42 @@ def make(name):
     print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
 
 
+VISION = dict(hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
+WRAPPED = {  # Gemma 3's names are the published ones; those of the other are as transformers has them
+    "wrapped_gemma3": (Gemma3ForConditionalGeneration, lambda: Gemma3Config(
+        text_config=MODELS["gemma3_tied"][1].to_dict(), mm_tokens_per_image=4,
+        vision_config=dict(VISION, model_type="siglip_vision_model", vision_use_head=False))),
+    "wrapped_qwen2": (LlavaForConditionalGeneration, lambda: LlavaConfig(
+        text_config=MODELS["qwen2"][1].to_dict(), vision_config=dict(VISION, model_type="clip_vision_model"))),
+}
+
+
+def make_wrapped(name):
+    """A text model beside an encoder of images, which text alone does not reach."""
+    torch.manual_seed(sum(name.encode()))
+    kind, config = WRAPPED[name][0], WRAPPED[name][1]()
+    model, folder = kind(config), os.path.join(FIXTURES, name)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder)
+    again = kind.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float64).eval()
+    if name == "wrapped_qwen2":
+        save_file({t: p.clone() for t, p in model.state_dict().items()}, os.path.join(folder, "model.safetensors"),
+                  {"format": "pt"})
+    float64.widen(again.model.language_model)
+    ids, _ = drawn.minibatch(name, 0, ROWS, SEQ, config.text_config.vocab_size, 0)
+    with torch.no_grad():
+        logits = again(input_ids=torch.from_numpy(ids)).logits
+    assert logits.dtype == torch.float64
+    with open(os.path.join(folder, "tokens.json"), "w") as f:
+        json.dump({"rows": ROWS, "seq": SEQ, "vocabulary": config.text_config.vocab_size, "ids": ids.tolist()}, f)
+        f.write("\n")
+    logits.numpy().astype("<f8").tofile(os.path.join(folder, "logits.f64"))
+    print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
+
+
 if __name__ == "__main__":
-    for which in sys.argv[1:] or MODELS:
-        make(which)
+    for which in sys.argv[1:] or [*MODELS, *WRAPPED]:
+        (make_wrapped if which in WRAPPED else make)(which)

@@ -119,6 +119,21 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uin
     return 0;
 }
 
+int client_tokenizer_refuse_unread(const json_t *side, struct error *err)
+{
+    static const char *const names[] = {"tokenizer.model", "vocab.txt"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (json_object_get(side, names[i]))
+            return error_set(
+                err, -EINVAL,
+                "the model's tokenizer is a %s, which is not read here: make a tokenizer.json of it, with DIR for "
+                "the model's directory: python3 -c 'from transformers import AutoTokenizer as T; "
+                "T.from_pretrained(\"DIR\").save_pretrained(\"DIR\")'",
+                names[i]);
+    return 0;
+}
+
 int client_tokenizer_share(struct client_tokenizer **out, const struct client_tokenizer *t, struct error *err)
 {
     struct client_tokenizer *other = malloc(sizeof *other);

@@ -515,6 +515,74 @@ TEST_EACH(an_export_has_every_bit_of_its_source_in_one_file_and_in_several, COUN
     check_python("cut");
 }
 
+/* Of Gemma 3 with the names that published files have, and of a Qwen 2 with those of transformers: each tensor of the text
+ * model has its bits, and all others are left out. */
+static const struct {
+    const char *name, *prefix, *type, *architecture, *part;
+} wrapped[] = {
+    {"wrapped_gemma3", "language_model.", "gemma3_text", "Gemma3ForCausalLM",
+     "text model of Gemma3ForConditionalGeneration (without vision)"},
+    {"wrapped_qwen2", "model.language_model.", "qwen2", "Qwen2ForCausalLM",
+     "text model of LlavaForConditionalGeneration (without vision)"},
+};
+
+/* The name within the wrapper of a tensor of the text model. */
+static const char *name_within(const char *prefix, const char *name)
+{
+    if (strcmp(prefix, "language_model.") == 0)
+        return print("%s%s", prefix, name);
+    return strncmp(name, "model.", 6) == 0 ? print("%s%s", prefix, name + 6) : name;
+}
+
+static void check_text_tensors(const char *source, const char *prefix)
+{
+    struct safetensors from, to;
+    const int a = open(print("%s/model.safetensors", source), O_RDONLY | O_CLOEXEC);
+    const int b = open("text/model.safetensors", O_RDONLY | O_CLOEXEC);
+    float values[2][8192];
+    size_t n_text = 0;
+
+    ck_assert(safetensors_open(&from, a, NULL) == 0 && safetensors_open(&to, b, NULL) == 0);
+    for (size_t i = 0; i < to.n_entries; i++) {
+        const struct safetensors_entry *got = &to.entries[i];
+        const struct safetensors_entry *want = safetensors_find(&from, name_within(prefix, got->name));
+        const size_t bytes = got->n * sizeof **values;
+        ck_assert_msg(want && want->n == got->n && bytes <= sizeof *values, "%s", got->name);
+        ck_assert_int_eq(pread(a, values[0], bytes, (off_t)want->offset), (ssize_t)bytes);
+        ck_assert_int_eq(pread(b, values[1], bytes, (off_t)got->offset), (ssize_t)bytes);
+        ck_assert_mem_eq(values[0], values[1], bytes);
+    }
+    for (size_t i = 0; i < from.n_entries; i++)
+        n_text += strstr(from.entries[i].name, "language_model") || strstr(from.entries[i].name, "lm_head");
+    ck_assert(to.n_entries == n_text && n_text < from.n_entries);
+    safetensors_close(&from), safetensors_close(&to);
+    close(a), close(b);
+}
+
+#define TRAIN "eps train --data tokens.bin --batch 1 --seq 8 --device-mem 64MiB --steps 1 --deterministic "
+
+TEST_EACH(the_text_model_within_another_is_trained_and_exported_by_itself, COUNT(wrapped))
+{
+    uint16_t tokens[64];
+    char source[200];
+
+    snprintf(source, sizeof source, "%s/fixtures/%s", TESTS_DIR, wrapped[_i].name);
+    expect(print("eps export --model %s --out text", source), 0, print("text holds the %s in fp32", wrapped[_i].part));
+    json_t *config = json_load_file("text/config.json", 0, NULL);
+    ck_assert_str_eq(json_string_value(json_object_get(config, "model_type")), wrapped[_i].type);
+    ck_assert_str_eq(json_string_value(json_array_get(json_object_get(config, "architectures"), 0)),
+                     wrapped[_i].architecture);
+    json_decref(config);
+    check_text_tensors(source, wrapped[_i].prefix);
+    check_python("text");
+    for (uint16_t i = 0; i < 64; i++)
+        tokens[i] = (uint16_t)(i * 7 % 61);
+    processes_write("tokens.bin", tokens, sizeof tokens);
+    expect(print(TRAIN "--model %s --out run", source), 0, wrapped[_i].part);
+    expect(TRAIN "--model text --out again && cmp run/step-1/model.safetensors again/step-1/model.safetensors", 0);
+    expect(print("eps eval --model %s --data tokens.bin --seq 8 2>&1", source), 0, wrapped[_i].part);
+}
+
 /* Weights in fp32 that came in two types stay in fp32; fp16 reaches to 65504. */
 TEST(a_type_is_chosen_that_holds_the_weights)
 {
@@ -522,7 +590,7 @@ TEST(a_type_is_chosen_that_holds_the_weights)
     static const uint16_t halves[8] = {1, 0x3c00, 0x7bff};
     const struct safetensors_plan large = {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
                                   half = {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F16};
-    struct eps_exported written = {ANY, NULL};
+    struct eps_exported written = {ANY, NULL, ""};
     struct error err;
 
     put_model(&large, numbers, sizeof numbers, "transformer.ln_f.bias");

@@ -181,6 +181,7 @@ TEST(the_mask_token_is_the_one_that_the_files_name)
 TEST(a_model_without_a_mask_token_is_refused)
 {
     json_t *llama = side_of("llama3", NULL), *small = side_of("bert", NULL), *none = json_object();
+    json_t *words = json_pack("{ss}", "vocab.txt", "[UNK]");
     const struct {
         const json_t *side;
         uint32_t vocabulary;
@@ -189,6 +190,7 @@ TEST(a_model_without_a_mask_token_is_refused)
         {llama, 4096, "its tokenizer has no mask token"},
         {none, 4096, "no tokenizer to name the mask token"},
         {NULL, 256, "no tokenizer to name the mask token"},
+        {words, 4096, "the model's tokenizer is a vocab.txt, which is not read here: make a tokenizer.json of it"},
         {small, 326, "326"}, /* another vocabulary than the model's */
     };
 
@@ -199,5 +201,6 @@ TEST(a_model_without_a_mask_token_is_refused)
         ck_assert_holds(err.text, cases[i].why);
         ck_assert_ptr_null(masks.special);
     }
-    json_decref(llama), json_decref(small), json_decref(none);
+    json_decref(llama), json_decref(small), json_decref(words);
+    json_decref(none);
 }

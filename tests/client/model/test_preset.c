@@ -178,6 +178,14 @@ TEST(what_is_no_model_here_gets_the_command_that_downloads_or_converts_it)
         {"echo '{" BERT ", \"architectures\": [\"BertForSequenceClassification\"]}' >bert/config.json", "bert", -ENOENT,
          "import AutoModelForSequenceClassification as M; ", ""},
         {"true", "my old/pytorch_model-00001-of-00002.bin", -EINVAL, "name the directory that holds it", ""},
+        {"mkdir lora; touch lora/adapter_config.json lora/adapter_model.safetensors", "lora", -EINVAL,
+         "--model lora holds an adapter (adapter_config.json), not a model: merge it into its model, and name that: "
+         "python3",
+         ".merge_and_unload()"},
+        {"mkdir gguf; touch gguf/small.gguf", "gguf", -EINVAL,
+         "--model gguf holds weights as GGUF, which is not read here", "config.json and *.safetensors"},
+        {"cp bert/config.json gguf", "gguf", -EINVAL, "--model gguf holds weights as GGUF", ""},
+        {"true", "gguf/small.gguf", -EINVAL, "--model gguf/small.gguf holds weights as GGUF", ""},
     };
     static const char *const paths[] = {"./openai/gpt2", "/openai/gpt2", "a/b/c", "a/",  "/",        "../gpt2",
                                         "here/gone",     "a/b c",        "a/.b",  "a//", "none.json"};

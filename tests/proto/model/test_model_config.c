@@ -33,19 +33,6 @@ static const char full[] =
     SMALLEST ", 'n_inner': null, 'rope_scaling': null, 'quantization_config': null, 'use_bfloat16': false,"            \
              " 'auto_map': {}, 'sliding_window': null, 'summary_of_another_version': [1, 2]"
 
-/* One of 4 buffers. */
-static char *quoted(const char *text)
-{
-    static char out[4][4096];
-    static unsigned n;
-    char *to = out[n++ % 4];
-
-    snprintf(to, sizeof *out, "%s", text);
-    for (char *quote = to; (quote = strchr(quote, '\''));)
-        *quote = '"';
-    return to;
-}
-
 static int parse(struct model_config *out, const char *text, struct error *err)
 {
     const char *json = quoted(text);
@@ -189,6 +176,9 @@ static const struct {
      "add_cross_attention is true: this is not supported, it must be off (null or false)"},
     {"'pruned_heads': {'0': [1]}", "pruned_heads is {'0':[1]}: this is not supported, it must be off (null or false)"},
     {"'rope_theta': 10000.0", "rope_theta is 10000.0: this is not supported, it must be off (null or false)"},
+    {"'quantization_config': {'bits': 4}", "quantization_config is {'bits':4}: weights that are quantised are not read "
+                                           "here; begin from those that they were made "
+                                           "from, in fp32, fp16 or bf16"},
     {"'use_bfloat16': true", "use_bfloat16 is true: this is not supported, it must be off (null or false)"},
     {"'n_experts': 8", "n_experts is 8: this key is unknown, and it may change the mathematics"},
     {"'N_layer': null", "N_layer is null: this key is unknown, and it may change the mathematics"},

@@ -4,6 +4,8 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include "proto/model/wrapper.h"
+
 #include <fcntl.h>
 #include <glob.h>
 #include <libgen.h>
@@ -60,14 +62,16 @@ static struct inprocess *load(const struct tokens *t)
                                     .microbatch = 1,
                                     .evaluate_only = true,
                                     .precision = t->precision};
-    char *text = processes_read(print("%s/config.json", t->directory));
+    char *text = processes_read(print("%s/config.json", t->directory)), note[WRAPPER_NOTE_BYTES];
+    char *inner = wrapper_text_config(note, text, strlen(text));
     struct inprocess *ip;
     struct error err = {""};
     glob_t found;
     int fds[8];
 
-    ck_assert_msg(model_config_parse(&how.config, text, strlen(text), &err) == 0, "%s", err.text);
-    free(text);
+    ck_assert_msg(model_config_parse(&how.config, inner ? inner : text, strlen(inner ? inner : text), &err) == 0, "%s",
+                  err.text);
+    free(text), free(inner);
     ck_assert_msg(inprocess_open(&ip, &how, &err) == 0, "%s", err.text);
     ck_assert_int_eq(glob(print("%s/*.safetensors", t->directory), 0, NULL, &found), 0);
     ck_assert_uint_le(found.gl_pathc, 8);
