@@ -37,7 +37,7 @@ void client_words_close(struct client_words *w)
 {
     if (!w)
         return;
-    pcre2_code_free(w->pattern);
+    tokenizer_pattern_close(w->pattern);
     tokenizer_matcher_free(&w->matcher);
     free(w->words);
     free(w->table);
@@ -114,6 +114,7 @@ int client_words_count(struct client_words *w, size_t *used, const char *text, s
     size_t at = 0, end;
     int rc = 1;
 
+    tokenizer_matcher_allow(&w->matcher, n);
     while (at < n && (rc = tokenizer_pattern_word(w->pattern, &w->matcher, text, n, at, last, &end, err)) > 0) {
         rc = add(w, (const uint8_t *)text + at, end - at, err);
         if (rc)

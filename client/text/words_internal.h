@@ -14,7 +14,7 @@ struct word {
 };
 
 struct client_words {
-    pcre2_code *pattern; /* cuts text into words */
+    struct tokenizer_pattern *pattern; /* cuts text into words */
     struct tokenizer_matcher matcher;
     struct word *words; /* (n, cap) */
     size_t n, cap;

@@ -95,8 +95,12 @@ static void sort(struct tokenizer_set *set)
 
 int tokenizer_added_open(struct client_tokenizer *t, const json_t *list, struct error *err)
 {
+    size_t n = 0;
     int rc = 0;
 
+    for (size_t i = 0; i < json_array_size(list); i++)
+        n += json_string_length(json_object_get(json_array_get(list, i), "content"));
+    tokenizer_work_allow(&t->work, n); /* their normal forms */
     for (size_t i = 0; !rc && i < json_array_size(list); i++)
         rc = add_token(t, json_array_get(list, i), err);
     sort(&t->added[0]);

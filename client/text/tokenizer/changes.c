@@ -10,7 +10,7 @@ static void free_change(struct tokenizer_change *change)
 {
     free(change->from);
     free(change->to);
-    pcre2_code_free(change->pattern);
+    tokenizer_pattern_close(change->pattern);
 }
 
 void tokenizer_changes_free(struct tokenizer_changes *changes)
@@ -147,9 +147,23 @@ static int add_bert(struct client_text *out, const struct tokenizer_change *chan
     return rc;
 }
 
+/* Counts n bytes that a change adds to the text. */
+static int grow(struct tokenizer_work *work, const struct tokenizer_change *change, size_t n, struct error *err)
+{
+    const char *part = change->kind == TOKENIZER_REPLACE   ? "normalizer Replace"
+                       : change->kind == TOKENIZER_PREPEND ? "normalizer Prepend"
+                                                           : "pre-tokenizer";
+
+    if (n > work->grows)
+        return error_set(err, -EINVAL, "tokenizer.json: its %s makes more than %d bytes of each byte of this text",
+                         part, TOKENIZER_GROWTH);
+    work->grows -= n;
+    return 0;
+}
+
 /* Looks at a stretch at a time: a checked memmem (the address sanitizer's) reads all that it may, each time. */
-static int add_replaced_text(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
-                             struct error *err)
+static int add_replaced_text(struct client_text *out, const struct tokenizer_change *change,
+                             struct tokenizer_work *work, const char *text, size_t n, struct error *err)
 {
     enum { STRETCH = 4096 };
     const size_t n_from = strlen(change->from), n_to = strlen(change->to);
@@ -162,7 +176,9 @@ static int add_replaced_text(struct client_text *out, const struct tokenizer_cha
         const size_t kept = found          ? (size_t)(found - at)
                             : seen == left ? left
                                            : STRETCH; /* the end may begin a match */
-        rc = client_text_reserve(out, kept + n_to, err);
+        rc = found ? grow(work, change, n_to, err) : 0;
+        if (!rc)
+            rc = client_text_reserve(out, kept + n_to, err);
         if (rc)
             break;
         memcpy(out->bytes + out->n, at, kept);
@@ -173,32 +189,35 @@ static int add_replaced_text(struct client_text *out, const struct tokenizer_cha
     return rc;
 }
 
-static int add_replaced(struct client_text *out, const struct tokenizer_change *change,
-                        const struct tokenizer_matcher *matcher, const char *text, size_t n, struct error *err)
+static int add_replaced(struct client_text *out, const struct tokenizer_change *change, struct tokenizer_work *work,
+                        const char *text, size_t n, struct error *err)
 {
     struct tokenizer_found found;
     int rc = 0;
 
     if (change->from)
-        return add_replaced_text(out, change, text, n, err);
+        return add_replaced_text(out, change, work, text, n, err);
     for (size_t at = 0; !rc && at < n; at = found.end) {
-        rc = tokenizer_pattern_find(&found, change->pattern, matcher, text, n, at, true, err);
+        rc = tokenizer_pattern_find(&found, change->pattern, &work->matcher, text, n, at, true, err);
         if (!rc)
             rc = client_text_add(out, text + at, found.begin - at, err);
+        if (!rc && found.begin < found.end)
+            rc = grow(work, change, strlen(change->to), err);
         if (!rc && found.begin < found.end)
             rc = client_text_add(out, change->to, strlen(change->to), err);
     }
     return rc;
 }
 
-static int add_led(struct client_text *out, const struct tokenizer_change *change, const char *text, size_t n,
-                   bool begins, bool first, struct error *err)
+static int add_led(struct client_text *out, const struct tokenizer_change *change, struct tokenizer_work *work,
+                   const char *text, size_t n, bool begins, bool first, struct error *err)
 {
     const size_t n_to = strlen(change->to);
     const bool there = change->kind == TOKENIZER_LEAD && n >= n_to && memcmp(text, change->to, n_to) == 0;
-    int rc = 0;
+    const bool leads = begins && n > 0 && !there && (first || !change->first);
+    int rc = leads ? grow(work, change, n_to, err) : 0;
 
-    if (begins && n > 0 && !there && (first || !change->first))
+    if (!rc && leads)
         rc = client_text_add(out, change->to, n_to, err);
     return rc ? rc : client_text_add(out, text, n, err);
 }
@@ -221,7 +240,7 @@ static int add_stripped(struct client_text *out, const struct tokenizer_change *
 }
 
 /* True if the change removes the character with which text (n bytes) begins. */
-static int removes_begin(bool *out, const struct tokenizer_change *change, const struct tokenizer_matcher *matcher,
+static int removes_begin(bool *out, const struct tokenizer_change *change, struct tokenizer_matcher *matcher,
                          const char *text, size_t n, struct error *err)
 {
     struct tokenizer_found found;
@@ -292,11 +311,11 @@ int tokenizer_changes_apply(struct client_text *out, const struct tokenizer_chan
             rc = add_bert(to, change, text, n, err);
             break;
         case TOKENIZER_REPLACE:
-            rc = add_replaced(to, change, &work->matcher, text, n, err);
+            rc = add_replaced(to, change, work, text, n, err);
             break;
         case TOKENIZER_PREPEND:
         case TOKENIZER_LEAD:
-            rc = add_led(to, change, text, n, begins, *first, err);
+            rc = add_led(to, change, work, text, n, begins, *first, err);
             break;
         case TOKENIZER_STRIP:
             rc = add_stripped(to, change, text, n, err);
@@ -323,6 +342,8 @@ static int read_replace(struct tokenizer_change *change, const json_t *step, str
         return rc;
     if (!content)
         return error_set(err, -EINVAL, "its normalizer Replace has no content");
+    if (change->pattern)
+        change->pattern->part = "normalizer Replace";
     change->from = text ? strdup(text) : NULL;
     change->to = strdup(content);
     return change->to && (change->from || !text) ? 0 : error_set(err, -ENOMEM, "out of memory");

@@ -89,6 +89,7 @@ static int flush(struct client_decoder *d, size_t step, struct error *err)
 static int replace(struct client_text *out, const char *from, const char *to, const char *text, size_t n,
                    struct error *err)
 {
+    enum { MOST = 1 << 20 };
     const size_t n_from = strlen(from), n_to = strlen(to);
     int rc = 0;
 
@@ -96,7 +97,10 @@ static int replace(struct client_text *out, const char *from, const char *to, co
         const char *found = memmem(text, (size_t)(end - text), from, n_from);
         rc = client_text_add(out, text, (size_t)((found ? found : end) - text), err);
         if (!rc && found)
-            rc = client_text_add(out, to, n_to, err);
+            rc = out->n + n_to > n + MOST
+                     ? error_set(err, -EINVAL,
+                                 "tokenizer.json: its decoder Replace makes more than %d bytes of a token", MOST)
+                     : client_text_add(out, to, n_to, err);
         text = found ? found + n_from : end;
     }
     return rc;
@@ -283,7 +287,7 @@ static int read_replace(struct client_tokenizer *t, const json_t *step, struct e
     const char *to = json_string_value(json_object_get(step, "content"));
 
     if (!from || !to)
-        return error_set(err, -EINVAL, "its decoder Replace does not replace one text by another");
+        return error_set(err, -EINVAL, "tokenizer.json: its decoder Replace does not replace one text by another");
     return add_step(t, (struct tokenizer_decode){.kind = TOKENIZER_DECODE_REPLACE}, from, to, err);
 }
 
@@ -295,7 +299,8 @@ static int read_strip(struct client_tokenizer *t, const json_t *step, struct err
     if (!tokenizer_is_character(content) || !json_is_integer(start) || json_integer_value(start) < 0 ||
         !json_is_integer(stop) || json_integer_value(stop) < 0)
         return error_set(err, -EINVAL,
-                         "its decoder Strip must have a content of one character, and a start and a stop of 0 or more");
+                         "tokenizer.json: its decoder Strip must have a content of one character, and a start and a "
+                         "stop of 0 or more");
     return add_step(t,
                     (struct tokenizer_decode){.kind = TOKENIZER_DECODE_STRIP,
                                               .start = (size_t)json_integer_value(start),
@@ -327,12 +332,14 @@ static int read_step(struct client_tokenizer *t, const json_t *step, struct erro
     for (size_t i = 0; i < t->n_decoding; i++) {
         const bool fused = t->decoding[i].kind == TOKENIZER_DECODE_FUSE;
         if (fused && !(strip && last == TOKENIZER_DECODE_FUSE && tokenizer_is_nothing(json_object_get(step, "stop"))))
-            return error_set(err, -EINVAL, "its decoder has %.40s after Fuse, which is not supported", type);
+            return error_set(err, -EINVAL, "tokenizer.json: its decoder has %.40s after Fuse, which is not supported",
+                             type);
         if (t->decoding[i].kind == TOKENIZER_DECODE_FALLBACK && strcmp(type, "ByteFallback") == 0)
-            return error_set(err, -EINVAL, "its decoder has ByteFallback twice, which is not supported");
+            return error_set(err, -EINVAL,
+                             "tokenizer.json: its decoder has ByteFallback twice, which is not supported");
     }
     if (t->n_decoding == MAX_DECODING)
-        return error_set(err, -EINVAL, "its decoder has more than %d steps", MAX_DECODING);
+        return error_set(err, -EINVAL, "tokenizer.json: its decoder has more than %d steps", MAX_DECODING);
     if (strip)
         return read_strip(t, step, err);
     if (strcmp(type, "Replace") == 0)
@@ -362,9 +369,9 @@ int tokenizer_read_decoder(struct client_tokenizer *t, const json_t *decoder, st
     if (rc)
         return rc;
     if (bytes != t->byte_level && (bytes || t->n_decoding > 0))
-        return error_set(err, -EINVAL, "its decoder is %sByteLevel, and its pre-tokenizer is%s", bytes ? "" : "not ",
-                         bytes ? " not" : "");
+        return error_set(err, -EINVAL, "tokenizer.json: its decoder is %sByteLevel, and its pre-tokenizer is%s",
+                         bytes ? "" : "not ", bytes ? " not" : "");
     if (bytes && t->n_decoding > 0)
-        return error_set(err, -EINVAL, "its decoder has more than ByteLevel, which is not supported");
+        return error_set(err, -EINVAL, "tokenizer.json: its decoder has more than ByteLevel, which is not supported");
     return 0;
 }

@@ -257,11 +257,18 @@ void client_tokenizer_restart(struct client_tokenizer *t)
 
 /* ---- Working memory ---- */
 
+void tokenizer_work_allow(struct tokenizer_work *work, size_t n)
+{
+    tokenizer_matcher_allow(&work->matcher, n);
+    work->grows = TOKENIZER_LEAST_GROWTH + (uint64_t)TOKENIZER_GROWTH * n;
+}
+
 int tokenizer_work_init(struct tokenizer_work *work, struct error *err)
 {
     *work = (struct tokenizer_work){.cache = calloc((size_t)1 << TOKENIZER_CACHE_BITS, sizeof *work->cache)};
     int rc = tokenizer_matcher_init(&work->matcher, err);
 
+    tokenizer_work_allow(work, 0);
     return rc || work->cache ? rc : error_set(err, -ENOMEM, "out of memory");
 }
 

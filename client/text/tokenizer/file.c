@@ -39,7 +39,9 @@ int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const ch
         return read_step(t, part, err);
     json_array_foreach(json_object_get(part, key), i, step)
     {
-        rc = strcmp(tokenizer_type(step), "Sequence") != 0
+        rc = i == TOKENIZER_MAX_PARTS
+                 ? error_set(err, -EINVAL, "its %s has more than %d steps", name, TOKENIZER_MAX_PARTS)
+             : strcmp(tokenizer_type(step), "Sequence") != 0
                  ? read_step(t, step, err)
                  : error_set(err, -EINVAL, "its %s is a Sequence in a Sequence, which is not supported", name);
         if (rc)
@@ -48,7 +50,7 @@ int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const ch
     return rc;
 }
 
-int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pattern, struct error *err)
+int tokenizer_read_pattern(struct tokenizer_pattern **out, const char **text, const json_t *pattern, struct error *err)
 {
     const char *regex = json_string_value(json_object_get(pattern, "Regex"));
 
@@ -233,7 +235,7 @@ int tokenizer_load_json(struct client_tokenizer *t, const char *text, size_t n, 
     int rc =
         root ? load_root(t, root, vocabulary, err) : error_set(err, -EINVAL, "line %d: %s", where.line, where.text);
 
-    if (rc)
+    if (rc && err && strncmp(err->text, "tokenizer.json: ", 16) != 0) /* as of a text: an added token may be one */
         error_prefix(err, "tokenizer.json");
     json_decref(root);
     return rc;

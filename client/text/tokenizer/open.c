@@ -206,6 +206,7 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
         tokenizer_forget(&t->work);
         return error_set(err, -EINVAL, "not UTF-8 text at byte %zu (0x%02X)", whole, bytes[whole]);
     }
+    tokenizer_work_allow(&t->work, whole);
     return tokenizer_encode_text(out, used, t, text, whole, last, err);
 }
 

@@ -13,8 +13,12 @@ const char tokenizer_gpt2_pattern[] =
 #define BLANKS "\\p{Z}\\x{9}-\\x{d}\\x{85}"
 
 enum {
-    MAX_STEPS = 10000000,      /* of backtracking from one position: a tenth of a second */
-    STACK_BYTES = 32 << 10,    /* to begin with */
+    MAX_STEPS = 10000000,    /* of PCRE2's: those that are counted here end sooner */
+    QUICK_STEPS = 50,        /* of PCRE2's from one position, in the quick form: 1 word of 100 in a text takes more; */
+    QUICK_BYTES = 64,        /* and so many bytes: together, at most some 3,000 characters are looked at for each */
+    LEAST_ALLOWED = 1 << 24, /* for a short text */
+    BYTES_OF_STEP = 16,      /* that a repeat passes in the time of an attempt */
+    STACK_BYTES = 32 << 10,  /* to begin with */
     MAX_STACK_BYTES = 1 << 20, /* more than any sensible pattern takes for a word of many MiB */
 };
 
@@ -27,7 +31,8 @@ int tokenizer_matcher_init(struct tokenizer_matcher *matcher, struct error *err)
         tokenizer_matcher_free(matcher);
         return error_set(err, -ENOMEM, "out of memory");
     }
-    pcre2_set_match_limit(matcher->context, MAX_STEPS);
+    pcre2_set_match_limit(matcher->context, QUICK_STEPS);
+    tokenizer_matcher_allow(matcher, 0);
     if (matcher->stack) /* NULL where the JIT is not available */
         pcre2_jit_stack_assign(matcher->context, NULL, matcher->stack);
     return 0;
@@ -39,6 +44,11 @@ void tokenizer_matcher_free(struct tokenizer_matcher *matcher)
     pcre2_match_context_free(matcher->context);
     pcre2_jit_stack_free(matcher->stack);
     *matcher = (struct tokenizer_matcher){0};
+}
+
+void tokenizer_matcher_allow(struct tokenizer_matcher *matcher, size_t n)
+{
+    matcher->left = LEAST_ALLOWED + (uint64_t)TOKENIZER_STEPS * n;
 }
 
 struct translation {
@@ -164,7 +174,7 @@ static int translate(struct translation *t, const char *pattern, struct error *e
     return 0;
 }
 
-static int compile(pcre2_code **out, const char *text, uint32_t options, struct error *err)
+static int compile_form(pcre2_code **out, const char *text, uint32_t options, struct error *err)
 {
     size_t place;
     int code;
@@ -180,7 +190,32 @@ static int compile(pcre2_code **out, const char *text, uint32_t options, struct 
     return 0;
 }
 
-int tokenizer_pattern_open(pcre2_code **out, const char *pattern, struct error *err)
+static int compile(struct tokenizer_pattern **out, const char *text, uint32_t options, struct error *err)
+{
+    struct tokenizer_pattern *pattern = calloc(1, sizeof *pattern);
+    int rc = pattern ? compile_form(&pattern->quick, text, options, err) : error_set(err, -ENOMEM, "out of memory");
+
+    if (!rc && !(options & PCRE2_LITERAL))
+        rc = compile_form(&pattern->counted, text, options | PCRE2_AUTO_CALLOUT, err);
+    if (!rc) {
+        pattern->part = "pre-tokenizer";
+        *out = pattern;
+        return 0;
+    }
+    tokenizer_pattern_close(pattern);
+    return rc;
+}
+
+void tokenizer_pattern_close(struct tokenizer_pattern *pattern)
+{
+    if (!pattern)
+        return;
+    pcre2_code_free(pattern->quick);
+    pcre2_code_free(pattern->counted);
+    free(pattern);
+}
+
+int tokenizer_pattern_open(struct tokenizer_pattern **out, const char *pattern, struct error *err)
 {
     struct translation translation = {.out = malloc(strlen(pattern) * (sizeof BLANKS + 3) + 1)};
 
@@ -194,22 +229,65 @@ int tokenizer_pattern_open(pcre2_code **out, const char *pattern, struct error *
     return rc;
 }
 
-int tokenizer_pattern_open_text(pcre2_code **out, const char *text, struct error *err)
+int tokenizer_pattern_open_text(struct tokenizer_pattern **out, const char *text, struct error *err)
 {
+    *out = NULL;
     return compile(out, text, PCRE2_LITERAL, err);
 }
 
-int tokenizer_pattern_find(struct tokenizer_found *out, const pcre2_code *pattern,
-                           const struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
+/* PCRE2 calls this before each part of an expression that it tries. */
+static int count_attempt(pcre2_callout_block *at, void *data)
+{
+    struct tokenizer_matcher *m = data;
+    const size_t now = at->current_position;
+    const uint64_t taken = 1 + (now > m->seen ? now - m->seen : m->seen - now) / BYTES_OF_STEP;
+
+    m->seen = now;
+    m->left -= taken < m->left ? taken : m->left;
+    return m->left > 0 ? 0 : PCRE2_ERROR_CALLOUT;
+}
+
+static int match_counted(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *m, const char *text,
+                         size_t n, size_t at, uint32_t options)
+{
+    m->seen = at;
+    pcre2_set_callout(m->context, count_attempt, m);
+    pcre2_set_match_limit(m->context, MAX_STEPS);
+    const int rc = pcre2_match(pattern->counted ? pattern->counted : pattern->quick, (PCRE2_SPTR)text, n, at, options,
+                               m->data, m->context);
+    pcre2_set_match_limit(m->context, QUICK_STEPS);
+    return rc;
+}
+
+/* As pcre2_match for the first match from `at` on. */
+static int match(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *m, const char *text, size_t n,
+                 size_t at, bool last)
+{
+    const uint32_t options = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, open = options | PCRE2_PARTIAL_HARD;
+
+    while (pattern->counted && n - at > QUICK_BYTES) {
+        size_t to = at + QUICK_BYTES;
+        while (((uint8_t)text[to] & 0xC0) == 0x80)
+            to--;
+        const int rc = pcre2_match(pattern->quick, (PCRE2_SPTR)text, to, at, open, m->data, m->context);
+        if (rc != PCRE2_ERROR_NOMATCH && rc < 0)
+            break;
+        if (rc >= 0)
+            return rc;
+        at = to; /* no match begins before */
+    }
+    return match_counted(pattern, m, text, n, at, last ? options : open);
+}
+
+int tokenizer_pattern_find(struct tokenizer_found *out, const struct tokenizer_pattern *pattern,
+                           struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
                            struct error *err)
 {
     const size_t *found = pcre2_get_ovector_pointer(matcher->data);
     char why[128];
 
     assert(at < n);
-    const int rc = pcre2_match(pattern, (PCRE2_SPTR)text, n, at,
-                               PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | (last ? 0 : PCRE2_PARTIAL_HARD), matcher->data,
-                               matcher->context);
+    const int rc = match(pattern, matcher, text, n, at, last);
     if (rc == PCRE2_ERROR_NOMATCH) {
         *out = (struct tokenizer_found){n, n, !last};
         return 0;
@@ -218,16 +296,20 @@ int tokenizer_pattern_find(struct tokenizer_found *out, const pcre2_code *patter
         *out = (struct tokenizer_found){found[0], found[0], true};
         return 0;
     }
+    if (rc == PCRE2_ERROR_CALLOUT)
+        return error_set(err, -EINVAL,
+                         "tokenizer.json: a pattern of its %s takes more than %d steps for each byte of this text",
+                         pattern->part, TOKENIZER_STEPS);
     if (rc < 0) {
         pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why);
-        return error_set(err, -EINVAL, "the tokenizer's splitting pattern fails on this text: %s", why);
+        return error_set(err, -EINVAL, "a pattern of its %s fails on this text: %s", pattern->part, why);
     }
     assert(found[0] >= at && found[1] > found[0]); /* nothing that resets a match's start has been let through */
     *out = (struct tokenizer_found){found[0], found[1], false};
     return 0;
 }
 
-int tokenizer_pattern_word(const pcre2_code *pattern, const struct tokenizer_matcher *matcher, const char *text,
+int tokenizer_pattern_word(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *matcher, const char *text,
                            size_t n, size_t at, bool last, size_t *end, struct error *err)
 {
     struct tokenizer_found found = {0};

@@ -11,13 +11,27 @@
 #include <pcre2.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
-/* Working memory of a match, for one thread; it serves any number of patterns. The stack is bounded, and so is the
- * number of steps from one starting position: an expression that backtracks forever ends with an error. */
+/* Working memory of a match, for one thread; it serves any number of patterns. The stack is bounded, and so is the work:
+ * an expression that backtracks forever ends with an error. */
 struct tokenizer_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
+    uint64_t left; /* what a text may still take, in attempts to match a part of an expression */
+    size_t seen;   /* where the last one was */
+};
+
+/* A text of n bytes begins. Each byte of it may take TOKENIZER_STEPS; expressions of published tokenizers take 4 to 30. */
+enum { TOKENIZER_STEPS = 512 };
+void tokenizer_matcher_allow(struct tokenizer_matcher *matcher, size_t n);
+
+/* An expression, compiled twice. The quick form serves whatever is short and simple, so that no call takes long. The other
+ * one counts its work: PCRE2's own limit counts steps that may each look at the whole text. */
+struct tokenizer_pattern {
+    pcre2_code *quick, *counted; /* counted is NULL if a match cannot backtrack */
+    const char *part;            /* of tokenizer.json that has it, for a sentence */
 };
 
 int tokenizer_matcher_init(struct tokenizer_matcher *matcher, struct error *err); /* -ENOMEM */
@@ -31,11 +45,12 @@ extern const char tokenizer_gpt2_pattern[];
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}" \
     "\\x{1f170}-\\x{1f189}"
 
-/* Compiles an expression; refuses by name what has no equivalent in PCRE2. -EINVAL, -ENOMEM. Undo: pcre2_code_free. */
-int tokenizer_pattern_open(pcre2_code **out, const char *pattern, struct error *err);
+/* Compiles an expression; refuses by name what has no equivalent in PCRE2. -EINVAL, -ENOMEM. */
+int tokenizer_pattern_open(struct tokenizer_pattern **out, const char *pattern, struct error *err);
 
 /* The same for a text that stands for itself. */
-int tokenizer_pattern_open_text(pcre2_code **out, const char *text, struct error *err);
+int tokenizer_pattern_open_text(struct tokenizer_pattern **out, const char *text, struct error *err);
+void tokenizer_pattern_close(struct tokenizer_pattern *pattern); /* NULL is safe */
 
 struct tokenizer_found {
     size_t begin, end; /* of the match; begin == end: none begins before `begin` */
@@ -43,14 +58,14 @@ struct tokenizer_found {
 };
 
 /* Finds the first match in text (n bytes of UTF-8) from `at` on; an empty one does not count. last: no text follows.
- * Otherwise the end of a match is found only if no text that follows can move it. -EINVAL. */
-int tokenizer_pattern_find(struct tokenizer_found *out, const pcre2_code *pattern,
-                           const struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
+ * Otherwise the end of a match is found only if no text that follows can move it. -EINVAL, also if the text has taken all its steps. */
+int tokenizer_pattern_find(struct tokenizer_found *out, const struct tokenizer_pattern *pattern,
+                           struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
                            struct error *err);
 
 /* Cuts text into matches and what is between them: sets *end to the end of the word that begins at `at` (< n). Returns
  * 1; 0 if last is false and the end depends on what follows; -EINVAL. */
-int tokenizer_pattern_word(const pcre2_code *pattern, const struct tokenizer_matcher *matcher, const char *text,
+int tokenizer_pattern_word(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *matcher, const char *text,
                            size_t n, size_t at, bool last, size_t *end, struct error *err);
 
 #endif

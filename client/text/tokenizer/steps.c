@@ -16,7 +16,7 @@ struct event {
 
 struct cutting {
     const struct tokenizer_step *step;
-    const struct tokenizer_matcher *matcher;
+    struct tokenizer_matcher *matcher;
     struct tokenizer_segment s;
     struct tokenizer_found found; /* the first match from somewhere on; begin SIZE_MAX: none has been looked for */
 };
@@ -150,7 +150,7 @@ int tokenizer_encode_steps(struct client_tokens *out, size_t *used, struct clien
 void tokenizer_steps_free(struct client_tokenizer *t)
 {
     for (size_t i = 0; i < t->n_steps; i++) {
-        pcre2_code_free(t->steps[i].pattern);
+        tokenizer_pattern_close(t->steps[i].pattern);
         tokenizer_changes_free(&t->steps[i].changes);
     }
     free(t->steps);
@@ -173,7 +173,7 @@ static int add_step(struct client_tokenizer *t, struct tokenizer_step step, stru
         t->steps[t->n_steps++] = step;
         return 0;
     }
-    pcre2_code_free(step.pattern);
+    tokenizer_pattern_close(step.pattern);
     tokenizer_changes_free(&step.changes);
     return t->n_steps == TOKENIZER_MAX_STEPS
                ? error_set(err, -EINVAL, "its pre-tokenizer has more than %d steps", TOKENIZER_MAX_STEPS)
@@ -293,7 +293,7 @@ static int read_split(struct client_tokenizer *t, const json_t *step, struct err
     if (rc)
         return rc;
     if (text && text[1] == 0 && !cut.inverted && is_gone(t, text)) {
-        pcre2_code_free(cut.pattern);
+        tokenizer_pattern_close(cut.pattern);
         return 0;
     }
     return add_step(t, cut, err);

@@ -67,7 +67,7 @@ struct tokenizer_change {
     enum tokenizer_change_kind kind;
     enum tokenizer_form form;
     char *from, *to; /* owned */
-    pcre2_code *pattern;
+    struct tokenizer_pattern *pattern;
     bool left, right;
     bool clean, han, accents, lower;
     bool first; /* LEAD: only where the whole text begins */
@@ -91,13 +91,13 @@ enum tokenizer_behaviour {
 
 /* A step of cutting text into words: by a pattern, or a change to each word so far. */
 struct tokenizer_step {
-    pcre2_code *pattern; /* NULL: changes */
+    struct tokenizer_pattern *pattern; /* NULL: changes */
     enum tokenizer_behaviour behaviour;
     bool inverted; /* what lies between two matches counts as a match, and the matches as what lies between */
     struct tokenizer_changes changes;
 };
 
-enum { TOKENIZER_MAX_STEPS = 16 };
+enum { TOKENIZER_MAX_STEPS = 16, TOKENIZER_MAX_PARTS = 64 /* of a Sequence */ };
 
 enum tokenizer_decode_kind {
     TOKENIZER_DECODE_REPLACE,   /* each `from` by `to` */
@@ -145,6 +145,7 @@ struct tokenizer_work {
     } * heap;           /* (3 * cap) */
     size_t cap, n_heap;
     struct tokenizer_matcher matcher;
+    uint64_t grows; /* bytes by which changes may still lengthen the text */
     struct tokenizer_held held[2];
     bool begun;                                      /* some of the whole text has been used */
     struct client_text between[2];                   /* between two changes */
@@ -204,7 +205,7 @@ int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const ch
                         struct error *err);
 
 /* {"String": text} or {"Regex": expression} as a pattern; *text is the former's text, borrowed, or NULL. */
-int tokenizer_read_pattern(pcre2_code **out, const char **text, const json_t *pattern, struct error *err);
+int tokenizer_read_pattern(struct tokenizer_pattern **out, const char **text, const json_t *pattern, struct error *err);
 
 /* True for the UTF-8 of a single character; NULL is none. */
 bool tokenizer_is_character(const char *text);
@@ -303,6 +304,11 @@ int tokenizer_word_piece(size_t *n_ids, struct client_tokenizer *t, const char *
 
 /* Makes room for the tokens of a word of n bytes. */
 int tokenizer_work_reserve(struct tokenizer_work *work, size_t n, struct error *err);
+/* A text of n bytes begins: it may take TOKENIZER_STEPS and grow by TOKENIZER_GROWTH times its length, and by 64 KiB. No
+ * normal form makes more than 11 bytes of one, nor a mark for each blank more than 3. */
+enum { TOKENIZER_GROWTH = 64, TOKENIZER_LEAST_GROWTH = 64 << 10 };
+void tokenizer_work_allow(struct tokenizer_work *work, size_t n);
+
 int tokenizer_work_init(struct tokenizer_work *work, struct error *err);
 void tokenizer_work_free(struct tokenizer_work *work);
 

@@ -398,29 +398,131 @@ TEST_EACH(a_pattern_that_would_mean_something_else_is_refused, COUNT(patterns))
     check_refused("parts3", "pre_tokenizer", patterns[_i].regex, patterns[_i].word);
 }
 
-/* A pattern that backtracks without end is an error, not a hang. */
-TEST(a_hostile_pattern_ends)
-{
-    json_t *root = json_load_file(FIXTURES "parts3.json", 0, NULL);
-    struct client_tokens tokens = {0};
-    struct client_tokenizer *t;
-    struct error err = {0};
-    char text[64];
-    size_t used;
+/* ---- Files that would take all time or memory ---- */
 
-    json_object_set_new(root, "pre_tokenizer", json_loads(SPLIT("(?:a|a|aa)+b"), 0, NULL));
+static char *repeated(const char *what, size_t n)
+{
+    static char text[100000];
+
+    *text = 0;
+    for (size_t i = 0, length = strlen(what); i < n; i++)
+        memcpy(text + i * length, what, length + 1);
+    return text;
+}
+
+/* parts3.json with another part. */
+static struct client_tokenizer *open_with(const char *part, const char *json, struct error *err)
+{
+    json_t *root = json_load_file(FIXTURES "parts3.json", 0, NULL), *value = json_loads(json, 0, NULL);
+    struct client_tokenizer *t = NULL;
+
+    ck_assert_ptr_nonnull(value);
+    json_object_set_new(root, part, value);
     char *file = json_dumps(root, 0);
     json_t *side = json_pack("{ss}", "tokenizer.json", file);
-    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, &err), 0);
-    memset(text, 'a', sizeof text);
-    memcpy(text + sizeof text - 2, "cb", 2); /* without any b it would not be tried */
-    ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, text, sizeof text, true, &err), -EINVAL);
-    ck_assert_holds(err.text, "splitting pattern fails on this text");
-    client_tokenizer_close(t);
-    free(tokens.ids);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, err) ? -EINVAL : 0, *err->text ? -EINVAL : 0);
     free(file);
     json_decref(side);
     json_decref(root);
+    return t;
+}
+
+static int encode_all(struct client_tokenizer *t, const char *text, struct error *err)
+{
+    struct client_tokens tokens = {0};
+    size_t used;
+    const int rc = client_tokenizer_encode(&tokens, &used, t, text, strlen(text), true, err);
+
+    free(tokens.ids);
+    return rc;
+}
+
+#define REPLACE(from, to) "{\"type\":\"Replace\",\"pattern\":{" from "},\"content\":\"" to "\"}"
+
+/* Each takes more than it may, in steps or bytes, of a short text. The second steps seldom, by PCRE2's count, but far. */
+static const struct {
+    const char *part, *json, *text, *says;
+    size_t n; /* times the text */
+} bombs[] = {
+    {"pre_tokenizer", SPLIT("(?:a|a|aa)+b"), "aaaaaaaaaaaaaaaacb",
+     "a pattern of its pre-tokenizer takes more than 512 st", 4},
+    {"pre_tokenizer", SPLIT("\\\\p{L}+\\\\p{L}+\\\\p{L}+\\\\d"), "a",
+     "a pattern of its pre-tokenizer takes more than 512 st", 2000},
+    {"normalizer", REPLACE("\"Regex\":\"(?:a|a|aa)+b\"", "c"), "aaaaaaaaaaaaaaaacb",
+     "a pattern of its normalizer Replace takes", 4},
+};
+
+TEST_EACH(a_pattern_that_takes_too_many_steps_is_named, COUNT(bombs))
+{
+    struct error err = {0};
+    struct client_tokenizer *t = open_with(bombs[_i].part, bombs[_i].json, &err);
+
+    ck_assert_msg(t != NULL, "%s", err.text);
+    ck_assert_int_eq(encode_all(t, repeated(bombs[_i].text, bombs[_i].n), &err), -EINVAL);
+    ck_assert_holds(err.text, "tokenizer.json: ", bombs[_i].says);
+    err = (struct error){0};
+    ck_assert_msg(encode_all(t, "the quick 123", &err) == 0, "%s", err.text); /* the next text has steps of its own */
+    client_tokenizer_close(t);
+}
+
+/* n times the same step in a Sequence: Replace of "a" by a hundred. */
+static const char *hundreds(const char *list, int n)
+{
+    static char json[10000];
+    int at = snprintf(json, sizeof json, "{\"type\":\"Sequence\",\"%s\":[", list);
+
+    for (int i = 0; i < n; i++)
+        at += snprintf(json + at, sizeof json - (size_t)at, REPLACE("\"String\":\"a\"", "%s") ",", repeated("a", 100));
+    snprintf(json + at - 1, sizeof json - (size_t)at, "]}");
+    return json;
+}
+
+/* 64 bytes, of which 16 steps make 10^34. */
+TEST(a_normalizer_that_multiplies_text_is_named)
+{
+    struct error err = {0};
+    struct client_tokenizer *t = open_with("normalizer", hundreds("normalizers", 16), &err);
+    static char prepend[80000];
+
+    ck_assert_msg(t != NULL, "%s", err.text);
+    ck_assert_int_eq(encode_all(t, repeated("a", 64), &err), -EINVAL);
+    ck_assert_holds(err.text, "tokenizer.json: its normalizer Replace makes more than 64 bytes of each byte");
+    client_tokenizer_close(t);
+
+    err = (struct error){0};
+    snprintf(prepend, sizeof prepend, "{\"type\":\"Prepend\",\"prepend\":\"%s\"}", repeated("a", 70000));
+    ck_assert_ptr_null(open_with("normalizer", prepend, &err)); /* an added token is a text */
+    ck_assert_int_eq(strncmp(err.text, "tokenizer.json: its normalizer Prepend makes more than", 54), 0);
+}
+
+TEST(a_part_has_no_more_than_64_steps)
+{
+    char list[4000] = "{\"type\":\"Lowercase\"}";
+    struct error err = {0};
+
+    for (int i = 1; i < 65; i++)
+        strcat(list, ",{\"type\":\"Lowercase\"}");
+    ck_assert_ptr_null(open_with("normalizer", print("{\"type\":\"Sequence\",\"normalizers\":[%s]}", list), &err));
+    ck_assert_holds(err.text, "its normalizer has more than 64 steps");
+}
+
+TEST(a_decoder_that_multiplies_text_is_named)
+{
+    struct error err = {0};
+    struct client_tokenizer *t = open_with("decoder", hundreds("decoders", 8), &err);
+    struct client_decoder *d;
+    const char *text;
+    size_t n;
+    int rc = 0;
+
+    ck_assert_msg(t != NULL, "%s", err.text);
+    ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
+    for (uint32_t id = 0; !rc && id < client_tokenizer_n_ids(t); id++)
+        rc = client_decoder_push(d, &text, &n, &id, 1, true, false, &err);
+    ck_assert_int_eq(rc, -EINVAL);
+    ck_assert_holds(err.text, "tokenizer.json: its decoder Replace makes more than 1048576 bytes of a token");
+    client_decoder_close(d);
+    client_tokenizer_close(t);
 }
 
 /* Whatever opens must encode and decode. */
