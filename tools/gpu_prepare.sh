@@ -86,7 +86,7 @@ pack() {
     . tools/gpu/targets.sh
     mapfile -t tests <"$tree/cuda-tests.txt"
     mkdir -p "$packed/bin" "$packed/lib"
-    (cd "$packed" && rm -rf bin/* lib/* cudasim cache sources commit code cuda-tests.txt)
+    (cd "$packed" && rm -rf bin/* lib/* programs.tar.gz cudasim cache sources commit code cuda-tests.txt)
     [ -z "$simulator" ] || mkdir "$packed/cudasim"
     for program in "${targets[@]}" "${tests[@]}"; do
         case $program in # what is of the device
@@ -105,9 +105,13 @@ pack() {
     git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh' '*.cmake' '*CMakeLists.txt' CMakePresets.json \
         tests/fixtures | xargs -0 sha256sum >"$packed/sources"
     tree_commit >"$packed/commit"
+    echo "$(find "$packed/bin" -type f | wc -l) programs and $(find "$packed/lib" -type f | wc -l) libraries in $packed/, of commit $(cat "$packed/commit")"
+    if [ -z "$simulator" ]; then # a third of the bytes; choose_programs unpacks them
+        tar -C "$packed" -czf "$packed/programs.tar.gz" bin lib
+        rm -r "$packed/bin" "$packed/lib"
+    fi
     sed -n 's/^EPS_CUDA_CODE:[A-Z]*=//p' "$tree/CMakeCache.txt" >"$packed/code"
     [ -s "$packed/code" ] || rm "$packed/code"
-    echo "$(find "$packed/bin" -type f | wc -l) programs and $(find "$packed/lib" -type f | wc -l) libraries in $packed/, of commit $(cat "$packed/commit")"
     weigh
 }
 

@@ -48,7 +48,7 @@ root() {
     mkdir -p "$1"/{bin,usr/bin,lib,lib64,proc,dev/shm,tmp,out,repo}
     for program in bash sh env awk sed grep cat cp mv rm mkdir rmdir mktemp ls ln chmod touch head tail sort uniq cut \
         paste tr wc tee date sleep timeout kill realpath dirname basename readlink find xargs nproc uname df id cmp diff \
-        gzip sha256sum od true false printf comm seq stat hostname setsid flock; do
+        gzip tar sha256sum od true false printf comm seq stat hostname setsid flock; do
         program=$(type -P "$program") || continue
         cp -L "$program" "$1/usr/bin/${program##*/}"
     done

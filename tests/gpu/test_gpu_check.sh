@@ -243,6 +243,10 @@ done
 printf '#!/bin/sh\nexit 2\n' >"$work/lent/device/bench_cuda"
 chmod +x "$work/lent/gpu/bin/"* "$work/lent/device/bench_cuda"
 chosen copies "those carried along start here gpu/bin not"
+tar -C "$work/lent/gpu" -czf "$work/lent/gpu/programs.tar.gz" bin
+rm -r "$work/lent/gpu/bin"
+chosen copies "those carried along start here gpu/bin not"
+rm "$work/lent/gpu/programs.tar.gz"
 printf '#!/bin/sh\necho of another C library\nexit 127\n' >"$work/lent/gpu/bin/epsd"
 chosen copies "epsd says: of another C library build/cuda/bin yes"
 chosen probe "epsd says: of another C library build/cuda/bin not"

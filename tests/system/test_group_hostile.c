@@ -213,6 +213,72 @@ TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
     ck_assert_int_eq(processes_wait(hostile), 0);
 }
 
+enum { N_FLOODING = 16, N_SECONDS = 3 };
+
+/* Of one connection, all that has come: its answers; and seconds of the daemon's, in each of which it sends a PING. */
+static void take_answers(int fd, unsigned *n_answers, unsigned *n_seconds)
+{
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+
+    for (ssize_t n; (n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 3;) {
+        *n_answers += bytes[3] == MESSAGE_STATUS_REPLY;
+        *n_seconds += bytes[3] == MESSAGE_PING;
+    }
+}
+
+/* As many questions as the daemon takes, and a line with the number of its answers in N_SECONDS of its seconds. */
+static void flood(int told)
+{
+    struct message m = {.kind = MESSAGE_STATUS, .sequence = 1};
+    unsigned n_answers = 0, n_seconds[N_FLOODING] = {0};
+    int fds[N_FLOODING];
+    uint64_t sent[N_FLOODING];
+    char line[40];
+
+    prepare_words(ROLE_VIEWER);
+    for (unsigned i = 0; i < N_FLOODING; i++) {
+        fds[i] = knock("members", SOCK_SEQPACKET);
+        throw(fds[i], hello, n_hello, 0);
+        sent[i] = 1;
+    }
+    while (n_seconds[0] < N_SECONDS)
+        for (unsigned i = 0; i < N_FLOODING; i++) {
+            m.sequence = sent[i] + 1;
+            n_question = message_encode(question, sizeof question, &m);
+            sent[i] += send(fds[i], question, n_question, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
+            take_answers(fds[i], &n_answers, &n_seconds[i]);
+        }
+    const int n = snprintf(line, sizeof line, "%u", n_answers);
+    _exit(write(told, line, (size_t)n) == n ? 0 : 3);
+}
+
+/* An answer costs two of the 512 messages that a user has in a second. The daemon's seconds and those of a session, in which
+ * PINGs come, may be one apart at either end. */
+TEST(a_members_flood_of_requests_is_answered_at_a_bounded_rate)
+{
+    const pid_t daemon = users_start_service("--group");
+    char line[40] = "";
+    int ends[2];
+
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    const pid_t hostile = fork();
+    if (hostile == 0) {
+        if (users_become(USERS_MEMBER, true))
+            flood(ends[1]);
+        _exit(2);
+    }
+    ck_assert_int_gt(read(ends[0], line, sizeof line - 1), 0);
+    ck_assert_int_eq(processes_wait(hostile), 0);
+    const int n_answers = atoi(line), a_second = 512 / 2;
+    ck_assert_int_ge(n_answers, a_second);
+    ck_assert_int_le(n_answers, (N_SECONDS + 2) * (a_second + N_FLOODING));
+    ck_assert_int_eq(users_eps(USERS_MEMBER, "status"), 0);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 /* The worker of a member has no channel either. */
 TEST(a_members_worker_comes_by_the_door)
 {

@@ -63,6 +63,7 @@ choose_programs() {
         return
     fi
     bin=gpu/bin
+    [ ! -e gpu/programs.tar.gz ] || tar -C gpu -xzf gpu/programs.tar.gz >>"$log" 2>&1
     if [ ! -x gpu/bin/eps ]; then
         why="none were carried along in gpu/"
     elif ! sha256sum --quiet -c gpu/sources >>"$log" 2>&1; then
