@@ -311,8 +311,8 @@ void job_take_seat(struct job_seat *seat, struct peer *worker)
         plan_bytes(job, LEDGER_STASH, plan->host_stash_bytes - seat->stash_bytes);
         seat->stash_bytes = plan->host_stash_bytes;
     }
-    if (seat->device_bytes < plan_total(plan))
-        seat->device_bytes = plan_total(plan);
+    if (seat->arena_bytes < job_host_arena(worker, plan))
+        seat->arena_bytes = job_host_arena(worker, plan);
     seat->too_many = 0;
     seat->room = plan->setting.share_rows / plan->setting.part_rows;
     seat->peer = worker;

@@ -38,7 +38,7 @@ struct job_seat {
     struct segment inbox;
     struct segment stash;     /* empty if the worker's stash is on its device */
     uint64_t stash_bytes;     /* the most that was planned for a worker here, in the host's plan too */
-    uint64_t device_bytes;    /* the same of its device; not in the host's plan */
+    uint64_t arena_bytes;     /* the same of an arena in the host's memory; not in the host's plan */
     uint64_t new_stash_bytes; /* for the one that joins */
     uint32_t n_folds;         /* of its inbox, with the optimizer thread */
     bool renewing;            /* that thread is making its memory anew */
@@ -113,7 +113,7 @@ struct job {
     uint32_t n_seats;
     uint64_t resident_bytes; /* of the first worker's plan when the job began: it may be gone when the client is told */
     const struct plan_backend *backend;       /* of the first worker */
-    enum plan_attention attention;            /* the same for all */
+    enum plan_attention attention;            /* the same for all that it began with */
     struct message evaluation;                /* the EVALUATE under way */
     struct job_range ranges[HUB_MAX_WORKERS]; /* (n_ranges) of it: one for each worker when the job began */
     uint32_t n_ranges;
@@ -175,6 +175,12 @@ static inline bool job_has_output(const struct job *job)
 static inline bool job_is_taken(const struct job_seat *seat)
 {
     return seat->peer && seat->peer->state == PEER_ASSIGNED && !seat->peer->leaves && !seat->peer->n_parts;
+}
+
+/* Bytes of the host's memory that a worker's arena takes: none if its device has memory of its own. */
+static inline uint64_t job_host_arena(const struct peer *worker, const struct plan *plan)
+{
+    return worker->backend->takes_turns ? plan_total(plan) : 0;
 }
 
 /* Parts of a step that the workers have memory for. */

@@ -181,7 +181,7 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
                                           .worker = job->workers[i]->id,
                                           .room = fit->plans[i].setting.share_rows / fit->plans[i].setting.part_rows,
                                           .stash_bytes = fit->plans[i].host_stash_bytes,
-                                          .device_bytes = plan_total(&fit->plans[i])};
+                                          .arena_bytes = job_host_arena(job->workers[i], &fit->plans[i])};
     }
 }
 
@@ -250,6 +250,12 @@ static int plan_all(struct job *job, bool *again, struct error *err)
     return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
 }
 
+/* Who has not the algorithm that the job began with uses our own. They differ by rounding, as kinds of devices do. */
+static enum plan_attention attention_of(const struct job *job, const struct peer *worker)
+{
+    return worker->attention == job->attention ? job->attention : PLAN_ATTENTION_OWN;
+}
+
 static int check_kind(const struct job *job, const struct peer *worker, struct error *err)
 {
     const int rc = rights_compute(job->hub, worker, job->uid, err);
@@ -259,12 +265,11 @@ static int check_kind(const struct job *job, const struct peer *worker, struct e
     if (!worker->backend)
         return check_device(worker, err);
     if (job->request.job.deterministic && worker->backend != job->backend)
-        return error_set(err, -EINVAL, "--deterministic requires workers of one kind");
-    if (worker->attention != job->attention && job->attention != PLAN_ATTENTION_OWN)
-        return error_set(err, -EINVAL, "it computes attention by another algorithm");
-    if (worker->backend->takes_turns != job->backend->takes_turns)
+        return error_set(err, -EINVAL, "--deterministic requires workers of one kind, and the job has %s",
+                         job->backend->name);
+    if (job->request.job.deterministic && attention_of(job, worker) != job->attention)
         return error_set(err, -EINVAL,
-                         "its device has not the memory, the host's or its own, that the job was planned for");
+                         "--deterministic requires one algorithm of attention's gradient, which its device has not");
     return 0;
 }
 
@@ -307,7 +312,7 @@ static uint64_t arena_beside(const struct plan *plan, const struct job_seat *sea
 {
     const uint64_t left = minus(spare->of_arena, minus(plan->host_stash_bytes, seat->stash_bytes));
 
-    return left > seat->device_bytes ? left : seat->device_bytes;
+    return left > seat->arena_bytes ? left : seat->arena_bytes;
 }
 
 static bool has_inbox(const struct job *job, const struct job_seat *seat)
@@ -326,7 +331,7 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
     const struct job *job = seat->job;
     struct plan_setting setting = {.backend = worker->backend,
                                    .library_bytes = worker->library_bytes,
-                                   .attention = job->attention,
+                                   .attention = attention_of(job, worker),
                                    .goal = *job_goal(job)};
     struct plan_wish wish = {.microbatch = job->microbatch, .host = &job->host_setting};
     const int kind = check_kind(job, worker, err);
@@ -342,7 +347,7 @@ int job_plan_seat(struct plan *out, const struct job_seat *seat, const struct pe
     int rc = -ENOSPC;
     for (int roomy = 0; roomy < 2 && rc == -ENOSPC; roomy++) {
         const uint64_t stash = seat->stash_bytes + (roomy ? spare.of_daemon : 0);
-        const uint64_t most = roomy && seat->device_bytes < spare.of_arena ? spare.of_arena : seat->device_bytes;
+        const uint64_t most = roomy && seat->arena_bytes < spare.of_arena ? spare.of_arena : seat->arena_bytes;
         const uint64_t budget = shares_host && most < worker->budget ? most : worker->budget;
         for (int no_stash = stash == 0; no_stash < 2 && rc == -ENOSPC; no_stash++) {
             wish.no_host_stash = no_stash;

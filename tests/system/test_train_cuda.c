@@ -323,3 +323,32 @@ TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_sa
     check_losses("mixed", "mixed-cpu", 3, 1e-4);
     end(daemon, workers[0], workers[1]);
 }
+
+/* It computes attention by our own kernels, the other one by cuDNN's. */
+TEST_EACH(a_worker_on_the_cpu_joins_a_job_that_began_on_cuda_unless_its_bits_must_be_the_same, 2)
+{
+    const pid_t daemon = processes_start("epsd", (const char *const[]){"--listen", "lab", NULL}, "lab.log");
+    const char *line = print("exec " TRAIN "--steps 1000000 --parts 2 --connect lab --precision bf16 --save-every 0 "
+                             "--eval-every 1000000 %s --out joined-%d >joined.said",
+                             _i ? "--deterministic" : "", _i);
+
+    processes_await_workers("lab", 0);
+    setenv("CUDASIM_DNN", "92501", 1);
+    const pid_t first = attach("cuda", "first.log", 1);
+    unsetenv("CUDASIM_DNN");
+    const pid_t train = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, "joined.err");
+    processes_await_text(print("joined-%d/metrics.jsonl", _i), "\"step\": 2,");
+    const pid_t second = attach("cpu", NULL, 2);
+    if (_i) {
+        processes_await_text("joined.said",
+                             "(cpu) is left out: --deterministic requires workers of one kind, and the job "
+                             "has cuda");
+    } else {
+        processes_await_text("lab.log", " joins after ");
+        expect("eps status lab --json", 0, "\"left_out\": []", "\"idle_workers\": 0");
+    }
+    expect_stop(daemon);
+    ck_assert_int_eq(processes_wait(train), 1);
+    ck_assert_int_eq(processes_wait(first) | processes_wait(second), 0);
+    expect_file("first.log", "attention: cuDNN 9.25.1 forward and backward; it took");
+}
