@@ -69,9 +69,9 @@ bool rights_trace(const struct peer *worker, uid_t uid)
 
 int rights_compute(const struct hub *hub, const struct peer *worker, uid_t uid, struct error *err)
 {
-    const uid_t theirs = session_peer_uid(worker->session);
+    const uid_t theirs = hub->shares_workers ? uid : session_peer_uid(worker->session);
 
-    if (hub->shares_workers || rights_is_owner(theirs) || theirs == uid || theirs == SESSION_REMOTE_USER)
+    if (rights_is_owner(theirs) || theirs == uid || theirs == SESSION_REMOTE_USER)
         return 0;
     return error_set(
         err, -EPERM,
