@@ -90,24 +90,26 @@ static bool may_work(const struct peer *p)
     return p->role == ROLE_WORKER && !p->refused && !p->unfit;
 }
 
-static int check_device(const struct peer *worker, struct error *err)
+/* Whatever the job is like. */
+static int check_worker(const struct job *job, const struct peer *worker, struct error *err)
 {
-    return worker->backend ? 0 : error_set(err, -ENODEV, "this daemon does not know its device '%s'", worker->device);
+    const int rc = rights_compute(job->hub, worker, job->uid, err);
+
+    if (rc || worker->backend)
+        return rc;
+    return error_set(err, -ENODEV, "this daemon does not know its device '%s'", worker->device);
 }
 
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
 static int choose_workers(struct job *job, struct error *err)
 {
-    const struct peer *foreign = NULL;
     struct error why;
 
     for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next) {
         if (!may_work(p))
             continue;
-        if (rights_compute(job->hub, p, job->uid, &why))
-            foreign = p;
-        else if (check_device(p, err))
-            job_leave_out(job, p, err->text);
+        if (check_worker(job, p, &why))
+            job_leave_out(job, p, why.text);
         else
             job->workers[job->n_workers++] = p;
     }
@@ -115,9 +117,6 @@ static int choose_workers(struct job *job, struct error *err)
         return check_kinds(job, err);
     if (*job->missed.text)
         return error_set(err, -EAGAIN, "no worker that is attached can do this job: %.400s", job->missed.text);
-    if (foreign)
-        return error_set(err, -EAGAIN, "no worker that is attached may compute this job; worker %u (%s): %.400s",
-                         foreign->id, foreign->device, why.text);
     return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
 }
 
@@ -258,12 +257,10 @@ static enum plan_attention attention_of(const struct job *job, const struct peer
 
 static int check_kind(const struct job *job, const struct peer *worker, struct error *err)
 {
-    const int rc = rights_compute(job->hub, worker, job->uid, err);
+    const int rc = check_worker(job, worker, err);
 
     if (rc)
         return rc;
-    if (!worker->backend)
-        return check_device(worker, err);
     if (job->request.job.deterministic && worker->backend != job->backend)
         return error_set(err, -EINVAL, "--deterministic requires workers of one kind, and the job has %s",
                          job->backend->name);

@@ -1,5 +1,6 @@
 #include "eps/observe/look.h"
 
+#include "eps/base/rights.h"
 #include "proto/model/output.h"
 
 #include <math.h>
@@ -235,6 +236,8 @@ static void fill_worker(struct message *m, const struct job *job, const struct p
     m->workers_reply.up_bytes = progress->up_bytes;
     if (p->unfit && job->state != JOB_NONE)
         m->workers_reply.unfit = p->why_unfit;
+    else if (job->state != JOB_NONE) /* the job has not looked at it yet, and will not have it */
+        rights_compute(job->hub, p, job->uid, &m->workers_reply.unfit);
     if (p->state != PEER_ASSIGNED)
         return;
     m->workers_reply.microbatch = p->plan.choice.microbatch;

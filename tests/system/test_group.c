@@ -105,7 +105,7 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
 /* A run of this user's, which could use two workers, by one or by none: *by is its number. The daemon says this of another. */
 static void trains(uid_t uid, const char *out, const unsigned *by, const char *of_another)
 {
-    char none[] = "no worker that is attached may compute this job; worker ";
+    char none[] = "no worker that is attached can do this job: worker ";
 
     says(uid, true, "eps",
          ARGV("train", "--model", processes_path("tiny.json"), "--data", processes_path("tiny.txt"), "--out",

@@ -316,8 +316,10 @@ TEST_EACH(a_trace_is_open_to_the_workers_of_client_and_owner, 3)
     } lenders[] = {{USERS_OWNER, true}, {USERS_MEMBER, true}, {USERS_PRIMARY, false}};
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
     char trace[340];
-    const pid_t daemon = users_start_service("--group");
+    const char *const epsd[] = {"--listen", users_service(), "--group", users_group_name(), "--share-workers", NULL};
+    const pid_t daemon = users_start(USERS_OWNER, true, "epsd", epsd);
 
+    processes_await_workers(users_service(), 0);
     users_start(lenders[_i].uid, true, "eps-worker", worker);
     processes_await_workers(users_service(), 1);
     snprintf(trace, sizeof trace, "%s/trace.json", mine);

@@ -8,6 +8,7 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/stage.h"
+#include "tests/proto/wire/session_of.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -139,6 +140,7 @@ static void vacate(struct vacancy *v)
     ck_assert_int_eq(model_config_parse(&config, text, strlen(text), &err), 0);
     ck_assert_int_eq(model_init(&v->job.model, &config, &err), 0);
     v->worker = (struct peer){.role = ROLE_WORKER,
+                              .session = session_of(geteuid()),
                               .backend = plan_backend_find("cpu"),
                               .budget = UINT64_MAX,
                               .profile = *profile_default("cpu")};

@@ -1,5 +1,7 @@
 /* A disk as slow as a test wants: a pwrite of the preloaded program waits as long as the file $SLOW_DISK is there, an
- * fsync as long as $SLOW_FLUSH is, and a pread of a file of weights as long as $SLOW_READ is. */
+ * fsync as long as $SLOW_FLUSH is, and a pread of a file of weights as long as $SLOW_READ is, beside
+ * which it makes $SLOW_READ.met. */
+#include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,6 +17,17 @@ static void wait_while_held(const char *variable)
 
     while (held && access(held, F_OK) == 0)
         poll(NULL, 0, 1);
+}
+
+static void note_met(const char *variable)
+{
+    const char *held = getenv(variable);
+    char path[500];
+
+    if (!held || access(held, F_OK) != 0)
+        return;
+    snprintf(path, sizeof path, "%s.met", held);
+    close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
 
 ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
@@ -35,8 +48,10 @@ static bool is_weights(int fd)
 
 ssize_t pread(int fd, void *data, size_t n, off_t offset)
 {
-    if (is_weights(fd))
+    if (is_weights(fd)) {
+        note_met("SLOW_READ");
         wait_while_held("SLOW_READ");
+    }
     return syscall(SYS_pread64, fd, data, n, offset);
 }
 
