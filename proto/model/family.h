@@ -133,6 +133,9 @@ struct family {
 
 extern const struct family *const model_families[]; /* NULL ends them */
 
+/* By a config's model_type. NULL: it has none, or no family has this name. */
+const struct family *family_find(const struct json_t *config);
+
 /* NULL: nothing is listed. */
 bool family_lists(const char *const *list, const char *name);
 

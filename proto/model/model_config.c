@@ -344,8 +344,7 @@ static int check_same(const struct family_key *key, const json_t *object, struct
     return refuse(err, key->name, value, accepted);
 }
 
-/* Finds the family by model_type. NULL: there is none, or no family has this name. */
-static const struct family *find_family(const json_t *config)
+const struct family *family_find(const json_t *config)
 {
     const char *name = json_string_value(json_object_get(config, "model_type"));
 
@@ -443,7 +442,7 @@ static int read_padding(struct model_config *out, const json_t *config, struct e
 /* Reads the family first, since it defines the keys. */
 static int read_object(struct model_config *out, json_t *object, struct error *err)
 {
-    const struct family *family = find_family(object);
+    const struct family *family = family_find(object);
     const char *name;
     json_t *value;
     int rc = 0;
@@ -506,7 +505,7 @@ char *model_config_text(const struct json_t *config)
 static bool drop_foreign_ids(json_t *config)
 {
     static const char *const ids[] = {"bos_token_id", "eos_token_id"};
-    const struct family *family = find_family(config);
+    const struct family *family = family_find(config);
     const json_t *size = json_object_get(config, "vocab_size");
     bool changed = false;
 

@@ -8,16 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct family *family_of(const json_t *config)
-{
-    const char *name = json_string_value(json_object_get(config, "model_type"));
-
-    for (const struct family *const *family = model_families; name && *family; family++)
-        if (strcmp((*family)->model_type, name) == 0)
-            return *family;
-    return NULL;
-}
-
 /* A config within another one may leave out what its class in transformers assumes. */
 static int fill_sizes(json_t *text, const struct family *family)
 {
@@ -74,10 +64,10 @@ char *wrapper_text_config(char note[WRAPPER_NOTE_BYTES], const char *text, size_
 {
     json_t *wrapper = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL),
            *inner = json_object_get(wrapper, "text_config");
-    const struct family *family = family_of(inner);
+    const struct family *family = family_find(inner);
     char *out = NULL;
 
-    if (family && !family->masked && !family_of(wrapper) && json_is_string(json_object_get(wrapper, "model_type")) &&
+    if (family && !family->masked && !family_find(wrapper) && json_is_string(json_object_get(wrapper, "model_type")) &&
         fill_sizes(inner, family) == 0 && take_outer(inner, wrapper) == 0 &&
         json_object_set_new(inner, "architectures", json_pack("[s]", family->architectures[0])) == 0) {
         write_note(note, wrapper);
