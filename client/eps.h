@@ -2,7 +2,8 @@
  *
  * This is the whole public interface; the eps command uses nothing else. A call blocks until it is done and reports
  * through callbacks on the caller's thread. It runs its own event loop and leaves no thread behind.
- * Errors: 0 or -errno, and one sentence in error (which may be NULL). Everywhere:
+ * Errors: 0 or -errno, and one sentence in error (which may be NULL); `device_mem` in it is the option of that name.
+ * Everywhere:
  *   -EDOM         an option's value is invalid, or options contradict each other
  *   -EINTR        should_stop ended the call; a run was saved as save_every promised
  *   -EIO          a daemon or worker process is gone

@@ -30,13 +30,29 @@ char *arguments_join(const struct argument_texts *texts, int *rc)
     return joined;
 }
 
+const char *arguments_options(char out[OPTIONS_TEXT], const char *sentence)
+{
+    snprintf(out, OPTIONS_TEXT, "%s", sentence);
+    for (char *at = strchr(out, '`'); at; at = strchr(at + 1, '`')) {
+        const size_t n = strspn(at + 1, "abcdefghijklmnopqrstuvwxyz_");
+        if (n == 0 || at[n + 1] != '`')
+            continue;
+        for (size_t i = n; i > 0; i--)
+            at[i + 1] = at[i] == '_' ? '-' : at[i];
+        at[0] = at[1] = '-';
+        at += n + 1;
+    }
+    return out;
+}
+
 int arguments_fail(const struct command *command, int rc, const char *sentence)
 {
     const size_t at = strlen(command->name) + 2;
+    char text[OPTIONS_TEXT];
 
     fprintf(stderr, "%s%s:%s ", terminal_style(stderr, TERMINAL_RED), command->name,
             terminal_style(stderr, TERMINAL_PLAIN));
-    terminal_wrap(stderr, sentence, at, at, terminal_columns(stderr));
+    terminal_wrap(stderr, arguments_options(text, sentence), at, at, terminal_columns(stderr));
     fputc('\n', stderr);
     return rc == -EDOM ? MISUSE : 1;
 }

@@ -54,6 +54,11 @@ int arguments_parse(const struct command *command, int argc, char **argv);
 /* The words, separated by commas. Owned: free. NULL: there are none, or no memory (*rc -ENOMEM, else 0). */
 char *arguments_join(const struct argument_texts *texts, int *rc);
 
+/* Formats a sentence of libeps, which names the members of its structs, with the options of those names: `device_mem`
+ * becomes --device-mem. Returns out. */
+enum { OPTIONS_TEXT = 700 };
+const char *arguments_options(char out[OPTIONS_TEXT], const char *sentence);
+
 /* Prints "eps train: SENTENCE" on stderr, wrapped on a terminal, as one line in a pipe. Returns the exit status for
  * libeps's code: 2 for -EDOM, else 1. */
 int arguments_fail(const struct command *command, int rc, const char *sentence);

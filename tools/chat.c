@@ -45,8 +45,10 @@ static int should_stop(void *user)
 
 static void on_note(void *user, const char *sentence)
 {
+    char text[OPTIONS_TEXT];
+
     (void)user;
-    fprintf(stderr, "eps chat: %s\n", sentence);
+    fprintf(stderr, "eps chat: %s\n", arguments_options(text, sentence));
 }
 
 /* Reads a line without its newline. Length, or -1: there is none (rc 0: the input ended; -EINTR; -errno). Signals are

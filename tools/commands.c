@@ -73,8 +73,9 @@ static int parse_job(const struct command *command, uint32_t *job, const char *t
 static void print_note(void *user, const char *sentence)
 {
     const struct request *request = user;
+    char text[OPTIONS_TEXT];
 
-    fprintf(stderr, "%s: %s\n", request->name, sentence);
+    fprintf(stderr, "%s: %s\n", request->name, arguments_options(text, sentence));
 }
 
 /* A daemon that is about to end lets nobody in any more; a moment later there is none. */

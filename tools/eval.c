@@ -59,10 +59,11 @@ static int should_stop(void *user)
 
 static void on_note(void *user, const char *sentence)
 {
+    char text[OPTIONS_TEXT];
     struct eval *e = user;
 
     progress_clear(&e->progress);
-    fprintf(stderr, "eps eval: %s\n", sentence);
+    fprintf(stderr, "eps eval: %s\n", arguments_options(text, sentence));
 }
 
 static void on_start(void *user, const struct eps_eval_options *options)

@@ -96,8 +96,10 @@ static int should_stop(void *user)
 
 static void on_note(void *user, const char *sentence)
 {
+    char text[OPTIONS_TEXT];
+
     (void)user;
-    fprintf(stderr, "eps generate: %s\n", sentence);
+    fprintf(stderr, "eps generate: %s\n", arguments_options(text, sentence));
 }
 
 static double tokens_per_s(const struct eps_generated *out)

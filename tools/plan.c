@@ -203,6 +203,7 @@ static json_t *times_to_json(const struct eps_plan *plan)
 static void print_json(const struct eps_plan *plan)
 {
     json_t *workers = json_array(), *host = side_to_json(&plan->host);
+    char why[OPTIONS_TEXT];
 
     for (uint32_t i = 0; i < plan->n_workers; i++) {
         json_t *worker = side_to_json(&plan->worker);
@@ -216,11 +217,12 @@ static void print_json(const struct eps_plan *plan)
         json_object_set_new(host, "budget", json_integer((json_int_t)plan->host.limit));
     json_t *all =
         json_pack("{s:o, s:o, s:b, s:o, s:o, s:{s:I, s:I, s:I}, s:o, s:f, s:I, s:I, s:{s:I, s:I}}", "host", host,
-                  "workers", workers, "fits", plan->fits, "why", text_json(plan->why), "choice", choice_to_json(plan),
-                  "bytes_per_step", "down", (json_int_t)plan->down_bytes, "up", (json_int_t)plan->up_bytes, "stash",
-                  (json_int_t)plan->stash_traffic, "ms", times_to_json(plan), "hiding_tokens", plan->hiding_tokens,
-                  "minimum", (json_int_t)plan->minimum, "parameters", (json_int_t)plan->n_parameters, "disk",
-                  "checkpoint", (json_int_t)plan->checkpoint_bytes, "checkpoints", (json_int_t)plan->n_checkpoints);
+                  "workers", workers, "fits", plan->fits, "why", text_json(arguments_options(why, plan->why)), "choice",
+                  choice_to_json(plan), "bytes_per_step", "down", (json_int_t)plan->down_bytes, "up",
+                  (json_int_t)plan->up_bytes, "stash", (json_int_t)plan->stash_traffic, "ms", times_to_json(plan),
+                  "hiding_tokens", plan->hiding_tokens, "minimum", (json_int_t)plan->minimum, "parameters",
+                  (json_int_t)plan->n_parameters, "disk", "checkpoint", (json_int_t)plan->checkpoint_bytes,
+                  "checkpoints", (json_int_t)plan->n_checkpoints);
 
     assert(all); /* all finite: a profile's numbers are checked */
     if (plan->options.freeze)
@@ -291,13 +293,15 @@ static json_t *queue_to_json(const struct eps_timeline *line, int queue)
 static void print_timeline_json(const struct eps_timeline *line)
 {
     json_t *each = json_object();
+    char why[OPTIONS_TEXT];
 
     for (int i = 0; i < EPS_QUEUES; i++)
         json_object_set_new(each, queues[i].key, queue_to_json(line, i));
-    json_t *all = json_pack("{s:b, s:o, s:b, s:f, s:f, s:f, s:s, s:f, s:o}", "fits", line->fits, "why",
-                            text_json(line->why), "measured", line->measured, "step_ms", line->step_ms, "tokens_per_s",
-                            line->tokens_per_s, "tflops", line->tflops, "binds", queues[line->binds].key,
-                            "device_waits_ms", line->step_ms - line->busy_ms[EPS_COMPUTE], "queues", each);
+    json_t *all =
+        json_pack("{s:b, s:o, s:b, s:f, s:f, s:f, s:s, s:f, s:o}", "fits", line->fits, "why",
+                  text_json(arguments_options(why, line->why)), "measured", line->measured, "step_ms", line->step_ms,
+                  "tokens_per_s", line->tokens_per_s, "tflops", line->tflops, "binds", queues[line->binds].key,
+                  "device_waits_ms", line->step_ms - line->busy_ms[EPS_COMPUTE], "queues", each);
 
     assert(all); /* all finite: a profile's numbers are checked */
     json_dumpf(all, stdout, 0);

@@ -44,10 +44,11 @@ static void on_plan(void *user, const struct eps_choice *choice, const struct ep
 
 static void on_note(void *user, const char *sentence)
 {
+    char text[OPTIONS_TEXT];
     struct train *t = user;
 
     progress_clear(&t->progress);
-    printf("note         %s\n", sentence);
+    printf("note         %s\n", arguments_options(text, sentence));
     fflush(stdout);
 }
 

@@ -18,8 +18,10 @@ static void on_up(void *user, const char *address, uint32_t n_workers)
 
 static void on_note(void *user, const char *sentence)
 {
+    char text[OPTIONS_TEXT];
+
     (void)user;
-    fprintf(stderr, "eps up: %s\n", sentence);
+    fprintf(stderr, "eps up: %s\n", arguments_options(text, sentence));
 }
 
 /* Index of the argument "--", or argc: those behind it are epsd's. */

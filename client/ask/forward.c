@@ -2,6 +2,7 @@
 
 #include "client/daemon/look.h"
 #include "client/data/data.h"
+#include "client/member.h"
 #include "client/model/preset.h"
 #include "client/run/options.h"
 #include "proto/model/checkpoint.h"
@@ -83,8 +84,7 @@ static void on_queued(void *data, const struct message *m)
     struct error sentence;
 
     client_look_say_queued(&sentence, m);
-    if (o->on_note)
-        o->on_note(o->user, sentence.text);
+    client_tell(o->on_note, o->user, sentence.text);
 }
 
 /* Others of these messages come to runs alone. */
@@ -96,7 +96,7 @@ static void on_aside(void *data, const struct message *m)
     if (m->kind != MESSAGE_LOST || !o->on_note)
         return;
     client_look_say_missing(&sentence, m);
-    o->on_note(o->user, sentence.text);
+    client_tell(o->on_note, o->user, sentence.text);
 }
 
 static int join(struct client_forward *f, struct error *err)
@@ -239,8 +239,7 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
     if ((rc != -EAGAIN && rc != -ENOENT) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for a run of the daemon %.200s to begin", address);
-    if (await->on_note)
-        await->on_note(await->user, sentence.text);
+    client_tell(await->on_note, await->user, sentence.text);
     while ((rc == -EAGAIN || rc == -ENOENT) && uv_now(&link->loop) < until) {
         const int stopped = client_link_pause(link, RETRY_MS, err);
         rc = stopped ? stopped : client_snapshot_take(out, step, link, err);

@@ -1,5 +1,6 @@
 /* Queries to a live daemon: single ones, and over a session that stays open. */
 #include "client/daemon/look.h"
+#include "client/member.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -81,7 +82,7 @@ static void note_wait(struct eps_look *look, const struct message *m)
     look->noted = step;
     error_set(&sentence, 0, "step %" PRIu64 " waits for a worker: attach one with eps-worker --connect %.200s", step,
               client_look_name(look->directory));
-    look->on_note(look->note_user, sentence.text);
+    client_tell(look->on_note, look->note_user, sentence.text);
 }
 
 const char *eps_look_address(const struct eps_look *look)

@@ -1,5 +1,6 @@
 #include "client/daemon/look.h"
 
+#include "client/member.h"
 #include "proto/base/process.h"
 
 #include <errno.h>
@@ -14,6 +15,8 @@ int client_report(struct eps_error *error, const struct error *err, int rc)
 {
     if (error)
         snprintf(error->text, sizeof error->text, "%s", rc ? err->text : "");
+    if (error)
+        client_name_members(error->text);
     return rc;
 }
 
@@ -211,7 +214,9 @@ int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct 
 {
     struct error err = {""};
     int rc = process_parse_bytes(out, option, text, &err);
-    return client_report(error, &err, rc ? -EDOM : 0);
+    if (error) /* the option's name is the caller's own */
+        snprintf(error->text, sizeof error->text, "%s", rc ? err.text : "");
+    return rc ? -EDOM : 0;
 }
 
 const char *eps_format_bytes(char out[24], uint64_t bytes)
@@ -252,8 +257,7 @@ enum { RETRY_MS = 20 };
 
 static void note(const struct client_await *await, const char *sentence)
 {
-    if (await->on_note)
-        await->on_note(await->user, sentence);
+    client_tell(await->on_note, await->user, sentence);
 }
 
 static bool is_absent(int rc)

@@ -4,6 +4,7 @@
 #include "client/daemon/look.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
+#include "client/member.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -171,8 +172,8 @@ static int start_worker(struct up *up, uint32_t i, struct error *err)
 
 static void note(struct up *up, const struct error *sentence)
 {
-    if (up->events && up->events->on_note)
-        up->events->on_note(up->user, sentence->text);
+    if (up->events)
+        client_tell(up->events->on_note, up->user, sentence->text);
 }
 
 /* "was killed by signal 9 (Killed)" or "ended with status 1". */

@@ -1,6 +1,7 @@
 /* eps_plan: the daemon's and the worker's own arithmetic, without either process. */
 #include "client/daemon/look.h"
 #include "client/eps.h"
+#include "client/member.h"
 #include "client/model/classifier.h"
 #include "client/model/preset.h"
 #include "client/run/disk.h"
@@ -304,6 +305,7 @@ static void fill_why(struct eps_plan *out, struct question *q, const struct plan
     if (!plan_advise(err, &asked, &scope) && rc == -ENOMEM)
         plan_remedy(err, &asked, fit);
     snprintf(out->why, sizeof out->why, "%s", err->text);
+    client_name_members(out->why);
 }
 
 int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
@@ -368,8 +370,10 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
         rc = fit(&found, &q, &err);
     if (!rc || is_refusal(rc)) {
         *out = (struct eps_timeline){.fits = rc == 0, .measured = q.measured, .n_workers = workers_of(&q)};
-        if (rc)
+        if (rc) {
             snprintf(out->why, sizeof out->why, "%s", err.text);
+            client_name_members(out->why);
+        }
         rc = fill_timeline(out, &q, &found);
         if (rc)
             error_set(&err, rc, "no memory to simulate a step of %u microbatches",

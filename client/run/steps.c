@@ -1,6 +1,7 @@
 #include "client/run/steps_state.h"
 
 #include "client/daemon/look.h"
+#include "client/member.h"
 #include "client/run/change.h"
 #include "client/run/options.h"
 
@@ -14,8 +15,7 @@ enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20 };
 
 void client_steps_note(const struct client_steps *s, const char *sentence)
 {
-    if (s->events->on_note)
-        s->events->on_note(s->user, sentence);
+    client_tell(s->events->on_note, s->user, sentence);
 }
 
 static void on_lost(struct client_steps *s, const struct message *m)
@@ -251,8 +251,8 @@ static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
               "step %" PRIu64 " was skipped because its loss or gradient is not finite: weights and moments are "
               "unchanged; the run ends after %d such steps in a row",
               s->done, MOST_SKIPPED);
-    if (s->n_skipped == 1 && s->events->on_note)
-        s->events->on_note(s->user, sentence.text);
+    if (s->n_skipped == 1)
+        client_steps_note(s, sentence.text);
     return 0;
 }
 
@@ -410,8 +410,7 @@ static void say_no_room(struct client_steps *s)
               "no room on disk for step-%" PRIu64
               ": free some; eps tries again every %d s for %d minutes, or interrupt to end without this checkpoint",
               s->asked, RETRY_MS / 1000, PATIENCE_S / 60);
-    if (s->events->on_note)
-        s->events->on_note(s->user, sentence.text);
+    client_steps_note(s, sentence.text);
 }
 
 /* Retries the last checkpoint. Any further stop ends the wait. */

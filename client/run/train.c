@@ -5,6 +5,7 @@
 #include "client/daemon/link.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
+#include "client/member.h"
 #include "client/model/preset.h"
 #include "client/text/side.h"
 #include "client/run/attach.h"
@@ -123,8 +124,7 @@ static int make_side(struct train *t, struct error *err)
 
 static void note(const struct train *t, const char *sentence)
 {
-    if (t->steps.events->on_note)
-        t->steps.events->on_note(t->steps.user, sentence);
+    client_tell(t->steps.events->on_note, t->steps.user, sentence);
 }
 
 static void on_queued(void *data, const struct message *m)

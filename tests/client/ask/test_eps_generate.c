@@ -210,7 +210,7 @@ static uint64_t least_budget(const char *prompt, uint32_t n_tokens)
     options.n_tokens = n_tokens;
     options.device_mem = 100 << 10;
     ck_assert_int_lt(eps_generate(&out, &options, NULL, NULL, &error), 0);
-    ck_assert_holds(error.text, "--device-mem is 0.1 MiB");
+    ck_assert_holds(error.text, "`device_mem` is 0.1 MiB");
     const char *bytes = strstr(error.text, "needs at least ");
     ck_assert_msg(bytes && (bytes = strchr(bytes, '(')), "%s", error.text);
     return strtoull(bytes + 1, NULL, 10);
@@ -252,7 +252,7 @@ TEST(a_text_begins_with_ids_as_with_their_bytes_and_without_either_after_a_new_l
     check_text(&a, 2);
     prompt.text = "x", prompt.n_bytes = 1; /* with one of them */
     ck_assert_int_eq(eps_generate(&(struct eps_generated){0}, &options, NULL, NULL, &error), -EDOM);
-    ck_assert_holds(error.text, "--prompt", "--ids");
+    ck_assert_holds(error.text, "`prompt`", "`ids`");
     ck_assert_uint_eq(generate(&a, &nothing).n_prompt, 1);
     generate(&b, &empty);
     generate(&c, &line);

@@ -231,7 +231,7 @@ TEST_EACH(stopped_before_its_evaluations_a_run_decides_as_if_it_had_never_stoppe
     same_state("whole/best", "pieces/best");
     ck_assert_str_eq(print("%s", outputs_names("whole")), outputs_names("pieces"));
     o = resume("pieces", NULL);
-    check_error(train(&o, NULL), -EINVAL, "the run is complete", print("give more --patience than %d", PATIENCE));
+    check_error(train(&o, NULL), -EINVAL, "the run is complete", print("give more `patience` than %d", PATIENCE));
 }
 
 /* A rate too small to change anything: no evaluation is better than the first one, before and after a stop. The digits of
@@ -341,12 +341,12 @@ TEST(what_cannot_be_resumed_or_begun_is_refused_in_a_sentence)
         int code;
         const char *first, *second;
     } wrongs[] = {
-        {"true", "nowhere", NULL, -ENOENT, "--resume nowhere", ""},
+        {"true", "nowhere", NULL, -ENOENT, "`resume` nowhere", ""},
         {"true", "text.txt", NULL, -ENOTDIR, "text.txt", "not a directory"},
-        {"mkdir empty", "empty", NULL, -ENOENT, "--resume empty", "no checkpoint"},
-        {"touch empty/metrics.jsonl", "empty", NULL, -ENOENT, "nothing to resume from", "another --out"},
-        {"true", "good", NULL, -EINVAL, "complete", "give more --steps"},
-        {"true", "good/step-3", NULL, -EEXIST, "later checkpoint, step-6", "--out"},
+        {"mkdir empty", "empty", NULL, -ENOENT, "`resume` empty", "no checkpoint"},
+        {"touch empty/metrics.jsonl", "empty", NULL, -ENOENT, "nothing to resume from", "another `out`"},
+        {"true", "good", NULL, -EINVAL, "complete", "give more `steps`"},
+        {"true", "good/step-3", NULL, -EEXIST, "later checkpoint, step-6", "`out`"},
         {"true", "good/step-3", "./good/", -EEXIST, "later checkpoint, step-6", ""},
         {"cp -r good/step-3 good-copy", "good-copy", NULL, -EINVAL, "good-copy", "step-N"},
         {"cp -r a b; " DAMAGE("b/step-3/model.safetensors"), "b", NULL, -EINVAL, "b/step-3", "model.safetensors"},
@@ -358,10 +358,10 @@ TEST(what_cannot_be_resumed_or_begun_is_refused_in_a_sentence)
          "optimizer.safetensors"},
         {"cp -r a g; echo '{\"format\":2,\"step\":3}' >g/step-3/training.json", "g", NULL, -EPROTONOSUPPORT,
          "training.json", ""},
-        {"true", NULL, "good", -EEXIST, "--out good holds a run", "--resume"},
-        {"mkdir part; cp -r a/step-3 part/step-3.partial", NULL, "part", -EEXIST, "--out part holds a run",
+        {"true", NULL, "good", -EEXIST, "`out` good holds a run", "`resume`"},
+        {"mkdir part; cp -r a/step-3 part/step-3.partial", NULL, "part", -EEXIST, "`out` part holds a run",
          "step-3.partial"},
-        {"true", "a/step-3", "part", -EEXIST, "--out part holds a run", "step-3.partial"},
+        {"true", "a/step-3", "part", -EEXIST, "`out` part holds a run", "step-3.partial"},
     };
     struct eps_train_options o = begin("good");
 
@@ -387,14 +387,14 @@ TEST(data_may_move_but_not_change)
     must_train(&o);
     expect("mv text.txt moved.txt", 0);
     o = resume("first/step-3", "second");
-    check_error(train(&o, NULL), -ENOENT, "text.txt", "say where it is now with --data");
+    check_error(train(&o, NULL), -ENOENT, "text.txt", "say where it is now with `data`");
     o.data = moved, o.n_data = 1;
     must_train(&o);
     same_state("first/step-6", "second/step-6");
     expect("tr a b <moved.txt >other.txt", 0);
     o = resume("first/step-3", "third");
     o.data = other, o.n_data = 1;
-    check_error(train(&o, NULL), -EINVAL, "--data other.txt", "4000 tokens");
+    check_error(train(&o, NULL), -EINVAL, "`data` other.txt", "4000 tokens");
     expect("cp other.txt text.txt", 0);
     o = resume("first/step-3", "third");
     check_error(train(&o, NULL), -EINVAL, "text.txt", "not what the run was trained on");
