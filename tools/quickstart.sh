@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 to a trained model: installs what is missing, builds, trains a small GPT-2 on real text with a
-# private daemon and worker, and generates a few lines. About 5 minutes on 2 cores.
+# From a bare Debian 12 to a trained model: installs what is missing, builds, trains a small GPT-2 in 128 MiB on real text
+# with a private daemon and worker, and generates a few lines. About 5 minutes on 2 cores.
 #
-# usage: tools/quickstart.sh [--data FILE]     text to train on; by default the documentation of installed packages
+# usage: tools/quickstart.sh [--data FILE]     text to train on; by default the licences that every Debian has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,30 +28,24 @@ if ! { cmake --preset release && cmake --build build --target programs; } >"$log
     exit 1
 fi
 
-# CMake's manual (the build needs CMake), Perl's if it is installed, and the licences. They are shuffled, in the same order
-# each time, so that the held-out end resembles the rest.
-gather() {
-    find /usr/share/cmake*/Help /usr/share/perl /usr/share/common-licenses -type f \
-        \( -name '*.rst' -o -name '*.pod' -o -path '*/common-licenses/*' \) -print0 2>/dev/null |
-        LC_ALL=C sort -z | shuf -z --random-source=<(yes) | xargs -0 cat | iconv -f UTF-8 -t UTF-8 -c
-}
-
+given=(--data "$data")
 if [ -z "$data" ]; then
-    data=build/quickstart.txt
-    gather >"$data" || true # find fails if one of the folders is missing
-    if [ "$(stat -c %s "$data")" -lt 200000 ]; then
-        echo "quickstart.sh: no text found on this machine; name some: tools/quickstart.sh --data FILE" >&2
-        exit 1
-    fi
-    echo "Text: $(stat -c %s "$data") bytes of documentation found under /usr/share, in $data"
+    tools/quickstart_text.sh build/quickstart.txt build/held-out.txt
+    echo "Text: $(stat -c %s build/quickstart.txt) bytes, the licences in /usr/share/common-licenses, in build/quickstart.txt"
+    given=(--data build/quickstart.txt --eval-data build/held-out.txt --device-mem 128MiB --steps 750)
 fi
 
 echo "Training"
 out=runs/quickstart-$(date +%Y%m%d-%H%M%S)
-build/bin/eps train --data "$data" --out "$out"
+run() { # prints a command, and runs it
+    echo "\$ $(printf '%q ' "$@")"
+    "$@"
+}
+run build/bin/eps train "${given[@]}" --out "$out"
 
+prompts=(--prompt "You may") # words of the licences
+[ -z "$data" ] || prompts=()
 echo
-echo "It continues \"The \":"
-build/bin/eps generate --model "$out/latest" --prompt "The " --tokens 100 --temperature 0.8 2>>"$log" ||
+run build/bin/eps generate --model "$out/latest" "${prompts[@]}" --samples 3 --tokens 60 --temperature 0.8 2>>"$log" ||
     { tail -n 1 "$log" >&2; exit 1; }
 echo

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The commands of README.md's worked session and memory promise, of proto/plan/README.md and of device/cuda/README.md, in
-# their order, each as it stands there but for a tenth of the steps, in a folder that looks like a clone in which
-# tools/quickstart.sh has built. Blocks of indented lines are what a reader pastes. After a block that leaves something
+# their order, each as it stands there but for a 25th of the steps, in a folder that looks like a clone in which
+# tools/quickstart.sh has built. What README.md says that they print of memory, they print. Blocks of indented lines are what a reader pastes. After a block that leaves something
 # running in the background, the script waits until that shows, as a reader would.
 #
 # usage: tests/system/test_readme.sh BUILD_DIRECTORY
@@ -28,7 +28,7 @@ cd "$work/clone"
 ln -s "$source"/* . 2>/dev/null || true # build/ stands already
 rm -rf runs
 ln -s "$build/bin" build/bin
-find "$source"/{proto,client,eps} -name "*.[ch]" -exec cat {} + >build/quickstart.txt
+tools/quickstart_text.sh build/quickstart.txt build/held-out.txt
 
 # The functions that the tour in eps/README.md names are where it says.
 tour=0
@@ -48,7 +48,7 @@ awk 'FNR == 1 { fenced = 0; on = FILENAME != "README.md" }
      /^```/ { fenced = !fenced } # output
      on && !fenced && /^    / { goes_on = sub(/ *\\$/, ""); printf "%s%s", substr($0, 5), goes_on ? "" : "\n"; open = 1; next }
      open { print ""; open = 0 }' README.md proto/plan/README.md device/cuda/README.md >"$work/commands"
-sed -i 's/--steps 3\([02]\)0\b/--steps 3\1/' "$work/commands"
+sed -i 's/--steps 750\b/--steps 30/; s/--steps 800\b/--steps 32/' "$work/commands"
 command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
 [ "$(grep -c . "$work/commands")" -ge 10 ] || fail "README.md's worked session has too few commands"
 
@@ -80,5 +80,42 @@ while IFS= read -r command <&3; do
     echo "\$ $command"
     case $command in *'&') background=yes ;; esac
     eval "$command" >"$work/said" 2>&1 || fail "failed: $command: $(tail -n 5 "$work/said")"
+    cat "$work/said" >>"$work/all"
 done 3<"$work/commands"
+
+# Figures of memory in README.md's output: lines that begin so.
+figures=$(sed -nE 's/^ +//; /^(plan|planned|memory) /{p;n;s/^ +//;/^host /p}' README.md)
+sed -i 's/^ *//' "$work/all"
+[ "$(grep -c . <<<"$figures")" -ge 6 ] || fail "README.md shows too few figures of memory"
+while IFS= read -r line; do
+    [ "$(nproc)" -eq 2 ] || break # what is kept depends on the number of cores
+    grep -qxF -- "$line" "$work/all" || fail "README.md shows '$line', and no command printed it"
+done <<<"$figures"
+
+# A run has a directory of its own, wherever in README.md it is begun.
+twice=$(grep -oE -- '--out [^ `]+' README.md | sort | uniq -d)
+[ -z "$twice" ] || fail "README.md begins two runs with" $twice
+
+# The table of published models: the planner's bytes, rounded as there.
+config() { # TYPE VOCABULARY WIDTH INNER LAYERS HEADS KV_HEADS MORE
+    printf '{"model_type": "%s", "vocab_size": %d, "hidden_size": %d, "intermediate_size": %d, "num_hidden_layers": %d,
+"num_attention_heads": %d, "num_key_value_heads": %d, "head_dim": 128, "max_position_embeddings": 8192, %s}' "$@" >model.json
+}
+gib() { awk -v bytes="$1" 'BEGIN { s = sprintf("%.0f", bytes / 2 ^ 30); print (length(s) > 3 ? substr(s, 1, 1) "," substr(s, 2) : s) }'; }
+host() { build/bin/eps plan "${plan[@]}" --device-mem "$1" --json | sed -n 's/^{"host": {"current": \([0-9]*\).*/\1/p'; }
+check() { # NAME
+    plan=(--model model.json --device cuda --precision bf16 --seq 4096 --batch 16 --host-mem 2TiB)
+    row=$(grep "^| $1 |" README.md)
+    local least most smallest
+    least=$(gib "$(host 80GiB)") most=$(gib "$(host 8GiB)")
+    smallest=$(build/bin/eps plan "${plan[@]}" --minimum | awk '{ printf "%.1f", $1 / 2 ^ 30 }')
+    [ "$row" = "| $1 | $least to $most GiB | $smallest GiB |" ] ||
+        fail "README.md has '$row', and the planner $least to $most GiB, $smallest GiB"
+}
+config qwen3 151936 4096 12288 36 32 8 '"rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": false'
+check Qwen3-8B
+config gemma3_text 262208 5376 21504 62 32 16 '"query_pre_attn_scalar": 168, "sliding_window": 1024, "sliding_window_pattern": 6'
+check "Gemma 3 27B"
+config llama 128256 8192 28672 80 64 8 '"rope_theta": 5e5, "rms_norm_eps": 1e-5, "tie_word_embeddings": false'
+check "Llama 3 70B"
 echo "test_readme: all well"
