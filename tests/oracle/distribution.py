@@ -27,8 +27,8 @@ is float64 throughout (float64.py).
     told    median, 95 % and the largest of the models drawn: N of each seed and family. A largest one is that of its
             draw: another draw has another, and a larger draw a larger one
 
-Where a first gradient is below Adam's epsilon, rounding decides how far that element goes, and what reads it follows: of
-18 models of 3 draws a family in 10 steps of fp32, two have such an element, and a tensor at 2.7 and at 5.7 with it.
+Where a first gradient is below Adam's epsilon, rounding decides how far that element goes, and what reads it follows: in 10
+steps of fp32, 5 % of 126 models of the decoders' families (seeds 2 to 8) have a tensor at 2.97 or farther, the largest 4.77.
 
 The gradient of relu jumps where its input passes zero, and rounding decides on which side an input near it falls. In 20
 steps of fp32, 3 of 60 models met such a jump: in one of them ours alone, in two of them one of PyTorch's ways alone.
@@ -425,7 +425,7 @@ def log_probabilities(run):
 
 
 def compare_logits(a, family, precision):
-    """test_exact_logits holds ours to 1e-5 of the largest logit, in bf16 to twice PyTorch's own distance."""
+    """test_exact_logits holds ours to 1e-5 of the largest logit, in bf16 to four times PyTorch's own distance."""
     ratios = []
     with tempfile.TemporaryDirectory(prefix="distribution-") as home:
         theirs = []
@@ -438,7 +438,7 @@ def compare_logits(a, family, precision):
             wanted = log_probabilities(exact)
             theirs.append(max(np.abs(log_probabilities(Run(m, weights, **how)) - wanted).max()
                               for way, how in ways(m, precision).items() if way in ("eager", "sdpa")))
-            within = 1e-5 * np.abs(logits).max() if precision == "fp32" else 2 * theirs[-1]
+            within = 1e-5 * np.abs(logits).max() if precision == "fp32" else 4 * theirs[-1]
             write_model(m, weights, folder)
             with open(os.path.join(folder, "tokens.json"), "w") as f:
                 json.dump({"rows": m["batch"], "seq": m["seq"], "vocabulary": m["config"]["vocab_size"],
