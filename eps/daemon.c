@@ -15,6 +15,7 @@ enum {
     LONELY_S = 60, /* how long a private daemon waits for its client, which started it and may be slow to attach */
     TICK_MS = 1000,
     MOST_QUIET = 60, /* ticks */
+    MOST_LATE = 600, /* ticks */
 };
 
 static void on_wake(uv_async_t *async)
@@ -142,7 +143,7 @@ static int start_threads(struct daemon *d, struct error *err)
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }
 
-static void start_clocks(struct daemon *d, unsigned most_quiet)
+static void start_clocks(struct daemon *d, const struct daemon_options *options)
 {
     uv_loop_t *loop = d->hub.loop;
 
@@ -153,7 +154,8 @@ static void start_clocks(struct daemon *d, unsigned most_quiet)
     if (d->hub.is_private)
         uv_timer_start(&d->lonely, on_lonely, LONELY_S * 1000, 0);
     uv_timer_start(&d->tick, on_tick, TICK_MS, TICK_MS);
-    d->watch.most_quiet = most_quiet ? most_quiet : MOST_QUIET;
+    d->watch.most_quiet = options->most_quiet ? options->most_quiet : MOST_QUIET;
+    d->watch.most_late = options->most_late ? options->most_late : MOST_LATE;
 }
 
 /* Each part knows the parts below it. -ENOMEM. */
@@ -189,7 +191,7 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
         rc = listen_at(d, options, err);
     if (rc)
         return rc;
-    start_clocks(d, options->most_quiet);
+    start_clocks(d, options);
     watch_signals(d);
     if (options->spread)
         rc = spread_start(&d->spread, options->spread, &d->steps, err);

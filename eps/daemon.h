@@ -23,6 +23,7 @@ struct daemon_options {
     struct notify *notify;               /* told that the daemon serves and is alive; NULL: nobody is */
     unsigned queue;                      /* jobs that may wait */
     const struct spread_options *spread; /* the daemons that a launcher started with this one; NULL: it is alone */
+    unsigned most_late;  /* seconds that a worker may owe something, at least, whatever it counts; 0: 600. For tests */
     unsigned most_quiet; /* seconds without progress before a worker or thread counts as hung; 0: 60. For tests */
 };
 

@@ -51,6 +51,7 @@ struct peer {
     struct ledger ledger; /* as it last reported */
     struct progress progress;
     struct silence silence;
+    struct deadline deadline;
     uint32_t n_pulls; /* pulls not answered yet */
     bool awaits;      /* one of them waits for weights that another host has */
     struct pace pace; /* how fast it has been in the present job */

@@ -72,3 +72,39 @@ bool silence_tick(struct silence *s, bool owes, uint64_t count, unsigned most_ti
     s->count = count;
     return false;
 }
+
+void deadline_begin(struct deadline *d, uint64_t step, uint32_t n_parts, uint32_t n_tokens)
+{
+    d->partial = d->open && d->n_parts > 0 && n_parts > 0 && d->step == step;
+    d->open = true;
+    d->step = step;
+    d->n_parts = n_parts;
+    d->n_tokens = n_tokens;
+    d->elapsed = d->waited = 0;
+}
+
+/* Fewer parts or tokens never take longer. */
+void deadline_meet(struct deadline *d)
+{
+    if (d->open && !d->partial && d->n_parts > 0) {
+        if (d->seen.n_parts == 0 || d->seen.n_tokens < d->n_tokens)
+            d->seen.n_parts = d->n_parts, d->seen.n_tokens = d->n_tokens;
+        else if (d->seen.n_tokens == d->n_tokens && d->seen.n_parts > d->n_parts)
+            d->seen.n_parts = d->n_parts;
+        if (d->seen.elapsed < d->elapsed)
+            d->seen.elapsed = d->elapsed;
+    }
+    d->open = false;
+}
+
+/* Time grows with parts no faster than in proportion. */
+bool deadline_tick(struct deadline *d, bool owes, unsigned least_ticks, double allowance)
+{
+    const bool is_known = d->n_parts > 0 && d->seen.n_parts > 0 && d->n_tokens <= d->seen.n_tokens;
+    const double more = is_known && d->n_parts > d->seen.n_parts ? (double)d->n_parts / d->seen.n_parts : 1;
+    const double limit = is_known ? SILENCE_PATIENCE * more * d->seen.elapsed : allowance;
+
+    d->elapsed++;
+    d->waited += owes;
+    return owes && d->waited > (limit > least_ticks ? limit : least_ticks);
+}

@@ -37,4 +37,29 @@ struct silence {
 bool silence_tick(struct silence *s, bool owes, uint64_t count, unsigned most_ticks, double allowance);
 enum { SILENCE_PATIENCE = 8 }; /* the multiple */
 
+/* How long others have waited for one whole thing of a worker: a share, or an answer. What it counts meanwhile is no
+ * excuse. In ticks of this daemon. */
+struct deadline {
+    bool open;    /* it was given, and is not done */
+    bool partial; /* of a share: parts of it were under way already, so its time says little */
+    uint64_t step;
+    uint32_t n_parts, n_tokens;
+    unsigned elapsed; /* since it was given */
+    unsigned waited;  /* of these, while it was owed */
+    /* The most work that is known, of shares that were done: this long, at most, for so many parts, at least, of rows of so
+     * many tokens. n_parts 0: none was done. */
+    struct {
+        unsigned elapsed;
+        uint32_t n_parts, n_tokens;
+    } seen;
+};
+
+/* A share was given, or given again; or anything else, of no parts. */
+void deadline_begin(struct deadline *d, uint64_t step, uint32_t n_parts, uint32_t n_tokens);
+/* The share is done. */
+void deadline_meet(struct deadline *d);
+/* One tick. True: it was owed for longer than the limit. The limit is least_ticks, or eight times what shares of as much
+ * work have taken; or, if none is known, `allowance`, if that is more. */
+bool deadline_tick(struct deadline *d, bool owes, unsigned least_ticks, double allowance);
+
 #endif

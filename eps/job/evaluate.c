@@ -53,6 +53,7 @@ static void give_rows(struct job *job)
         out.evaluate.first_row = range->first;
         out.evaluate.n_rows = range->n;
         progress_begin(&worker->progress, PHASE_EVALUATING, 0, 0);
+        deadline_begin(&worker->deadline, 0, 0, 0);
         session_send(worker->session, &out);
     }
 }
@@ -101,6 +102,7 @@ static void run_tokens(struct job *job)
     out.generate.n = piece_at(job, job->n_run);
     job->n_run += out.generate.n;
     progress_begin(&job->generator->progress, PHASE_GENERATING, 0, 0);
+    deadline_begin(&job->generator->deadline, 0, 0, 0);
     session_send(job->generator->session, &out);
 }
 

@@ -112,6 +112,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
         p->n_parts = 0;
         p->suspect = false;
         p->pace = (struct pace){0};
+        p->deadline = (struct deadline){.open = false};
     }
     job_enter(job, JOB_LOADING);
     ledger_forget_peaks(&job->hub->ledger);
@@ -176,6 +177,7 @@ static void assign(struct job_seat *seat)
     if (m.assign.trace)
         fds[n_fds++] = job->trace_file;
     worker->state = PEER_ASSIGNING;
+    deadline_begin(&worker->deadline, 0, 0, 0);
     session_send_fds(worker->session, &m, fds, n_fds);
 }
 
@@ -325,6 +327,7 @@ void job_release_seat(struct job_seat *seat)
     const struct message m = {.kind = MESSAGE_RELEASE};
 
     seat->peer->state = PEER_RELEASING;
+    deadline_begin(&seat->peer->deadline, 0, 0, 0);
     session_send(seat->peer->session, &m);
     seat->peer = NULL;
     seat->worker = 0; /* it may join again, elsewhere */
@@ -428,6 +431,7 @@ static void release(struct peer *worker)
     if (worker->state != PEER_ASSIGNED)
         return;
     worker->state = PEER_RELEASING;
+    deadline_begin(&worker->deadline, 0, 0, 0);
     session_send(worker->session, &m);
 }
 

@@ -13,8 +13,15 @@
  *
  * A worker that hangs loses its session; others redo its parts (eps/step/roster.h). If the optimizer thread hangs while it
  * loads a job, in a file of a disk that does not answer, say, the job ends and is set aside with the thread (eps/aside.h).
- * In a step nobody can take memory away from it: the client is told, and the daemon ends. A worker that counts without working is not found: it
- * looks like a slow one. */
+ * In a step nobody can take memory away from it: the client is told, and the daemon ends.
+ *
+ * A worker may count without working. So what it owes has a deadline, too, whatever it counts: a share, rows of an
+ * evaluation, tokens, an answer. Only ticks count in which others wait for it. The deadline is 600 ticks, or eight times
+ * the longest that a share of as much work has taken this worker in this job, its own waiting included, whichever is more.
+ * Before it has done such a share, nothing is known of its speed but what it says itself, which is not believed. Then it
+ * has the time that its plan takes a device of 1 GFLOP/s, whose memory, or host, gives 64 MiB/s, or 256 KiB/s by tcp. One
+ * core of any processor that runs eps (x86-64-v2) computes ten times as fast, so nine other programs may share it. An
+ * honest worker is late only if it gets eight times slower than it ever was, and takes ten minutes. */
 #include "eps/job/watch.h"
 
 #include "eps/job/evaluate.h"
@@ -28,6 +35,8 @@ enum {
     TICK_MS = 1000,
     MEMORY_RATE = 64 << 20, /* bytes a tick */
     UPDATE_BYTES = 40,      /* of a parameter, read and written: weights, both moments, a sum */
+    REMOTE_RATE = 256 << 10,
+    LEAST_FLOPS = 1000000000, /* a second */
 };
 
 static bool has_parts(const struct job *job, const struct peer *peer)
@@ -72,16 +81,46 @@ static double allowance_of(const struct job *job, const struct peer *worker)
     return SILENCE_PATIENCE * cost.compute_ms / TICK_MS;
 }
 
+/* Ticks for what the worker was planned for, on the slowest device. It may be at it still when it is to give its memory
+ * back. */
+static double slowest_ticks(const struct job *job, const struct peer *worker)
+{
+    const double link = session_peer_uid(worker->session) == SESSION_REMOTE_USER ? REMOTE_RATE : MEMORY_RATE;
+    struct profile slowest = {.link_bytes_per_s = link,
+                              .memory_bytes_per_s = MEMORY_RATE,
+                              .update_parameters_per_s = (double)MEMORY_RATE / UPDATE_BYTES};
+    struct plan_cost cost;
+
+    if (worker->state == PEER_ASSIGNING)
+        return memory_ticks(plan_total(&worker->plan) + job->host.total);
+    for (int type = 0; type < NUMBER_TYPES; type++) {
+        for (int rows = 0; rows < PROFILE_ROWS; rows++)
+            slowest.matmul_flops[type][rows] = LEAST_FLOPS;
+        for (int direction = 0; direction < PROFILE_DIRECTIONS; direction++)
+            slowest.attention_flops[direction][type] = LEAST_FLOPS;
+    }
+    plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &slowest);
+    const double ms = cost.compute_ms + cost.pull_ms + cost.push_ms + cost.stash_ms;
+    const uint32_t n_times = job->state == JOB_GENERATING ? job_goal(job)->seq : 1; /* cost is a token's */
+    return n_times * ms / TICK_MS + (worker->state == PEER_RELEASING ? memory_ticks(job->host.total) : 0);
+}
+
 static void watch_worker(const struct watch *watch, struct peer *worker)
 {
+    const struct job *job = watch->job;
     const char *owed = worker->refused ? NULL : owed_by(watch->job, worker);
     const bool hangs = silence_tick(&worker->silence, owed != NULL, session_peer_progress(worker->session),
-                                    watch->most_quiet, owed ? allowance_of(watch->job, worker) : 0);
+                                    watch->most_quiet, owed ? allowance_of(job, worker) : 0);
+    const bool is_late =
+        deadline_tick(&worker->deadline, owed != NULL, watch->most_late, owed ? slowest_ticks(job, worker) : 0);
     char reason[160];
 
-    if (!hangs)
+    if (!hangs && !is_late)
         return;
-    snprintf(reason, sizeof reason, "it hangs: nothing done for %u s, and %s", worker->silence.ticks, owed);
+    if (hangs)
+        snprintf(reason, sizeof reason, "it hangs: nothing done for %u s, and %s", worker->silence.ticks, owed);
+    else
+        snprintf(reason, sizeof reason, "it hangs: nothing finished for %u s, and %s", worker->deadline.waited, owed);
     peer_refuse(worker, reason);
 }
 

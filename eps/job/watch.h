@@ -7,6 +7,7 @@
 struct watch {
     struct job *job;
     unsigned most_quiet; /* ticks without progress before one counts as hung, at least */
+    unsigned most_late;  /* ticks that a worker may owe something, whatever it counts, at least */
     struct silence optimizer;
     bool hung; /* the optimizer thread hangs, so the daemon must end */
 };

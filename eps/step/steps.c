@@ -89,6 +89,7 @@ static void send_share(const struct job *job, struct peer *worker, const struct 
     }
     progress_begin(&worker->progress, PHASE_FORWARD, parts[0].part, n);
     pace_begin(&worker->pace, n);
+    deadline_begin(&worker->deadline, open->open_step.step, n, open->open_step.n_tokens);
     session_send(worker->session, &m);
 }
 

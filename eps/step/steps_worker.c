@@ -88,6 +88,17 @@ static void note_loss(struct steps *steps, const struct relay_event *event)
         spread_on_loss(steps->spread, job->first_part + part, steps->part_loss[job->first_part + part]);
 }
 
+/* Its last contributions are those of the lowest visit that is trained. */
+static void note_share_done(const struct steps *steps, struct peer *worker, const struct message *m)
+{
+    const struct job *job = steps->job;
+    struct relay_part parts[MESSAGE_MAX_PARTS];
+
+    if (m->kind == MESSAGE_CONTRIBUTION && job_is_open(job) &&
+        m->contribution.name.visit == job->model.trained_visits[0] && relay_missing(job->relay, worker->id, parts) == 0)
+        deadline_meet(&worker->deadline);
+}
+
 void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *from)
 {
     struct job *job = steps->job;
@@ -145,4 +156,5 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         return;
     }
     steps_feed(steps, &event);
+    note_share_done(steps, worker, m);
 }

@@ -24,6 +24,8 @@ struct puppet {
     struct message share, next;
     uint32_t visit;
     uint32_t n_slots; /* with the daemon */
+    uv_timer_t timer;
+    uint64_t count;
 };
 
 float puppet_pattern(uint32_t visit, uint64_t i)
@@ -231,7 +233,14 @@ static void on_closed(struct session *s, const char *reason)
     _exit(reason && strncmp(reason, "refused: ", 9) == 0 ? PUPPET_REFUSED : 0);
 }
 
-static void play(const char *name, enum puppet_fault fault)
+static void on_timer(uv_timer_t *timer)
+{
+    struct puppet *p = timer->data;
+
+    p->count++;
+}
+
+static void play(const char *name, enum puppet_fault fault, bool counts)
 {
     static const struct session_events events = {on_open, on_message, on_closed};
     struct puppet *p = calloc(1, sizeof *p);
@@ -255,11 +264,16 @@ static void play(const char *name, enum puppet_fault fault)
     if (uv_loop_init(&p->loop) || session_directory(directory, sizeof directory, name, &err) ||
         session_connect(&p->session, &p->loop, directory, &hello, &events, p, &err))
         _exit(1);
+    session_share_progress(p->session, &p->count);
+    uv_timer_init(&p->loop, &p->timer);
+    p->timer.data = p;
+    if (counts)
+        uv_timer_start(&p->timer, on_timer, 100, 100);
     uv_run(&p->loop, UV_RUN_DEFAULT);
     _exit(1);
 }
 
-pid_t puppet_start(const char *name, enum puppet_fault fault)
+static pid_t start(const char *name, enum puppet_fault fault, bool counts)
 {
     const pid_t parent = getpid(), pid = fork();
 
@@ -268,8 +282,18 @@ pid_t puppet_start(const char *name, enum puppet_fault fault)
         return pid;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() == parent)
-        play(name, fault);
+        play(name, fault, counts);
     _exit(1);
+}
+
+pid_t puppet_start(const char *name, enum puppet_fault fault)
+{
+    return start(name, fault, false);
+}
+
+pid_t puppet_start_counting(const char *name, enum puppet_fault fault)
+{
+    return start(name, fault, true);
 }
 
 void puppet_await(const char *name)

@@ -48,6 +48,8 @@ enum puppet_fault {
 
 /* A process that plays one, attached to the daemon of this name. Before any session of the caller's. */
 pid_t puppet_start(const char *name, enum puppet_fault fault);
+/* The same; it counts work with each PONG, whatever it does. */
+pid_t puppet_start_counting(const char *name, enum puppet_fault fault);
 /* Until the daemon has a worker. */
 void puppet_await(const char *name);
 

@@ -89,3 +89,66 @@ TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
     ck_assert(!silence_tick(&w, false, 1, 3, 0)); /* nothing is owed any more */
     ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
 }
+
+/* The ticks of a deadline that others wait for, until it is missed. */
+static unsigned ticks_to(struct deadline d, double allowance)
+{
+    for (unsigned n = 1; n <= 1000; n++)
+        if (deadline_tick(&d, true, 10, allowance))
+            return n;
+    return 0;
+}
+
+static void pass(struct deadline *d, unsigned n_ticks, bool owes)
+{
+    for (unsigned i = 0; i < n_ticks; i++)
+        ck_assert(!deadline_tick(d, owes, 10, 0));
+}
+
+/* By hand: 10 at least; 8 x 6 ticks for 2 parts, 8 x 6 x 3 for 6 of them; with longer rows, the allowance. */
+TEST(a_share_has_eight_times_what_as_much_work_has_taken)
+{
+    struct deadline d = {.open = false};
+
+    deadline_begin(&d, 0, 2, 100);
+    ck_assert_uint_eq(ticks_to(d, 3), 11);
+    ck_assert_uint_eq(ticks_to(d, 70.5), 71);
+    pass(&d, 6, false); /* waiting for others is part of its time */
+    deadline_meet(&d);
+    deadline_begin(&d, 1, 2, 100);
+    ck_assert_uint_eq(ticks_to(d, 70.5), 49);
+    pass(&d, 100, false);
+    ck_assert_uint_eq(ticks_to(d, 0), 49);
+    deadline_begin(&d, 2, 1, 50);
+    ck_assert_uint_eq(ticks_to(d, 70.5), 49);
+    deadline_begin(&d, 2, 6, 100);
+    ck_assert_uint_eq(ticks_to(d, 70.5), 145);
+    deadline_begin(&d, 3, 2, 101);
+    ck_assert_uint_eq(ticks_to(d, 70.5), 71);
+}
+
+/* It has done some of it before. */
+TEST(the_time_of_a_share_that_was_given_again_is_nobody_s_measure)
+{
+    struct deadline d = {.open = false};
+
+    deadline_begin(&d, 0, 2, 100);
+    deadline_begin(&d, 0, 3, 100);
+    pass(&d, 6, false);
+    deadline_meet(&d);
+    deadline_begin(&d, 1, 3, 100);
+    ck_assert_uint_eq(ticks_to(d, 70.5), 71);
+}
+
+/* Of an answer, no share is a measure. */
+TEST(an_answer_has_its_allowance)
+{
+    struct deadline d = {.open = false};
+
+    deadline_begin(&d, 0, 2, 100);
+    pass(&d, 6, false);
+    deadline_meet(&d);
+    deadline_begin(&d, 0, 0, 0);
+    ck_assert_uint_eq(ticks_to(d, 3), 11);
+    ck_assert_uint_eq(ticks_to(d, 70.5), 71);
+}

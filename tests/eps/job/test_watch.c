@@ -28,30 +28,45 @@ SUITE_LABELS(slow)
 
 enum { LIMIT = 8 };
 
+static const char not_finite[] = "the loss of step 1 is not finite";
+
 /* All scenes are played at a time, each with a daemon of its own, which has the scene's name. */
 static struct scene {
     const char *name;
     /* A worker that falls silent, and what the daemon says of it; or */
     enum puppet_fault fault;
     const char *why;
+    bool counts;        /* it is silent in the daemon's eyes only: its PONGs count */
     const char *thread; /* of the worker or the daemon, stopped in the middle of a step */
     const char *client; /* what its client is told before it ends; NULL: the job goes on with another worker */
     struct {
         pid_t daemon, puppet, worker, training, held;
         pid_t second; /* the worker that takes its place */
+        pid_t drain;  /* eps drain of the puppet, in its share */
     } pid;
 } scenes[] = {
-    {"assign", PUPPET_NEVER_ASSIGNED, "and the job waits for it to claim its memory", NULL, NULL, {0}},
-    {"contribute", PUPPET_NEVER_CONTRIBUTES, "and the job waits for its part of the step", NULL, NULL, {0}},
-    {"release",
+    {"assign", PUPPET_NEVER_ASSIGNED, "and the job waits for it to claim its memory", false, NULL, NULL, {0}},
+    {"contribute", PUPPET_NEVER_CONTRIBUTES, "and the job waits for its part of the step", false, NULL, NULL, {0}},
+    {"release", PUPPET_NEVER_RELEASES, "and its memory in a job waits for it to let go", false, NULL, not_finite, {0}},
+    {"assign-counted", PUPPET_NEVER_ASSIGNED, "and the job waits for it to claim its memory", true, NULL, NULL, {0}},
+    {"contribute-counted",
+     PUPPET_NEVER_CONTRIBUTES,
+     "and the job waits for its part of the step",
+     true,
+     NULL,
+     NULL,
+     {0}},
+    {"drain", PUPPET_NEVER_CONTRIBUTES, "and the job waits for its part of the step", true, NULL, NULL, {0}},
+    {"release-counted",
      PUPPET_NEVER_RELEASES,
      "and its memory in a job waits for it to let go",
+     true,
      NULL,
-     "the loss of step 1 is not finite",
+     not_finite,
      {0}},
-    {"ahead", PUPPET_PULLS_AHEAD, "a pull for a step that is not open", NULL, NULL, {0}},
-    {"worker", PUPPET_NOWHERE, NULL, "compute", NULL, {0}},
-    {"daemon", PUPPET_NOWHERE, NULL, "optimizer", "the daemon's optimizer thread hangs: nothing done for ", {0}},
+    {"ahead", PUPPET_PULLS_AHEAD, "a pull for a step that is not open", false, NULL, NULL, {0}},
+    {"worker", PUPPET_NOWHERE, NULL, false, "compute", NULL, {0}},
+    {"daemon", PUPPET_NOWHERE, NULL, false, "optimizer", "the daemon's optimizer thread hangs: nothing done for ", {0}},
 };
 
 /* A file of the scene's. */
@@ -97,7 +112,7 @@ static void meet_manager(const struct sockaddr_un *address, struct notify *notif
 /* A process that ends with this one. */
 static pid_t start_daemon(const struct scene *scene)
 {
-    struct daemon_options options = {.most_quiet = LIMIT};
+    struct daemon_options options = {.most_quiet = LIMIT, .most_late = scene->counts ? LIMIT : 0};
     const bool managed = scene->thread && strcmp(scene->thread, "optimizer") == 0;
     struct sockaddr_un manager;
     struct notify notify;
@@ -224,6 +239,39 @@ static bool has_steps(void *path)
     return yes;
 }
 
+struct search {
+    const struct scene *scene;
+    uint32_t id; /* of the puppet, once it has its share */
+};
+
+static void compare(void *user, const struct eps_worker *worker)
+{
+    struct search *search = user;
+
+    if ((pid_t)worker->pid == search->scene->pid.puppet && strcmp(worker->phase, "forward") == 0)
+        search->id = worker->id;
+}
+
+static bool has_share(void *context)
+{
+    struct search *search = context;
+    struct eps_error error;
+    struct eps_look *look;
+
+    ck_assert_int_eq(eps_look_open(&look, search->scene->name, NULL, NULL, &error), 0);
+    ck_assert_int_eq(eps_look_workers(look, compare, search, &error), 0);
+    eps_look_close(look);
+    return search->id != 0;
+}
+
+static pid_t start_drain(const struct scene *scene)
+{
+    struct search search = {.scene = scene};
+
+    ck_assert(processes_until(has_share, &search));
+    return processes_start("eps", (const char *const[]){"drain", print("%u", search.id), scene->name, NULL}, NULL);
+}
+
 static void begin(struct scene *scene)
 {
     const char *const worker[] = {"--connect", scene->name, "--device-mem", "256MiB", NULL};
@@ -231,11 +279,13 @@ static void begin(struct scene *scene)
     scene->pid.daemon = start_daemon(scene);
     processes_await_workers(scene->name, 0);
     if (!scene->thread)
-        scene->pid.puppet = puppet_start(scene->name, scene->fault);
+        scene->pid.puppet = (scene->counts ? puppet_start_counting : puppet_start)(scene->name, scene->fault);
     processes_await_workers(scene->name, !scene->thread);
     scene->pid.worker = processes_start("eps-worker", worker, processes_path(file_of(scene, "worker")));
     processes_await_workers(scene->name, 1 + !scene->thread);
     scene->pid.training = start_training(scene, file_of(scene, "one"), scene->thread ? "1000000" : "2");
+    if (strcmp(scene->name, "drain") == 0)
+        scene->pid.drain = start_drain(scene);
     if (!scene->thread)
         return;
     char path[300];
@@ -296,13 +346,16 @@ static void end(struct scene *scene)
     } else {
         ck_assert_msg(processes_wait(start_training(scene, file_of(scene, "two"), "2")) == 0, "%s", scene->name);
         ck_assert_msg(processes_wait(scene->pid.puppet) == PUPPET_REFUSED, "%s", scene->name);
-        expect_file(file_of(scene, "epsd"), " refused: ", scene->why);
+        expect_file(file_of(scene, "epsd"), " refused: ", scene->why,
+                    scene->counts ? "it hangs: nothing finished for " : " refused: ");
     }
     if (lives)
         ck_assert_msg(eps_stop(scene->name, &error) == 0, "%s: %s", scene->name, error.text);
     ck_assert_msg(processes_wait(scene->pid.daemon) == !lives, "%s", scene->name);
     if (!scene->thread)
         ck_assert_msg(processes_wait(scene->pid.worker) == 0, "%s", scene->name);
+    if (scene->pid.drain)
+        ck_assert_int_eq(processes_wait(scene->pid.drain), 0);
     if (scene->pid.second)
         ck_assert_msg(processes_wait(scene->pid.second) == 0, "%s", scene->name);
 }
