@@ -328,7 +328,8 @@ int store_load_moments(struct store *store, int fd, struct error *err)
     struct safetensors file;
 
     assert(store->options.train);
-    int rc = safetensors_open(&file, fd, err);
+    uint64_t left = 2 * weights_header_bytes(store->model); /* two moments of each tensor */
+    int rc = safetensors_open_within(&file, fd, &left, err);
     if (rc != 0)
         return rc;
     rc = find_places(&loading.places, store->model, err);

@@ -266,6 +266,13 @@ static int parse_header(json_t **header, int fd, uint64_t length, struct error *
 
 int safetensors_open(struct safetensors *out, int fd, struct error *err)
 {
+    uint64_t left = MAX_HEADER_BYTES;
+
+    return safetensors_open_within(out, fd, &left, err);
+}
+
+int safetensors_open_within(struct safetensors *out, int fd, uint64_t *left, struct error *err)
+{
     uint64_t file_bytes = 0, length = 0;
     json_t *header = NULL;
 
@@ -273,6 +280,13 @@ int safetensors_open(struct safetensors *out, int fd, struct error *err)
     int rc = look_at(&file_bytes, fd, err);
     if (rc == 0)
         rc = read_length(&length, fd, file_bytes, err);
+    if (rc == 0 && length > *left)
+        rc = error_set(err, -EINVAL,
+                       "a header of %ju bytes, where %ju are left for this model: does the file have other tensors, or "
+                       "large metadata?",
+                       (uintmax_t)length, (uintmax_t)*left);
+    if (rc == 0)
+        *left -= length;
     if (rc == 0)
         rc = parse_header(&header, fd, length, err);
     if (rc == 0)

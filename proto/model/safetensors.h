@@ -38,6 +38,9 @@ struct safetensors {
  * header too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass
  * the end, a name twice), or -errno. On failure *out is zeroed. Undo: safetensors_close. */
 int safetensors_open(struct safetensors *out, int fd, struct error *err);
+/* The same where headers may take *left bytes, those of earlier files subtracted; it subtracts this one's. A longer one is
+ * refused before any of it is read: it would take 13 times its bytes. */
+int safetensors_open_within(struct safetensors *out, int fd, uint64_t *left, struct error *err);
 void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 
 /* Borrowed, or NULL. */

@@ -252,16 +252,27 @@ static int account(struct weights *out, const struct model *model, uint32_t firs
     return rc;
 }
 
+uint64_t weights_header_bytes(const struct model *model)
+{
+    enum { OTHERS = 2 << 20, BESIDE_NAME = 200 }; /* {"dtype":"BF16","shape":[...],"data_offsets":[...]} */
+    uint64_t bytes = OTHERS;
+
+    for (uint32_t t = 0; t < model->n_tensors; t++)
+        bytes += 2 * (strlen(model->tensors[t].name) + BESIDE_NAME);
+    return bytes;
+}
+
 static int open_files(struct weights *out, const struct model *model, const int *fds, unsigned n_fds,
                       uint32_t first_drawn, struct error *err)
 {
+    uint64_t left = weights_header_bytes(model);
     int rc = 0;
 
     *out = (struct weights){.files = calloc(n_fds + 1, sizeof *out->files)};
     if (!out->files)
         rc = error_set(err, -ENOMEM, "no memory for a list of %u files", n_fds);
     for (; rc == 0 && out->n_files < n_fds; out->n_files += rc == 0)
-        rc = safetensors_open(&out->files[out->n_files], fds[out->n_files], err);
+        rc = safetensors_open_within(&out->files[out->n_files], fds[out->n_files], &left, err);
     if (rc == 0)
         rc = account(out, model, first_drawn, err);
     if (rc != 0)

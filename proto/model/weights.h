@@ -18,6 +18,10 @@ struct weights {
     const char *wrapper; /* precedes the names, if the files are a wrapper's (proto/model/wrapper.h); else NULL */
 };
 
+/* Bytes that the headers of a model's files may take together: its tensors' own, twice, and 2 MiB for others (masks,
+ * another part of a wrapper, metadata). */
+uint64_t weights_header_bytes(const struct model *model);
+
 /* Reads the headers of open files; fds are borrowed until weights_close. Each tensor of the model must occur exactly
  * once, and no other tensor may, but those of a wrapper's other parts. A tied model's table of tokens may be in the files under the head's name alone, as
  * transformers accepts it. -EINVAL with one sentence that names the first tensor that is misshapen, unexpected, missing,

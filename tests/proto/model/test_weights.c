@@ -132,6 +132,33 @@ TEST_EACH(every_tensor_is_accounted_for_in_one_sentence, COUNT(faults))
     model_free(&model);
 }
 
+/* What other tensors take is bounded by the model, for all files together, before any of it is read. */
+TEST(a_header_far_beyond_the_model_is_refused)
+{
+    static const char *const none[] = {NULL};
+    static const struct safetensors_plan nothing[] = {{0}};
+    static struct safetensors_plan plan[12000];
+    static char names[COUNT(plan)][48];
+    struct weights weights;
+    struct model model;
+    struct error err = {""};
+
+    make_model(&model, small);
+    ck_assert_uint_eq(weights_header_bytes(&model) >> 20, 2);
+    for (unsigned i = 0; i < COUNT(plan); i++) {
+        snprintf(names[i], sizeof names[i], "transformer.h.%05u.attn.bias.of.another", i);
+        plan[i] = (struct safetensors_plan){names[i], 1, {1, 1}, F32};
+    }
+    const int fds[] = {make_file_of(&model, none, nothing), make_file(plan, COUNT(plan)), make_file(plan, COUNT(plan))};
+    ck_assert_int_eq(weights_open(&weights, &model, fds, 2, &err), -EINVAL); /* read, and then accounted for */
+    ck_assert_holds(err.text, "is not a tensor of this model");
+    ck_assert_int_eq(weights_open(&weights, &model, fds, 3, &err), -EINVAL);
+    ck_assert_holds(err.text, "a header of 1", " bytes, where ", " are left for this model");
+    for (int i = 0; i < COUNT(fds); i++)
+        close(fds[i]);
+    model_free(&model);
+}
+
 /* Names without the prefix, buffers, and a head beside the table that it is tied to. */
 TEST(what_transformers_loads_is_accepted)
 {
