@@ -1,9 +1,12 @@
 #include "client/model/job.h"
 
+#include "client/model/file.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct plan_data client_job_data(const struct client_job *job)
 {
@@ -77,6 +80,20 @@ int client_job_join(struct client_job *job, struct client_link *link, uint32_t b
     return rc ? rc : take_opened(job, model, opened, fd, client_job_data(job).bytes, err);
 }
 
+/* The daemon reads no file on a client's behalf that may make it wait. */
+static int seal_config(const struct client_model *model, struct error *err)
+{
+    char *text;
+    size_t n;
+    int rc = client_file_read(&text, &n, model->config_fd, "config.json", err);
+
+    if (rc)
+        return rc;
+    rc = segment_seal("config.json", text, n, err);
+    free(text);
+    return rc;
+}
+
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err)
 {
@@ -95,7 +112,10 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     request->job.side = files->side >= 0;
     request->job.trace = files->trace >= 0;
     request->job.resume = files->moments >= 0;
-    fds[n_fds++] = model->config_fd;
+    const int config = seal_config(model, err);
+    if (config < 0)
+        return config;
+    fds[n_fds++] = config;
     if (files->output >= 0)
         fds[n_fds++] = files->output;
     if (files->side >= 0)
@@ -107,6 +127,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     if (files->moments >= 0)
         fds[n_fds++] = files->moments;
     client_link_send_fds(link, request, fds, n_fds);
+    close(config);
     rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;

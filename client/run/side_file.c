@@ -1,11 +1,11 @@
 #include "client/run/side_file.h"
 
 #include "proto/model/checkpoint.h"
+#include "proto/wire/segment.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { OPTIONS_BYTES = 64 << 10 }; /* room for the options */
@@ -62,17 +62,9 @@ int client_side_file_create(int *fd, json_t *options, json_t *files, size_t room
                                              CHECKPOINT_MAX_TEXT >> 20)
                                  : 0;
     if (!rc) {
-        *fd = memfd_create("eps-side", MFD_CLOEXEC);
-        for (size_t done = 0; *fd >= 0 && done < n;) { /* a partial write means only a signal or no memory */
-            const ssize_t written = pwrite(*fd, text + done, n - done, (off_t)done);
-            if (written <= 0) {
-                close(*fd);
-                *fd = -1;
-            }
-            done += written > 0 ? (size_t)written : 0;
-        }
-        if (*fd < 0)
-            rc = error_set(err, -errno, "no memory for the run's side file: %s", strerror(errno));
+        *fd = segment_seal("the run's side file", text, n, err);
+        rc = *fd < 0 ? *fd : 0;
+        *fd = rc ? -1 : *fd;
     }
     free(text);
     return rc;

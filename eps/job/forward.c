@@ -1,6 +1,7 @@
 #include "eps/job/forward.h"
 
 #include "eps/job/side.h"
+#include "proto/wire/segment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 /* The encoded JOB of so many bytes, u16 little-endian before it; then JSON:
@@ -141,13 +141,9 @@ static int open_path(struct forward *out, const json_t *path, int flags, struct 
 
 static int open_config(struct forward *out, const json_t *config, struct error *err)
 {
-    const size_t n = json_string_length(config);
-    const int fd = memfd_create("config.json", MFD_CLOEXEC);
-    int rc = add_fd(out, fd, "config.json", err);
+    const int fd = segment_seal("config.json", json_string_value(config), json_string_length(config), err);
 
-    if (!rc && write(fd, json_string_value(config), n) != (ssize_t)n)
-        rc = error_set(err, -ENOMEM, "out of memory");
-    return rc;
+    return fd < 0 ? fd : add_fd(out, fd, "config.json", err);
 }
 
 /* In the order of job_take_files. */

@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 void job_close_fds(const int *fds, unsigned n)
@@ -21,12 +20,13 @@ void job_close_fds(const int *fds, unsigned n)
 
 static int read_config(struct job *job, int fd, struct error *err)
 {
-    struct stat st;
+    int rc = segment_sealed_bytes(&job->config_bytes, fd, "config.json", err);
 
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > MESSAGE_MAX_CONFIG_BYTES)
-        return error_set(err, -EINVAL, "config.json is not a regular file of at most 1 MiB");
-    job->config_bytes = (size_t)st.st_size;
-    const int rc = segment_create(&job->config, "eps-config", job->config_bytes + 1, SEGMENT_READ, err);
+    if (rc)
+        return rc;
+    if (job->config_bytes > MESSAGE_MAX_CONFIG_BYTES)
+        return error_set(err, -EINVAL, "config.json has %zu bytes; 1 MiB is the most", job->config_bytes);
+    rc = segment_create(&job->config, "eps-config", job->config_bytes + 1, SEGMENT_READ, err);
     if (rc)
         return rc;
     if (pread(fd, job->config.base, job->config_bytes, 0) != (ssize_t)job->config_bytes)
@@ -36,13 +36,12 @@ static int read_config(struct job *job, int fd, struct error *err)
 
 static int size_side(struct job *job, struct error *err)
 {
-    struct stat st;
+    const int rc = segment_sealed_bytes(&job->side_bytes, job->side_file, "the job's side file", err);
 
-    if (fstat(job->side_file, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CHECKPOINT_MAX_TEXT)
-        return error_set(err, -EINVAL, "the job's side file is not a regular file of at most %d MiB",
-                         CHECKPOINT_MAX_TEXT >> 20);
-    job->side_bytes = (size_t)st.st_size;
-    return 0;
+    if (rc || job->side_bytes <= CHECKPOINT_MAX_TEXT)
+        return rc;
+    return error_set(err, -EINVAL, "the job's side file has %zu bytes; %d MiB are the most", job->side_bytes,
+                     CHECKPOINT_MAX_TEXT >> 20);
 }
 
 /* config, [output directory], [side file], [trace], weight files..., [moments] */

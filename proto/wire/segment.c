@@ -97,6 +97,38 @@ int segment_attach(struct segment *out, int fd, size_t bytes, enum segment_acces
     return 0;
 }
 
+int segment_seal(const char *name, const void *bytes, size_t n, struct error *err)
+{
+    const int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int rc = fd < 0 ? -errno : 0;
+
+    for (size_t done = 0; !rc && done < n;) { /* a partial write means only a signal or no memory */
+        const ssize_t written = pwrite(fd, (const char *)bytes + done, n - done, (off_t)done);
+        rc = written > 0 ? 0 : written < 0 ? -errno : -ENOSPC;
+        done += written > 0 ? (size_t)written : 0;
+    }
+    if (!rc && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) < 0)
+        rc = -errno;
+    if (!rc)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return error_set(err, rc, "no memory for %s: %s", name, strerror(-rc));
+}
+
+int segment_sealed_bytes(size_t *out, int fd, const char *name, struct error *err)
+{
+    const int seals = fcntl(fd, F_GET_SEALS);
+    struct stat info;
+
+    if (seals < 0 || !(seals & F_SEAL_SHRINK))
+        return error_set(err, -EINVAL, "%s did not come in sealed memory: use programs of one build", name);
+    if (fstat(fd, &info) < 0)
+        return error_set(err, -errno, "%s: %s", name, strerror(errno));
+    *out = (size_t)info.st_size;
+    return 0;
+}
+
 void segment_close(struct segment *segment)
 {
     if (!segment->base)

@@ -31,4 +31,10 @@ int segment_attach(struct segment *out, int fd, size_t bytes, enum segment_acces
 
 void segment_close(struct segment *segment); /* safe on a zeroed struct */
 
+/* A sealed file in memory with these bytes (n > 0). Whoever gets it can read it without waiting: a file on a disk or a
+ * network may hang for ever. Returns the descriptor, owned; or -errno with a sentence. */
+int segment_seal(const char *name, const void *bytes, size_t n, struct error *err);
+/* The size of such a file; of no other, at which it does not even look. -EINVAL with a sentence that begins with name. */
+int segment_sealed_bytes(size_t *out, int fd, const char *name, struct error *err);
+
 #endif

@@ -244,7 +244,7 @@ static void bring_directory(int i)
     driver_leave(&driver);
 }
 
-/* What is read is what came open for reading: not what is only named, nor what came open for writing. */
+/* What is read at once is memory: no file that is only named, nor one that a hung disk or network may have. */
 static void bring_config(int i)
 {
     const int fd = i == 0 ? open_file(theirs, "secret", O_PATH) : open_file(mine, "config", O_WRONLY | O_CREAT);
@@ -257,7 +257,7 @@ static void bring_config(int i)
         ck_assert_int_eq(write(fd, "{}", 2), 2);
     client_link_send_fds(&driver.link, &m, &fd, 1);
     ck_assert_int_lt(client_link_expect(&driver.link, MESSAGE_JOB_OPENED, &reply, NULL, &err), 0);
-    ck_assert_str_eq(err.text, "config.json could not be read");
+    ck_assert_str_eq(err.text, "config.json did not come in sealed memory: use programs of one build");
     driver_leave(&driver);
 }
 

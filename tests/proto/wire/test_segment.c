@@ -118,6 +118,30 @@ TEST(what_is_too_short_or_could_shrink_or_is_something_else_is_refused)
     close(pipes[1]);
 }
 
+TEST(sealed_bytes_are_read_and_nothing_else_is_looked_at)
+{
+    struct error err = {0};
+    char back[8] = "";
+    size_t n = 0;
+    const int fd = segment_seal("config.json", "{\"a\":1}", 7, &err);
+
+    ck_assert_msg(fd >= 0, "%s", err.text);
+    ck_assert_int_eq(segment_sealed_bytes(&n, fd, "config.json", &err), 0);
+    ck_assert_uint_eq(n, 7);
+    ck_assert_int_eq(pread(fd, back, 8, 0), 7);
+    ck_assert_str_eq(back, "{\"a\":1}");
+    ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
+    ck_assert_int_lt(ftruncate(fd, 0), 0);
+    close(fd);
+    const int others[] = {open("/etc/passwd", O_RDONLY | O_CLOEXEC), open("/", O_PATH | O_CLOEXEC),
+                          memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+    for (int i = 0; i < COUNT(others); i++) {
+        ck_assert_int_eq(segment_sealed_bytes(&n, others[i], "config.json", &err), -EINVAL);
+        ck_assert_str_eq(err.text, "config.json did not come in sealed memory: use programs of one build");
+        close(others[i]);
+    }
+}
+
 TEST(more_than_there_can_be_is_refused)
 {
     struct segment segment;

@@ -92,10 +92,11 @@ void script_check_saved(uint64_t step)
 
 static int memory_file(const char *text)
 {
-    int fd = memfd_create("world", MFD_CLOEXEC);
+    struct error err = {""};
+    const int fd = segment_seal("world", text, strlen(text), &err);
 
-    if (fd < 0 || dprintf(fd, "%s", text) < 0)
-        world_fail("no memory file: %s", strerror(errno));
+    if (fd < 0)
+        world_fail("no memory file: %s", err.text);
     return fd;
 }
 
