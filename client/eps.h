@@ -58,7 +58,7 @@ struct eps_train_options {
 
     /* A run directory (its newest checkpoint), or a step-N in one. Options left unset take the stored values. An option
      * set to another value is refused, except steps, epochs, device, device_mem, host_mem, require_pinned, workers,
-     * connect, save_every, save_minutes, keep, eval_every, eval_tokens, patience, microbatch and out. The data may be
+     * connect, wait, save_every, save_minutes, keep, eval_every, eval_tokens, patience, microbatch and out. The data may be
      * moved if its content is the same. */
     const char *resume;
 
@@ -73,9 +73,11 @@ struct eps_train_options {
      * the next window. NULL: none. */
     const char *change;
 
-    /* Address of a daemon; waits up to 10 s for it, and as long for its first worker. NULL: a private daemon and
-     * private workers, as processes. */
+    /* Address of a daemon. NULL: a private daemon and private workers, as processes. */
     const char *connect;
+    /* With connect: seconds to wait for the daemon and a worker on each of its hosts, not counting any in which this process
+     * is stopped. 0: none; NAN: 60. */
+    double wait;
 
     /* Directory of epsd and eps-worker. NULL: the calling program's, then the one installed with libeps, then PATH. */
     const char *programs;
@@ -422,6 +424,7 @@ struct eps_eval_options {
     size_t n_data;
     /* With model: as in eps_train_options. Without: the daemon that trains it; NULL: the caller's only daemon. */
     const char *connect;
+    double wait; /* as in eps_train_options; without model, for the daemon and its run */
     const char *programs;
     uint32_t batch, seq; /* 0: chosen */
     /* Tokens from one sequence's begin to the next one's; 0: seq. With fewer, sequences overlap, and a token is predicted
@@ -489,6 +492,7 @@ struct eps_prompt {
 struct eps_generate_options {
     const char *model; /* as in eps_eval_options */
     const char *connect, *programs;
+    double wait; /* as in eps_eval_options */
     const char *device;
     uint64_t device_mem;
     const struct eps_prompt *prompts; /* (n_prompts) */
@@ -545,6 +549,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
 struct eps_chat_options {
     const char *model; /* as in eps_eval_options */
     const char *connect, *programs;
+    double wait; /* as in eps_eval_options */
     const char *device;
     uint64_t device_mem;
     const char *system; /* the system message; NULL: none, or the template's own */

@@ -126,9 +126,12 @@ int text_add(struct text *text, const char *bytes, size_t n);
          "default auto: CUDA if there is one, else the CPU"},                                                          \
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &(o)->device_mem,                                                    \
          "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},   \
+        {"--connect", "ADDRESS", ARGUMENT_TEXT, &(o)->connect,                                                         \
+         "with --model: use this daemon and its workers; without: use the model that it trains"},                      \
     {                                                                                                                  \
-        "--connect", "ADDRESS", ARGUMENT_TEXT, &(o)->connect,                                                          \
-            "with --model: use this daemon and its workers; without: use the model that it trains"                     \
+        "--wait", "SECONDS", ARGUMENT_REAL, &(o)->wait,                                                                \
+            "with --connect: how long to wait for the daemon, and for a worker on each of its hosts or, without "      \
+            "--model, for its run; 0: not at all; default 60"                                                          \
     }
 
 /* ---- --json ---- */

@@ -321,6 +321,10 @@ int command_train(int argc, char **argv)
         {"--workers", "N", ARGUMENT_COUNT, &options.workers, "worker processes; default 1"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
          "use this daemon (name or directory) and its workers; default: private ones that start and end with the run"},
+        {"--wait", "SECONDS", ARGUMENT_REAL, &options.wait,
+         "with --connect: how long to wait for the daemon, and for a worker on each of its hosts; seconds in which "
+         "this "
+         "process is stopped do not count; 0: not at all; default 60"},
     };
     const struct command command = {
         "eps train",

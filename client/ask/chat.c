@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -108,6 +109,7 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
     const struct eps_chat_options *o = &chat->options;
     const struct client_forward_options forward = {.model = o->model,
                                                    .connect = o->connect,
+                                                   .wait = o->wait,
                                                    .programs = o->programs,
                                                    .device = o->device,
                                                    .device_mem = o->device_mem,
@@ -127,7 +129,7 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
 
 struct eps_chat_options eps_chat_defaults(void)
 {
-    return (struct eps_chat_options){.sampling = eps_generate_defaults().sampling};
+    return (struct eps_chat_options){.wait = NAN, .sampling = eps_generate_defaults().sampling};
 }
 
 int eps_chat_open(struct eps_chat **out, const struct eps_chat_options *options, const struct eps_chat_events *events,

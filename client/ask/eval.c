@@ -133,7 +133,7 @@ static int eval_tokens(struct eval *e, double *loss, uint64_t *tokens, struct er
 
 struct eps_eval_options eps_eval_defaults(void)
 {
-    return (struct eps_eval_options){.mask_fraction = NAN};
+    return (struct eps_eval_options){.wait = NAN, .mask_fraction = NAN};
 }
 
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
@@ -142,6 +142,7 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     static const struct eps_eval_events silent;
     const struct client_forward_options forward = {.model = options->model,
                                                    .connect = options->connect,
+                                                   .wait = options->wait,
                                                    .programs = options->programs,
                                                    .device = options->device,
                                                    .device_mem = options->device_mem,

@@ -53,8 +53,7 @@ static int open_model(struct client_forward *f, struct error *err)
 static int copy_live_model(struct client_forward *f, struct error *err)
 {
     const char *connect = f->options.connect;
-    const struct client_await await = {f->options.on_note, f->options.user};
-    int rc = client_snapshot_fetch(&f->model, NULL, connect, &f->link.watches[1], &await, err);
+    int rc = client_snapshot_fetch(&f->model, NULL, connect, &f->link.watches[1], &f->await, err);
 
     if (rc == -ENOENT && !connect)
         return error_set(err, -EDOM, "--model is needed because no run of yours is live: name a directory");
@@ -68,7 +67,10 @@ int client_forward_open(struct client_forward *forward, const struct client_forw
     *forward = (struct client_forward){.options = *options, .log_fd = -1, .model.config_fd = -1};
     if (options->model && options->connect && options->device_mem)
         return error_set(err, -EDOM, "--device-mem does not go with --connect: give it to each eps-worker instead");
+    forward->await = (struct client_await){.on_note = options->on_note, .user = options->user};
     int rc = client_options_device(&name, options->device, 1, options->model ? options->connect : NULL, err);
+    if (!rc)
+        rc = client_await_init(&forward->await, options->wait, options->connect, err);
     if (!rc)
         rc = client_link_init(&forward->link, err);
     if (rc)
@@ -101,14 +103,13 @@ static void on_aside(void *data, const struct message *m)
 
 static int join(struct client_forward *f, struct error *err)
 {
-    const struct client_await await = {f->options.on_note, f->options.user};
     uint32_t n_workers;
 
     f->link.on_queued = on_queued;
     f->link.queued_data = &f->options;
-    int rc = client_await_daemon(&f->link, f->options.connect, ROLE_CLIENT, &await, err);
+    int rc = client_await_daemon(&f->link, f->options.connect, ROLE_CLIENT, &f->await, err);
 
-    return rc ? rc : client_await_worker(&n_workers, &f->link, f->options.connect, &await, err);
+    return rc ? rc : client_await_worker(&n_workers, &f->link, f->options.connect, &f->await, err);
 }
 
 int client_forward_start(struct client_forward *forward, struct error *err)
@@ -232,15 +233,15 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
 static int take_begun(struct client_model *out, uint64_t *step, struct client_link *link, const char *address,
                       const struct client_await *await, struct error *err)
 {
-    const uint64_t until = uv_now(&link->loop) + CLIENT_AWAIT_MS;
     struct error sentence;
     int rc = client_snapshot_take(out, step, link, err);
 
     if ((rc != -EAGAIN && rc != -ENOENT) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for a run of the daemon %.200s to begin", address);
-    client_tell(await->on_note, await->user, sentence.text);
-    while ((rc == -EAGAIN || rc == -ENOENT) && uv_now(&link->loop) < until) {
+    if (await->ms > 0)
+        client_tell(await->on_note, await->user, sentence.text);
+    while ((rc == -EAGAIN || rc == -ENOENT) && link->awake_ms < await->ms) {
         const int stopped = client_link_pause(link, RETRY_MS, err);
         rc = stopped ? stopped : client_snapshot_take(out, step, link, err);
     }

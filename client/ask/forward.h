@@ -19,6 +19,7 @@ struct client_forward_options {
     const char *model; /* NULL: the model of a live daemon */
     /* The daemon whose model is copied, or whose workers run `model`. NULL: the caller's daemon, or private workers. */
     const char *connect;
+    double wait;                                       /* as in eps_train_options */
     const char *programs;                              /* as in client_spawn_options */
     const char *device;                                /* of a private worker; NULL: auto */
     uint64_t device_mem;                               /* of a private worker; 0: it chooses */
@@ -31,6 +32,7 @@ struct client_forward {
     struct client_forward_options options;
     struct client_model model;
     struct client_link link;
+    struct client_await await;
     struct client_spawn spawn;
     int log_fd;
 };

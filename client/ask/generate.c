@@ -326,7 +326,7 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
 struct eps_generate_options eps_generate_defaults(void)
 {
     return (struct eps_generate_options){
-        .sampling = {.repetition_penalty = NAN, .temperature = NAN, .top_p = NAN, .min_p = NAN}};
+        .wait = NAN, .sampling = {.repetition_penalty = NAN, .temperature = NAN, .top_p = NAN, .min_p = NAN}};
 }
 
 static void close_all(struct generate *g)
@@ -364,6 +364,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     g->user = user;
     const struct client_forward_options forward = {.model = options->model,
                                                    .connect = options->connect,
+                                                   .wait = options->wait,
                                                    .programs = options->programs,
                                                    .device = options->device,
                                                    .device_mem = options->device_mem,

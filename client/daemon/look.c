@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,7 +254,7 @@ void client_look_say_missing(struct error *sentence, const struct message *m)
 
 /* ---- Bounded waits ---- */
 
-enum { RETRY_MS = 20 };
+enum { RETRY_MS = 20, ASK_WORKER_MS = 50 };
 
 static void note(const struct client_await *await, const char *sentence)
 {
@@ -265,25 +266,48 @@ static bool is_absent(int rc)
     return rc == -ENOENT || rc == -ECONNREFUSED;
 }
 
+int client_await_init(struct client_await *await, double wait, const char *connect, struct error *err)
+{
+    enum { WAIT_S = 60, MOST_S = 1000000 };
+    const double seconds = isnan(wait) ? WAIT_S : wait;
+
+    if (!isnan(wait) && wait != 0 && !connect)
+        return error_set(err, -EDOM, "--wait goes with --connect: without it there is nobody to wait for");
+    if (!(seconds >= 0 && seconds <= MOST_S))
+        return error_set(err, -EDOM, "--wait %g is not within 0 and %d seconds", seconds, MOST_S);
+    await->ms = (uint64_t)(seconds * 1000);
+    return 0;
+}
+
+/* " after 60 s" */
+static const char *say_waited(char out[40], const struct client_await *await)
+{
+    out[0] = 0;
+    if (await->ms > 0)
+        snprintf(out, 40, " after %g s", (double)await->ms / 1000);
+    return out;
+}
+
 int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
                         const struct client_await *await, struct error *err)
 {
     struct error sentence;
+    char waited[40];
     int rc = client_look_open(link, address, role, err);
 
     if (!is_absent(rc) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for the daemon %.200s", address);
-    note(await, sentence.text);
-    const uint64_t until = link->awake_ms + CLIENT_AWAIT_MS;
-    while (is_absent(rc) && link->awake_ms < until) {
+    if (await->ms > 0)
+        note(await, sentence.text);
+    while (is_absent(rc) && link->awake_ms < await->ms) {
         rc = client_link_pause(link, RETRY_MS, err);
         if (!rc)
             rc = client_look_open(link, address, role, err);
     }
     if (is_absent(rc))
-        error_set(err, rc, "no daemon %.200s after %d s: start one with epsd --listen %.200s, or check the address",
-                  address, CLIENT_AWAIT_MS / 1000, address);
+        error_set(err, rc, "no daemon %.200s%s: start one with epsd --listen %.200s, or check the address", address,
+                  say_waited(waited, await), address);
     return rc;
 }
 
@@ -302,22 +326,43 @@ int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t 
     return rc;
 }
 
+/* The address of the daemon on one of several hosts. That on host 0 has the address that was given. */
+static void name_host(struct error *out, const char *address, uint32_t host)
+{
+    char directory[PATH_MAX];
+
+    if (host > 0 && client_look_find(directory, sizeof directory, address, NULL) == 0)
+        error_set(out, 0, "%.200s-%u", client_look_name(directory), host);
+    else
+        error_set(out, 0, "%.200s", address);
+}
+
 int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
                         const struct client_await *await, struct error *err)
 {
+    struct error sentence, name;
+    uint32_t told = 0;
     struct message m;
-    struct error sentence;
-    int rc = client_look_status(link, &m, err);
+    char waited[40];
+    int rc;
 
+    while (!(rc = client_look_status(link, &m, err)) && m.status_reply.lacks > 0) {
+        if (told != m.status_reply.lacks) {
+            told = m.status_reply.lacks;
+            name_host(&name, address, told - 1);
+            error_set(&sentence, 0, "waiting for a worker to attach to the daemon %s", name.text);
+            if (await->ms > 0)
+                note(await, sentence.text);
+        }
+        if (link->awake_ms >= await->ms)
+            return error_set(err, -ETIMEDOUT,
+                             "the daemon %s has no worker%s: attach one with eps-worker --connect %s%s", name.text,
+                             say_waited(waited, await), name.text, told > 1 ? " on its host" : "");
+        rc = client_link_pause(link, ASK_WORKER_MS, err);
+        if (rc)
+            break;
+    }
     *n_workers = rc ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
-    if (rc || m.status_reply.n_workers)
-        return rc;
-    error_set(&sentence, 0, "waiting for a worker to attach to the daemon %.200s", address);
-    note(await, sentence.text);
-    rc = client_await_workers(n_workers, link, 1, CLIENT_AWAIT_MS, err);
-    if (rc == -ETIMEDOUT)
-        error_set(err, rc, "the daemon %.200s has no worker after %d s: attach one with eps-worker --connect %.200s",
-                  address, CLIENT_AWAIT_MS / 1000, address);
     return rc;
 }
 

@@ -42,19 +42,22 @@ void client_look_say_missing(struct error *sentence, const struct message *m);
 
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */
 
-enum { CLIENT_AWAIT_MS = 10000 }; /* limit for what another process starts */
-
 struct client_await {
+    uint64_t ms;                                       /* limit, by the link's awake_ms */
     void (*on_note)(void *user, const char *sentence); /* called before a wait; may be NULL */
     void *user;
 };
+
+/* Sets the limit of a link that has waited for nothing yet. wait: as in eps_train_options. -EDOM. */
+int client_await_init(struct client_await *await, double wait, const char *connect, struct error *err);
 
 /* As client_look_open, but retries until the daemon at address has opened its door. Without an address, or without
  * await (NULL), it does not wait. */
 int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
                         const struct client_await *await, struct error *err);
 
-/* Waits until the link's daemon has at least one worker. *n_workers: those of all its hosts. -ETIMEDOUT. */
+/* Waits until each of the daemon's hosts has at least one worker. *n_workers: those of all. -ETIMEDOUT with a sentence that
+ * names the daemon that has none. */
 int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
                         const struct client_await *await, struct error *err);
 

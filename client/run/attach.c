@@ -24,6 +24,7 @@ static int check_options(const struct eps_train_options *in, struct error *err)
 {
     const char *name = in->resume           ? "--resume"
                        : in->connect        ? "--connect"
+                       : !isnan(in->wait)   ? "--wait"
                        : in->change         ? "--change"
                        : in->trace          ? "--trace"
                        : in->task           ? "--task"

@@ -37,6 +37,7 @@ struct eps_train_options eps_train_defaults(void)
         .clip_update = NAN,
         .mask_fraction = NAN,
         .save_minutes = NAN,
+        .wait = NAN,
         .warmup = UINT64_MAX,
         .seed = UINT64_MAX,
         .save_every = UINT64_MAX,

@@ -530,7 +530,7 @@ static void take_down(struct train *t)
 static int count_workers(struct train *t, uint32_t *n, struct error *err)
 {
     const struct eps_train_options *o = &t->run.asked;
-    const struct client_await await = {t->steps.events->on_note, t->steps.user};
+    struct client_await await = {.on_note = t->steps.events->on_note, .user = t->steps.user};
 
     *n = 0;
     if (!o->connect)
@@ -541,6 +541,8 @@ static int count_workers(struct train *t, uint32_t *n, struct error *err)
         *n = t->attach.job.description.n_workers;
         return rc ? rc : client_link_open(&t->link, t->attach.address, ROLE_CLIENT, err);
     }
+    if (!rc)
+        rc = client_await_init(&await, o->wait, o->connect, err);
     if (!rc)
         rc = client_await_daemon(&t->link, o->connect, ROLE_CLIENT, &await, err);
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &await, err);

@@ -100,6 +100,7 @@ struct hub {
     bool is_private;        /* the daemon ends with its first client and serves no other */
     uint32_t host, n_hosts; /* of the daemons that a launcher started together; n_hosts 0: this one is alone */
     uint32_t n_elsewhere;   /* workers of the other hosts, as they told host 0 */
+    uint32_t lacks;         /* the first of these hosts that has none; 0: there is none */
     uint32_t host_slots;    /* for another host's contributions */
     /* Bytes of a job's tables: for each host, unit and slice. */
     uint32_t host_bytes, host_unit_bytes, host_slice_bytes;

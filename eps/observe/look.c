@@ -42,6 +42,7 @@ static void send_status(const struct look *look, struct peer *peer)
     m.status_reply.n_parameters = job->model.n_parameters;
     m.status_reply.n_workers = peer_count_workers(look->hub->peers);
     m.status_reply.n_elsewhere = look->hub->n_elsewhere;
+    m.status_reply.lacks = m.status_reply.n_workers == 0 ? 1 : look->hub->lacks ? look->hub->lacks + 1 : 0;
     m.status_reply.n_idle = count_idle(look);
     m.status_reply.n_threads = look->n_threads;
     m.status_reply.pid = (uint32_t)getpid();

@@ -91,6 +91,7 @@ int spread_start(struct spread **out, const struct spread_options *options, stru
     }
     s->hub->host = s->host;
     s->hub->n_hosts = s->n;
+    s->hub->lacks = s->host == 0 && s->n > 1; /* nobody has told of workers yet */
     steps->spread = s;
     *out = s;
     return 0;
@@ -225,9 +226,12 @@ static bool tell_workers(struct spread *s)
 static void hear_workers(struct spread *s, uint32_t from, uint32_t n)
 {
     s->others[from].n_workers = n;
-    s->hub->n_elsewhere = 0;
-    for (uint32_t h = 1; h < s->n; h++)
+    s->hub->n_elsewhere = s->hub->lacks = 0;
+    for (uint32_t h = 1; h < s->n; h++) {
         s->hub->n_elsewhere += s->others[h].n_workers;
+        if (s->others[h].n_workers == 0 && !s->hub->lacks)
+            s->hub->lacks = h;
+    }
 }
 
 /* ---- fetches ---------------------------------------------------------------------------------------------------- */

@@ -351,6 +351,7 @@ struct message {
             uint64_t n_parameters;
             uint32_t n_workers;
             uint32_t n_elsewhere; /* workers of the daemon's other hosts, as host 0 knows */
+            uint32_t lacks;       /* the first host without a worker, counted from 1; 0: there is none */
             uint32_t n_idle;      /* of n_workers, without a place in the job; 0 without a job */
             uint32_t n_threads;   /* that fold and update */
             uint32_t pid;

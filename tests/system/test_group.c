@@ -109,7 +109,8 @@ static void trains(uid_t uid, const char *out, const unsigned *by, const char *o
 
     says(uid, true, "eps",
          ARGV("train", "--model", processes_path("tiny.json"), "--data", processes_path("tiny.txt"), "--out",
-              make(out, uid), "--steps", "2", "--batch", "4", "--parts", "2", "--connect", users_service()),
+              make(out, uid), "--steps", "2", "--batch", "4", "--parts", "2", "--wait", "0", "--connect",
+              users_service()),
          by ? 0 : 1, by ? print("epsd: worker %u: arena of ", *by) : none, of_another);
 }
 

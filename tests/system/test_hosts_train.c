@@ -133,6 +133,24 @@ TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))
     stop(&team);
 }
 
+/* Each host needs one: the sentences name the daemon that has none. */
+TEST(a_run_waits_for_a_worker_on_every_host)
+{
+    const struct team team = start(2, 0);
+    const char *const line[] = {
+        "-c", print("exec %s/eps train" RUN " --steps 1 --batch 2 --connect hosts --out run >said", BIN_DIR), NULL};
+
+    processes_worker("hosts", "64MiB", NULL);
+    expect("eps train" RUN " --steps 1 --batch 2 --connect hosts --out none --wait 0", 1,
+           "the daemon hosts-1 has no worker: attach one with eps-worker --connect hosts-1 on its host");
+    const pid_t run = processes_start("/bin/sh", line, NULL);
+    processes_await_text("said", "waiting for a worker to attach to the daemon hosts-1");
+    processes_worker("hosts-1", "64MiB", NULL);
+    ck_assert_int_eq(processes_wait(run), 0);
+    expect_file("said", "2 parts");
+    stop(&team);
+}
+
 /* Those of both hosts, as host 0 was told. */
 TEST(a_step_has_as_many_parts_as_there_are_workers)
 {

@@ -12,16 +12,16 @@ _eps_options() {
     train) echo "--model --data --eval-data --task --columns --separator --out --resume --attach --change --save-every --save-minutes --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --mask-fraction --seed --deterministic" \
-        "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
+        "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --wait --help" ;;
     plan) echo "--model --task --labels --batch --seq --microbatch --parts --optimizer --commit --clip-norm --freeze --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
     bench) echo "--profile --device --help" ;;
     eval) echo "--model --data --columns --separator --batch --seq --stride --eval-tokens --mask-fraction --seed --device --device-mem" \
-        "--connect --predictions --json --help" ;;
+        "--connect --wait --predictions --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --samples --tokens --stop --temperature --top-k --top-p --min-p --repetition-penalty --seed --device" \
-        "--device-mem --connect --json --help" ;;
+        "--device-mem --connect --wait --json --help" ;;
     chat) echo "--model --system --context --tokens --stop --temperature --top-k --top-p --min-p --repetition-penalty --seed --device --device-mem" \
-        "--connect --help" ;;
+        "--connect --wait --help" ;;
     report) echo "--out --help" ;;
     export) echo "--model --connect --out --dtype --help" ;;
     verify) echo "--json --help" ;;

@@ -97,8 +97,9 @@ static uint64_t n_evaluated;
 static int evaluate(const char *model, struct lab *lab, struct eps_error *error)
 {
     static const struct eps_eval_events events = {.on_note = on_note};
-    struct eps_eval_options options = {.model = model, .data = files, .n_data = 1, .programs = BIN_DIR};
+    struct eps_eval_options options = eps_eval_defaults();
 
+    options.model = model, options.data = files, options.n_data = 1, options.programs = BIN_DIR;
     options.connect = lab ? "lab" : NULL, options.device_mem = lab ? 0 : 128 << 20;
     return eps_eval(&loss, &n_evaluated, &options, lab ? &events : NULL, lab, error);
 }
@@ -154,23 +155,30 @@ TEST_EACH(whoever_names_a_daemon_waits_for_it_and_for_what_it_needs, 5)
     expect("rm -rf trained", 0);
 }
 
-/* All wait at the same time. */
-TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
+/* All wait at the same time, as long as they say, which may be not at all. */
+TEST_EACH(the_wait_ends_with_what_is_missing_and_how_to_get_it, 2)
 {
     static const char *const whats[] = {"train", "with", "eval", "live"};
+    const char *after = _i ? "" : " after 0.3 s";
     struct lab lab = {.waited = ""};
 
     start_daemon(&lab);
-    expect("for name in nobody lab; do to() { eps \"$@\" --connect $name 2>$what-$name.err & }; "
-           "what=train; to train --model tiny.json --data tiny.txt; what=with; to generate --model alone --prompt x; "
-           "what=eval; to eval --data tiny.txt; what=live; to generate; done; wait",
-           0);
+    processes_await_workers("lab", 0);
+    expect(
+        print(
+            "for name in nobody lab; do to() { eps \"$@\" --connect $name --wait %s >$what-$name.out 2>$what-$name.err "
+            "& }; "
+            "what=train; to train --model tiny.json --data tiny.txt; what=with; to generate --model alone --prompt x; "
+            "what=eval; to eval --data tiny.txt; what=live; to generate; done; wait",
+            _i ? "0" : "0.3"),
+        0);
     for (int i = 0; i < COUNT(whats); i++) {
         expect_file(print("%s-nobody.err", whats[i]),
-                    "no daemon nobody after 10 s: start one with epsd --listen nobody, or check the address");
+                    print("no daemon nobody%s: start one with epsd --listen nobody, or check the address", after));
         expect_file(print("%s-lab.err", whats[i]),
-                    i < 2 ? "the daemon lab has no worker after 10 s: attach one with eps-worker --connect lab"
+                    i < 2 ? print("the daemon lab has no worker%s: attach one with eps-worker --connect lab", after)
                           : "trains nothing");
+        expect_absent(print("%s-lab.out", whats[i]), _i ? "waiting" : "no note");
     }
     expect_file("eval-lab.err", "--model");
     expect("eps eval --data tiny.txt", 2, "--model is needed", "live"); /* one that trains nothing is none */
@@ -278,4 +286,28 @@ TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
     ck_assert_int_eq(eps_eval(&loss, &n, &options, &events, &none, &error), -EINTR);
     ck_assert_uint_eq(none.n_told, 0);
     ck_assert(!processes_find("epsd") && !processes_find("eps-worker"));
+}
+
+/* A minute in which the process is stopped, or the machine sleeps, is none of its waiting. */
+TEST_IF(time_that_nobody_was_awake_in_is_not_waited, !SANITIZED) /* which wants to be preloaded first */
+{
+    struct lab lab = {.waited = ""};
+
+    start_daemon(&lab);
+    processes_await_workers("lab", 0);
+    setenv("JUMP_CLOCK", processes_path("jump"), 1);
+    const pid_t run =
+        processes_start("/bin/sh",
+                        (const char *const[]){"-c",
+                                              "LD_PRELOAD=" BIN_DIR "/libjump_clock.so exec " BIN_DIR
+                                              "/eps train --model tiny.json --data tiny.txt --steps 1 --batch 4 "
+                                              "--connect lab --out jumped >jump.said 2>jump.err",
+                                              NULL},
+                        NULL);
+    processes_await_text("jump.said", "waiting for a worker to attach to the daemon lab");
+    processes_put_text("jump", "");
+    start_worker(&lab);
+    const int status = processes_wait(run);
+    ck_assert_msg(status == 0, "%d: %s", status, processes_read("jump.err"));
+    end(&lab);
 }

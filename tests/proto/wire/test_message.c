@@ -176,6 +176,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                .n_parameters = 30000000,
                                                .n_workers = 1,
                                                .n_elsewhere = 3,
+                                               .lacks = 5,
                                                .n_idle = 9,
                                                .n_threads = 14,
                                                .pid = 4712,
