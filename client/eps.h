@@ -157,7 +157,9 @@ struct eps_pages {
     uint64_t nodes[8]; /* resident bytes on each NUMA node; the last one sums the eighth and all after it */
 };
 struct eps_memory {
-    uint32_t worker; /* 0: the host */
+    uint32_t worker;  /* 0: the host */
+    uint32_t pid;     /* of the worker, or the daemon */
+    const char *host; /* name of the machine that it runs on */
     const char *device;
     uint64_t budget; /* 0 for the host */
     uint64_t current, peak;
@@ -237,6 +239,7 @@ struct eps_unit {
 };
 struct eps_worker {
     uint32_t id, pid;
+    const char *host;               /* name of the machine that it runs on, where it has this pid */
     const char *device, *model;     /* "cuda:1", "NVIDIA H200"; for the CPU "cpu" and "" */
     uint64_t budget, current, peak; /* bytes of device memory */
     const char *phase;              /* "resting", "forward", "backward", "evaluating", "generating" */

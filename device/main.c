@@ -416,6 +416,7 @@ static int run(const struct place *place, const struct compute_options *options,
     mailbox_init(&w->box, wake, w);
     hello.hello.role = ROLE_WORKER;
     hello.hello.budget = device->budget;
+    process_host_name(hello.hello.host, sizeof hello.hello.host);
     hello.hello.library_bytes = device->facts.library_bytes;
     hello.hello.attention = device->facts.attention;
     if (profile_find(&hello.hello.profile, NULL, device->ops->name, err))

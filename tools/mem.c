@@ -92,6 +92,8 @@ static void add_side(void *user, const struct eps_memory *side)
 {
     json_t *all = user, *object = side_to_json(side);
 
+    json_object_set_new(object, "on", *side->host ? text_json(side->host) : json_null());
+    json_object_set_new(object, "pid", json_integer(side->pid));
     if (side->worker == 0) {
         json_object_set_new(all, "host", object);
         return;
@@ -149,7 +151,7 @@ int command_mem(int argc, char **argv)
         "system's figures: resident, locked, in huge pages, by NUMA node. Lists several daemons, one line each.",
         "print an object, in bytes; unknown values are null:\n{\"host\": {\"current\", \"peak\", "
         "\"planned\",\n\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n\"resident\", \"locked\", "
-        "\"huge\", \"numa\": [...]},\n\"workers\": [{\"id\", \"device\", \"budget\", and as host}],\n"
+        "\"huge\", \"numa\": [...], \"on\", \"pid\"},\n\"workers\": [{\"id\", \"device\", \"budget\", and as host}],\n"
         "\"run\": {\"step\", \"steps\", \"loss\", \"tokens\", \"tokens_per_s\",\n\"workers\", \"queued\"} or null, "
         "\"address\"};\nseveral daemons: {\"daemons\": [...]}. With --watch one object per line",
         print,

@@ -18,10 +18,13 @@ static void print_queued(void *user, const struct eps_queued *queued)
             *queued->out ? ", " : "", queued->out);
 }
 
-static void print_left_out(void *user, const struct eps_worker *w)
+/* And why, if it takes no part in the job. */
+static void print_worker(void *user, const struct eps_worker *w)
 {
     FILE *out = user;
 
+    fprintf(out, "%-12s %" PRIu32 ": %s%s%s, on %s, pid %" PRIu32 "\n", "worker", w->id, w->device,
+            *w->model ? " " : "", w->model, *w->host ? w->host : "an unnamed host", w->pid);
     if (*w->left_out)
         fprintf(out, "left out     worker %" PRIu32 " (%s), pid %" PRIu32 ": %s\n", w->id, w->device, w->pid,
                 w->left_out);
@@ -73,10 +76,8 @@ static int print(FILE *out, struct eps_look *look, struct eps_error *error)
         print_job(out, &s);
     if (*s.trouble)
         fprintf(out, "trouble      NOT SAVED: %s\n", s.trouble);
-    rc = s.job ? eps_look_workers(look, print_left_out, out, error) : 0;
-    if (rc)
-        return rc;
-    return s.n_queued ? eps_look_queue(look, print_queued, out, error) : 0;
+    rc = s.n_workers ? eps_look_workers(look, print_worker, out, error) : 0;
+    return !rc && s.n_queued ? eps_look_queue(look, print_queued, out, error) : rc;
 }
 
 static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
@@ -104,12 +105,21 @@ static void add_queued(void *user, const struct eps_queued *queued)
                                           (json_int_t)queued->uid, "out", text_or_null(queued->out)));
 }
 
-static void add_left_out(void *user, const struct eps_worker *w)
+struct lists {
+    json_t *attached, *left_out;
+};
+
+static void add_worker(void *user, const struct eps_worker *w)
 {
+    const struct lists *lists = user;
+
+    json_array_append_new(lists->attached, json_pack("{s:I, s:o, s:o, s:o, s:I}", "id", (json_int_t)w->id, "device",
+                                                     text_json(w->device), "model", text_json(w->model), "on",
+                                                     text_or_null(w->host), "pid", (json_int_t)w->pid));
     if (*w->left_out)
-        json_array_append_new(user, json_pack("{s:I, s:o, s:I, s:o}", "worker", (json_int_t)w->id, "device",
-                                              text_json(w->device), "pid", (json_int_t)w->pid, "why",
-                                              text_json(w->left_out)));
+        json_array_append_new(lists->left_out, json_pack("{s:I, s:o, s:I, s:o}", "worker", (json_int_t)w->id, "device",
+                                                         text_json(w->device), "pid", (json_int_t)w->pid, "why",
+                                                         text_json(w->left_out)));
 }
 
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
@@ -138,11 +148,12 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
     json_object_set_new(*out, "job", s.job ? json_integer((json_int_t)s.job) : json_null());
     json_t *queue = json_array();
     json_object_set_new(*out, "queue", queue);
+    struct lists lists = {json_array(), json_array()};
+    json_object_set_new(*out, "attached", lists.attached);
+    json_object_set_new(*out, "left_out", lists.left_out);
     rc = s.n_queued ? eps_look_queue(look, add_queued, queue, error) : 0;
-    json_t *left_out = json_array();
-    json_object_set_new(*out, "left_out", left_out);
-    if (!rc && s.job)
-        rc = eps_look_workers(look, add_left_out, left_out, error);
+    if (!rc)
+        rc = eps_look_workers(look, add_worker, &lists, error);
     if (rc)
         json_decref(*out);
     return rc;
@@ -157,8 +168,11 @@ int command_status(int argc, char **argv)
         "print an object with state, step, n_steps, model, parameters, workers, idle_workers, optimizer_threads, pid, "
         "uid (the job's user), loss (null before the first step), precision and commit (null without a job), saving, "
         "saved_step, trouble, out (null if there is none), address, job (the job's number; null without one), queue "
-        "(a list of the jobs that wait, each with job, place, does, n_steps, pid, uid and out) and left_out (a list of "
-        "the workers that take no part in the job, each with worker, device, pid and why); several daemons: "
+        "(a list of the jobs that wait, each with job, place, does, n_steps, pid, uid and out), attached (a list of "
+        "its "
+        "workers, each with id, device, model, on (its machine) and pid) and left_out (a list of those that take no "
+        "part "
+        "in the job, each with worker, device, pid and why); several daemons: "
         "{\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,

@@ -69,6 +69,7 @@ static void on_worker(void *user, const struct eps_worker *w)
     view->workers = workers;
     struct top_worker *to = &workers[view->n_workers++];
     *to = (struct top_worker){.id = w->id,
+                              .pid = w->pid,
                               .visit = w->visit,
                               .n_visits = w->n_visits,
                               .part = w->part,
@@ -82,6 +83,7 @@ static void on_worker(void *user, const struct eps_worker *w)
                               .up_per_s = NAN};
     snprintf(to->device, sizeof to->device, "%s", w->device);
     snprintf(to->model, sizeof to->model, "%s", w->model);
+    snprintf(to->host, sizeof to->host, "%s", w->host);
     snprintf(to->phase, sizeof to->phase, "%s", w->phase);
     snprintf(to->unit, sizeof to->unit, "%s", w->unit);
 }

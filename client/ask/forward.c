@@ -135,14 +135,13 @@ int client_forward_open_job(struct client_forward *forward, struct client_job *j
                             struct error *err)
 {
     const struct client_forward_options *o = &forward->options;
-    const struct client_await await = {o->on_note, o->user};
     const char *address = o->model ? o->connect : NULL;
     int rc;
 
     do {
         client_job_free(job);
         rc = client_job_open(job, &forward->link, request, &forward->model, NULL, err);
-    } while (rc && (rc = client_await_another(rc, &forward->link, address, &await, err)) == 0);
+    } while (rc && (rc = client_await_another(rc, &forward->link, address, &forward->await, err)) == 0);
     return rc;
 }
 

@@ -204,6 +204,7 @@ int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const 
         const struct eps_worker worker = {
             .id = m.workers_reply.worker,
             .pid = m.workers_reply.pid,
+            .host = m.workers_reply.host,
             .device = m.workers_reply.device,
             .model = m.workers_reply.model,
             .budget = m.workers_reply.budget,

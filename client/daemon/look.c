@@ -168,6 +168,8 @@ void client_look_side(struct eps_memory *out, struct eps_memory_row rows[LEDGER_
 
     *out = (struct eps_memory){
         .worker = m->memory_reply.worker,
+        .pid = m->memory_reply.pid,
+        .host = m->memory_reply.host,
         .device = m->memory_reply.device,
         .budget = m->memory_reply.budget,
         .current = ledger->total.current,
@@ -374,13 +376,12 @@ int client_await_another(int rc, struct client_link *link, const char *address, 
     uint32_t before = UINT32_MAX;
     struct message m;
 
-    if (rc != -EAGAIN || !address || !*address)
+    if (rc != -EAGAIN || !address || !*address || await->ms == 0)
         return rc;
     error_set(&sentence, 0, "%.400s; waiting for another worker to attach", why.text);
     note(await, sentence.text);
-    uv_update_time(&link->loop);
-    const uint64_t until = uv_now(&link->loop) + CLIENT_AWAIT_MS;
-    while (uv_now(&link->loop) < until) {
+    const uint64_t until = link->awake_ms + await->ms;
+    while (link->awake_ms < until) {
         int looked = client_look_status(link, &m, err);
         const uint32_t n = looked ? 0 : m.status_reply.n_workers + m.status_reply.n_elsewhere;
         if (!looked && n > before)
@@ -391,5 +392,5 @@ int client_await_another(int rc, struct client_link *link, const char *address, 
         if (looked)
             return looked;
     }
-    return error_set(err, rc, "%.400s; no other one came within %d s", why.text, CLIENT_AWAIT_MS / 1000);
+    return error_set(err, rc, "%.400s; no other one came within %g s", why.text, (double)await->ms / 1000);
 }

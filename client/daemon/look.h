@@ -43,7 +43,7 @@ void client_look_say_missing(struct error *sentence, const struct message *m);
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */
 
 struct client_await {
-    uint64_t ms;                                       /* limit, by the link's awake_ms */
+    uint64_t ms;                                       /* limit, by the link's awake_ms; client_await_another's own */
     void (*on_note)(void *user, const char *sentence); /* called before a wait; may be NULL */
     void *user;
 };

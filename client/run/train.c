@@ -32,6 +32,7 @@
 struct train {
     struct client_run run;
     struct client_link link;
+    struct client_await await; /* with --connect */
     struct client_spawn spawn; /* used without --connect */
     struct client_job job;
     struct client_attach attach; /* zeroed, unless it takes a job over */
@@ -170,11 +171,10 @@ static int open_job(struct train *t, struct error *err)
                                            .side = t->side_fd,
                                            .trace = t->trace_fd,
                                            .moments = t->run.resume.moments_fd};
-    const struct client_await await = {t->steps.events->on_note, t->steps.user};
     do {
         client_job_free(&t->job);
         rc = client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
-    } while (rc && (rc = client_await_another(rc, &t->link, o->connect, &await, err)) == 0);
+    } while (rc && (rc = client_await_another(rc, &t->link, o->connect, &t->await, err)) == 0);
     if (!rc)
         t->run.options.microbatch = t->job.microbatch;
     return rc;
@@ -530,22 +530,20 @@ static void take_down(struct train *t)
 static int count_workers(struct train *t, uint32_t *n, struct error *err)
 {
     const struct eps_train_options *o = &t->run.asked;
-    struct client_await await = {.on_note = t->steps.events->on_note, .user = t->steps.user};
+    int rc = client_await_init(&t->await, o->wait, o->connect, err);
 
     *n = 0;
-    if (!o->connect)
-        return 0;
-    int rc = client_options_check_connect(o, err);
+    if (!o->connect || rc)
+        return rc;
+    rc = client_options_check_connect(o, err);
 
     if (t->run.attach) {
         *n = t->attach.job.description.n_workers;
         return rc ? rc : client_link_open(&t->link, t->attach.address, ROLE_CLIENT, err);
     }
     if (!rc)
-        rc = client_await_init(&await, o->wait, o->connect, err);
-    if (!rc)
-        rc = client_await_daemon(&t->link, o->connect, ROLE_CLIENT, &await, err);
-    return rc ? rc : client_await_worker(n, &t->link, o->connect, &await, err);
+        rc = client_await_daemon(&t->link, o->connect, ROLE_CLIENT, &t->await, err);
+    return rc ? rc : client_await_worker(n, &t->link, o->connect, &t->await, err);
 }
 
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
@@ -561,6 +559,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     t->log_fd = t->side_fd = t->trace_fd = -1;
     t->steps = (struct client_steps){
         .events = events ? events : &silent, .user = user, .run = &t->run, .link = &t->link, .job = &t->job};
+    t->await = (struct client_await){.on_note = t->steps.events->on_note, .user = user};
     client_run_init(&t->run);
     int rc = client_link_init(&t->link, &err);
     client_steps_init(&t->steps);

@@ -21,6 +21,7 @@ struct peer *peer_add(struct peer **peers, struct session *s, const struct messa
     peer->budget = hello->hello.budget;
     memcpy(peer->device, hello->hello.device, sizeof peer->device);
     memcpy(peer->model, hello->hello.model, sizeof peer->model);
+    memcpy(peer->host, hello->hello.host, sizeof peer->host);
     peer->backend = plan_backend_find(peer->device);
     peer->library_bytes = hello->hello.library_bytes;
     peer->attention =

@@ -38,7 +38,7 @@ struct peer {
     bool stops_daemon;
     uint32_t stops_job; /* 0: none */
     /* Of a worker, to the end of the struct: */
-    char device[32], model[64];
+    char device[32], model[64], host[64];
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */
     uint64_t budget, library_bytes;
     enum plan_attention attention; /* what its device supports */

@@ -1,6 +1,7 @@
 #include "eps/observe/look.h"
 
 #include "eps/base/rights.h"
+#include "proto/base/process.h"
 #include "proto/model/output.h"
 
 #include <math.h>
@@ -95,6 +96,8 @@ static void send_memory(const struct look *look, struct peer *peer, bool pages)
     unsigned left = peer_count_workers(hub->peers);
 
     snprintf(m.memory_reply.device, sizeof m.memory_reply.device, "host");
+    process_host_name(m.memory_reply.host, sizeof m.memory_reply.host);
+    m.memory_reply.pid = (uint32_t)getpid();
     m.memory_reply.last = left == 0;
     m.memory_reply.ledger = hub->ledger;
     memcpy(m.memory_reply.planned, look->job->host.bytes, sizeof m.memory_reply.planned);
@@ -106,6 +109,8 @@ static void send_memory(const struct look *look, struct peer *peer, bool pages)
             continue;
         m.memory_reply.last = --left == 0;
         m.memory_reply.worker = p->id;
+        m.memory_reply.pid = (uint32_t)session_peer_pid(p->session);
+        memcpy(m.memory_reply.host, p->host, sizeof p->host);
         m.memory_reply.budget = p->budget;
         m.memory_reply.ledger = p->ledger;
         memcpy(m.memory_reply.planned, p->plan.bytes, sizeof m.memory_reply.planned);
@@ -228,6 +233,7 @@ static void fill_worker(struct message *m, const struct job *job, const struct p
 
     m->workers_reply.worker = p->id;
     m->workers_reply.pid = (uint32_t)session_peer_pid(p->session);
+    memcpy(m->workers_reply.host, p->host, sizeof p->host);
     memcpy(m->workers_reply.device, p->device, sizeof p->device);
     memcpy(m->workers_reply.model, p->model, sizeof p->model);
     m->workers_reply.budget = p->budget;

@@ -254,6 +254,13 @@ static uint64_t address_space_left(void)
     return !is_known ? UINT64_MAX : limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
 }
 
+void process_host_name(char *out, size_t n)
+{
+    if (gethostname(out, n) != 0)
+        out[0] = 0;
+    out[n - 1] = 0;
+}
+
 uint64_t process_available_bytes(void)
 {
     FILE *file = fopen("/proc/meminfo", "r");

@@ -5,6 +5,7 @@
 #include "proto/base/error.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* Two OpenMP teams that spin on the same cores can slow each other a hundredfold, and libgomp reads its limit when it
@@ -50,6 +51,9 @@ bool process_ignores(int number);
 
 /* True if a process of this host is stopped by Ctrl-Z, SIGSTOP or a debugger. False if the system does not tell. */
 bool process_is_stopped(long pid);
+
+/* The name of this machine, cut to n - 1 bytes; empty if the system does not tell. */
+void process_host_name(char *out, size_t n);
 
 /* Host memory available now, within this process's control group; UINT64_MAX if the system does not tell. */
 uint64_t process_available_bytes(void);

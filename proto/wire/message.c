@@ -104,6 +104,7 @@ static void hello(struct wire *w, struct message *m)
     wire_u64(w, &m->hello.nonce);
     wire_text(w, m->hello.device, sizeof m->hello.device);
     wire_text(w, m->hello.model, sizeof m->hello.model);
+    wire_text(w, m->hello.host, sizeof m->hello.host);
     wire_u64(w, &m->hello.budget);
     wire_u64(w, &m->hello.library_bytes);
     wire_u32(w, &m->hello.attention);
@@ -432,7 +433,9 @@ static void memory_reply(struct wire *w, struct message *m)
 {
     wire_flag(w, &m->memory_reply.last);
     wire_u32(w, &m->memory_reply.worker);
+    wire_u32(w, &m->memory_reply.pid);
     wire_text(w, m->memory_reply.device, sizeof m->memory_reply.device);
+    wire_text(w, m->memory_reply.host, sizeof m->memory_reply.host);
     wire_u64(w, &m->memory_reply.budget);
     ledger_fields(w, &m->memory_reply.ledger);
     for (unsigned i = 0; i < LEDGER_CATEGORIES; i++)
@@ -468,6 +471,7 @@ static void workers_reply(struct wire *w, struct message *m)
     wire_u32(w, &m->workers_reply.pid);
     wire_text(w, m->workers_reply.device, sizeof m->workers_reply.device);
     wire_text(w, m->workers_reply.model, sizeof m->workers_reply.model);
+    wire_text(w, m->workers_reply.host, sizeof m->workers_reply.host);
     wire_u64(w, &m->workers_reply.budget);
     wire_u64(w, &m->workers_reply.current);
     wire_u64(w, &m->workers_reply.peak);

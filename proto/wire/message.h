@@ -68,7 +68,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 18,
+    MESSAGE_VERSION = 19,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -188,6 +188,7 @@ struct message {
             /* For a worker, its device: */
             char device[32]; /* "cpu", "cuda:1" */
             char model[64];  /* "NVIDIA H200"; may be empty */
+            char host[64];   /* name of its machine */
             uint64_t budget; /* --device-mem in bytes */
             uint64_t
                 library_bytes;  /* of these, held by its libraries outside any arena; 0: as in proto/plan/backend.h */
@@ -412,7 +413,9 @@ struct message {
         struct {
             bool last;
             uint32_t worker; /* its session's id; 0: the host */
+            uint32_t pid;    /* of the worker, or the daemon */
             char device[32];
+            char host[64]; /* name of the machine that it runs on */
             uint64_t budget;
             struct ledger ledger;
             uint64_t planned[LEDGER_CATEGORIES]; /* bytes; all 0: nothing is planned */
@@ -431,8 +434,8 @@ struct message {
             bool last;
             uint32_t worker; /* its session's id; 0: there is none */
             uint32_t pid;
-            char device[32], model[64];     /* as in hello */
-            uint64_t budget, current, peak; /* bytes of its memory */
+            char device[32], model[64], host[64]; /* as in hello */
+            uint64_t budget, current, peak;       /* bytes of its memory */
             enum message_phase phase;
             uint32_t visit, n_visits; /* of the model; 0: of none */
             char unit[32];            /* of that visit: "h.3" */

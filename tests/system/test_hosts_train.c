@@ -138,16 +138,16 @@ TEST(a_run_waits_for_a_worker_on_every_host)
 {
     const struct team team = start(2, 0);
     const char *const line[] = {
-        "-c", print("exec %s/eps train" RUN " --steps 1 --batch 2 --connect hosts --out run >said", BIN_DIR), NULL};
+        "-c", print("exec %s/eps train" RUN " --steps 1 --batch 4 --connect hosts --out run >said", BIN_DIR), NULL};
 
     processes_worker("hosts", "64MiB", NULL);
-    expect("eps train" RUN " --steps 1 --batch 2 --connect hosts --out none --wait 0", 1,
+    processes_await_workers("hosts", 1);
+    expect("eps train" RUN " --steps 1 --batch 4 --connect hosts --out none --wait 0", 1,
            "the daemon hosts-1 has no worker: attach one with eps-worker --connect hosts-1 on its host");
     const pid_t run = processes_start("/bin/sh", line, NULL);
     processes_await_text("said", "waiting for a worker to attach to the daemon hosts-1");
     processes_worker("hosts-1", "64MiB", NULL);
     ck_assert_int_eq(processes_wait(run), 0);
-    expect_file("said", "2 parts");
     stop(&team);
 }
 
@@ -435,8 +435,12 @@ TEST(a_job_that_cannot_begin_on_one_host_begins_on_none)
 
     kill(team.workers[1][0], SIGTERM);
     processes_await_text("mpirun.log", "(cpu) gone");
+    const pid_t small = processes_worker("hosts-1", "64KiB", NULL);
+    processes_await_workers("hosts-1", 1);
     expect_sentence("eps train --connect hosts" RUN " --batch 4 --parts 2 --steps 2 --out a", 1,
-                    "host 1: no worker is attached; start one with eps-worker --connect NAME");
+                    "host 1: this model needs at least ");
+    kill(small, SIGTERM);
+    ck_assert_int_eq(processes_wait(small), 0);
     attach("hosts-1");
     train(" --connect hosts", RUN " --batch 4 --parts 2 --steps 2", "b");
     stop(&team);

@@ -98,6 +98,8 @@ static const struct refusal wrongs[] = {
     {"eps train --model good.json --data text.txt --out used", 1, "--out used", "metrics.jsonl"},
     {"eps train --model good.json --data text.txt --out text.txt", 1, "--out text.txt", "directory"},
     {"eps train --model good.json --data text.txt --out text.txt/below", 1, "--out text.txt/below", "directory"},
+    {GOOD "--wait 5", 2, "--wait goes with --connect", NULL},
+    {GOOD "--connect x --wait -1", 2, "--wait -1 is not within 0 and 1000000 seconds", NULL},
     {GOOD "--connect tcp://host:1", 1, "tcp://host:1", NULL},
     {GOOD "--change lr --lr 1", 2, "--change lr is for a resumed run", "give --resume"},
     {"eps eval --data text.txt", 2, "--model", "needed"},

@@ -74,7 +74,9 @@ TEST(without_a_name_one_daemon_is_the_one)
                                        "idle_workers",
                                        "job",
                                        "queue",
-                                       "workers_elsewhere"};
+                                       "workers_elsewhere",
+                                       "attached",
+                                       "left_out"};
     pid_t lab = processes_daemon("lab", 0, NULL);
 
     expect("eps status", 0, "state        idle, 0 workers, pid ", "run/eps/lab\n");
@@ -124,6 +126,28 @@ TEST(several_are_listed_and_not_chosen_from)
     ck_assert_int_eq(kill(home, SIGCONT), 0);
     stop_daemon("home", home);
     stop_daemon("", lab);
+}
+
+/* Where a worker is: in text, and as JSON. */
+TEST(every_observer_tells_host_and_pid_of_a_worker)
+{
+    pid_t worker, lab = processes_daemon("lab", 1, &worker);
+    char host[65];
+
+    ck_assert_int_eq(gethostname(host, sizeof host), 0);
+    const char *where = print("on %s, pid %d\n", host, (int)worker);
+    expect("eps status", 0, where);
+    expect("eps mem", 0, where, print("on %s, pid %d\n", host, (int)lab));
+    expect("eps top --once", 0, where);
+    json_t *status = expect_json("eps status --json", 0), *memory = expect_json("eps mem --json", 0);
+    ck_assert_int_eq((int)json_number_at(status, "attached.0.pid"), worker);
+    ck_assert_str_eq(text_at(status, "attached.0.on"), host);
+    ck_assert_int_eq((int)json_number_at(memory, "workers.0.pid"), worker);
+    ck_assert_str_eq(text_at(memory, "workers.0.on"), host);
+    ck_assert_int_eq((int)json_number_at(memory, "host.pid"), lab);
+    json_decref(status);
+    json_decref(memory);
+    stop_daemon("lab", lab);
 }
 
 /* Each side of a daemon with a worker, as the system sees it too; and the same as a file for Prometheus, which is

@@ -60,6 +60,8 @@ void memory_print(FILE *out, const struct eps_memory *side)
         print_difference(out, side);
     if (side->pages.known)
         print_pages(out, &side->pages);
+    if (side->pid)
+        fprintf(out, "  on %s, pid %" PRIu32 "\n", *side->host ? side->host : "an unnamed host", side->pid);
 }
 
 /* ---- For Prometheus ---- */

@@ -116,14 +116,16 @@ static void draw_rates(char *out, size_t cap, const struct top_worker *w)
 
 static void draw_worker(struct page *page, const struct top_worker *w, bool whole)
 {
-    char place[96] = "", part[40] = "", rates[80], bar[LINE / 2], current[24], budget[24], tail[160];
+    char place[96] = "", part[40] = "", where[96] = "", rates[80], bar[LINE / 2], current[24], budget[24], tail[160];
 
     if (w->n_visits > 0)
         snprintf(place, sizeof place, "  %s  %" PRIu32 "/%" PRIu32, w->unit, w->visit + 1, w->n_visits);
     if (w->n_visits > 0 && w->n_parts > 0)
         snprintf(part, sizeof part, "  part %" PRIu32 " (of %" PRIu32 " here)", w->part + 1, w->n_parts);
-    line(page, "worker %" PRIu32 " %s%s%s  %s%s%s", w->id, w->device, *w->model ? " " : "", w->model, w->phase, place,
-         part);
+    if (w->pid)
+        snprintf(where, sizeof where, "  on %s, pid %" PRIu32, *w->host ? w->host : "an unnamed host", w->pid);
+    line(page, "worker %" PRIu32 " %s%s%s  %s%s%s%s", w->id, w->device, *w->model ? " " : "", w->model, w->phase, place,
+         part, where);
     if (!whole)
         return;
     const uint64_t like = text_unit(w->current, w->budget);

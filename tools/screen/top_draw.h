@@ -9,8 +9,8 @@
 enum { TOP_MAX_LOSSES = 128 };
 
 struct top_worker {
-    uint32_t id, visit, n_visits, part, n_parts;
-    char device[32], model[64], phase[16], unit[32];
+    uint32_t id, pid, visit, n_visits, part, n_parts;
+    char device[32], model[64], host[64], phase[16], unit[32];
     uint64_t budget, current, peak;
     uint64_t down_bytes, up_bytes;
     double down_per_s, up_per_s; /* bytes; NAN before the second sample */

@@ -39,6 +39,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                  .nonce = UINT64_MAX - 1,
                                  .device = "cuda:1",
                                  .model = "NVIDIA H200",
+                                 .host = "node-7",
                                  .budget = (uint64_t)3 << 30,
                                  .library_bytes = (uint64_t)700 << 20,
                                  .attention = 3,
@@ -195,7 +196,9 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_MEMORY] = {.memory = {.pages = true}},
     [MESSAGE_MEMORY_REPLY] = {.memory_reply = {.last = true,
                                                .worker = 3,
+                                               .pid = 4712,
                                                .device = "cpu",
+                                               .host = "node-7",
                                                .budget = (uint64_t)3 << 30,
                                                .planned = {0, 1, (uint64_t)2 << 33},
                                                .pages = {true, (uint64_t)5 << 40, 4096, 2 << 20, 2, {7, 1}}}},
@@ -207,6 +210,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                                  .pid = 4712,
                                                  .device = "cuda:1",
                                                  .model = "NVIDIA H200",
+                                                 .host = "node-7",
                                                  .budget = (uint64_t)3 << 30,
                                                  .current = (uint64_t)2 << 30,
                                                  .peak = (uint64_t)1 << 31,
@@ -355,7 +359,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 18 && hash == 0xf03ee4583899b3ff, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 19 && hash == 0xdba3a684777aac41, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -450,7 +454,7 @@ static const struct {
     {MESSAGE_HELLO, 13, 0x1B, "a text that is not printable UTF-8"},
     {MESSAGE_HELLO, 13, 0xC3, "a text that is not printable UTF-8"},
     {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
-    {MESSAGE_HELLO, 136, 0xC1, "a number below zero"},  /* the first rate's sign */
+    {MESSAGE_HELLO, 200, 0xC1, "a number below zero"},  /* the first rate's sign */
     {MESSAGE_JOB, 0, 3, "an enumeration out of range"}, /* purpose, then precision, moments and grad */
     {MESSAGE_JOB, 1, 2, "an enumeration out of range"},
     {MESSAGE_JOB, 2, 2, "an enumeration out of range"},

@@ -19,7 +19,8 @@ static struct top_view a_view(void)
                             .state = "training",
                             .model = "gpt2 2x8",
                             .losses = {8, 7, 6, 5, 4, 3, 2, 1}};
-    struct top_worker worker = {.id = 2, .device = "cpu", .phase = "backward", .unit = "h.1"};
+    struct top_worker worker = {
+        .id = 2, .device = "cpu", .phase = "backward", .unit = "h.1", .pid = 4711, .host = "node-7"};
 
     view.step = 11, view.n_steps = 100, view.saved_step = UINT64_MAX, view.n_losses = 8;
     view.tokens = 1100, view.tokens_per_s = 250, view.step_ms = 400, view.n_threads = 14;
@@ -63,9 +64,9 @@ TEST(a_screen_holds_everything)
     ck_assert_str_eq(text, "eps top  lab  training  step 11/100  gpt2 2x8\n"
                            "loss 1.0000  #*+=-,._\n"
                            "250 tokens/s  400 ms a step  36 s left  1100 tokens\n"
-                           "worker 2 cpu  backward  h.1  3/17  part 5 (of 2 here)\n"
+                           "worker 2 cpu  backward  h.1  3/17  part 5 (of 2 here)  on node-7, pid 4711\n"
                            "  [########  |    ]   0.50 KiB of    1.0 KiB  down    2.0 KiB/s  up    1.0 KiB/s\n"
-                           "worker 3 cuda:1 NVIDIA H200  resting\n"
+                           "worker 3 cuda:1 NVIDIA H200  resting  on node-7, pid 4711\n"
                            "  [########  |    ]   0.50 KiB of    1.0 KiB  down          -/s  up          -/s\n"
                            "host  8.5 KiB, at most 9.0 KiB  optimizer on 14 threads\n"
                            "  weights 4.0 KiB  first_moment 4.0 KiB  inbox 512 B\n"
