@@ -101,7 +101,7 @@ TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
     ck_assert(t.memory); /* of the first step at the latest */
     /* A clip says its price, and the norms are known. */
     ck_assert_uint_eq(t.n_notes, 1);
-    ck_assert_holds(t.note, "--clip-norm turns --commit fenced on");
+    ck_assert_holds(t.note, "`clip_norm` turns `commit` fenced on");
     for (unsigned i = 0; i < STEPS; i++)
         ck_assert_msg(isfinite(t.norms[i]) && t.norms[i] > 0, "step %u: %g", i + 1, t.norms[i]);
 }
@@ -112,6 +112,6 @@ TEST_EACH(a_worker_without_a_share_is_told, 2)
 
     ck_assert(isnan(t.norms[0])); /* eager commit knows none */
     ck_assert_uint_eq(t.n_notes, 1);
-    ck_assert_str_eq(t.note, _i ? "1 of 3 workers has no share: the minibatch has 2 parts (--parts)"
-                                : "2 of 3 workers have no share: the minibatch has 1 part (--parts)");
+    ck_assert_str_eq(t.note, _i ? "1 of 3 workers has no share: the minibatch has 2 parts (`parts`)"
+                                : "2 of 3 workers have no share: the minibatch has 1 part (`parts`)");
 }
