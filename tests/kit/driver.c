@@ -269,6 +269,18 @@ void driver_look(struct client_link *link, const char *name)
     driver_attach(link, name, ROLE_VIEWER);
 }
 
+static int serve(void *viewer, struct error *err)
+{
+    (void)err;
+    uv_run(&((struct client_link *)viewer)->loop, UV_RUN_NOWAIT);
+    return 0;
+}
+
+void driver_serve(struct driver *driver, struct client_link *viewer)
+{
+    driver->link.watches[1] = (struct client_watch){.ask = serve, .data = viewer};
+}
+
 void driver_status(struct client_link *link, struct message *status)
 {
     const struct message m = {.kind = MESSAGE_STATUS};

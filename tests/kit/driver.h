@@ -67,6 +67,8 @@ void driver_save(struct driver *driver, uint64_t step);
 /* A viewer. */
 void driver_look(struct client_link *link, const char *name);
 void driver_status(struct client_link *link, struct message *status);
+/* Answers for the viewer too while the driver waits, as long as that may take: the daemon gives up a peer that is silent. */
+void driver_serve(struct driver *driver, struct client_link *viewer);
 /* Sends SAVE, of whichever step comes next, and takes the answer. */
 void driver_ask(struct client_link *link, struct message *answer);
 /* The next message, whatever it is. */

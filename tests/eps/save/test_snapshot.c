@@ -139,18 +139,19 @@ TEST(a_job_ends_with_a_snapshot_that_failed_beside_a_save)
         files[i] = memfd_create("sealed", MFD_ALLOW_SEALING | MFD_CLOEXEC);
         ck_assert_int_eq(fcntl(files[i], F_ADD_SEALS, F_SEAL_GROW | F_SEAL_WRITE), 0);
     }
-    driver_look(&viewer, "lab");
     for (int i = 0; i < 3; i++) {
         driver_open(&driver, "lab", &options);
         driver_begin(&driver);
         driver_await_covered(&driver, 1);
+        driver_look(&viewer, "lab");
+        driver_serve(&driver, &viewer);
         ask_snapshot(&viewer, files, 3);
         driver_ask_save(&driver, 1);
         driver_close(&driver);
         expect_refused(&viewer, "");
+        client_link_free(&viewer);
         outputs_check_whole("beside", 1);
     }
-    client_link_free(&viewer);
     for (int i = 0; i < 3; i++)
         close(files[i]);
 }
