@@ -3,7 +3,7 @@
 #include "client/model/file.h"
 #include "client/model/preset.h"
 #include "proto/model/checkpoint.h"
-#include "proto/model/safetensors.h"
+#include "proto/model/weights.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -48,6 +48,20 @@ static int check_placed(const struct safetensors *file, const char *name, json_t
                                                     : "is in this file, though " INDEX " does not list it");
 }
 
+/* As the daemon will: a header that is far beyond the model is not read. */
+static int open_header(struct safetensors *out, const struct client_model *of, int fd, struct error *err)
+{
+    struct model model;
+    const int rc = model_init(&model, &of->config, err);
+
+    *out = (struct safetensors){0};
+    if (rc)
+        return rc;
+    uint64_t left = weights_header_bytes(&model);
+    model_free(&model);
+    return safetensors_open_within(out, fd, &left, err);
+}
+
 /* map: the index's weight_map, or NULL without an index. */
 static int add(struct client_model *model, const char *directory, const char *name, json_t *map, struct error *err)
 {
@@ -64,7 +78,7 @@ static int add(struct client_model *model, const char *directory, const char *na
     if (rc < 0)
         return rc;
     model->weight_fds[model->n_weights++] = rc;
-    rc = safetensors_open(&file, rc, err);
+    rc = open_header(&file, model, rc, err);
     if (!rc && map)
         rc = check_placed(&file, name, map, err);
     if (rc)

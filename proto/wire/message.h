@@ -12,7 +12,8 @@
  *   attach    HELLO door >D, WELCOME or DISMISSED door <D, GREETING both ways on the channel, if there is one; PING D>,
  *             PONG >D
  *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
- *                       moments or -]; only the daemon's own user may send a directory: see output
+ *                       moments or -]; config and side file are sealed memory (segment_seal); only the daemon's own
+ *                       user may send a directory: see output
  *             D>C JOB_OPENED door [data] or REFUSED
  *             D>W ASSIGN door [weights, inbox, data, config, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (it does not fit; the sentence says what would)

@@ -119,6 +119,10 @@ static const struct {
     {"mkdir empty", "empty", -ENOENT, 0, "--model empty holds no config.json", "latest"},
     {"mkdir none; cp config.json none", "none", -ENOENT, 0, "no *.safetensors", "none/config.json"},
     {"echo '12345678{}' >none/model.safetensors", "none", -EINVAL, 0, "none/model.safetensors", ""},
+    /* 3 MiB of header for a small model. */
+    {"mkdir far; cp config.json far; truncate -s 4M far/model.safetensors; "
+     "printf '\\000\\000\\060\\000\\000\\000\\000\\000{' | dd of=far/model.safetensors conv=notrunc 2>dd",
+     "far", -EINVAL, 0, "far/model.safetensors: a header of 3145728 bytes, where ", " are left for this model"},
     {INDEX("bad", "\"weight_map\": {\"one\": 1}"), "bad", -EINVAL, 0, "bad", "no file within this directory for one"},
     {INDEX("bad", "\"weight_map\": {}"), "bad", -EINVAL, 0, "index.json", "weight_map"},
     {INDEX("bad", ""), "bad", -EINVAL, 0, "index.json", "weight_map"},
