@@ -26,8 +26,8 @@ static void print_worker(void *user, const struct eps_worker *w)
     fprintf(out, "%-12s %" PRIu32 ": %s%s%s, on %s, pid %" PRIu32 "\n", "worker", w->id, w->device,
             *w->model ? " " : "", w->model, *w->host ? w->host : "an unnamed host", w->pid);
     if (*w->left_out)
-        fprintf(out, "left out     worker %" PRIu32 " (%s), pid %" PRIu32 ": %s\n", w->id, w->device, w->pid,
-                w->left_out);
+        fprintf(out, "left out     worker %" PRIu32 " (%s), on %s, pid %" PRIu32 ": %s\n", w->id, w->device,
+                *w->host ? w->host : "an unnamed host", w->pid, w->left_out);
 }
 
 static void print_job(FILE *out, const struct eps_status *s)
@@ -117,9 +117,9 @@ static void add_worker(void *user, const struct eps_worker *w)
                                                      text_json(w->device), "model", text_json(w->model), "on",
                                                      text_or_null(w->host), "pid", (json_int_t)w->pid));
     if (*w->left_out)
-        json_array_append_new(lists->left_out, json_pack("{s:I, s:o, s:I, s:o}", "worker", (json_int_t)w->id, "device",
-                                                         text_json(w->device), "pid", (json_int_t)w->pid, "why",
-                                                         text_json(w->left_out)));
+        json_array_append_new(lists->left_out, json_pack("{s:I, s:o, s:o, s:I, s:o}", "worker", (json_int_t)w->id,
+                                                         "device", text_json(w->device), "on", text_or_null(w->host),
+                                                         "pid", (json_int_t)w->pid, "why", text_json(w->left_out)));
 }
 
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
@@ -172,7 +172,7 @@ int command_status(int argc, char **argv)
         "its "
         "workers, each with id, device, model, on (its machine) and pid) and left_out (a list of those that take no "
         "part "
-        "in the job, each with worker, device, pid and why); several daemons: "
+        "in the job, each with worker, device, on, pid and why); several daemons: "
         "{\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,

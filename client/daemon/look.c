@@ -249,9 +249,9 @@ void client_look_say_queued(struct error *sentence, const struct message *m)
 
 void client_look_say_missing(struct error *sentence, const struct message *m)
 {
-    error_set(sentence, 0, "worker %u (%s) %s: %s%s", m->lost.worker, m->lost.device,
-              m->lost.how == LOSS_UNFIT ? "is left out" : "was lost before the job began", m->lost.error.text,
-              m->lost.waits ? "; the step waits for another worker to attach" : "");
+    error_set(sentence, 0, "worker %u (%s%s%s) %s: %s%s", m->lost.worker, m->lost.device, *m->lost.host ? " on " : "",
+              m->lost.host, m->lost.how == LOSS_UNFIT ? "is left out" : "was lost before the job began",
+              m->lost.error.text, m->lost.waits ? "; the step waits for another worker to attach" : "");
 }
 
 /* ---- Bounded waits ---- */

@@ -37,7 +37,7 @@ int client_report(struct eps_error *error, const struct error *err, int rc);
 /* "job 3 waits for its turn at the daemon: 2nd in the queue", of a QUEUED. */
 void client_look_say_queued(struct error *sentence, const struct message *m);
 
-/* "worker 3 (cpu) is left out: ...", of a LOST about a worker that has done nothing for the job. */
+/* "worker 3 (cpu on big-2) is left out: ...", of a LOST about a worker that has done nothing for the job. */
 void client_look_say_missing(struct error *sentence, const struct message *m);
 
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */

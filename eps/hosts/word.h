@@ -29,7 +29,7 @@ enum word_kind {
     WORD_COVERED, /* to 0. step, code: 1 if fenced, and skipped by this owner */
     WORD_VERDICT, /* 0 to all, if fenced. step, x: the norm of the gradient; NAN: the step is skipped */
     WORD_DONE,    /* to 0. step: every unit's next version is here */
-    WORD_LOST, /* to 0. id, code, text: LOST of a worker. 1: the job waits; enum message_loss * 2. Device, new line, why */
+    WORD_LOST, /* to 0. id, code, text: LOST of a worker. 1: the job waits; enum message_loss * 2. Device, host, why in lines */
     WORD_WAITS,  /* to 0. code: 1: the job waits for a worker there; 0: no more */
     WORD_SAVE,   /* 0 to all. step, id: a checkpoint of this version begins */
     WORD_FILES,  /* 0 to all. id: its files are made */

@@ -384,7 +384,8 @@ void job_leave_out(struct job *job, struct peer *worker, const char *why)
     worker->unfit = true;
     worker->told_unfit = false;
     snprintf(worker->why_unfit.text, sizeof worker->why_unfit.text, "%s", why);
-    error_set(&job->missed, 0, "worker %u (%s) is left out: %s", worker->id, worker->device, why);
+    error_set(&job->missed, 0, "worker %u (%s%s%s) is left out: %s", worker->id, worker->device,
+              *worker->host ? " on " : "", worker->host, why);
 }
 
 /* ---- assigned --------------------------------------------------------------------------------------------------- */

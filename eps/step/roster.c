@@ -174,6 +174,7 @@ static void send_lost(struct steps *steps, const struct peer *worker, enum messa
     m.lost.pid = (uint32_t)session_peer_pid(worker->session);
     m.lost.step = job->step;
     snprintf(m.lost.device, sizeof m.lost.device, "%s", worker->device);
+    snprintf(m.lost.host, sizeof m.lost.host, "%s", worker->host);
     snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", reason);
     if (job_is_spread(job))
         spread_on_lost(steps->spread, &m);
@@ -239,7 +240,8 @@ void roster_leave(struct steps *steps, struct peer *worker, const char *reason)
         job_unlist(job, worker);
         log_warning("worker %u (%s) was lost before the first step: %s; %s", worker->id, worker->device, reason,
                     job->n_workers ? "the others begin without it" : "it was the job's only one");
-        error_set(&job->missed, 0, "worker %u (%s) was lost: %.400s", worker->id, worker->device, reason);
+        error_set(&job->missed, 0, "worker %u (%s%s%s) was lost: %.400s", worker->id, worker->device,
+                  *worker->host ? " on " : "", worker->host, reason);
         job_vacate(seat);
         send_lost(steps, worker, LOSS_EARLY, false, reason);
         return;

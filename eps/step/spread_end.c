@@ -215,7 +215,7 @@ void spread_on_lost(struct spread *s, const struct message *lost)
                         .id = lost->lost.worker,
                         .code = lost->lost.waits | (int)lost->lost.how << 1};
 
-    snprintf(word.text, sizeof word.text, "%s\n%.400s", lost->lost.device, lost->lost.error.text);
+    snprintf(word.text, sizeof word.text, "%s\n%s\n%.400s", lost->lost.device, lost->lost.host, lost->lost.error.text);
     if (s->host == 0)
         job_tell(s->job, lost);
     else
@@ -225,15 +225,18 @@ void spread_on_lost(struct spread *s, const struct message *lost)
 static void hear_lost(struct spread *s, uint32_t from, const struct word *word)
 {
     struct message m = {.kind = MESSAGE_LOST};
-    const char *why = strchr(word->text, '\n');
+    const size_t n_device = strcspn(word->text, "\n");
+    const char *host = word->text + n_device + (word->text[n_device] != 0);
+    const size_t n_host = strcspn(host, "\n");
+    const char *why = host + n_host + (host[n_host] != 0);
 
     m.lost.worker = word->id;
     m.lost.step = s->job->step;
     m.lost.waits = word->code & 1;
     m.lost.how = word->code >> 1 & 3;
-    snprintf(m.lost.device, sizeof m.lost.device, "%.*s of host %u", why ? (int)(why - word->text) : 0, word->text,
-             from);
-    snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", why ? why + 1 : word->text);
+    snprintf(m.lost.device, sizeof m.lost.device, "%.*s of host %u", (int)n_device, word->text, from);
+    snprintf(m.lost.host, sizeof m.lost.host, "%.*s", (int)n_host, host);
+    snprintf(m.lost.error.text, sizeof m.lost.error.text, "%s", why);
     log_warning("host %u: worker %u %s: %s", from, word->id,
                 m.lost.how == LOSS_UNFIT  ? "is left out"
                 : m.lost.how == LOSS_TOLD ? "left"

@@ -308,6 +308,7 @@ static void lost(struct wire *w, struct message *m)
     wire_flag(w, &m->lost.waits);
     m->lost.how = wire_choice(w, m->lost.how, LOSS_WORKING, LOSS_UNFIT);
     wire_text(w, m->lost.device, sizeof m->lost.device);
+    wire_text(w, m->lost.host, sizeof m->lost.host);
     wire_text(w, m->lost.error.text, sizeof m->lost.error.text);
 }
 

@@ -69,7 +69,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 19,
+    MESSAGE_VERSION = 20,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -344,7 +344,7 @@ struct message {
             uint64_t step; /* updates done */
             bool waits;    /* the job goes on only once another worker has joined */
             enum message_loss how;
-            char device[32];
+            char device[32], host[64];
             struct error error; /* why */
         } lost;
         struct {

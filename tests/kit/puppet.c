@@ -249,6 +249,7 @@ static void play(const char *name, enum puppet_fault fault, bool counts)
                                       .pid = (uint32_t)getpid(),
                                       .device = "cpu",
                                       .model = "a puppet",
+                                      .host = "stage",
                                       .budget = 1 << 30,
                                       .nonce = 77}};
     char directory[300];

@@ -351,7 +351,7 @@ TEST(a_run_that_has_no_memory_for_all_parts_does_not_begin)
     processes_await_workers("lab", 2);
     const pid_t client = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, "err");
     processes_await_text("said", "the workers that are left have memory for 6 of 12 parts of a step: worker ");
-    expect_file("said", " (cpu) is left out: no arena; waiting for another worker to attach");
+    expect_file("said", " (cpu on stage) is left out: no arena; waiting for another worker to attach");
     attach_with(&lab, memory_for(7));
     ck_assert_int_eq(processes_wait(client), 0);
     end(&lab);

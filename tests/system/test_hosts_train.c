@@ -246,7 +246,7 @@ TEST_EACH(a_worker_of_another_host_is_left_out, 2)
     processes_await_workers("hosts-1", is_alone ? 1 : 2);
     const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
                                   " --steps 4 --batch 8 --parts 4 --save-every 4 --out several");
-    processes_await_text("train", "(cpu of host 1) is left out: no arena");
+    processes_await_text("train", "(cpu of host 1 on stage) is left out: no arena");
     if (is_alone) {
         processes_await_text("train", "host 1: no worker is left that can do this job: worker ");
         processes_await_text("train", "; waiting for another worker to attach");

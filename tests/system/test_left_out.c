@@ -50,9 +50,11 @@ static void check_status(int i, pid_t puppet)
         const double id = json_number_at(status, "left_out.0.worker");
         ck_assert_str_eq(json_string_value(json_at(status, "left_out.0.device")), useless[i].device);
         ck_assert_double_eq(json_number_at(status, "left_out.0.pid"), puppet);
+        ck_assert_str_eq(json_string_value(json_at(status, "left_out.0.on")), "stage");
         ck_assert_str_eq(json_string_value(json_at(status, "left_out.0.why")), useless[i].why);
         expect("eps status lab", 0,
-               print("left out     worker %.0f (%s), pid %d: %s", id, useless[i].device, (int)puppet, useless[i].why));
+               print("left out     worker %.0f (%s), on stage, pid %d: %s", id, useless[i].device, (int)puppet,
+                     useless[i].why));
     }
     json_decref(status);
 }
@@ -74,6 +76,7 @@ TEST_EACH(a_worker_that_cannot_work_is_left_out_and_the_others_go_on, COUNT(usel
         ck_assert_uint_eq(driver.lost.lost.how, useless[_i].stays ? LOSS_UNFIT : LOSS_EARLY);
         ck_assert_uint_eq(driver.lost.lost.pid, (uint32_t)puppet);
         ck_assert_str_eq(driver.lost.lost.device, useless[_i].device);
+        ck_assert_str_eq(driver.lost.lost.host, "stage");
         ck_assert_holds(driver.lost.lost.error.text, useless[_i].why);
         id = driver.lost.lost.worker;
         check_status(_i, puppet);
@@ -133,7 +136,7 @@ TEST_EACH(a_client_waits_where_no_worker_is_left, COUNT(useless) + COUNT(command
         expect("eps train --model model.json --data text.txt --batch 4 --steps 1 --out before", 0);
     const pid_t daemon = begin_lab(useless[kind].fault, &puppet), client = begin_client(commands[command]);
     processes_await_text(command ? "err" : "said", "; waiting for another worker to attach");
-    expect_file(command ? "err" : "said", useless[kind].why);
+    expect_file(command ? "err" : "said", useless[kind].why, print("(%s on stage) ", useless[kind].device));
     const pid_t worker = processes_worker("lab", "256MiB", NULL);
     ck_assert_int_eq(processes_wait(client), 0);
     expect_stop(daemon);

@@ -465,7 +465,7 @@ TEST_IF(a_worker_that_cannot_keep_the_weights_is_left_out, !THREAD_SANITIZED)
 
     processes_await_workers("lab", 2);
     expect("eps train --connect lab --model model.json --data text.txt --batch 4 --parts 2 --steps 2 --out run", 0,
-           " (cpu) is left out: ", " of shared memory for eps-weights: ", "raise the limit of file sizes (ulimit -f)");
+           " is left out: ", " of shared memory for eps-weights: ", "raise the limit of file sizes (ulimit -f)");
     ck_assert_uint_eq(processes_workers("lab"), 2);
     stop_all(daemon, (const pid_t[]){other, worker}, 2);
 }

@@ -165,6 +165,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                .waits = true,
                                .how = LOSS_UNFIT,
                                .device = "cuda:1",
+                               .host = "big-2",
                                .error.text = "killed"}},
     [MESSAGE_DRAIN] = {.drain = {.worker = 0x01020304}},
     [MESSAGE_SAVE_FAILED] = {.save_failed = {.step = 1000, .code = -ENOSPC, .error.text = "step-1000: no space left"}},
@@ -359,7 +360,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 19 && hash == 0xdba3a684777aac41, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 20 && hash == 0x38cc6e8e1d6b7b00, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
