@@ -2,6 +2,7 @@
 
 #include "proto/model/family.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,8 +15,11 @@ static int fill_sizes(json_t *text, const struct family *family)
     int rc = 0;
 
     for (const struct family_key *key = family->keys; !rc && key->name; key++) {
+        if (!key->required || json_object_get(text, key->name))
+            continue;
+        assert(key->type == FAMILY_COUNT);
         const uint32_t size = *(const uint32_t *)((const char *)&family->defaults + key->offset);
-        if (key->required && size > 0 && !json_object_get(text, key->name))
+        if (size > 0)
             rc = json_object_set_new(text, key->name, json_integer(size));
     }
     return rc;

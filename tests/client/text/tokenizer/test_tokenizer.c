@@ -370,7 +370,8 @@ TEST(an_added_token_has_the_id_of_its_text_in_the_vocabulary_or_the_next_one)
         {"{\"id\": 900, \"content\": \"return\"}", "return", 0},
         {"{\"id\": 0, \"content\": \"return\", \"special\": true}", "return", 0},
     };
-    const json_t *vocabulary = json_at(read_json("tokenizer.json"), "model.vocab");
+    json_t *root = read_json("tokenizer.json");
+    const json_t *vocabulary = json_at(root, "model.vocab");
 
     for (int i = 0; i < COUNT(rows); i++) {
         struct client_tokenizer *t = open_side(side_of(changed("added_tokens.+", rows[i].added)), 1000);
@@ -384,6 +385,7 @@ TEST(an_added_token_has_the_id_of_its_text_in_the_vocabulary_or_the_next_one)
         free(tokens.ids);
         client_tokenizer_close(t);
     }
+    json_decref(root);
 }
 
 /* Whatever opens must encode. */
