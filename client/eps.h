@@ -137,6 +137,11 @@ struct eps_train_options {
     uint64_t host_mem;   /* bytes for the job at the daemon; 0: free memory */
     bool require_pinned; /* refuse if host memory cannot be locked */
 
+    /* The run goes on by itself, from its newest checkpoint, at most this often, if its daemon, one of the daemon's hosts, or
+     * the last worker that can do a step is lost. With connect it waits for the next daemon at that address. Not with trace,
+     * nor data from standard input. Not stored with the run. */
+    uint32_t restarts;
+
     /* A new file: records when each thread did what, for chrome://tracing or ui.perfetto.dev. NULL: none. Not stored
      * with the run. On a full disk the trace ends with a note, and training goes on. */
     const char *trace;

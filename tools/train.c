@@ -306,6 +306,10 @@ int command_train(int argc, char **argv)
         {"--trace", "FILE", ARGUMENT_TEXT, &options.trace,
          "write a timeline of all threads to a new file, for chrome://tracing or ui.perfetto.dev"},
         {"Machine", .kind = ARGUMENT_HEADING},
+        {"--restarts", "N", ARGUMENT_COUNT, &options.restarts,
+         "go on from the newest checkpoint, at most N times, if the daemon, one of its hosts, or the last worker that "
+         "can do "
+         "a step is lost; with --connect, wait for the next daemon at ADDRESS; default 0"},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
          "cuda is the first CUDA device; with --workers N it is the first N devices; cuda:1 is the second device. "
          "Default auto: CUDA if there is one, else the CPU"},

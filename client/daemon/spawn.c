@@ -22,6 +22,7 @@ enum {
     RETRY_MS = 10,
     TERM_MS = 5000,
     LOST_MS = 10000,
+    GRACE_MS = 1000,
     KILL_MS = 10000
 };
 
@@ -263,6 +264,7 @@ static int check_children(void *data, struct error *err)
         }
         if (may_replace(spawn, i) && uv_now(&spawn->link->loop) - child->ended_ms < LOST_MS)
             continue;
+        spawn->lost_worker = i > 0 && is_replaced(child);
         last_words(words, sizeof words, spawn, child);
         const char *role = i == 0 ? "daemon" : "worker";
         if (child->why.text[0])
@@ -274,6 +276,24 @@ static int check_children(void *data, struct error *err)
                          words[0] ? ": " : "", words);
     }
     return 0;
+}
+
+bool client_spawn_lost_worker(struct client_spawn *spawn)
+{
+    uv_loop_t *loop = &spawn->link->loop;
+    struct error ignored;
+
+    if (spawn->ending)
+        return spawn->lost_worker;
+    uv_update_time(loop);
+    const uint64_t until = uv_now(loop) + GRACE_MS;
+    while (check_children(spawn, &ignored) == 0 && uv_now(loop) < until)
+        uv_run(loop, UV_RUN_ONCE);
+    while (spawn->lost_worker && uv_now(loop) < until) { /* workers end with their daemon, maybe before it is known */
+        uv_run(loop, UV_RUN_ONCE);
+        spawn->lost_worker = !spawn->children[0].ended;
+    }
+    return spawn->lost_worker;
 }
 
 static int start_all(struct client_spawn *spawn, struct error *err)
@@ -326,6 +346,8 @@ int client_spawn_start(struct client_spawn *spawn, struct client_link *link, con
     link->on_lost = on_lost;
     link->lost_data = spawn;
     rc = start_all(spawn, err);
+    if (rc == -EIO)
+        client_spawn_lost_worker(spawn); /* while that can be told */
     if (rc)
         client_spawn_stop(spawn);
     return rc;

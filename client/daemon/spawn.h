@@ -49,8 +49,9 @@ struct client_spawn {
     bool replaces;       /* a worker that is lost is replaced by a new one: set it once steps are taken */
     unsigned n_replaced; /* since this step: */
     uint64_t lost_step;
-    off_t log_start; /* size of the log before this run */
-    bool ending;     /* their exit is expected */
+    bool lost_worker; /* what ended a wait: a worker was killed or told to end */
+    off_t log_start;  /* size of the log before this run */
+    bool ending;      /* their exit is expected */
 };
 
 /* Starts epsd, attaches the link as a client, starts the workers, and returns when all are attached. From then on the
@@ -73,6 +74,10 @@ struct client_worker_arguments {
  * chooses, as it knows its device. follow: "--private=PID", or NULL. */
 void client_worker_arguments(struct client_worker_arguments *out, char *directory, char *follow,
                              struct device_name device, uint32_t i, uint32_t n, uint64_t device_mem);
+
+/* After something was lost: waits up to a second for the end of a child. True if it is a worker that was killed or told to
+ * end: then another one may do better. Also after a failed start. */
+bool client_spawn_lost_worker(struct client_spawn *spawn);
 
 /* Closes the session, waits for the children and ends the remaining ones: SIGTERM after 5 s (at once if there was no
  * session), SIGKILL after 10 s. Removes the directory that a killed daemon left. Safe on a zeroed struct. */

@@ -189,6 +189,7 @@ static int check_incomplete(struct client_run *run, struct error *err)
     if (!run->asked.resume || (run->first_step < o->steps && !stopped_early) ||
         (run->first_step == o->steps && r->lacks_evaluation))
         return 0;
+    run->complete = true;
     if (r->in_place)
         settle_directory(run);
     if (run->first_step >= o->steps)

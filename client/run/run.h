@@ -33,6 +33,7 @@ struct client_run {
     struct client_task task;
     char directory[PATH_MAX]; /* options.out, once created */
     int directory_fd;         /* locked; -1 until then */
+    bool complete;            /* a resumed run that was refused, as it has nothing left to do */
     bool latest_mended;       /* `latest` pointed elsewhere and was corrected to the resumed checkpoint */
     size_t made;              /* length of the first directory in the path that was created; 0 if all existed */
 };

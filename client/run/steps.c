@@ -101,6 +101,11 @@ uint64_t client_steps_saved(const struct client_steps *s)
     return s->checkpoints.n > 0 ? s->checkpoints.steps[s->checkpoints.n - 1] : MESSAGE_NO_STEP;
 }
 
+bool client_steps_saved_here(const struct client_steps *s)
+{
+    return client_steps_saved(s) != MESSAGE_NO_STEP && client_steps_saved(s) > s->run->first_step;
+}
+
 const char *client_steps_stopped_by(const struct client_steps *s)
 {
     return s->job_stops      ? "the job was stopped: the run ended"

@@ -90,5 +90,7 @@ const char *client_steps_stopped_by(const struct client_steps *steps);
 
 /* Step of the newest complete checkpoint in the run directory; MESSAGE_NO_STEP: none. */
 uint64_t client_steps_saved(const struct client_steps *steps);
+/* True if it is of a step after the run's first. */
+bool client_steps_saved_here(const struct client_steps *steps);
 
 #endif

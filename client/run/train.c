@@ -13,6 +13,7 @@
 #include "client/run/disk.h"
 #include "client/run/options.h"
 #include "client/run/record.h"
+#include "client/run/restart.h"
 #include "client/run/run.h"
 #include "client/run/side_file.h"
 #include "client/run/steps.h"
@@ -44,6 +45,7 @@ struct train {
     struct client_devices devices;
     uint32_t n_workers; /* that are attached; some may get no share */
     bool closed;        /* the daemon has closed the job */
+    bool begins_anew;   /* the next attempt does, in this directory */
 };
 
 static void on_device(void *user, const struct eps_memory *side)
@@ -501,7 +503,7 @@ static void clean_up(struct train *t)
     client_output_free(&t->steps.output);
     if (!t->run.options.connect)
         client_checkpoints_sweep(t->run.directory_fd); /* left by a daemon that ended during a save */
-    if (t->run.resume.in_place || s->done > t->run.first_step || s->checkpoints.n > 0)
+    if (!t->begins_anew && (t->run.resume.in_place || s->done > t->run.first_step || s->checkpoints.n > 0))
         return;
     if (s->metrics.fd >= 0)
         unlinkat(t->run.directory_fd, "metrics.jsonl", 0);
@@ -546,42 +548,117 @@ static int count_workers(struct train *t, uint32_t *n, struct error *err)
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &t->await, err);
 }
 
-int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
-              struct eps_error *error)
+/* True if the job failed because something was lost. A launcher stops the daemons of the other hosts when one is lost. */
+static bool has_failed_by_loss(const struct train *t)
 {
-    static const struct eps_train_events silent;
-    struct train *t = calloc(1, sizeof *t);
-    struct error err = {""}, sentence;
+    const bool stopped = t->run.options.connect && !t->steps.job_stops;
+    const int code = t->link.failed;
+
+    return !t->steps.diverged && (code == 0 || code == -EIO || (code == -ECANCELED && stopped));
+}
+
+/* True if the attempt failed because a process was lost, and another one may do better. A run that was restarted waits for
+ * its daemon. */
+static bool was_lost(struct train *t, const struct client_restart *restart, int rc)
+{
+    const bool absent = rc == -ENOENT || rc == -ECONNREFUSED || rc == -ETIMEDOUT;
+    const bool alone = !t->link.session && !t->spawn.ending;
+
+    if (rc == -EIO && (t->steps.begun || alone))
+        return has_failed_by_loss(t);
+    return restart->n > 0 && !t->steps.begun && (absent || rc == -EIO);
+}
+
+/* Whether the run goes on by itself after an attempt; tells the user. */
+static bool goes_on(struct train *t, struct client_restart *restart, int rc, const struct error *why)
+{
+    const struct eps_train_events *events = t->steps.events;
+    const uint64_t saved = client_steps_saved(&t->steps);
+    const bool stopped = t->steps.stop && (!t->steps.daemon_stops || t->steps.job_stops);
+    struct error sentence;
+
+    if (!rc || stopped || (events->should_stop && events->should_stop(t->steps.user)) || is_removed(t) ||
+        (t->run.attach && saved == MESSAGE_NO_STEP))
+        return false;
+    if (rc == -EIO && !t->steps.begun && t->spawn.link && restart->n_early < CLIENT_SPAWN_AGAIN &&
+        client_spawn_lost_worker(&t->spawn)) {
+        restart->n_early++;
+        error_set(&sentence, 0, "%.400s; daemon and workers are started anew", why->text);
+    } else if (restart->n < restart->options.restarts && was_lost(t, restart, rc)) {
+        restart->n++;
+        error_set(&sentence, 0, "restart %u of %u: %.300s; ", restart->n, restart->options.restarts, why->text);
+        if (saved == MESSAGE_NO_STEP)
+            error_append(&sentence, "the run begins anew, as it has no checkpoint");
+        else
+            error_append(&sentence, "the run goes on from step %" PRIu64, saved);
+    } else {
+        return false;
+    }
+    note(t, sentence.text);
+    return true;
+}
+
+/* One attempt. *again: another one follows, whose options are in *restart. */
+static int attempt(struct train *t, struct client_restart *restart, bool *again, struct error *err)
+{
+    const struct eps_train_options *options = &restart->options;
+    struct error sentence;
     uint32_t n_workers;
 
-    if (!t)
-        return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
     t->log_fd = t->side_fd = t->trace_fd = -1;
-    t->steps = (struct client_steps){
-        .events = events ? events : &silent, .user = user, .run = &t->run, .link = &t->link, .job = &t->job};
-    t->await = (struct client_await){.on_note = t->steps.events->on_note, .user = user};
+    t->await = (struct client_await){.on_note = t->steps.events->on_note, .user = t->steps.user};
     client_run_init(&t->run);
-    int rc = client_link_init(&t->link, &err);
+    int rc = client_link_init(&t->link, err);
     client_steps_init(&t->steps);
     t->link.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &t->steps};
     t->link.on_queued = on_queued;
     t->link.queued_data = t;
     if (!rc && options->attach)
-        rc = client_attach_find(&t->attach, &t->link, options, &err);
+        rc = client_attach_find(&t->attach, &t->link, options, err);
     if (!rc && options->attach)
-        rc = client_run_open_attached(&t->run, &t->attach, options, &t->link.watches[1], &err);
+        rc = client_run_open_attached(&t->run, &t->attach, options, &t->link.watches[1], err);
     else if (!rc) /* choosing may take long, and a session must not wait for it */
-        rc = client_run_open(&t->run, options, &t->link.watches[1], &err);
+        rc = client_run_open(&t->run, options, &t->link.watches[1], err);
     if (!rc)
-        rc = count_workers(t, &n_workers, &err);
+        rc = count_workers(t, &n_workers, err);
     if (!rc)
-        rc = client_run_resolve(&t->run, n_workers, &err);
+        rc = client_run_resolve(&t->run, n_workers, err);
     if (!rc && client_preset_say_fresh(&sentence, options)) /* the first note of all */
         note(t, sentence.text);
     if (!rc)
-        rc = run(t, &err);
-    rc = rc && !ended_wait_for_room(t, rc) ? describe_failure(t, rc, &err) : conclude(t, &err);
-    take_down(t);
+        rc = run(t, err);
+    if (rc && t->run.complete && restart->n > 0) /* the last attempt lost its daemon after the last checkpoint */
+        rc = 0;
+    *again = goes_on(t, restart, rc, err);
+    if (*again) {
+        t->begins_anew = client_steps_saved(&t->steps) == MESSAGE_NO_STEP && !t->run.resume.in_place;
+        if (t->run.directory_fd >= 0)
+            client_restart_next(restart, &t->run, client_steps_saved_here(&t->steps));
+        return rc;
+    }
+    return rc && !ended_wait_for_room(t, rc) ? describe_failure(t, rc, err) : conclude(t, err);
+}
+
+int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
+              struct eps_error *error)
+{
+    static const struct eps_train_events silent;
+    struct client_restart *restart = calloc(1, sizeof *restart);
+    struct train *t = malloc(sizeof *t);
+    struct error err = {""};
+    bool again = true;
+
+    int rc = restart && t ? client_restart_check(options, &err) : error_set(&err, -ENOMEM, "out of memory");
+    if (!rc)
+        restart->options = *options;
+    while (!rc && again) {
+        *t = (struct train){.steps = {.events = events ? events : &silent, .user = user}};
+        t->steps.run = &t->run, t->steps.link = &t->link, t->steps.job = &t->job;
+        rc = attempt(t, restart, &again, &err);
+        take_down(t);
+        rc = again ? 0 : rc;
+    }
     free(t);
+    free(restart);
     return client_report(error, &err, rc);
 }

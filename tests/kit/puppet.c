@@ -297,6 +297,12 @@ pid_t puppet_start_counting(const char *name, enum puppet_fault fault)
     return start(name, fault, true);
 }
 
+void puppet_play(const char *name, enum puppet_fault fault)
+{
+    play(name, fault, false);
+    _exit(1);
+}
+
 void puppet_await(const char *name)
 {
     struct client_link viewer;

@@ -50,6 +50,8 @@ enum puppet_fault {
 pid_t puppet_start(const char *name, enum puppet_fault fault);
 /* The same; it counts work with each PONG, whatever it does. */
 pid_t puppet_start_counting(const char *name, enum puppet_fault fault);
+/* As puppet_start, in this process, which ends with it. */
+void puppet_play(const char *name, enum puppet_fault fault) __attribute__((noreturn));
 /* Until the daemon has a worker. */
 void puppet_await(const char *name);
 

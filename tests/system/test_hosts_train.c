@@ -312,26 +312,36 @@ TEST_EACH(a_host_without_workers_is_told_of_by_host_0, 2)
     stop(&team);
 }
 
-/* mpirun ends the others. The checkpoint that was written before serves any number of hosts. */
-TEST(a_host_that_is_killed_ends_the_run_which_resumes_elsewhere)
+/* mpirun ends the others. The checkpoint that was written before serves any number of hosts: when the user resumes, or the
+ * client, which waits for them. */
+TEST_EACH(a_host_that_is_killed_ends_the_run_which_resumes_elsewhere, 2)
 {
+    const bool by_itself = _i == 1;
     const struct team team = start(3, 1);
 
     train("", RUN " --steps 400 --batch 6 --parts 3 --save-every 2 --eval-every 400", "one");
-    const pid_t run = train_aside("exec " BIN_DIR "/eps train --connect hosts" RUN
-                                  " --steps 400 --batch 6 --parts 3 --save-every 2 --eval-every 400 --out several");
+    const pid_t run =
+        train_aside(print("exec " BIN_DIR "/eps train --connect hosts" RUN " --steps 400 --batch 6 --parts 3 "
+                          "--save-every 2 --eval-every 400 --out several%s",
+                          by_itself ? " --restarts 3" : ""));
     processes_await_text("train", "saved several/step-2");
     kill(find_daemon("hosts-1"), SIGKILL);
-    ck_assert_int_eq(await_end(run), 1);
-    expect_file("train", "the daemon was stopped by SIGTERM, as the launcher does when a host is lost",
-                "eps train --resume several continues from step ");
+    if (!by_itself)
+        ck_assert_int_eq(await_end(run), 1);
+    processes_await_text("train", "the daemon was stopped by SIGTERM, as the launcher does when a host is lost");
+    if (!by_itself)
+        expect_file("train", "eps train --resume several continues from step ");
     ck_assert_int_ne(await_end(team.mpirun), 0);
     expect_file("mpirun.log", "process rank 1");
     for (uint32_t h = 0; h < 3; h++)
         kill(team.workers[h][0], SIGTERM);
-    processes_await_nobody();
+    if (!by_itself)
+        processes_await_nobody();
     const struct team next = start(2, 1);
-    train(" --connect hosts", "--resume several", "several");
+    if (by_itself)
+        ck_assert_int_eq(await_end(run), 0);
+    else
+        train(" --connect hosts", "--resume several", "several");
     outputs_check_same_latest("one", "several");
     stop(&next);
 }

@@ -12,7 +12,7 @@ _eps_options() {
     train) echo "--model --data --eval-data --task --columns --separator --out --resume --attach --change --save-every --save-minutes --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --freeze --commit --precision --moments --grad-dtype --order --mask-fraction --seed --deterministic" \
-        "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --wait --help" ;;
+        "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --wait --restarts --help" ;;
     plan) echo "--model --task --labels --batch --seq --microbatch --parts --optimizer --commit --clip-norm --freeze --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
     bench) echo "--profile --device --help" ;;
