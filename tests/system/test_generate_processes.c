@@ -12,7 +12,6 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,9 +34,11 @@ static const struct message job = {.kind = MESSAGE_JOB,
 
 static int open_job(struct client *c, const struct message *m, const char *config)
 {
-    const int fd = open(config, O_RDONLY | O_CLOEXEC);
+    char *const text = processes_read(processes_path(config));
+    const int fd = segment_seal(config, text, strlen(text), &c->err);
     int data;
 
+    free(text);
     ck_assert_int_ge(fd, 0);
     client_link_send_fds(&c->link, m, &fd, 1);
     int rc = client_link_expect(&c->link, MESSAGE_JOB_OPENED, &c->opened, &data, &c->err);
