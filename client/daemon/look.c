@@ -343,19 +343,27 @@ int client_await_worker(uint32_t *n_workers, struct client_link *link, const cha
                         const struct client_await *await, struct error *err)
 {
     struct error sentence, name;
-    uint32_t told = 0;
+    uint32_t told = 0, foreign = 0;
     struct message m;
     char waited[40];
     int rc;
 
     while (!(rc = client_look_status(link, &m, err)) && m.status_reply.lacks > 0) {
-        if (told != m.status_reply.lacks) {
+        if (told != m.status_reply.lacks || foreign != m.status_reply.n_foreign) {
             told = m.status_reply.lacks;
+            foreign = m.status_reply.n_foreign;
             name_host(&name, address, told - 1);
-            error_set(&sentence, 0, "waiting for a worker to attach to the daemon %s", name.text);
+            error_set(&sentence, 0, "waiting for a worker to attach to the daemon %s%s", name.text,
+                      foreign ? ": those that are there are other users'" : "");
             if (await->ms > 0)
                 note(await, sentence.text);
         }
+        if (link->awake_ms >= await->ms && foreign)
+            return error_set(
+                err, -ETIMEDOUT,
+                "the daemon %s has no worker of yours or of its owner%s, only %u of other users, which may "
+                "not compute your jobs: attach one with eps-worker --connect %s (or epsd --share-workers)",
+                name.text, say_waited(waited, await), foreign, name.text);
         if (link->awake_ms >= await->ms)
             return error_set(err, -ETIMEDOUT,
                              "the daemon %s has no worker%s: attach one with eps-worker --connect %s%s", name.text,

@@ -19,6 +19,18 @@ static uint32_t count_idle(const struct look *look)
     return n;
 }
 
+/* Workers that may not compute this client's jobs. A viewer is shown all alike. */
+static uint32_t count_foreign(const struct look *look, const struct peer *client)
+{
+    const uid_t uid = session_peer_uid(client->session);
+    struct error none;
+    uint32_t n = 0;
+
+    for (const struct peer *p = look->hub->peers; p && client->role == ROLE_CLIENT; p = p->next)
+        n += p->role == ROLE_WORKER && !p->refused && rights_compute(look->hub, p, uid, &none);
+    return n;
+}
+
 static void send_status(const struct look *look, struct peer *peer)
 {
     static const enum message_state states[] = {
@@ -41,7 +53,8 @@ static void send_status(const struct look *look, struct peer *peer)
     m.status_reply.step = job->step;
     m.status_reply.n_steps = job->request.job.n_steps;
     m.status_reply.n_parameters = job->model.n_parameters;
-    m.status_reply.n_workers = peer_count_workers(look->hub->peers);
+    m.status_reply.n_foreign = count_foreign(look, peer);
+    m.status_reply.n_workers = peer_count_workers(look->hub->peers) - m.status_reply.n_foreign;
     m.status_reply.n_elsewhere = look->hub->n_elsewhere;
     m.status_reply.lacks = m.status_reply.n_workers == 0 ? 1 : look->hub->lacks ? look->hub->lacks + 1 : 0;
     m.status_reply.n_idle = count_idle(look);
@@ -68,7 +81,7 @@ static void send_status(const struct look *look, struct peer *peer)
 
 void look_status(struct look *look, struct peer *peer, uint32_t n_workers)
 {
-    peer->n_awaited = peer_count_workers(look->hub->peers) < n_workers ? n_workers : 0;
+    peer->n_awaited = peer_count_workers(look->hub->peers) - count_foreign(look, peer) < n_workers ? n_workers : 0;
     if (!peer->n_awaited)
         send_status(look, peer);
 }

@@ -395,6 +395,7 @@ static void status_reply(struct wire *w, struct message *m)
     wire_u64(w, &m->status_reply.n_steps);
     wire_u64(w, &m->status_reply.n_parameters);
     wire_u32(w, &m->status_reply.n_workers);
+    wire_u32(w, &m->status_reply.n_foreign);
     wire_u32(w, &m->status_reply.n_elsewhere);
     wire_u32(w, &m->status_reply.lacks);
     wire_u32(w, &m->status_reply.n_idle);

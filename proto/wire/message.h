@@ -69,7 +69,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 20,
+    MESSAGE_VERSION = 21,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -351,7 +351,9 @@ struct message {
             enum message_state state;
             uint64_t step, n_steps; /* updates done, and of the run */
             uint64_t n_parameters;
-            uint32_t n_workers;
+            uint32_t
+                n_workers; /* attached; to a client, those that may compute its user's jobs, and here the others: */
+            uint32_t n_foreign;   /* 0 to a viewer */
             uint32_t n_elsewhere; /* workers of the daemon's other hosts, as host 0 knows */
             uint32_t lacks;       /* the first host without a worker, counted from 1; 0: there is none */
             uint32_t n_idle;      /* of n_workers, without a place in the job; 0 without a job */

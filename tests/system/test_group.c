@@ -105,11 +105,11 @@ TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
 /* A run of this user's, which could use two workers, by one or by none: *by is its number. The daemon says this of another. */
 static void trains(uid_t uid, const char *out, const unsigned *by, const char *of_another)
 {
-    char none[] = "no worker that is attached can do this job: worker ";
+    char none[] = "no worker of yours or of its owner after 0.1 s, only 1 of other users";
 
     says(uid, true, "eps",
          ARGV("train", "--model", processes_path("tiny.json"), "--data", processes_path("tiny.txt"), "--out",
-              make(out, uid), "--steps", "2", "--batch", "4", "--parts", "2", "--wait", "0", "--connect",
+              make(out, uid), "--steps", "2", "--batch", "4", "--parts", "2", "--wait", "0.1", "--connect",
               users_service()),
          by ? 0 : 1, by ? print("epsd: worker %u: arena of ", *by) : none, of_another);
 }
@@ -142,7 +142,7 @@ TEST(a_job_is_computed_by_workers_of_its_user_and_the_owner)
     processes_text("tiny.txt", 8000);
     processes_config("tiny.json", 1, 2, 16, 32);
     const struct attached theirs = attach(USERS_MEMBER, 1);
-    trains(USERS_OWNER, "none", NULL, foreign);
+    trains(USERS_OWNER, "none", NULL, ": those that are there are other users'");
     trains(USERS_MEMBER, "own", &theirs.id, "");
     const struct attached owners = attach(USERS_OWNER, 2);
     trains(USERS_OWNER, "owners", &owners.id, foreign);
