@@ -429,10 +429,10 @@ TEST(a_rank_that_hangs_is_lost_like_one_that_is_killed)
     expect_no_orphan();
 }
 
+/* mpirun leaves each the time to say so, however soon the other has ended; its own status then says nothing. */
 TEST(hosts_with_other_sizes_do_not_start)
 {
-    const int rc = mpirun(2, "", "sizes");
-    ck_assert_msg(rc != 0 && rc != 3, "%d: %s", rc, output);
+    mpirun(2, "--mca orte_abort_on_non_zero_status 0", "sizes");
     ck_assert_uint_eq(count("the hosts of this job have slots of different numbers or sizes"), 2);
 }
 

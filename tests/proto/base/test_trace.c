@@ -2,6 +2,7 @@
 #include "client/daemon/link.h"
 #include "client/eps.h"
 #include "proto/base/trace.h"
+#include "proto/wire/segment.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -453,7 +454,9 @@ TEST(a_daemon_writes_to_no_pipe)
     ck_assert_int_eq(client_link_init(&link, &err), 0);
     ck_assert_int_eq(client_link_open(&link, directory, ROLE_CLIENT, &err), 0);
     ck_assert_int_eq(pipe(ends), 0);
-    client_link_send_fds(&link, &m, (const int[]){open("config.json", O_RDONLY), ends[1]}, 2);
+    char *config = processes_read("config.json");
+    client_link_send_fds(&link, &m, (const int[]){segment_seal("config", config, strlen(config), &err), ends[1]}, 2);
+    free(config);
     ck_assert_int_eq(client_link_expect(&link, MESSAGE_JOB_OPENED, &m, NULL, &err), -EINVAL);
     ck_assert_holds(err.text, "trace is not a regular file that is open for appending");
     client_link_free(&link);
