@@ -13,6 +13,9 @@
 static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
                              "\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}";
 
+static const char config[] = "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_head\":1,\"n_embd\":8,\"n_positions\":8,"
+                             "\"vocab_size\":8}";
+
 static void make(const char *directory)
 {
     uint8_t file[8 + sizeof header - 1 + 8] = {sizeof header - 1};
@@ -37,6 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
         snprintf(path, sizeof path, "%s/m", fuzz_directory());
         fuzz_demand(realpath(path, inside) != NULL);
     }
+    fuzz_demand(model_config_parse(&model.config, config, strlen(config), &err) == 0);
     fuzz_write("m/model.safetensors.index.json", bytes, n);
     fuzz_took(client_shards_open(&model, inside, &err), &err);
     for (unsigned i = 0; i < model.n_weights; i++) {
