@@ -598,6 +598,20 @@ static bool goes_on(struct train *t, struct client_restart *restart, int rc, con
     return true;
 }
 
+/* As client_run_open. What an earlier attempt lost may still hold the run's directory until it has ended. */
+static int open_run(struct train *t, const struct client_restart *restart, struct error *err)
+{
+    enum { TRIES = 20 }; /* each waits for some seconds: client_resume_lock */
+    int rc = client_run_open(&t->run, &restart->options, &t->link.watches[1], err);
+
+    for (int i = 1; i < TRIES && rc == -EBUSY && restart->n > 0; i++) {
+        client_run_close(&t->run);
+        client_run_init(&t->run);
+        rc = client_run_open(&t->run, &restart->options, &t->link.watches[1], err);
+    }
+    return rc;
+}
+
 /* One attempt. *again: another one follows, whose options are in *restart. */
 static int attempt(struct train *t, struct client_restart *restart, bool *again, struct error *err)
 {
@@ -618,7 +632,7 @@ static int attempt(struct train *t, struct client_restart *restart, bool *again,
     if (!rc && options->attach)
         rc = client_run_open_attached(&t->run, &t->attach, options, &t->link.watches[1], err);
     else if (!rc) /* choosing may take long, and a session must not wait for it */
-        rc = client_run_open(&t->run, options, &t->link.watches[1], err);
+        rc = open_run(t, restart, err);
     if (!rc)
         rc = count_workers(t, &n_workers, err);
     if (!rc)

@@ -7,6 +7,7 @@
 #include "tests/kit/test.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +33,18 @@ struct fate {
     uint64_t steps[4];
     pid_t daemon; /* 0: a private one */
     unsigned n_killed;
+    bool lingers; /* a process that has the run's directory open outlives the daemon */
     char notes[4000];
 };
+
+/* Longer than client_resume_lock waits. */
+static void leave_lingering(void)
+{
+    if (fork() == 0) {
+        poll(NULL, 0, 4000);
+        _exit(0);
+    }
+}
 
 static void on_step(void *user, const struct eps_step *step)
 {
@@ -42,6 +53,8 @@ static void on_step(void *user, const struct eps_step *step)
     if (step->step != fate->steps[fate->n_killed])
         return;
     fate->n_killed++;
+    if (fate->lingers)
+        leave_lingering();
     ck_assert_int_eq(kill(fate->daemon ? fate->daemon : processes_find("epsd"), SIGKILL), 0);
 }
 
@@ -111,6 +124,17 @@ TEST(a_run_whose_daemon_is_killed_goes_on_from_its_newest_checkpoint)
     ck_assert_holds(fate.notes, "restart 1 of 3: the daemon (epsd) was killed by signal 9",
                     "; the run begins anew, as it has no checkpoint\n",
                     "restart 2 of 3: ", "; the run goes on from step ", "continuing from mine/step-");
+    same_run("mine");
+}
+
+TEST(a_run_waits_for_what_its_lost_daemon_left)
+{
+    struct eps_train_options o = begin("mine", false);
+    struct fate fate = {.steps = {5}, .lingers = true};
+
+    train_whole();
+    o.restarts = 1;
+    ck_assert_msg(train(&o, &fate) == 0, "%s", error.text);
     same_run("mine");
 }
 
