@@ -34,7 +34,7 @@ TEST(the_daemon_answers_while_memory_is_given_back)
     static const char *const train[] = {"train",   "--connect", "lab",     "--model", "tiny.json", "--data", "text.txt",
                                         "--batch", "4",         "--steps", "2",       "--out",     "run",    NULL};
     static const char *const daemon[] = {"--listen", "lab", NULL};
-    char idle[] = "\"idle\"", stopping[] = "\"stopping\"";
+    char idle[] = "\"idle\"", ending[] = "\"ending\"";
 
     setenv("SLOW_UNMAP", processes_path("held"), 1);
     setenv("LD_PRELOAD", BIN_DIR "/libslow_unmap.so", 1);
@@ -44,8 +44,8 @@ TEST(the_daemon_answers_while_memory_is_given_back)
     ck_assert(processes_until(is, idle));   /* what its start gives back is not held */
     processes_put_text("held", "");
     const pid_t pid = processes_start("eps", train, "train.err");
-    ck_assert(processes_until(is, stopping));
-    ck_assert(is(stopping)); /* for as long as it takes */
+    ck_assert(processes_until(is, ending));
+    ck_assert(is(ending)); /* for as long as it takes */
     expect("eps mem lab --json", 0);
     ck_assert_int_eq(unlink("held"), 0);
     ck_assert_int_eq(processes_wait(pid), 0);
