@@ -62,7 +62,7 @@ static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t
     const uint32_t width = widths[draw(5)];
     char text[9100];
 
-    expect("rm -rf drawn run before && mkdir drawn", 0);
+    expect("rm -rf drawn trained before && mkdir drawn", 0);
     processes_config_with("drawn/config.json", n_layers, 1u << draw(3), width, n_positions,
                           print("\"vocab_size\": %u, \"tie_word_embeddings\": %s", vocabulary,
                                 draw(2) ? "true" : "false"));
@@ -79,7 +79,7 @@ static struct eps_train_options draw_options(const char *model, const char *cons
 {
     static const char *const frozen[] = {
         NULL, NULL, "wte.*", "*.weight", "h.0.*,wpe.*", "h.*,wte.*", "ln_f.*,*.c_attn.*"};
-    struct eps_train_options o = processes_options(model, files, "run");
+    struct eps_train_options o = processes_options(model, files, "trained");
 
     o.workers = within(1, 3);
     o.parts = draw(2) ? 0 : within(1, 4);
