@@ -59,7 +59,7 @@ static void on_signal(uv_signal_t *handle, int number)
         return;
     }
     if (d->spread && number == SIGTERM) {
-        settle_ask_hosts(d);
+        settle_on_launcher(d);
     } else {
         const bool again = d->signalled;
         d->signalled = true;
@@ -149,8 +149,9 @@ static void start_clocks(struct daemon *d, const struct daemon_options *options)
 
     uv_async_init(loop, &d->hub.wake, on_wake);
     uv_timer_init(loop, &d->lonely);
+    uv_timer_init(loop, &d->judge);
     uv_timer_init(loop, &d->tick);
-    d->hub.wake.data = d->lonely.data = d->tick.data = d;
+    d->hub.wake.data = d->lonely.data = d->judge.data = d->tick.data = d;
     if (d->hub.is_private)
         uv_timer_start(&d->lonely, on_lonely, LONELY_S * 1000, 0);
     uv_timer_start(&d->tick, on_tick, TICK_MS, TICK_MS);

@@ -51,6 +51,7 @@ void settle_stop(struct daemon *d, const char *why)
     close_handle((uv_handle_t *)&d->sigint);
     close_handle((uv_handle_t *)&d->sighup);
     close_handle((uv_handle_t *)&d->lonely);
+    close_handle((uv_handle_t *)&d->judge);
 }
 
 void settle_ask_to_stop(struct daemon *d, const char *why, bool again)
@@ -73,14 +74,82 @@ void settle_ask_to_stop(struct daemon *d, const char *why, bool again)
         job_tell(job, &(struct message){.kind = MESSAGE_STOP});
 }
 
-void settle_ask_hosts(struct daemon *d)
+static void on_judge(uv_timer_t *timer)
 {
-    static const char why[] = "by SIGTERM, as the launcher does when a host is lost: its output names the rank";
+    settle_judge(timer->data);
+    settle(timer->data);
+}
+
+/* Up to a third of the time that the launcher leaves. */
+static void await_others(struct daemon *d, uint64_t most_ms)
+{
+    enum { LEAST_MS = 100 };
+    const uint64_t ms = 1000 * (uint64_t)spread_grace_s(d->spread) / 3;
+
+    uv_timer_start(&d->judge, on_judge, ms > most_ms ? most_ms : ms < LEAST_MS ? LEAST_MS : ms, 0);
+}
+
+static void hear_of_launcher(struct daemon *d)
+{
+    enum { ANSWER_MS = 10000 };
+
+    d->told = true;
+    await_others(d, ANSWER_MS);
+}
+
+/* A launcher that was stopped tells its hosts within milliseconds of each other. True: something has changed. */
+static bool judge_early(struct daemon *d)
+{
+    enum { TOLD_MS = 1000 };
+    struct error silent;
+
+    if (!d->told || d->stopping || d->launcher.text[0])
+        return false;
+    const enum spread_told told = spread_judge(d->spread, &silent);
+    if (told == SPREAD_ALL_TOLD) {
+        settle_judge(d);
+        return true;
+    }
+    if (told == SPREAD_ONE_SILENT || d->answered)
+        return false;
+    d->answered = true;
+    await_others(d, TOLD_MS);
+    return true;
+}
+
+void settle_on_launcher(struct daemon *d)
+{
+    if (d->stopping)
+        return;
+    spread_tell_asked(d->spread);
+    if (!d->told)
+        hear_of_launcher(d);
+}
+
+void settle_judge(struct daemon *d)
+{
     enum { LAST_S = 2 }; /* of the launcher's: to end in an orderly way; a tick may be a second late */
     const unsigned grace_s = spread_grace_s(d->spread);
+    struct error silent;
+    bool can_save = grace_s >= LAST_S;
 
-    if (grace_s < LAST_S) {
-        settle_stop(d, why);
+    if (d->stopping || d->launcher.text[0])
+        return;
+    switch (spread_judge(d->spread, &silent)) {
+    case SPREAD_ALL_TOLD:
+        error_set(&d->launcher, 0, "by SIGTERM to all hosts: the launcher was stopped itself");
+        break;
+    case SPREAD_SOME_TOLD:
+        error_set(&d->launcher, 0, "by SIGTERM to some of its hosts");
+        break;
+    case SPREAD_ONE_SILENT:
+        error_set(&d->launcher, 0, "by SIGTERM from the launcher, as %s does not answer: it is lost", silent.text);
+        can_save = false; /* nobody else has its units */
+        break;
+    }
+    uv_timer_stop(&d->judge);
+    if (!can_save) {
+        settle_stop(d, d->launcher.text);
         return;
     }
     if (d->patience > d->n_ticks + grace_s - LAST_S)
@@ -88,11 +157,10 @@ void settle_ask_hosts(struct daemon *d)
     if (d->asked)
         return;
     if (d->hub.host == 0) {
-        settle_ask_to_stop(d, why, false);
+        settle_ask_to_stop(d, d->launcher.text, false);
     } else {
-        d->asked = why;
-        log_line("stop requested %s; the run of host 0 has %u s to save", why, d->patience);
-        spread_tell_asked(d->spread);
+        d->asked = d->launcher.text;
+        log_line("stop requested %s; the run of host 0 has %u s to save", d->asked, d->patience);
     }
 }
 
@@ -157,10 +225,12 @@ static bool follow_others(struct daemon *d)
 {
     const char *lost;
 
-    if (d->spread && spread_is_asked(d->spread) && !d->asked && !d->stopping) {
-        settle_ask_hosts(d);
+    if (d->spread && d->hub.host == 0 && spread_is_asked(d->spread) && !d->told && !d->stopping) {
+        hear_of_launcher(d);
         return true;
     }
+    if (judge_early(d))
+        return true;
     if (!d->spread || !spread_is_over(d->spread, &lost) || (d->stopping && (!lost || d->exit_code)))
         return false;
     if (lost) {

@@ -26,6 +26,10 @@ struct daemon {
     struct port *port; /* the tcp port; NULL: none */
     uv_signal_t sigterm, sigint, sighup;
     uv_timer_t lonely;     /* how long a private daemon waits for its client */
+    uv_timer_t judge;      /* several hosts: how long the others may take to say that the launcher has told them, too */
+    struct error launcher; /* what it did, once that is judged; empty before */
+    bool told;             /* it has told a host to stop, */
+    bool answered;         /* and all hosts have said whether they were told */
     uv_timer_t tick;       /* each second */
     int messages_held;     /* session_hold_thread's */
     uv_work_t first_work;  /* needs no handle: libuv makes its threads for it */
@@ -59,8 +63,11 @@ void settle_open_job(struct daemon *d, struct peer *client, const struct message
 /* Stops the daemon. A client in training is first asked, once, to end its run, and the daemon waits for it. Further
  * callers wait with the first; one who asks `again` does not, and the daemon stops at once. why: "by ...", a constant. */
 void settle_ask_to_stop(struct daemon *d, const char *why, bool again);
-/* The same, told to one of several hosts by the launcher, which kills soon after. Without time to save, it stops at once. */
-void settle_ask_hosts(struct daemon *d);
+/* The same, told to one of several hosts by the launcher, which kills soon after. Either the launcher itself was stopped,
+ * and tells all hosts, or it ends those that are left after a loss: the hosts tell each other. Without time to save, the
+ * daemon stops then. */
+void settle_on_launcher(struct daemon *d);
+void settle_judge(struct daemon *d);                 /* that is known now, or not waited for any longer */
 void settle_stop(struct daemon *d, const char *why); /* stops at once */
 /* One second has passed. */
 void settle_tick(struct daemon *d);

@@ -18,7 +18,8 @@ enum word_kind {
     WORD_END,     /* to 0, and from 0 to all. code, text: the job ends, and why. 0: closed by the client */
     WORD_QUIET,   /* to all: the job has ended here, and this host uses no other's memory any more */
     WORD_STOP,    /* to 0, and from 0 to all, which answer: the daemon stops */
-    WORD_ASKED,   /* to 0: the launcher has told this host to stop; the run may save first */
+    WORD_HERE,    /* to all, first. id: the daemon's process. text: the name of its machine */
+    WORD_ASKED, /* to all. code 1: the launcher has told this host to stop; the run may save first. 0: an answer: not this one */
     WORD_WORKERS, /* to 0. id: how many workers are attached here now */
     WORD_OPEN,    /* 0 to all. step, buffer, n_tokens, n_valid, n_real, x: lr. The minibatch is to be fetched first */
     WORD_LOSS,    /* to all. step, part, x: its sum of losses; fenced: NAN if it is not finite */

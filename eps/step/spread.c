@@ -1,12 +1,15 @@
 /* The hosts of a job: what they tell each other, and fetch. */
 #include "eps/step/spread_state.h"
 
+#include "proto/base/process.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { SPARE_WORDS = 8 }; /* room for what begins and ends a job, and ends the daemon, without memory */
 
@@ -193,7 +196,60 @@ unsigned spread_grace_s(const struct spread *s)
 
 void spread_tell_asked(struct spread *s)
 {
-    spread_say(s, 0, &(struct word){.kind = WORD_ASKED});
+    if (!s->is_lost && !s->is_told)
+        spread_say_all(s, &(struct word){.kind = WORD_ASKED, .code = 1});
+    s->is_told = true;
+}
+
+static void hear_asked(struct spread *s, uint32_t from, bool is_told)
+{
+    s->others[from].has_answered = true;
+    s->others[from].is_told |= is_told;
+    s->is_asked |= is_told;
+    if (is_told && !s->is_told)
+        spread_say(s, from, &(struct word){.kind = WORD_ASKED});
+}
+
+static void name_host(const struct spread *s, uint32_t host, struct error *out)
+{
+    const struct spread_host *h = &s->others[host];
+
+    error_set(out, 0, "host %u", host);
+    if (*h->name)
+        error_append(out, " (%s, pid %u)", h->name, h->pid);
+}
+
+enum spread_told spread_judge(const struct spread *s, struct error *out)
+{
+    bool all = s->is_told;
+
+    for (uint32_t h = 0; h < s->n; h++) {
+        if (h != s->host && !s->others[h].has_answered) {
+            name_host(s, h, out);
+            return SPREAD_ONE_SILENT;
+        }
+        all = all && (h == s->host || s->others[h].is_told);
+    }
+    return all ? SPREAD_ALL_TOLD : SPREAD_SOME_TOLD;
+}
+
+/* So that a sentence about a host can name its machine. */
+static bool tell_here(struct spread *s)
+{
+    struct word word = {.kind = WORD_HERE, .id = (uint32_t)getpid()};
+
+    if (s->here_said || s->stops)
+        return false;
+    s->here_said = true;
+    process_host_name(word.text, sizeof s->others->name);
+    spread_say_all(s, &word);
+    return true;
+}
+
+static void hear_here(struct spread_host *other, const struct word *word)
+{
+    other->pid = word->id;
+    snprintf(other->name, sizeof other->name, "%.63s", word->text);
 }
 
 bool spread_is_asked(const struct spread *s)
@@ -318,8 +374,11 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
     case WORD_STOP:
         s->stops = s->others[from].stop_heard = true;
         break;
+    case WORD_HERE:
+        hear_here(&s->others[from], word);
+        break;
     case WORD_ASKED:
-        s->is_asked = true;
+        hear_asked(s, from, word->code != 0);
         break;
     case WORD_WORKERS:
         hear_workers(s, from, word->id);
@@ -357,10 +416,24 @@ static void on_word(struct spread *s, uint32_t from, const struct word *word)
     }
 }
 
-/* Nobody else has its moments. */
-static void on_lost(struct spread *s, const char *why)
+/* "host 1 is lost: ...", with the host's machine. */
+static void say_lost(struct spread *s, uint32_t host, const char *why)
 {
-    snprintf(s->lost, sizeof s->lost, "%s", why);
+    char plain[24];
+    const int n = snprintf(plain, sizeof plain, "host %u", host);
+    struct error name;
+
+    name_host(s, host, &name);
+    if (strncmp(why, plain, (size_t)n) == 0 && why[n] == ' ')
+        snprintf(s->lost, sizeof s->lost, "%.100s%.400s", name.text, why + n);
+    else
+        snprintf(s->lost, sizeof s->lost, "%s", why);
+}
+
+/* Nobody else has its moments. */
+static void on_lost(struct spread *s, uint32_t host, const char *why)
+{
+    say_lost(s, host, why);
     log_error("%s; the daemon ends", s->lost);
     s->ops->close(s->hosts); /* nothing is read or written any more */
     s->hosts = NULL;
@@ -396,7 +469,7 @@ static void on_event(struct spread *s, const struct hosts_event *e)
         on_fetched(s, e->token);
         break;
     case HOSTS_LOST:
-        on_lost(s, e->why);
+        on_lost(s, e->host, e->why);
         break;
     }
 }
@@ -411,7 +484,7 @@ bool spread_go_on(struct spread *s)
         on_event(s, &event);
         return true;
     }
-    if (spread_begin_next(s) || tell_stop(s) || tell_workers(s) || spread_job_go_on(s))
+    if (tell_here(s) || spread_begin_next(s) || tell_stop(s) || tell_workers(s) || spread_job_go_on(s))
         return true;
     return (s->shared && job_is_open(s->job) &&
             (spread_step_go_on(s) || spread_end_go_on(s) || spread_ring_go_on(s))) ||

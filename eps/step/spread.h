@@ -41,8 +41,11 @@ bool spread_is_over(const struct spread *spread, const char **lost);
 void spread_stop(struct spread *spread);
 /* The launcher has told this host to stop, and kills it after so many seconds. Host 0 has the client, which saves. */
 unsigned spread_grace_s(const struct spread *spread);
-void spread_tell_asked(struct spread *spread); /* not on host 0 */
-bool spread_is_asked(const struct spread *spread);
+void spread_tell_asked(struct spread *spread);
+bool spread_is_asked(const struct spread *spread); /* another host was told so */
+/* What the hosts have said since then. A silent one is named in *out: "host 1 (node-7, pid 4711)". */
+enum spread_told { SPREAD_ALL_TOLD, SPREAD_SOME_TOLD, SPREAD_ONE_SILENT };
+enum spread_told spread_judge(const struct spread *spread, struct error *out);
 
 /* On host 0: the job was planned. Tells the others. The job may have ended when this returns. */
 void spread_forward(struct spread *spread);

@@ -45,11 +45,15 @@ struct spread_host {
     struct word grant;
     struct spread_slot slots[SPREAD_SLOTS]; /* its own slots here */
     bool ready, waits;                      /* it is in the job; it waits for a worker */
-    bool stop_heard;                        /* between host 0 and another: nothing but words of a job follows */
-    uint32_t n_quiet;                       /* jobs that it has ended, and this host has not */
-    uint32_t n_workers;                     /* attached to it, as it told host 0; as this host told, in its own entry */
-    uint64_t covered, done;                 /* steps, on host 0 */
-    char *notes;                            /* (n_notes_bytes) of what it wrote for this save: */
+    char name[64];                          /* of its machine, and its process there; empty: it has not told */
+    uint32_t pid;
+    bool is_told;           /* the launcher has told it to stop */
+    bool has_answered;      /* since the launcher told a host to stop */
+    bool stop_heard;        /* between host 0 and another: nothing but words of a job follows */
+    uint32_t n_quiet;       /* jobs that it has ended, and this host has not */
+    uint32_t n_workers;     /* attached to it, as it told host 0; as this host told, in its own entry */
+    uint64_t covered, done; /* steps, on host 0 */
+    char *notes;            /* (n_notes_bytes) of what it wrote for this save: */
     uint64_t n_notes_bytes;
     uint32_t save, n_left_notes;
 };
@@ -115,8 +119,8 @@ struct spread {
     char *inbox;
     size_t inbox_bytes;
     struct spread_host *others; /* (n), this one included */
-    bool stops, stop_said;
-    bool is_asked; /* on host 0: by another */
+    bool stops, stop_said, here_said;
+    bool is_asked, is_told; /* the launcher has told another host to stop; or this one */
     bool is_lost;
     char lost[ERROR_TEXT_BYTES];
 
