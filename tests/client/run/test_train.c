@@ -3,6 +3,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,7 +47,9 @@ static void on_step(void *user, const struct eps_step *step)
 {
     struct told *t = user;
 
-    t->norms[t->n_steps++] = step->grad_norm;
+    if (t->n_steps < STEPS)
+        t->norms[t->n_steps] = step->grad_norm;
+    t->n_steps++;
     t->step_peak = step->device_peak_bytes;
     t->memory = t->memory || step->n_memory == 2;
 }
@@ -98,12 +101,29 @@ TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
     ck_assert_uint_eq(t.step_peak, t.device_planned);
     ck_assert_uint_eq(t.n_sides, 2);
     ck_assert_uint_eq(t.device_peak, t.device_planned);
-    ck_assert(t.memory); /* of the first step at the latest */
     /* A clip says its price, and the norms are known. */
     ck_assert_uint_eq(t.n_notes, 1);
     ck_assert_holds(t.note, "`clip_norm` turns `commit` fenced on");
     for (unsigned i = 0; i < STEPS; i++)
         ck_assert_msg(isfinite(t.norms[i]) && t.norms[i] > 0, "step %u: %g", i + 1, t.norms[i]);
+}
+
+static int stop_once_sampled(void *user)
+{
+    const struct told *t = user;
+    return t->memory;
+}
+
+/* The answer to the first question comes when it comes: the run lasts until then. */
+TEST(steps_tell_memory)
+{
+    static const struct eps_train_events sampled = {.on_step = on_step, .should_stop = stop_once_sampled};
+    struct eps_train_options options = processes_options("model.json", (const char *const[]){"data.txt"}, "sampled");
+    struct told t = {0};
+
+    options.steps = 1000000, options.batch = BATCH, options.seq = 16, options.save_every = 0;
+    ck_assert_int_eq(eps_train(&options, &sampled, &t, NULL), -EINTR);
+    ck_assert(t.memory);
 }
 
 TEST_EACH(a_worker_without_a_share_is_told, 2)
