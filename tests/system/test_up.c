@@ -36,18 +36,24 @@ static pid_t start(const char *line)
     return up;
 }
 
-TEST(one_command_is_a_daemon_with_workers_until_it_is_stopped)
+/* It trains the bits of a run of its own, and all end. */
+static void train_and_stop(pid_t up)
 {
-    const pid_t up = start("exec eps up lab --workers 2" WORKER);
-
-    expect_file("up.out", "/eps/lab is up, with 2 workers: eps train --connect ");
-    expect("eps status lab", 0, "2 workers");
     expect("eps train --connect lab" RUN " --out up", 0);
     expect("eps train" RUN WORKER " --out own", 0);
     outputs_check_same_latest("own", "up");
     expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(up), 0);
     ck_assert(processes_nobody());
+}
+
+TEST(one_command_is_a_daemon_with_workers_until_it_is_stopped)
+{
+    const pid_t up = start("exec eps up lab --workers 2" WORKER);
+
+    expect_file("up.out", "/eps/lab is up, with 2 workers: eps train --connect ");
+    expect("eps status lab", 0, "2 workers");
+    train_and_stop(up);
 }
 
 TEST(a_worker_that_is_killed_comes_again_and_one_that_is_drained_does_not)
@@ -134,12 +140,7 @@ TEST(mpirun_starts_it_on_each_host)
 
     processes_await_text("up.out", "/eps/lab-1 is up, with 1 worker: ");
     processes_await_text("up.out", "/eps/lab is up, with 1 worker: ");
-    expect("eps train --connect lab" RUN " --out up", 0);
-    expect("eps train" RUN WORKER " --out own", 0);
-    outputs_check_same_latest("own", "up");
-    expect("eps stop lab", 0);
-    ck_assert_int_eq(processes_wait(up), 0);
-    ck_assert(processes_nobody());
+    train_and_stop(up);
 }
 
 /* The script in epsd(1), with this model, this text and two hosts; srun is mpirun. It saves when Slurm says that its time is
