@@ -49,6 +49,8 @@ static const char usage[] =
     "  --version           print the version\n"
     "  --help              print this text\n"
     "\n"
+    "BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.\n"
+    "\n"
     "Exit status: 0 released, 1 failed, 2 wrong usage.\n";
 
 enum { ATTACH_MS = 10000, RETRY_MS = 20, MOST_RETRY_MS = 2000, POOL = 4 /* libuv's threads, which encrypt */ };

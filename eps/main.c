@@ -73,6 +73,8 @@ static const char usage[] =
     "wait at the door, and each has 5 s to say who it is. A config.json has at most 1 MiB, a job's\n"
     "tokenizer and options 64 MiB. Of peers turned away, 8 in 10 s are logged.\n"
     "\n"
+    "BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.\n"
+    "\n"
     "Exit status: 0 stopped, 1 failed, 2 wrong usage.\n";
 
 struct arguments {

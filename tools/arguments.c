@@ -94,7 +94,7 @@ static void print_argument(const char *name, const char *value, const char *help
 static void print_help(const struct command *command)
 {
     const char *bold = terminal_style(stdout, TERMINAL_BOLD), *plain = terminal_style(stdout, TERMINAL_PLAIN);
-    bool grouped = false;
+    bool grouped = false, sizes = false;
 
     printf("usage: %s", command->name);
     for (size_t i = 0; i < command->n_arguments; i++) {
@@ -111,11 +111,14 @@ static void print_help(const struct command *command)
             grouped = true;
         } else {
             print_argument(a->name, a->value, a->help);
+            sizes = sizes || a->kind == ARGUMENT_BYTES;
         }
     }
     if (grouped)
         putchar('\n');
     print_argument("--help", NULL, "print this text");
+    if (sizes)
+        printf("\nBYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.\n");
     printf("\nExit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended by signal N (130: Ctrl-C).\n");
 }
 

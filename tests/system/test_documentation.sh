@@ -64,6 +64,20 @@ for program in epsd eps-worker; do
     check_choices "$said" $program
 done
 
+# What takes a size says what a size is, and nothing else does.
+sizes='BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.'
+for line in epsd eps-worker $(sed 's/^/eps,/' <<<"$commands"); do
+    help=$("$bin/${line%,*}" ${line/*,*/"${line#*,}"} --help)
+    case $help in
+    *" BYTES "*) grep -qxF "$sizes" <<<"$help" || wrong "${line/,/ } --help does not say what BYTES are" ;;
+    *BYTES:*) wrong "${line/,/ } --help explains BYTES, but takes none" ;;
+    esac
+done
+for name in eps epsd eps-worker; do
+    grep -q '^K, M, G and T are powers of 1024 .*; kB, MB, GB and TB are powers of 1000\.$' "tools/man/$name.1" ||
+        wrong "tools/man/$name.1 does not say what BYTES are"
+done
+
 presets=$("$bin/eps" plan --model no-such-model 2>&1 | sed 's/.* presets: //; s/, /\n/g')
 same presets "$presets" eps "$(tr ' ' '\n' <<<"$_eps_presets")" tools/completion/eps.bash
 for preset in $presets; do
