@@ -314,10 +314,9 @@ int command_train(int argc, char **argv)
          "cuda is the first CUDA device; with --workers N it is the first N devices; cuda:1 is the second device. "
          "Default auto: CUDA if there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "hard cap on each worker's memory, as in 2GiB. To stay below it, "
-         "the "
-         "planner uses micro-batches, activation checkpointing (recomputation) and host memory. Default: 7/8 of free "
-         "memory, divided by the workers; on CUDA 31/32 of the device's free memory"},
+         "hard cap on each worker's memory, as in 2GiB. To stay below it, the planner uses micro-batches, activation "
+         "checkpointing (recomputation) and host memory. Default: 7/8 of free memory, divided by the workers; on CUDA "
+         "31/32 of the device's free memory"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "hard cap on host memory for the model, its optimizer and transfer buffers; default: free memory"},
         {"--require-pinned", NULL, ARGUMENT_FLAG, &options.require_pinned,

@@ -67,10 +67,11 @@ done
 # What takes a size says what a size is, and nothing else does.
 sizes='BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.'
 for line in epsd eps-worker $(sed 's/^/eps,/' <<<"$commands"); do
-    help=$("$bin/${line%,*}" ${line/*,*/"${line#*,}"} --help)
+    IFS=, read -ra words <<<"$line"
+    help=$("$bin/${words[0]}" "${words[@]:1}" --help)
     case $help in
-    *" BYTES "*) grep -qxF "$sizes" <<<"$help" || wrong "${line/,/ } --help does not say what BYTES are" ;;
-    *BYTES:*) wrong "${line/,/ } --help explains BYTES, but takes none" ;;
+    *" BYTES"*) grep -qxF "$sizes" <<<"$help" || wrong "${words[*]} --help does not say what BYTES are" ;;
+    *BYTES:*) wrong "${words[*]} --help explains BYTES, but takes none" ;;
     esac
 done
 for name in eps epsd eps-worker; do
