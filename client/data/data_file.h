@@ -80,7 +80,8 @@ bool client_data_is_lines(const uint8_t *head, size_t n, bool whole);
 
 /* Refuses files that are neither text nor, by suffix, token ids; the error names the format. -EINVAL. In
  * data_format.c. */
-int client_data_recognise(const struct client_data_file *file, const uint8_t *head, size_t n, struct error *err);
+int client_data_recognise(const struct client_data_file *file, bool rows, const uint8_t *head, size_t n,
+                          struct error *err);
 
 /* First step for every file. Reads standard input and expands compressed files into a nameless file, which replaces the
  * original; refuses other formats. A second call does nothing. In data_unpack.c. */

@@ -54,6 +54,10 @@ static const struct format csv = {
     NULL, 0, 0, "CSV",
     "write the column to train on as text of .jsonl, for instance by pandas' to_json(orient='records', lines=True), or "
     "name it .txt to train on it as it is; --task classify takes TSV"};
+static const struct format tsv = {NULL, 0, 0, "TSV",
+                                  "--task classify trains on its rows; for plain text, write the column to train on as "
+                                  "text of .jsonl, or name it .txt "
+                                  "to train on it as it is"};
 static const struct format html = {NULL, 0, 0, "a page of HTML",
                                    "take its text out, or name it .html to train on it as it is"};
 
@@ -123,23 +127,25 @@ static bool is_html(const uint8_t *head, size_t n)
     return false;
 }
 
-/* Recognises at least two records of CSV, all with as many fields, two or more, and no tab in the first. A field in quotes
- * may hold commas and line ends. A last record that is cut off does not count. */
-static bool is_csv(const uint8_t *head, size_t n, bool whole)
+/* Recognises at least two records, all with as many fields, two or more. In CSV a field in quotes may hold commas and line
+ * ends, and the first record has no tab; TSV has no quotes. A last record that is cut off does not count. */
+static bool is_table(char separator, const uint8_t *head, size_t n, bool whole)
 {
+    const bool is_csv = separator == ',';
+
     size_t n_records = 0, n_fields = 1, wanted = 0;
     bool quoted = false, empty = true;
 
     for (size_t i = 0; i <= n; i++) {
         const bool end = i == n;
         const uint8_t c = end ? '\n' : head[i];
-        if (c == '\t' && n_records == 0)
+        if (is_csv && c == '\t' && n_records == 0)
             return false;
-        if (c == '"')
+        if (is_csv && c == '"')
             quoted = !quoted; /* a doubled quote changes nothing */
         empty = empty && (c == '\n' || c == '\r');
         if (quoted ? !end : c != '\n') {
-            n_fields += !quoted && c == ',';
+            n_fields += !quoted && c == separator;
             continue;
         }
         if (end && (quoted || !whole || empty))
@@ -181,7 +187,8 @@ bool client_data_is_lines(const uint8_t *head, size_t n, bool whole)
     return find_json(head, n, whole) == &lines;
 }
 
-int client_data_recognise(const struct client_data_file *file, const uint8_t *head, size_t n, struct error *err)
+int client_data_recognise(const struct client_data_file *file, bool rows, const uint8_t *head, size_t n,
+                          struct error *err)
 {
     const struct format *found = find_magic(head, n);
 
@@ -192,8 +199,11 @@ int client_data_recognise(const struct client_data_file *file, const uint8_t *he
     if (!found && file->kind == CLIENT_DATA_TEXT && is_html(head, n) && !ends_with(file->path, ".html") &&
         !ends_with(file->path, ".htm"))
         found = &html;
-    if (!found && file->kind == CLIENT_DATA_TEXT && is_named(file, ".csv") && is_csv(head, n, n == file->bytes))
+    if (!found && file->kind == CLIENT_DATA_TEXT && is_named(file, ".csv") && is_table(',', head, n, n == file->bytes))
         found = &csv;
+    if (!found && !rows && file->kind == CLIENT_DATA_TEXT && is_named(file, ".tsv") &&
+        is_table('\t', head, n, n == file->bytes))
+        found = &tsv;
     if (!found)
         return 0;
     return error_set(err, -EINVAL, "%s: this is %s, not text: %s", file->path, found->name, found->remedy);

@@ -231,7 +231,7 @@ int client_data_unpack(struct client_data_pass *pass, struct client_data_file *f
     if (!rc && streamed && client_data_is_lines(head, n, n == file->bytes))
         file->kind = CLIENT_DATA_LINES;
     if (!rc && file->kind != CLIENT_DATA_NPY)
-        rc = client_data_recognise(file, head, n, err);
+        rc = client_data_recognise(file, pass->data->rows, head, n, err);
     file->unpacked = rc == 0;
     return rc;
 }

@@ -169,6 +169,11 @@ static const struct refusal refusals[] = {
      NULL},
     {"eps train --model bert/config.json --task classify --data many.tsv " MACHINE, 1, "--data: 30000 classes",
      "more than 1024 KiB"},
+    {"sed 's/\\t/,/' train.tsv | eps train --model bert/config.json --task classify --data - " MACHINE, 1,
+     "-: line 1: it has commas and no tab", "(TSV)"},
+    {"sed 's/\\t/,/' train.tsv >named.txt && eps eval --model own --data named.txt " MACHINE, 1,
+     "named.txt: line 1: it has commas and no tab", "(TSV)"},
+    {"eps train --model gpt2.json --data train.tsv " MACHINE, 1, "train.tsv: this is TSV", "--task classify"},
     {"eps train --model bert/config.json --data train.tsv " MACHINE, 1, "can be trained; --task classify",
      "makes a classifier of it"},
     {"eps train --model headless --data train.tsv " MACHINE, 1,
@@ -186,8 +191,8 @@ static const struct refusal refusals[] = {
 TEST(what_cannot_be_classified_is_refused)
 {
     expect(TRAIN "--steps 2 --out own", 0);
-    expect("eps train --model gpt2.json --data train.tsv --steps 1 --batch 2 --seq 8 --out gpt2 " MACHINE
-           "&& head -n 40 train.tsv >part.tsv",
+    expect("cp train.tsv text.txt && eps train --model gpt2.json --data text.txt --steps 1 --batch 2 --seq 8 --out "
+           "gpt2 " MACHINE "&& head -n 40 train.tsv >part.tsv",
            0);
     expect("cp train.tsv mine.tsv && ln mine.tsv linked.tsv && cp -rL own/latest headless && rm headless/training.json "
            "headless/optimizer.safetensors && "

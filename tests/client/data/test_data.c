@@ -126,12 +126,14 @@ static const struct {
     {"note.txt", BYTES("[1] A footnote\n"), NULL},
     {"list.txt", BYTES("[\"Ah\", he said, \"no\n"), NULL},
     {"page.html", BYTES("<html><p>"), NULL},
-    {"as_it_is.txt", BYTES("id,text\n1,a\n2,b\n"), NULL},
+    {"as_it_is.txt", BYTES("id,text\n1,a\n2,b\n"), NULL}, /* verses may have as many commas in each line */
     {"prose.csv", BYTES("Well, yes\nno\n"), NULL},
     {"one.csv", BYTES("id,text\n"), NULL},
     {"column.csv", BYTES("text\na\nb\n"), NULL},
     {"tabs.csv", BYTES("a,b\tc\nd,e\tf\n"), NULL},
     {"open.csv", BYTES("a,b\n1,\"2\n3,4\n"), NULL},
+    {"column.tsv", BYTES("text\na, b\nc, d\n"), NULL},
+    {"prose.tsv", BYTES("Well,\tyes\nno\n"), NULL},
     {"quote.txt", BYTES("{\"Really\"} he said\n"), NULL},
     {"empty.txt", BYTES(""), NULL},
     /* UTF-8, which may be cut at both ends. */
@@ -192,6 +194,8 @@ static const struct {
     {"o.txt", BYTES("<html><p>"), "HTML", ".html"},
     {"o.csv", BYTES("id,text\r\n1,\"a, \"\"b\"\"\nc\"\r\n2,d\r\n"), "o.csv: this is CSV", "name it .txt"},
     {"o.CSV", BYTES("id,text\n\n1,a"), "this is CSV", "--task classify takes TSV"},
+    {"o.tsv", BYTES("text\tlabel\na \"b\t1\nc\"\t0\n"), "o.tsv: this is TSV", "--task classify trains on its rows"},
+    {"o.TSV", BYTES("a\t1\r\n\r\nb\t0"), "this is TSV", "name it .txt"},
 };
 
 TEST_EACH(what_is_no_tokens_is_refused_with_its_place_value_or_format, COUNT(wrongs))

@@ -51,7 +51,7 @@ static int read_files(const char *const *names, size_t n, const struct options *
     ck_assert_int_eq(client_labels_init(&labels, options->numbers, NULL), 0);
     if (options->classes)
         ck_assert_int_eq(client_labels_take(&labels, options->classes, strlen(options->classes), 2, NULL), 0);
-    ck_assert_int_eq(client_data_open(&data, names, n, err), 0);
+    ck_assert_int_eq(client_data_open_rows(&data, names, n, err), 0);
     const int rc = client_rows_read(&rows, &data, &labels, &rules, err);
     client_data_free(&data);
     client_tokenizer_close(rules.tokenizer);
