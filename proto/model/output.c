@@ -27,8 +27,9 @@ static const char *find_remedy(int code)
 {
     switch (-code) {
     case ENOSPC:
-    case EDQUOT:
         return "make room there";
+    case EDQUOT:
+        return "remove files of yours there, or have the quota raised";
     case EFBIG:
         return "raise the limit of file sizes (ulimit -f), or write to another file system";
     case EROFS:

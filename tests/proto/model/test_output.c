@@ -1,5 +1,6 @@
 /* The output directory's steps by themselves: a name comes into its place whole, in one system call; what is not a
  * checkpoint's is never removed. */
+#include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -128,6 +129,27 @@ TEST(a_partial_in_the_way_is_named_and_so_is_a_directory_that_was_removed)
     run("rm -r out");
     ck_assert_int_eq(put(1, "one", &err), -ENOENT);
     ck_assert_holds(err.text, "the directory was removed");
+}
+
+TEST(what_a_disk_refuses_is_said_with_its_remedy)
+{
+    static const struct {
+        int code;
+        const char *says;
+    } refusals[] = {
+        {-ENOSPC, "No space left on device; make room there"},
+        {-EDQUOT, "Disk quota exceeded; remove files of yours there, or have the quota raised"},
+        {-EFBIG, "File too large; raise the limit of file sizes (ulimit -f), or write to another file system"},
+        {-EROFS, "Read-only file system; make the directory writable"},
+        {-EIO, "Input/output error; look after the disk"},
+    };
+    struct error err;
+
+    for (int i = 0; i < COUNT(refusals); i++) {
+        error_set(&err, 0, "a could not be written: %s", strerror(-refusals[i].code));
+        ck_assert_int_eq(output_explain(&err, refusals[i].code, -1), refusals[i].code);
+        ck_assert_str_eq(err.text, print("a could not be written: %s", refusals[i].says));
+    }
 }
 
 /* The end of a long path is what tells directories apart; the sentence fits. */
