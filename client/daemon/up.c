@@ -342,28 +342,40 @@ struct eps_up_options eps_up_defaults(void)
     return (struct eps_up_options){.workers = 1};
 }
 
+static int check(const struct eps_up_options *o, struct device_name *device, struct error *err)
+{
+    int rc;
+
+    if (!o->name || !*o->name)
+        return error_set(err, -EDOM, "the daemon needs a name");
+    if (o->workers == 0 || o->workers > EPS_UP_WORKERS)
+        return error_set(err, -EDOM, "workers %u: from 1 to %d", o->workers, EPS_UP_WORKERS);
+    rc = o->device ? device_name_parse(device, "device", o->device, err) : 0;
+    if (!rc && device->indexed && o->workers > 1)
+        return error_set(err, -EDOM, "device %s is one device, and %u workers need one each: leave the number out",
+                         o->device, o->workers);
+    return rc;
+}
+
 int eps_up(const struct eps_up_options *options, const struct eps_up_events *events, void *user,
            struct eps_error *error)
 {
-    struct up *up = calloc(1, sizeof *up);
+    struct device_name device = {0};
     struct error err = {""};
-    int rc = 0;
+    int rc = check(options, &device, &err);
+    struct up *up = rc ? NULL : calloc(1, sizeof *up);
 
-    if (!up)
-        return client_report(error, (error_set(&err, -ENOMEM, "out of memory"), &err), -ENOMEM);
-    *up =
-        (struct up){.options = options, .events = events, .user = user, .notify_fd = -1, .n_workers = options->workers};
-    if (!options->name || !*options->name)
-        rc = error_set(&err, -EDOM, "the daemon needs a name");
-    else if (options->workers == 0 || options->workers > EPS_UP_WORKERS)
-        rc = error_set(&err, -EDOM, "workers %u: from 1 to %d", options->workers, EPS_UP_WORKERS);
-    if (!rc && options->device)
-        rc = device_name_parse(&up->device, "device", options->device, &err);
-    if (!rc && up->device.indexed && options->workers > 1)
-        rc = error_set(&err, -EDOM, "device %s is one device, and %u workers need one each: leave the number out",
-                       options->device, options->workers);
-    if (!rc)
-        rc = open_notify(up, &err);
+    if (!rc && !up)
+        rc = error_set(&err, -ENOMEM, "out of memory");
+    if (rc)
+        return client_report(error, &err, rc);
+    *up = (struct up){.options = options,
+                      .events = events,
+                      .user = user,
+                      .device = device,
+                      .notify_fd = -1,
+                      .n_workers = options->workers};
+    rc = open_notify(up, &err);
     if (!rc)
         rc = start_daemon(up, &err);
     if (!rc)
