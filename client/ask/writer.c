@@ -68,6 +68,8 @@ int client_writer_open(struct client_writer *w, struct client_forward *forward,
 
     *w = (struct client_writer){.forward = forward, .sample = *sample};
     int rc = client_tokenizer_open(&w->tokenizer, model->side, model->config.vocabulary, err);
+    if (!rc && w->tokenizer)
+        client_tokenizer_watch(w->tokenizer, &forward->link.watches[1]);
     if (has_ids && rc == -EINVAL)
         rc = 0;
     if (!rc && n_stops > 0 && !w->tokenizer)

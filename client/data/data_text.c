@@ -110,6 +110,7 @@ static int open_pieces(struct tokenising *t, struct error *err)
     const struct client_pieces_options options = {.tokenizer = t->pass->rules->tokenizer,
                                                   .file = t->file,
                                                   .end = t->pass->end,
+                                                  .watch = t->pass->rules->watch,
                                                   .n_threads = n_pieces < n_cores ? (unsigned)n_pieces : n_cores,
                                                   .piece_bytes = PIECE_BYTES,
                                                   .overlap_bytes = OVERLAP_BYTES};

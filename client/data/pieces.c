@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct piece {
     size_t from, to; /* in the block; `to` lies behind the overlap with the next piece */
@@ -36,7 +37,30 @@ struct client_pieces {
     bool last;
     atomic_size_t next; /* piece */
     uint64_t n_alone;   /* bytes tokenised by encode_alone */
+
+    struct client_watch watches[2]; /* of the caller's thread, and of the others */
+    atomic_int ended;               /* error of the options' watch, with the sentence `why` */
+    struct error why;
 };
+
+/* ---- The end of a block before its time ---- */
+
+static int ask(void *data, struct error *err)
+{
+    struct client_pieces *p = data;
+    const int rc = p->ended ? p->ended : client_watch_ask(p->options.watch, &p->why);
+
+    p->ended = rc;
+    return rc ? error_set(err, rc, "%s", p->why.text) : 0;
+}
+
+static int ask_caller(void *data, struct error *err)
+{
+    const struct client_pieces *p = data;
+
+    (void)err;
+    return p->ended;
+}
 
 /* ---- Text, on any thread ---- */
 
@@ -162,6 +186,20 @@ static void cut_block(struct client_pieces *p)
     }
 }
 
+/* Joins a thread, and asks the watch ten times a second. */
+static void await_thread(struct client_pieces *p, pthread_t id)
+{
+    struct timespec until;
+
+    do {
+        ask(p, NULL);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += 100000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+    } while (pthread_timedjoin_np(id, NULL, &until) == ETIMEDOUT);
+}
+
 /* The threads begin here and end here: they would cost a thousandth of a block's time. */
 static void run_threads(struct client_pieces *p)
 {
@@ -182,7 +220,7 @@ static void run_threads(struct client_pieces *p)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     encode_pieces(&threads[0]);
     while (--n > 0)
-        pthread_join(threads[n].id, NULL);
+        await_thread(p, threads[n].id);
 }
 
 /* ---- Joining ---- */
@@ -240,7 +278,8 @@ int client_pieces_encode(struct client_pieces *p, size_t *used, const char *text
     p->text = text, p->n = n, p->at = at, p->last = last;
     cut_block(p);
     run_threads(p);
-    return join(p, used, take, data, err);
+    const int rc = p->ended ? p->ended : join(p, used, take, data, err);
+    return p->ended ? error_set(err, p->ended, "%s", p->why.text) : rc;
 }
 
 /* ---- A file ---- */
@@ -295,9 +334,14 @@ int client_pieces_open(struct client_pieces **out, const struct client_pieces_op
     if (!p)
         return error_set(err, -ENOMEM, "out of memory");
     p->options = *options;
+    p->watches[0] = (struct client_watch){ask, p}, p->watches[1] = (struct client_watch){ask_caller, p};
     p->tokenizers[0] = options->tokenizer;
-    for (p->n_threads = 1; !rc && p->n_threads < options->n_threads; p->n_threads += rc == 0)
+    client_tokenizer_watch(p->tokenizers[0], &p->watches[0]);
+    for (p->n_threads = 1; !rc && p->n_threads < options->n_threads; p->n_threads += rc == 0) {
         rc = client_tokenizer_share(&p->tokenizers[p->n_threads], options->tokenizer, NULL);
+        if (!rc)
+            client_tokenizer_watch(p->tokenizers[p->n_threads], &p->watches[1]);
+    }
     *out = p;
     return 0;
 }
@@ -307,6 +351,7 @@ void client_pieces_close(struct client_pieces *p)
     if (!p)
         return;
     client_tokenizer_restart(p->tokenizers[0]); /* it may hold the middle of a text */
+    client_tokenizer_watch(p->tokenizers[0], NULL);
     for (unsigned i = 1; i < p->n_threads; i++)
         client_tokenizer_close(p->tokenizers[i]);
     for (size_t i = 0; i < sizeof p->pieces / sizeof *p->pieces; i++) {

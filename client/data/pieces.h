@@ -21,6 +21,7 @@ struct client_pieces_options {
     const struct client_data_file *file; /* marked or not, and named by errors; borrowed */
     uint32_t end;                        /* between two documents; CLIENT_NO_TOKEN: nothing */
     unsigned n_threads;                  /* at most CLIENT_PIECES_MOST_THREADS; 0 is 1 */
+    const struct client_watch *watch;    /* asked on the caller's thread; borrowed; NULL: never asked */
     size_t piece_bytes, overlap_bytes;   /* a piece has at least piece_bytes, and these exceed the overlap by 4 */
 };
 
@@ -43,7 +44,7 @@ int client_pieces_begin(struct client_pieces *p, const char *head, size_t n, cli
 
 /* Gives the tokens of text (n bytes), whose first byte is byte `at` of the file. last: the file ends here and all of
  * it is used. Otherwise *used is where the next call's text begins. Blocks until all threads are done. -EINVAL for the
- * first fault in the text; -ENOMEM; what take returns. */
+ * first fault in the text; -ENOMEM; what take returns; the watch's error. */
 int client_pieces_encode(struct client_pieces *p, size_t *used, const char *text, size_t n, uint64_t at, bool last,
                          client_pieces_take *take, void *data, struct error *err);
 

@@ -417,8 +417,10 @@ int client_rows_read(struct client_rows *out, struct client_data *data, struct c
         out->fd = client_data_nameless("tokens", err);
         rc = out->fd < 0 ? out->fd : 0;
     }
+    client_tokenizer_watch(rules->tokenizer, rules->watch);
     for (size_t i = 0; !rc && i < data->n_files; i++)
         rc = read_file(&r, &data->files[i], err);
+    client_tokenizer_watch(rules->tokenizer, NULL);
     if (!rc)
         rc = sort_labels(&r, err);
     if (!rc)

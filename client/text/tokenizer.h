@@ -13,6 +13,7 @@
 #ifndef CLIENT_TEXT_TOKENIZER_H
 #define CLIENT_TEXT_TOKENIZER_H
 
+#include "client/daemon/watch.h"
 #include "client/text/utf8.h"
 #include "proto/base/error.h"
 
@@ -39,6 +40,10 @@ void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe
 
 /* The same tokenizer for another thread: it shares everything but working memory, so close it before the first. -ENOMEM. */
 int client_tokenizer_share(struct client_tokenizer **out, const struct client_tokenizer *tokenizer, struct error *err);
+
+/* The watch is asked while a pattern works long on a text; its error ends the call that encodes. Borrowed; NULL, as at
+ * first: never asked. */
+void client_tokenizer_watch(struct client_tokenizer *tokenizer, const struct client_watch *watch);
 
 /* True for a byte model: each byte is its own token. */
 bool client_tokenizer_is_bytes(const struct client_tokenizer *tokenizer);
@@ -69,7 +74,8 @@ int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, 
 /* Appends the tokens of text (n bytes) to *out, which may begin zeroed. last: the text ends here and all of it is used.
  * Otherwise the text goes on, and *used is where the next call's bytes begin: pass those that are left again with what
  * follows. Words that more text could change are left, or kept by the tokenizer until the next call. After an error the
- * next call begins a new text. -EINVAL: invalid UTF-8 (a byte model takes any bytes) or a word over the limit; -ENOMEM. */
+ * next call begins a new text. -EINVAL: invalid UTF-8 (a byte model takes any bytes) or a word over the limit; -ENOMEM;
+ * the watch's error. */
 int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *tokenizer,
                             const char *text, size_t n, bool last, struct error *err);
 

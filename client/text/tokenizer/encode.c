@@ -255,6 +255,11 @@ void client_tokenizer_restart(struct client_tokenizer *t)
     tokenizer_forget(&t->work);
 }
 
+void client_tokenizer_watch(struct client_tokenizer *t, const struct client_watch *watch)
+{
+    t->work.matcher.watch = watch;
+}
+
 /* ---- Working memory ---- */
 
 void tokenizer_work_allow(struct tokenizer_work *work, size_t n)

@@ -18,6 +18,7 @@ enum {
     QUICK_BYTES = 64,        /* and so many bytes: together, at most some 3,000 characters are looked at for each */
     LEAST_ALLOWED = 1 << 24, /* for a short text */
     BYTES_OF_STEP = 16,      /* that a repeat passes in the time of an attempt */
+    UNASKED_STEPS = 1 << 20, /* between two questions to the watch */
     STACK_BYTES = 32 << 10,  /* to begin with */
     MAX_STACK_BYTES = 1 << 20, /* more than any sensible pattern takes for a word of many MiB */
 };
@@ -242,15 +243,20 @@ static int count_attempt(pcre2_callout_block *at, void *data)
     const size_t now = at->current_position;
     const uint64_t taken = 1 + (now > m->seen ? now - m->seen : m->seen - now) / BYTES_OF_STEP;
 
+    const uint64_t before = m->left;
+
     m->seen = now;
     m->left -= taken < m->left ? taken : m->left;
-    return m->left > 0 ? 0 : PCRE2_ERROR_CALLOUT;
+    if (m->left / UNASKED_STEPS != before / UNASKED_STEPS)
+        m->ended = client_watch_ask(m->watch, &m->why);
+    return m->left > 0 && !m->ended ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
 static int match_counted(const struct tokenizer_pattern *pattern, struct tokenizer_matcher *m, const char *text,
                          size_t n, size_t at, uint32_t options)
 {
     m->seen = at;
+    m->ended = 0;
     pcre2_set_callout(m->context, count_attempt, m);
     pcre2_set_match_limit(m->context, MAX_STEPS);
     const int rc = pcre2_match(pattern->counted ? pattern->counted : pattern->quick, (PCRE2_SPTR)text, n, at, options,
@@ -296,6 +302,8 @@ int tokenizer_pattern_find(struct tokenizer_found *out, const struct tokenizer_p
         *out = (struct tokenizer_found){found[0], found[0], true};
         return 0;
     }
+    if (rc == PCRE2_ERROR_CALLOUT && matcher->ended)
+        return error_set(err, matcher->ended, "%s", matcher->why.text);
     if (rc == PCRE2_ERROR_CALLOUT)
         return error_set(err, -EINVAL,
                          "tokenizer.json: a pattern of its %s takes more than %d steps for each byte of this text",

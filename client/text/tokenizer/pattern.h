@@ -5,6 +5,7 @@
 #ifndef CLIENT_TEXT_TOKENIZER_PATTERN_H
 #define CLIENT_TEXT_TOKENIZER_PATTERN_H
 
+#include "client/daemon/watch.h"
 #include "proto/base/error.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -19,8 +20,11 @@ struct tokenizer_matcher {
     pcre2_match_data *data;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
-    uint64_t left; /* what a text may still take, in attempts to match a part of an expression */
-    size_t seen;   /* where the last one was */
+    uint64_t left;                    /* what a text may still take, in attempts to match a part of an expression */
+    size_t seen;                      /* where the last one was */
+    const struct client_watch *watch; /* asked every 20 ms or so of a long match; borrowed; NULL: never */
+    int ended;                        /* its error, with the sentence `why` */
+    struct error why;
 };
 
 /* A text of n bytes begins. Each byte of it may take TOKENIZER_STEPS; expressions of published tokenizers take 4 to 30. */
@@ -58,7 +62,8 @@ struct tokenizer_found {
 };
 
 /* Finds the first match in text (n bytes of UTF-8) from `at` on; an empty one does not count. last: no text follows.
- * Otherwise the end of a match is found only if no text that follows can move it. -EINVAL, also if the text has taken all its steps. */
+ * Otherwise the end of a match is found only if no text that follows can move it. -EINVAL, also if the text has taken all
+ * its steps; the error of the matcher's watch. */
 int tokenizer_pattern_find(struct tokenizer_found *out, const struct tokenizer_pattern *pattern,
                            struct tokenizer_matcher *matcher, const char *text, size_t n, size_t at, bool last,
                            struct error *err);

@@ -267,6 +267,64 @@ TEST(a_caller_s_error_ends_the_text)
     client_tokenizer_close(t);
 }
 
+static int ask(void *data, struct error *err)
+{
+    unsigned *n_asked = data;
+
+    return ++*n_asked < 3 ? 0 : error_set(err, -EINTR, "interrupted");
+}
+
+/* parts3 with a pattern that looks ahead from each a, as far as 512 steps for each byte allow: many seconds for a
+ * mebibyte of it. */
+static struct client_tokenizer *open_slow(void)
+{
+    json_t *root = json_load_file(FIXTURES "parts3.json", 0, NULL);
+    struct client_tokenizer *t;
+
+    json_object_set_new(root, "pre_tokenizer",
+                        json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern", "Regex", "a(?=(?:.){470}Q)|.",
+                                  "behavior", "Isolated", "invert", 0));
+    char *file = json_dumps(root, 0);
+    json_t *side = json_pack("{s:s}", "tokenizer.json", file);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, NULL), 0);
+    json_decref(root), json_decref(side);
+    free(file);
+    return t;
+}
+
+/* On the caller's thread alone; on two; where only one of them has much to do, which may be the other one. */
+TEST_EACH(a_watch_ends_a_long_match, 3)
+{
+    const struct client_data_file file = {.path = (char[]){"a.txt"}};
+    struct client_tokenizer *t = open_slow();
+    unsigned n_asked = 0;
+    const struct client_watch watch = {ask, &n_asked};
+    const struct client_pieces_options options = {.tokenizer = t,
+                                                  .file = &file,
+                                                  .end = END,
+                                                  .n_threads = _i == 0 ? 1 : 2,
+                                                  .watch = &watch,
+                                                  .piece_bytes = 1 << 18,
+                                                  .overlap_bytes = 4};
+    static char text[1 << 20];
+    struct client_tokens tokens = {0};
+    struct error err = {""};
+    struct client_pieces *p;
+    size_t used;
+
+    memset(text, 'a', sizeof text);
+    memset(text, 'b', _i == 2 ? sizeof text * 3 / 4 : 0);
+    ck_assert_int_eq(client_pieces_open(&p, &options, NULL), 0);
+    ck_assert_int_eq(client_pieces_begin(p, "", 0, take, &tokens, NULL), 0);
+    ck_assert_int_eq(client_pieces_encode(p, &used, text, sizeof text, 0, true, take, &tokens, &err), -EINTR);
+    ck_assert_str_eq(err.text, "interrupted");
+    ck_assert_uint_eq(n_asked, 3);
+    ck_assert_uint_eq(tokens.n, 0);
+    client_pieces_close(p);
+    free(tokens.ids);
+    client_tokenizer_close(t);
+}
+
 TEST(omp_num_threads_counts_here_too)
 {
     setenv("OMP_NUM_THREADS", "3", 1);
