@@ -607,6 +607,8 @@ struct eps_export_options {
     const char *model, *connect; /* as in eps_eval_options */
     const char *out;
     enum eps_dtype dtype; /* default: the type in which the model came, also after training; fp32 if it had several */
+    void (*on_note)(void *user, const char *sentence); /* reports what it waits for; NULL: nobody hears */
+    void *user;
 };
 struct eps_export_options eps_export_defaults(void); /* all options unset; out must be set */
 struct eps_exported {

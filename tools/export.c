@@ -4,6 +4,14 @@
 
 #include <stdio.h>
 
+static void on_note(void *user, const char *sentence)
+{
+    char text[OPTIONS_TEXT];
+
+    (void)user;
+    fprintf(stderr, "eps export: %s\n", arguments_options(text, sentence));
+}
+
 int command_export(int argc, char **argv)
 {
     struct eps_export_options options = eps_export_defaults();
@@ -33,6 +41,7 @@ int command_export(int argc, char **argv)
     if (status >= 0)
         return status;
     options.dtype = (enum eps_dtype)type;
+    options.on_note = on_note;
     int rc = eps_export(&written, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);

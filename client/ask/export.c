@@ -183,6 +183,7 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
     static const enum eps_dtype public[] = {
         [SAFETENSORS_F32] = EPS_DTYPE_FP32, [SAFETENSORS_F16] = EPS_DTYPE_FP16, [SAFETENSORS_BF16] = EPS_DTYPE_BF16};
     struct export e = {.options = options, .shard_bytes = shard_bytes, .model.config_fd = -1, .directory_fd = -1};
+    const struct client_await await = {.on_note = options->on_note, .user = options->user};
     int rc = check_out(&e, err);
 
     if (rc == 0 && options->model && options->connect)
@@ -191,7 +192,7 @@ int client_export(struct eps_exported *written, const struct eps_export_options 
                        options->model);
     if (rc == 0)
         rc = options->model ? open_model(&e, err)
-                            : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, NULL, err);
+                            : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, &await, err);
     e.type = type_to_write(&e);
     if (rc == 0)
         rc = write_out(&e, err);

@@ -8,6 +8,7 @@
 #include "proto/model/checkpoint.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -179,7 +180,8 @@ static int read_side(json_t **side, int fd, struct error *err)
 }
 
 /* Asks the daemon for its model; name is what it calls the model. */
-static int ask(char name[64], uint64_t *step, struct client_link *link, const int *fds, struct error *err)
+static int ask(char name[64], uint64_t *step, struct client_link *link, struct client_saved_wait *wait, const int *fds,
+               struct error *err)
 {
     struct message m;
     int rc = client_look_status(link, &m, err);
@@ -188,13 +190,14 @@ static int ask(char name[64], uint64_t *step, struct client_link *link, const in
         return rc;
     snprintf(name, 64, "%s", m.status_reply.model);
     client_link_send_fds(link, &(struct message){.kind = MESSAGE_SNAPSHOT}, fds, N_FILES);
-    rc = client_link_expect(link, MESSAGE_SAVED, &m, NULL, err);
+    rc = client_look_await_saved(&m, link, wait, err);
     if (rc == 0 && step)
         *step = m.saved.step;
     return rc;
 }
 
-int client_snapshot_take(struct client_model *out, uint64_t *step, struct client_link *link, struct error *err)
+static int take(struct client_model *out, uint64_t *step, struct client_link *link, struct client_saved_wait *wait,
+                struct error *err)
 {
     static const char *const names[N_FILES] = {"weights", "config.json", "a tokenizer"};
     int fds[N_FILES] = {-1, -1, -1}, rc = 0;
@@ -207,7 +210,7 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
         rc = fds[i] < 0 ? fds[i] : 0;
     }
     if (rc == 0)
-        rc = ask(name, step, link, fds, err);
+        rc = ask(name, step, link, wait, fds, err);
     /* The descriptors share their position with the daemon, which may have moved it. */
     for (int i = 0; rc == 0 && i < N_FILES; i++)
         if (lseek(fds[i], 0, SEEK_SET) != 0)
@@ -232,9 +235,13 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
 static int take_begun(struct client_model *out, uint64_t *step, struct client_link *link, const char *address,
                       const struct client_await *await, struct error *err)
 {
+    char directory[PATH_MAX];
+    struct client_saved_wait wait = {directory, await ? await->on_note : NULL, await ? await->user : NULL, 0};
     struct error sentence;
-    int rc = client_snapshot_take(out, step, link, err);
+    int rc = client_look_find(directory, sizeof directory, address, err);
 
+    if (!rc)
+        rc = take(out, step, link, &wait, err);
     if ((rc != -EAGAIN && rc != -ENOENT) || !await || !address || !*address)
         return rc;
     error_set(&sentence, 0, "waiting for a run of the daemon %.200s to begin", address);
@@ -242,7 +249,7 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
         client_tell(await->on_note, await->user, sentence.text);
     while ((rc == -EAGAIN || rc == -ENOENT) && link->awake_ms < await->ms) {
         const int stopped = client_link_pause(link, RETRY_MS, err);
-        rc = stopped ? stopped : client_snapshot_take(out, step, link, err);
+        rc = stopped ? stopped : take(out, step, link, &wait, err);
     }
     return rc;
 }

@@ -15,9 +15,7 @@ struct eps_look {
     struct client_link link;
     char directory[PATH_MAX];
     struct message reply; /* the caller's struct points into it */
-    void (*on_note)(void *user, const char *sentence);
-    void *note_user;
-    uint64_t noted; /* the step that on_note has heard of last, from 1; 0: of none */
+    struct client_saved_wait wait;
     struct eps_unit *units;
     size_t n_units; /* capacity */
     int (*should_stop)(void *user);
@@ -67,22 +65,7 @@ int eps_look_open(struct eps_look **out, const char *address, int (*should_stop)
 
 void eps_look_notes(struct eps_look *look, void (*on_note)(void *user, const char *sentence), void *user)
 {
-    look->on_note = on_note;
-    look->note_user = user;
-}
-
-/* What a save, or the end of a run, waits for. */
-static void note_wait(struct eps_look *look, const struct message *m)
-{
-    const uint64_t step = m->status_reply.step + 1;
-    struct error sentence;
-
-    if (!m->status_reply.waits || look->noted == step || !look->on_note)
-        return;
-    look->noted = step;
-    error_set(&sentence, 0, "step %" PRIu64 " waits for a worker: attach one with eps-worker --connect %.200s", step,
-              client_look_name(look->directory));
-    client_tell(look->on_note, look->note_user, sentence.text);
+    look->wait = (struct client_saved_wait){.directory = look->directory, .on_note = on_note, .user = user};
 }
 
 const char *eps_look_address(const struct eps_look *look)
@@ -245,41 +228,14 @@ int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_er
     return client_report(error, &err, rc);
 }
 
-/* Waits for SAVED, and asks for the status meanwhile, one question at a time. */
-static int await_saved(struct eps_look *look, struct message *m, struct error *err)
-{
-    bool asked = false;
-    int rc;
-
-    do {
-        look->link.deadline = look->link.awake_ms + ASK_MS;
-        rc = client_link_next(&look->link, m, NULL, err);
-        look->link.deadline = 0;
-        if (!rc && m->kind == MESSAGE_STATUS_REPLY && asked) {
-            asked = false;
-            note_wait(look, m);
-        } else if (!rc && m->kind != MESSAGE_SAVED) {
-            rc = error_set(err, -EPROTO, "the daemon sent %s where SAVED was due", message_name(m->kind));
-        } else if (rc == -ETIMEDOUT && !asked) {
-            asked = true;
-            client_link_send(&look->link, &(struct message){.kind = MESSAGE_STATUS});
-        }
-    } while (rc == -ETIMEDOUT || (!rc && m->kind != MESSAGE_SAVED));
-    if (!rc && asked) {
-        struct message late;
-        rc = client_link_expect(&look->link, MESSAGE_STATUS_REPLY, &late, NULL, err);
-    }
-    return rc;
-}
-
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error)
 {
     struct error err = {""};
     struct message m = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
 
-    look->noted = 0;
+    look->wait.noted = 0;
     client_link_send(&look->link, &m);
-    const int rc = await_saved(look, &m, &err);
+    const int rc = client_look_await_saved(&m, &look->link, &look->wait, &err);
     if (!rc)
         *step = m.saved.step;
     return client_report(error, &err, rc);
@@ -362,9 +318,9 @@ int eps_look_wait_job(struct eps_look *look, uint32_t job, struct eps_error *err
     struct message m;
     int rc;
 
-    look->noted = 0;
+    look->wait.noted = 0;
     while (!(rc = client_look_status(&look->link, &m, &err)) && m.status_reply.job == job) {
-        note_wait(look, &m);
+        client_look_note_wait(&look->wait, &m);
         rc = client_link_pause(&look->link, SLICE_MS, &err);
         if (rc)
             break;
@@ -386,12 +342,12 @@ int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error)
     while (!rc && look->link.session && waited < ms) {
         rc = client_link_pause(&look->link, ms - waited < SLICE_MS ? ms - waited : SLICE_MS, &err);
         waited = uv_now(&look->link.loop) - begin;
-        if (rc || !look->on_note || waited < due)
+        if (rc || !look->wait.on_note || waited < due)
             continue;
         due = waited + ASK_MS;
         rc = client_look_status(&look->link, &m, &err);
         if (!rc)
-            note_wait(look, &m);
+            client_look_note_wait(&look->wait, &m);
     }
     if ((!rc || rc == -EIO) && !look->link.session)
         rc = error_set(&err, -EIO, "the daemon is gone: %s", look->link.end[0] ? look->link.end : "closed");

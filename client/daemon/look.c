@@ -4,6 +4,7 @@
 #include "proto/base/process.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -252,6 +253,50 @@ void client_look_say_missing(struct error *sentence, const struct message *m)
     error_set(sentence, 0, "worker %u (%s%s%s) %s: %s%s", m->lost.worker, m->lost.device, *m->lost.host ? " on " : "",
               m->lost.host, m->lost.how == LOSS_UNFIT ? "is left out" : "was lost before the job began",
               m->lost.error.text, m->lost.waits ? "; the step waits for another worker to attach" : "");
+}
+
+/* ---- Waits for a version of the model ---- */
+
+enum { ASK_STATUS_MS = 500 };
+
+void client_look_note_wait(struct client_saved_wait *wait, const struct message *m)
+{
+    const uint64_t step = m->status_reply.step + 1;
+    struct error sentence;
+
+    if (!m->status_reply.waits || wait->noted == step)
+        return;
+    wait->noted = step;
+    error_set(&sentence, 0, "step %" PRIu64 " waits for a worker: attach one with eps-worker --connect %.200s", step,
+              client_look_name(wait->directory));
+    client_tell(wait->on_note, wait->user, sentence.text);
+}
+
+int client_look_await_saved(struct message *m, struct client_link *link, struct client_saved_wait *wait,
+                            struct error *err)
+{
+    bool asked = false;
+    int rc;
+
+    do {
+        link->deadline = link->awake_ms + ASK_STATUS_MS;
+        rc = client_link_next(link, m, NULL, err);
+        link->deadline = 0;
+        if (!rc && m->kind == MESSAGE_STATUS_REPLY && asked) {
+            asked = false;
+            client_look_note_wait(wait, m);
+        } else if (!rc && m->kind != MESSAGE_SAVED) {
+            rc = error_set(err, -EPROTO, "the daemon sent %s where SAVED was due", message_name(m->kind));
+        } else if (rc == -ETIMEDOUT && !asked) {
+            asked = true;
+            client_link_send(link, &(struct message){.kind = MESSAGE_STATUS});
+        }
+    } while (rc == -ETIMEDOUT || (!rc && m->kind != MESSAGE_SAVED));
+    if (!rc && asked) {
+        struct message late;
+        rc = client_link_expect(link, MESSAGE_STATUS_REPLY, &late, NULL, err);
+    }
+    return rc;
 }
 
 /* ---- Bounded waits ---- */

@@ -40,6 +40,23 @@ void client_look_say_queued(struct error *sentence, const struct message *m);
 /* "worker 3 (cpu on big-2) is left out: ...", of a LOST about a worker that has done nothing for the job. */
 void client_look_say_missing(struct error *sentence, const struct message *m);
 
+/* ---- Waits for a version of the model that the daemon saves, or copies for a snapshot ---- */
+
+struct client_saved_wait {
+    const char *directory; /* of the daemon; borrowed */
+    /* Hears "step 12 waits for a worker: attach one with ..."; may be NULL. */
+    void (*on_note)(void *user, const char *sentence);
+    void *user;
+    uint64_t noted; /* the step that on_note has heard of last, from 1; 0: of none */
+};
+
+/* Tells on_note, once for each step, if a STATUS_REPLY says that the step waits. */
+void client_look_note_wait(struct client_saved_wait *wait, const struct message *m);
+
+/* Waits for SAVED, and asks for the status meanwhile, one question at a time. Errors as client_link_next. */
+int client_look_await_saved(struct message *m, struct client_link *link, struct client_saved_wait *wait,
+                            struct error *err);
+
 /* ---- Bounded waits. The caller is told what each wait is for. ---- */
 
 struct client_await {

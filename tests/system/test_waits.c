@@ -6,6 +6,7 @@
 #include "tests/kit/test.h"
 
 #include <signal.h>
+#include <string.h>
 
 #define RUN              "train --model model.json --data text.txt --batch 4 --seq 16 --steps 100 --connect lab --out run"
 #define WAITS_FOR_WORKER "step 2 waits for a worker: attach one with eps-worker --connect lab\n"
@@ -63,6 +64,20 @@ TEST(a_save_says_that_its_step_waits_for_a_worker)
     processes_worker("lab", "256MiB", NULL);
     ck_assert_int_eq(processes_wait(save), 0);
     expect_file("save", "/run/step-2\n");
+    expect_stop(daemon_pid);
+}
+
+/* Of the live model: a copy of it needs the same step. */
+static const char *const copies[] = {"export --connect lab --out exported", "eval --connect lab --data text.txt",
+                                     "generate --connect lab --prompt a --tokens 1"};
+
+TEST_EACH(a_copy_of_the_model_says_so, COUNT(copies))
+{
+    lose_worker(true);
+    const pid_t copy = begin(copies[_i], "copy");
+    processes_await_text("copy", print("eps %.*s: " WAITS_FOR_WORKER, (int)strcspn(copies[_i], " "), copies[_i]));
+    processes_worker("lab", "256MiB", NULL);
+    ck_assert_int_eq(processes_wait(copy), 0);
     expect_stop(daemon_pid);
 }
 
