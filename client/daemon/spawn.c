@@ -98,23 +98,36 @@ int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name
     return 0;
 }
 
-/* The caller's environment plus a bound on OpenMP's spinning. Daemon and worker share cores, and would restart
- * themselves to set that bound. (n) pointers, owned; NULL: use the environment unchanged. */
-static char **child_environment(void)
+/* True of what a service manager told the caller alone. */
+static bool is_from_manager(const char *variable)
+{
+    static const char *const names[] = {"NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(variable, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+char **client_spawn_environment(char *notify)
 {
     static char bound[] = "GOMP_SPINCOUNT=2000";
-    size_t n = 0;
+    const bool bounded = getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY");
+    size_t n = 0, n_kept = 0;
 
-    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
-        return NULL;
     while (environ[n])
         n++;
-    char **env = malloc((n + 2) * sizeof *env);
+    char **env = malloc((n + 3) * sizeof *env);
     if (!env)
         return NULL;
-    memcpy(env, environ, n * sizeof *env);
-    env[n] = bound;
-    env[n + 1] = NULL;
+    for (size_t i = 0; i < n; i++)
+        if (!is_from_manager(environ[i]))
+            env[n_kept++] = environ[i];
+    if (notify)
+        env[n_kept++] = notify;
+    if (!bounded)
+        env[n_kept++] = bound;
+    env[n_kept] = NULL;
     return env;
 }
 
@@ -139,7 +152,7 @@ static int start_child(struct client_spawn *spawn, unsigned i, const char *name,
     child->process.data = child;
     if (spawn->n_children <= i)
         spawn->n_children = i + 1;
-    options.env = child_environment();
+    options.env = client_spawn_environment(NULL);
     rc = uv_spawn(&spawn->link->loop, &child->process, &options);
     free(options.env);
     if (rc) {

@@ -64,6 +64,11 @@ int client_spawn_start(struct client_spawn *spawn, struct client_link *link, con
  * installed, or by its bare name for execvp. */
 int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err);
 
+/* The environment of a program of ours: the caller's without what a service manager told the caller alone; with a bound on
+ * OpenMP's spinning, since daemon and worker share cores and would restart themselves to set it; and `notify`, a
+ * "NOTIFY_SOCKET=..." (NULL: none). NULL-ended borrowed pointers; owned: free. NULL: out of memory. */
+char **client_spawn_environment(char *notify);
+
 /* A worker's command line. argv points into the struct, which must not move, and at directory and follow. */
 struct client_worker_arguments {
     char *argv[12]; /* ends with NULL */

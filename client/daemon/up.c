@@ -79,30 +79,6 @@ static int open_notify(struct up *up, struct error *err)
     return 0;
 }
 
-/* The caller's environment with our NOTIFY_SOCKET, and without what a service manager told the caller alone. (n) borrowed
- * pointers; owned: free. */
-static char **child_environment(struct up *up)
-{
-    static const char *const ours[] = {"NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="};
-    size_t n = 0, n_kept = 0;
-
-    while (environ[n])
-        n++;
-    char **env = malloc((n + 2) * sizeof *env);
-    for (size_t i = 0; env && i < n; i++) {
-        bool taken = false;
-        for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
-            taken |= strncmp(environ[i], ours[k], strlen(ours[k])) == 0;
-        if (!taken)
-            env[n_kept++] = environ[i];
-    }
-    if (env) {
-        env[n_kept] = up->notify;
-        env[n_kept + 1] = NULL;
-    }
-    return env;
-}
-
 /* In the child, between fork and exec: only calls that are safe there. In a process session of its own, Ctrl-C reaches the
  * caller alone; the kernel ends the child when the caller is killed. */
 static void become(const char *program, char *const *argv, char *const *env, pid_t parent)
@@ -127,7 +103,7 @@ static int start(struct up *up, struct up_child *child, char *const *argv, struc
     char program[PATH_MAX];
     const int rc = client_spawn_find(program, up->options->programs, argv[0], err);
     const pid_t parent = getpid();
-    char **env = rc ? NULL : child_environment(up);
+    char **env = rc ? NULL : client_spawn_environment(up->notify);
 
     if (rc)
         return rc;

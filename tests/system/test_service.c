@@ -3,6 +3,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -52,6 +53,19 @@ static void expect_told(int fd, const char *lines)
 
     ck_assert_int_gt(recv(fd, said, sizeof said - 1, 0), 0);
     ck_assert_str_eq(said, lines);
+}
+
+/* The manager's word is for the command that it started: a daemon of that run is none of its services. */
+TEST(the_manager_hears_nothing_of_a_private_daemon)
+{
+    const int fd = listen_as_manager();
+    char said[600];
+
+    processes_config("model.json", 1, 3, 24, 16);
+    processes_text("data.txt", 4000);
+    ck_assert_int_eq(processes_eps("train --model model.json --data data.txt --steps 2 --out private"), 0);
+    ck_assert(recv(fd, said, sizeof said, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+    close(fd);
 }
 
 /* The daemon restarts itself once, to set up its threads: it is the same process for the manager. */
