@@ -115,7 +115,9 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     }
     if (!dev || !dev->arena || !dev->products) {
         close_device(dev);
-        return error_set(err, -ENOMEM, "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem",
+        return error_set(err, -ENOMEM,
+                         "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem, or raise the limit of "
+                         "addresses (ulimit -v)",
                          arena_bytes + plan_cpu.library_bytes(n_threads));
     }
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)

@@ -87,7 +87,8 @@ int segment_attach(struct segment *out, int fd, size_t bytes, enum segment_acces
     if (rc == 0) {
         rc = map(&segment, access == SEGMENT_READ ? PROT_READ : PROT_READ | PROT_WRITE);
         if (rc < 0)
-            error_set(err, rc, "mapping %zu bytes of shared memory: %s", bytes, strerror(-rc));
+            error_set(err, rc, "mapping %zu bytes of shared memory: %s%s", bytes, strerror(-rc),
+                      rc == -ENOMEM ? ": raise the limit of addresses (ulimit -v)" : "");
     }
     close(fd);
     if (rc < 0)

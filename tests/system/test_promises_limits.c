@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 SUITE_LABELS(release)
 
@@ -92,6 +93,37 @@ TEST(where_addresses_run_out_it_says_so_and_ends)
         refused += status == 1;
     }
     ck_assert_uint_gt(refused, 2);
+}
+
+/* The worker alone has too few: for its threads, its arena, or what it maps of the daemon's. A private run has no other one. */
+TEST(a_private_run_says_that_its_worker_s_addresses_run_out)
+{
+    static const char *const files[] = {"limits.txt"};
+    struct eps_train_options options = processes_options("limits.json", files, "short");
+    unsigned n_refused = 0;
+    struct eps_error error;
+
+    expect(
+        print("mkdir programs && ln -s %s/epsd programs && printf '%%s\n' '#!/bin/bash' 'ulimit -v $(cat \"%s/kib\")' "
+              "'exec %s/eps-worker \"$@\"' >programs/eps-worker && chmod +x programs/eps-worker",
+              BIN_DIR, processes_directory(), BIN_DIR),
+        0);
+    options.programs = "programs";
+    options.steps = 1, options.batch = 4, options.seq = 64, options.device_mem = 256 * MIB;
+    for (unsigned mib = 40; mib <= 240; mib += 25) {
+        processes_put_text("kib", print("%u", mib << 10));
+        if (eps_train(&options, NULL, NULL, &error) == 0)
+            break;
+        const bool assigned = strncmp(error.text, "the worker (eps-worker) ended with status 1: ", 45) != 0;
+        ck_assert_msg(strstr(error.text, "(ulimit -v)") && !strstr(error.text, "is left out"), "%u MiB: %s", mib,
+                      error.text);
+        ck_assert_msg(!assigned || strncmp(error.text, "the CPU device's memory, ", 25) == 0 ||
+                          strncmp(error.text, "mapping ", 8) == 0,
+                      "%u MiB: %s", mib, error.text);
+        n_refused += assigned;
+    }
+    ck_assert_uint_gt(n_refused, 1);
+    ck_assert_int_eq(access("short/step-1/model.safetensors", F_OK), 0);
 }
 
 /* The error that mlock(2) has for none allowed; nothing large is touched. Of weights and moments alone 55 MiB. */

@@ -29,10 +29,12 @@ TEST(an_arena_beyond_the_address_space_is_refused)
     const size_t bytes = (size_t)1 << 60;
     struct error err = {{0}};
     struct device *dev;
-    char text[128];
+    char text[200];
 
     ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, bytes, 1, &err), -ENOMEM);
-    snprintf(text, sizeof text, "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem",
+    snprintf(text, sizeof text,
+             "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem, or raise the limit of addresses "
+             "(ulimit -v)",
              bytes + plan_cpu.library_bytes(1));
     ck_assert_str_eq(err.text, text);
 }
