@@ -149,6 +149,8 @@ static void next_visit(struct puppet *p)
         return;
     if (p->share.share.step == 1 && p->fault == PUPPET_DIES_LATER)
         _exit(0);
+    if (p->share.share.step == 1 && p->fault == PUPPET_STOPS_LATER && p->visit == p->model.n_visits - 1)
+        raise(SIGSTOP);
     p->busy = p->visit > 0;
     if (p->busy) {
         p->visit--;

@@ -32,6 +32,8 @@ enum puppet_fault {
     PUPPET_DIES,
     /* The same, once its first contribution is folded. */
     PUPPET_DIES_LATER,
+    /* The same, but its process is stopped (SIGSTOP). */
+    PUPPET_STOPS_LATER,
     /* What it never does, though its session is in order and answers each PING: answer ASSIGN; contribute; answer RELEASE,
      * after it failed in step 0; wait its turn: all that it asks for is what only it could bring about. */
     PUPPET_NEVER_ASSIGNED,

@@ -1,36 +1,50 @@
 /* The last worker is lost in a step: what is whole is saved, and whoever asks for more is told what it waits for. Real
  * processes; the worker that is lost is a puppet, which knows how far the step is. */
 #include "tests/kit/command.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 
 #define RUN              "train --model model.json --data text.txt --batch 4 --seq 16 --steps 100 --connect lab --out run"
 #define WAITS_FOR_WORKER "step 2 waits for a worker: attach one with eps-worker --connect lab\n"
 #define NEEDS_WORKER     "step 2 waits for a worker, and without it the model cannot be saved: attach one within "
 
+enum { CAN_PRELOAD = !SANITIZED }; /* sanitizers want to be preloaded first */
+
 static pid_t daemon_pid, run;
+static const char *run_environment;
+
+/* A run with these options, too, whose worker is this one; its process. */
+static pid_t start_run(enum puppet_fault fault, const char *options)
+{
+    static const char *const listen[] = {"--listen", "lab", NULL};
+    const char *const line[] = {
+        "-c", print("%s exec %s/eps " RUN "%s >run.said 2>run.err", run_environment, BIN_DIR, options), NULL};
+
+    daemon_pid = processes_start("epsd", listen, "log");
+    processes_await_workers("lab", 0);
+    const pid_t puppet = puppet_start("lab", fault);
+    puppet_await("lab");
+    run = processes_start("/bin/sh", line, NULL);
+    return puppet;
+}
 
 /* The second step's worker is lost. begun: something of that step is in the model. */
 static void lose_worker(bool begun)
 {
-    static const char *const listen[] = {"--listen", "lab", NULL};
-    const char *const line[] = {"-c", print("exec %s/eps " RUN " >run.said 2>run.err", BIN_DIR), NULL};
-
-    daemon_pid = processes_start("epsd", listen, "log");
-    processes_await_workers("lab", 0);
-    puppet_start("lab", begun ? PUPPET_DIES_LATER : PUPPET_DIES);
-    puppet_await("lab");
-    run = processes_start("/bin/sh", line, NULL);
+    start_run(begun ? PUPPET_DIES_LATER : PUPPET_DIES, "");
     processes_await_text("run.said", "waits for another worker to attach");
 }
 
 static void setup(void)
 {
     processes_setup();
+    run_environment = "";
     processes_config("model.json", 1, 2, 16, 32);
     processes_text("text.txt", 8000);
 }
@@ -126,4 +140,56 @@ TEST_EACH(the_same_caller_gives_the_step_up, COUNT(stops))
         ck_assert_int_eq(processes_wait(daemon_pid), 0);
     else
         expect_stop(daemon_pid);
+}
+
+/* No worker comes within the 50 s that the run waits: it gives the step up by itself, before the daemon would end it. */
+TEST_EACH(a_stop_gives_the_step_up_when_no_worker_comes, CAN_PRELOAD ? COUNT(stops) : 0)
+{
+    pid_t stop = 0;
+
+    run_environment = print("SKIP_WAITS=%s LD_PRELOAD=" BIN_DIR "/libjump_clock.so", processes_path("nobody"));
+    lose_worker(true);
+    if (stops[_i])
+        stop = begin(stops[_i], "stop");
+    else
+        ck_assert_int_eq(kill(run, SIGINT), 0);
+    processes_await_text("run.said", NEEDS_WORKER);
+    processes_put_text("nobody", "");
+    ck_assert_int_eq(processes_wait(run), stop ? 1 : 130);
+    ck_assert_uint_eq(processes_count("run.said", NEEDS_WORKER), 1);
+    expect_file(
+        "run.err",
+        " after 1 steps; step 2 waited for a worker and was given up, and without it the model cannot be saved; "
+        "no checkpoint was saved");
+    if (stop)
+        ck_assert_int_eq(processes_wait(stop), 0);
+    if (_i == 1)
+        ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    else
+        expect_stop(daemon_pid);
+}
+
+/* The step is finished, saved, and as exact as if nobody had stopped the run. Its worker is stopped as long as it takes to
+ * interrupt the run between two folds. */
+TEST(a_run_that_is_interrupted_while_contributions_are_folded_ends_with_that_step)
+{
+    static const char options[] = " --steps 3 --save-every 1 --keep 0";
+    int status;
+
+    const pid_t puppet = start_run(PUPPET_STOPS_LATER, options);
+    ck_assert_int_eq(waitpid(puppet, &status, WUNTRACED), puppet);
+    ck_assert(WIFSTOPPED(status));
+    ck_assert_int_eq(kill(run, SIGINT), 0);
+    ck_assert_int_eq(kill(puppet, SIGCONT), 0);
+    ck_assert_int_eq(processes_wait(run), 130);
+    expect_file("run.err", "interrupted after 2 steps; saved in run/step-2; resume with: eps train --resume run");
+    expect_stop(daemon_pid);
+    ck_assert_int_eq(processes_wait(puppet), 0);
+    start_run(PUPPET_NOWHERE, print("%s --out whole", options));
+    processes_await_text("run.said", "saved whole/step-2");
+    ck_assert_int_eq(kill(run, SIGINT) | kill(run, SIGTERM), 0); /* at once: a puppet does not evaluate */
+    processes_wait(run);
+    outputs_check_same("whole/step-2", "run/step-2", "model.safetensors");
+    outputs_check_same("whole/step-2", "run/step-2", "optimizer.safetensors");
+    expect_stop(daemon_pid);
 }
