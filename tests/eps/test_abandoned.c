@@ -64,6 +64,23 @@ TEST(it_stays_while_nobody_else_waits)
     ck_assert_int_eq(job.state, JOB_RESTING);
 }
 
+/* Whoever takes it over has the whole time again, should they be lost, too. */
+TEST(what_others_waited_before_it_was_taken_over_does_not_count)
+{
+    struct peer heir = {.session = session_of(OWNER_OF_JOB)};
+
+    job.side_file = STDIN_FILENO;
+    tick(TICKS);
+    takeover_take(&d, &heir, 7);
+    ck_assert(!job.detached);
+    takeover_on_client_gone(&d, &heir, "killed");
+    ck_assert(job.detached);
+    tick(TICKS);
+    ck_assert_int_eq(job.state, JOB_RESTING);
+    tick(1);
+    ck_assert_int_eq(job.state, JOB_ENDING);
+}
+
 TEST(it_stays_while_it_has_a_client)
 {
     job.detached = false;

@@ -112,6 +112,9 @@ static void trains(uid_t uid, const char *out, const unsigned *by, const char *o
               make(out, uid), "--steps", "2", "--batch", "4", "--parts", "2", "--wait", "0.1", "--connect",
               users_service()),
          by ? 0 : 1, by ? print("epsd: worker %u: arena of ", *by) : none, of_another);
+    char *said = processes_read(users_log());
+    ck_assert_msg(!strstr(said, ") is left out: "), "%s", said); /* the daemon's line is "is left out of the job" */
+    free(said);
 }
 
 struct attached {

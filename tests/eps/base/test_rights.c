@@ -1,6 +1,7 @@
 /* What the daemon's user may do and a client may not, a client does not get by way of the daemon: with real processes
  * of two users. Only root can play them. */
 #include "proto/model/checkpoint.h"
+#include "proto/wire/segment.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -248,16 +249,18 @@ static void bring_directory(int i)
 static void bring_config(int i)
 {
     const int fd = i == 0 ? open_file(theirs, "secret", O_PATH) : open_file(mine, "config", O_WRONLY | O_CREAT);
-    const struct message m = {.kind = MESSAGE_JOB, .job = {.goal.n_parts = 1, .fresh = true}};
+    const struct message m = {.kind = MESSAGE_JOB, .job = {.goal.n_parts = 1, .fresh = true, .side = i == 2}};
     struct error err = {""};
+    const int fds[] = {i == 2 ? segment_seal("config.json", "{}", 2, &err) : fd, fd};
     struct message reply;
 
     ck_assert_int_eq(driver_try(&driver, users_service(), &(struct driver_options){.out = theirs}, &err), -EACCES);
-    if (i == 1)
+    if (i > 0)
         ck_assert_int_eq(write(fd, "{}", 2), 2);
-    client_link_send_fds(&driver.link, &m, &fd, 1);
+    client_link_send_fds(&driver.link, &m, fds, i == 2 ? 2 : 1);
     ck_assert_int_lt(client_link_expect(&driver.link, MESSAGE_JOB_OPENED, &reply, NULL, &err), 0);
-    ck_assert_str_eq(err.text, "config.json did not come in sealed memory: use programs of one build");
+    ck_assert_str_eq(err.text, i == 2 ? "the job's side file did not come in sealed memory: use programs of one build"
+                                      : "config.json did not come in sealed memory: use programs of one build");
     driver_leave(&driver);
 }
 
@@ -286,8 +289,8 @@ TEST(a_job_gets_nothing_by_way_of_the_daemon_that_its_user_might_not)
     as_member("two at a time", save_two, 0);
     for (int i = 0; i < 3; i++)
         as_member("a directory", bring_directory, i);
-    for (int i = 0; i < 2; i++)
-        as_member("a config", bring_config, i);
+    for (int i = 0; i < 3; i++)
+        as_member("a config, or a side file", bring_config, i);
     stop(daemon);
 }
 

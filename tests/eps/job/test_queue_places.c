@@ -13,8 +13,10 @@ static struct peer clients[MOST];
 static unsigned n_clients;
 static struct queue queue;
 
+/* The owner is not root, who counts as the owner. */
 static void begin(void)
 {
+    ck_assert(geteuid() > 0 || seteuid(4321) == 0);
     n_clients = 0;
     queue = (struct queue){0};
 }
@@ -23,6 +25,7 @@ static void end(void)
 {
     while (queue.first)
         queue_drop(&queue, queue.first);
+    ck_assert_int_eq(seteuid(getuid()), 0);
 }
 
 SUITE_FIXTURE(begin, end)

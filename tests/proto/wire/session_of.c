@@ -9,6 +9,6 @@ struct session *session_of(uid_t uid)
     static unsigned n;
     struct session *s = &sessions[n++ % 64];
 
-    *s = (struct session){.peer_uid = uid};
+    *s = (struct session){.peer_uid = uid, .decided = true};
     return s;
 }

@@ -4,7 +4,8 @@
 
 #include "proto/wire/session.h"
 
-/* A session that has this user and nothing else: no link, no life. Borrowed; the last 64 are there. */
+/* A session that has this user and nothing else: no link, no life. What is sent goes nowhere. Borrowed; the last 64 are
+ * there. */
 struct session *session_of(uid_t uid);
 
 #endif

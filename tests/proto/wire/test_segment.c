@@ -132,6 +132,8 @@ TEST(sealed_bytes_are_read_and_nothing_else_is_looked_at)
     ck_assert_str_eq(back, "{\"a\":1}");
     ck_assert_int_lt(pwrite(fd, "x", 1, 0), 0);
     ck_assert_int_lt(ftruncate(fd, 0), 0);
+    ck_assert_int_lt(ftruncate(fd, 100), 0);
+    ck_assert_int_lt(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK), 0);
     close(fd);
     const int others[] = {open("/etc/passwd", O_RDONLY | O_CLOEXEC), open("/", O_PATH | O_CLOEXEC),
                           memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
