@@ -246,6 +246,23 @@ TEST_EACH(moments_and_their_counts_are_loaded, 2)
     store_fixture_close(&f);
 }
 
+/* What a header takes is bounded by the model before any of it is read. */
+TEST(a_header_of_moments_far_beyond_the_model_is_refused)
+{
+    const uint64_t header = 8 << 20;
+    const int fd = memfd_create("moments", MFD_CLOEXEC);
+    struct store_fixture f;
+    struct error err = {0};
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    ck_assert_int_eq(write(fd, &header, sizeof header), sizeof header);
+    ck_assert_int_eq(ftruncate(fd, 16 << 20), 0);
+    ck_assert_int_eq(store_load_moments(&f.store, fd, &err), -EINVAL);
+    ck_assert_holds(err.text, "a header of 8388608 bytes, where ", " are left for this model");
+    close(fd);
+    store_fixture_close(&f);
+}
+
 /* A file of the small, tied model as it should be, but for one tensor, which says what is wrong: weights, or moments and
  * their counts. like: the tensor of the model whose shape the added one has, but for its rows if they are named. Of
  * "updates", rows and updates: how many, and the count of the third tensor, h.0.ln_1.weight. */

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { MOST = 800 };
+enum { MOST = 50000 };
 
 static const char small[] =
     "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"n_positions\": 5, \"vocab_size\": 17}";
@@ -48,7 +48,7 @@ static struct safetensors_plan plan_of(const struct model_tensor *tensor, enum s
 /* All tensors of the model but those left out (names without the prefix), and these more. */
 static int make_file_of(const struct model *model, const char *const *left_out, const struct safetensors_plan *more)
 {
-    struct safetensors_plan plan[MOST];
+    static struct safetensors_plan plan[MOST];
     size_t n = 0;
 
     for (uint32_t t = 0; t < model->n_tensors; t++) {
@@ -156,6 +156,28 @@ TEST(a_header_far_beyond_the_model_is_refused)
     ck_assert_holds(err.text, "a header of 1", " bytes, where ", " are left for this model");
     for (int i = 0; i < COUNT(fds); i++)
         close(fds[i]);
+    model_free(&model);
+}
+
+/* The most layers that there can be: their names alone take twice what others may. */
+TEST(a_header_may_be_as_long_as_the_model)
+{
+    static const char *const none[] = {NULL};
+    static const struct safetensors_plan nothing[] = {{0}};
+    static const char text[] = "{\"model_type\": \"gpt2\", \"n_layer\": 4096, \"n_head\": 1, \"n_embd\": 2, "
+                               "\"n_positions\": 5, \"vocab_size\": 17}";
+    struct weights weights;
+    struct model model;
+    struct error err = {""};
+    uint64_t n = 0;
+
+    make_model(&model, text);
+    const int fd = make_file_of(&model, none, nothing);
+    ck_assert_int_eq(pread(fd, &n, sizeof n, 0), sizeof n);
+    ck_assert_uint_gt(n, 4 << 20);
+    ck_assert_msg(weights_open(&weights, &model, &fd, 1, &err) == 0, "%s", err.text);
+    weights_close(&weights);
+    close(fd);
     model_free(&model);
 }
 
@@ -310,7 +332,7 @@ TEST(weights_have_the_type_that_all_of_them_have)
     static const struct safetensors_plan buffer = {"rotary_emb.inv_freq", 1, {2, 1}, F32};
 
     for (int i = 0; i < COUNT(types); i++) {
-        struct safetensors_plan plan[MOST];
+        static struct safetensors_plan plan[MOST];
         struct weights weights;
         struct model model;
         struct error err = {""};
