@@ -12,7 +12,7 @@
 
 /* Sizes that a text_config leaves out are those that its class assumes in transformers 5.23. */
 static const struct {
-    const char *text, *note, *title;
+    const char *text, *note, *title, *type;
     uint32_t n_heads, inner_width, vocabulary, n_positions;
     bool tied;
 } wrappers[] = {
@@ -22,22 +22,25 @@ static const struct {
      "'text_config': {'hidden_size': 2560, 'intermediate_size': 10240, 'model_type': 'gemma3_text', "
      "'num_hidden_layers': 34, 'rope_scaling': {'factor': 8.0, 'rope_type': 'linear'}, 'sliding_window': 1024}, "
      "'vision_config': {'hidden_size': 1152, 'model_type': 'siglip_vision_model'}}",
-     "text model of Gemma3ForConditionalGeneration (without vision)", "gemma3_text 34x2560", 8, 10240, 262208, 131072,
-     true},
+     "text model of Gemma3ForConditionalGeneration (without vision)", "gemma3_text 34x2560", "bfloat16", 8, 10240,
+     262208, 131072, true},
     /* llava-hf/llava-1.5-7b-hf */
     {"{'architectures': ['LlavaForConditionalGeneration'], 'model_type': 'llava', 'text_config': {'architectures': "
      "['LlamaForCausalLM'], '_name_or_path': 'lmsys/vicuna-7b-v1.5', 'max_position_embeddings': 4096, 'model_type': "
      "'llama', 'rms_norm_eps': 1e-05, 'torch_dtype': 'float16', 'vocab_size': 32064}, 'vision_config': {}}",
-     "text model of LlavaForConditionalGeneration (without vision)", "llama 32x4096", 32, 11008, 32064, 4096, false},
-    {"{'model_type': 'voice', 'tie_word_embeddings': true, 'text_config': {'model_type': 'mistral', "
-     "'num_hidden_layers': 2, 'tie_word_embeddings': false}, 'audio_config': {'a': 1}, 'vision_config': {'b': 1}}",
-     "text model of voice (without audio and vision)", "mistral 2x4096", 32, 14336, 32000, 131072, true},
-    {"{'model_type': 'other', 'text_config': {'model_type': 'gemma'}}", "text model of other", "gemma 28x3072", 16,
-     24576, 256000, 8192, true},
+     "text model of LlavaForConditionalGeneration (without vision)", "llama 32x4096", "float16", 32, 11008, 32064, 4096,
+     false},
+    {"{'model_type': 'voice', 'tie_word_embeddings': true, 'dtype': 'float32', 'text_config': {'model_type': "
+     "'mistral', "
+     "'num_hidden_layers': 2, 'tie_word_embeddings': false, 'dtype': 'float16'}, 'audio_config': {'a': 1}, "
+     "'vision_config': {'b': 1}}",
+     "text model of voice (without audio and vision)", "mistral 2x4096", "float32", 32, 14336, 32000, 131072, true},
+    {"{'model_type': 'other', 'text_config': {'model_type': 'gemma'}}", "text model of other", "gemma 28x3072", NULL,
+     16, 24576, 256000, 8192, true},
     {"{'model_type': 'other', 'text_config': {'model_type': 'qwen2', 'vocab_size': 7}}", "text model of other",
-     "qwen2 32x4096", 32, 22016, 7, 32768, false},
-    {"{'model_type': 'other', 'text_config': {'model_type': 'qwen3'}}", "text model of other", "qwen3 32x4096", 32,
-     22016, 151936, 32768, false},
+     "qwen2 32x4096", NULL, 32, 22016, 7, 32768, false},
+    {"{'model_type': 'other', 'text_config': {'model_type': 'qwen3'}}", "text model of other", "qwen3 32x4096", NULL,
+     32, 22016, 151936, 32768, false},
 };
 
 TEST_EACH(a_text_model_within_another_is_read_as_a_model_of_its_own, COUNT(wrappers))
@@ -50,6 +53,9 @@ TEST_EACH(a_text_model_within_another_is_read_as_a_model_of_its_own, COUNT(wrapp
 
     ck_assert_ptr_nonnull(inner);
     ck_assert_str_eq(note, wrappers[_i].note);
+    ck_assert_msg(wrappers[_i].type ? strstr(inner, print("dtype\": \"%s\"", wrappers[_i].type)) != NULL
+                                    : !strstr(inner, "dtype"),
+                  "%s", inner);
     ck_assert_msg(model_config_parse(&c, inner, strlen(inner), &err) == 0, "%s", err.text);
     ck_assert_str_eq(model_title(title, &c), wrappers[_i].title);
     const uint32_t sizes[][2] = {{c.n_heads, wrappers[_i].n_heads},
@@ -71,6 +77,7 @@ TEST(quantised_weights_of_a_text_model_are_refused_there_too)
     struct model_config c;
     struct error err;
 
+    ck_assert_str_eq(note, "text model of gemma3"); /* which has it */
     ck_assert_int_eq(model_config_parse(&c, inner, strlen(inner), &err), -EINVAL);
     ck_assert_holds(err.text, "quantization_config is ", "begin from those that they were made from");
     free(inner);
