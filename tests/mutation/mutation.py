@@ -10,6 +10,7 @@
                     the rest of that folder, and the programs that REGEX names (all, unless told otherwise). Before the
                     first fault all of them run without one: who fails then finds nothing. Appends a line to RESULTS for
                     each fault; one that has a line already is passed over, so a run that was ended goes on.
+  check FAULTS      which can no longer be planted: the exit status is 1 if there is one.
   compare BEFORE AFTER
                     what BEFORE found and AFTER did not; the exit status is 1 if there is anything.
 
@@ -209,6 +210,22 @@ def limited(words, directory, limit_s):
         return status, out.read()
 
 
+def find_source(directory, fault):
+    """The fault's file in a worktree, or where its line has moved to if there is one such place; else None."""
+    names = subprocess.run(['git', 'ls-files', *FOLDERS], stdout=subprocess.PIPE, text=True, cwd=directory,
+                           check=True).stdout.split()
+
+    def has(name):
+        with open(os.path.join(directory, name)) as f:
+            return planted(f.read(), fault) is not None
+
+    if fault['file'] in names and has(fault['file']):
+        return fault['file']
+    found = [name for name in names if name.endswith(('.c', '.cu', '.h', '.cuh')) and has(name)]
+    same = [name for name in found if os.path.basename(name) == os.path.basename(fault['file'])]
+    return same[0] if len(same) == 1 else found[0] if len(found) == 1 else None
+
+
 class Tree:
     """A worktree that faults are planted in, and its build."""
 
@@ -233,17 +250,7 @@ class Tree:
         return limited(['ninja', '-C', self.build, '-j', str(self.jobs), *wanted], self.directory, None)[0] == 0
 
     def source(self, fault):
-        """The fault's file, or where its line has moved to if there is one such place; else None."""
-        names = subprocess.run(['git', 'ls-files', *FOLDERS], stdout=subprocess.PIPE, text=True, cwd=self.directory,
-                               check=True).stdout.split()
-        def has(name):
-            with open(os.path.join(self.directory, name)) as f:
-                return planted(f.read(), fault) is not None
-        if fault['file'] in names and has(fault['file']):
-            return fault['file']
-        found = [name for name in names if name.endswith(('.c', '.cu', '.h', '.cuh')) and has(name)]
-        same = [name for name in found if os.path.basename(name) == os.path.basename(fault['file'])]
-        return same[0] if len(same) == 1 else found[0] if len(found) == 1 else None
+        return find_source(self.directory, fault)
 
     def tests(self, regex):
         out = subprocess.run(['ctest', '-N', '-R', regex], cwd=self.build, stdout=subprocess.PIPE, text=True).stdout
@@ -332,6 +339,13 @@ def run(faults, results, tree, then, only):
         print(f"{fault['id']:4} {fault['kind']:10} {source}:{fault['line']}: {line['by'] or 'not found'}", flush=True)
 
 
+def check(faults):
+    gone = [fault for fault in faults if not find_source(ROOT, fault)]
+    for fault in gone:
+        print(f"fault {fault['id']}: {fault['file']} has not its text", file=sys.stderr)
+    return 1 if gone else 0
+
+
 def compare(before, after):
     def found(path):
         with open(path) as f:
@@ -363,6 +377,8 @@ def main():
     command.add_argument('--only', type=lambda text: {int(x) for x in text.split(',')}, default=set())
     command.add_argument('--limit', type=int, default=900, help='seconds beyond twice what all tests take without a fault')
     command.add_argument('-j', type=int, default=2)
+    command = commands.add_parser('check')
+    command.add_argument('faults')
     command = commands.add_parser('compare')
     command.add_argument('before')
     command.add_argument('after')
@@ -375,6 +391,9 @@ def main():
             faults = json.load(f)
         run(faults, os.path.abspath(args.results), Tree(os.path.abspath(args.tree), args.j, args.limit), args.then,
             args.only)
+    elif args.command == 'check':
+        with open(args.faults) as f:
+            sys.exit(check(json.load(f)))
     else:
         sys.exit(compare(args.before, args.after))
 

@@ -100,6 +100,9 @@ offered_by() {
     fish) fish --no-config -c 'source tools/completion/eps.fish; complete -C "$argv"' "${@:2}" | cut -f1 ;;
     esac | sort -u
 }
+run=$(mktemp -d)
+trap 'rm -rf "$run"' EXIT
+mkdir -p "$run/eps/lab" && touch "$run/eps/lab/door"
 for shell in zsh fish; do
     PATH=$bin:$PATH command -v $shell >/dev/null || continue
     export PATH=$bin:$PATH
@@ -113,6 +116,10 @@ for shell in zsh fish; do
     same "choices in $shell" $'fp32\nbf16' --help "$(offered_by $shell eps train --batch 4 --precision "")" "$shell's completion"
     grep -q '^README.md' <<<"$(offered_by $shell eps train --data LICENCE "R")" || wrong "$shell: no files for --data"
     grep -qx -- --seed <<<"$(offered_by $shell eps train --deterministic "--s")" || wrong "$shell: nothing after a flag"
+    grep -qx -- --seed <<<"$(offered_by $shell eps train --precision bf16 "--s")" || wrong "$shell: nothing after a value"
+    for line in "status" "train --connect"; do
+        grep -qx lab <<<"$(XDG_RUNTIME_DIR=$run offered_by $shell eps $line "")" || wrong "$shell: no daemons for $line"
+    done
 done
 
 # In groups, a blank line before each and before --help.
@@ -128,6 +135,9 @@ if command -v groff >/dev/null; then
     done
 fi
 
-# Each fault of the list can still be planted. (clang-format brings Python.)
+# Each fault of the lists can still be planted. (clang-format brings Python.)
 said=$(python3 tests/system/world/plant.py --check 2>&1) || wrong "$said"
+if git rev-parse --git-dir >/dev/null 2>&1; then # mutation.py asks git for the sources
+    said=$(python3 tests/mutation/mutation.py check tests/mutation/faults.json 2>&1) || wrong "$said"
+fi
 exit $failed
