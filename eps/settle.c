@@ -41,7 +41,7 @@ void settle_stop(struct daemon *d, const char *why)
     if (d->spread)
         spread_stop(d->spread);
     queue_refuse(&d->queue, -ECANCELED, "the daemon was stopped");
-    job_end(d->job, -ECANCELED, "the daemon was stopped %s", why);
+    job_end(d->job, d->by_loss ? -EIO : -ECANCELED, "the daemon was stopped %s", why);
     if (d->port)
         port_unlisten(d->port);
     session_unlisten(d->listener, NULL); /* first: whoever is sent away finds no daemon a moment later */
@@ -141,9 +141,12 @@ void settle_judge(struct daemon *d)
         break;
     case SPREAD_SOME_TOLD:
         error_set(&d->launcher, 0, "by SIGTERM to some of its hosts");
+        d->by_loss = true;
         break;
     case SPREAD_ONE_SILENT:
-        error_set(&d->launcher, 0, "by SIGTERM from the launcher, as %s does not answer: it is lost", silent.text);
+        error_set(&d->launcher, 0, "by SIGTERM from the launcher; %s did not answer in time: it is lost, or slow",
+                  silent.text);
+        d->by_loss = true;
         can_save = false; /* nobody else has its units */
         break;
     }
@@ -223,6 +226,7 @@ static bool begin_forwarded(struct daemon *d)
 /* Another daemon stops, or is lost: then this one fails, though it may be stopping already. */
 static bool follow_others(struct daemon *d)
 {
+    struct error silent;
     const char *lost;
 
     if (d->spread && d->hub.host == 0 && spread_is_asked(d->spread) && !d->told && !d->stopping) {
@@ -237,6 +241,7 @@ static bool follow_others(struct daemon *d)
         d->exit_code = -EIO;
         error_set(&d->why, -EIO, "%s", lost);
     }
+    d->by_loss = lost || d->by_loss || (d->told && spread_judge(d->spread, &silent) != SPREAD_ALL_TOLD);
     settle_stop(d, lost ? "another host of this daemon is lost" : "with the other hosts of this daemon");
     return true;
 }

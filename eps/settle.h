@@ -30,6 +30,7 @@ struct daemon {
     struct error launcher; /* what it did, once that is judged; empty before */
     bool told;             /* it has told a host to stop, */
     bool answered;         /* and all hosts have said whether they were told */
+    bool by_loss;          /* the daemon stops because another host is lost, or may be: nobody asked for it */
     uv_timer_t tick;       /* each second */
     int messages_held;     /* session_hold_thread's */
     uv_work_t first_work;  /* needs no handle: libuv makes its threads for it */

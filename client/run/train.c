@@ -548,13 +548,12 @@ static int count_workers(struct train *t, uint32_t *n, struct error *err)
     return rc ? rc : client_await_worker(n, &t->link, o->connect, &t->await, err);
 }
 
-/* True if the job failed because something was lost. A launcher stops the daemons of the other hosts when one is lost. */
+/* True if the job failed because something was lost, and not because somebody stopped it, or the daemon: -ECANCELED. */
 static bool has_failed_by_loss(const struct train *t)
 {
-    const bool stopped = t->run.options.connect && !t->steps.job_stops;
     const int code = t->link.failed;
 
-    return !t->steps.diverged && (code == 0 || code == -EIO || (code == -ECANCELED && stopped));
+    return !t->steps.diverged && (code == 0 || code == -EIO);
 }
 
 /* True if the attempt failed because a process was lost, and another one may do better. A run that was restarted waits for

@@ -168,6 +168,33 @@ TEST(a_run_on_a_shared_daemon_waits_for_the_next_one)
     expect_stop(fate.daemon);
 }
 
+/* In the second step, twice: then the daemon ends at once, but for its client, which reads why. */
+static void stop_daemon(void *user, const struct eps_step *step)
+{
+    struct fate *fate = user;
+
+    if (step->step != 2 || fate->n_killed++ > 0)
+        return;
+    ck_assert_int_eq(kill(fate->daemon, SIGTERM), 0);
+    expect("until eps status lab | grep -q stopping; do :; done", 0);
+    ck_assert_int_eq(kill(fate->daemon, SIGTERM), 0);
+    expect("while eps status lab; do :; done", 0);
+}
+
+/* Nobody starts another one: the run must not wait for it. */
+TEST(a_run_whose_daemon_is_stopped_ends)
+{
+    static const struct eps_train_events events = {.on_step = stop_daemon, .on_note = on_note};
+    struct eps_train_options o = begin("mine", true);
+    struct fate fate = {.daemon = processes_daemon("lab", 1, NULL)};
+
+    o.restarts = 3;
+    ck_assert_int_eq(eps_train(&o, &events, &fate, &error), -EIO);
+    ck_assert_holds(error.text, "the daemon was stopped by SIGTERM");
+    ck_assert_msg(!strstr(fate.notes, "restart"), "%s", fate.notes);
+    ck_assert_int_eq(processes_wait(fate.daemon), 0);
+}
+
 /* As eps-worker, the first time: it ends when it is assigned. */
 static int die_assigned(int argc, char **argv)
 {
