@@ -331,6 +331,17 @@ static int open_traced_job(struct train *t, struct error *err)
     return rc;
 }
 
+/* A run that the disk refuses: names memory instead if that is too little, too, which takes more than removing files. The
+ * memory of a shared daemon is not known here. */
+static int prefer_memory(const struct client_run *run, int rc, struct error *err)
+{
+    struct eps_plan plan;
+
+    if (run->options.connect || !run->options.model || eps_plan(&plan, &run->options, NULL) || plan.fits)
+        return rc;
+    return error_set(err, -ENOMEM, "%s", plan.why);
+}
+
 /* What a checkpoint takes; and that the run can save one, if it has a step to do. */
 static int check_disk(struct train *t, struct error *err)
 {
@@ -347,7 +358,8 @@ static int check_disk(struct train *t, struct error *err)
     model_free(&model);
     if (rc || run->attach || run->first_step == run->options.steps)
         return rc;
-    return client_disk_try(&t->disk, run->directory, run->directory_fd, run->first_step, err);
+    rc = client_disk_try(&t->disk, run->directory, run->directory_fd, run->first_step, err);
+    return rc ? prefer_memory(run, rc, err) : 0;
 }
 
 static int run(struct train *t, struct error *err)

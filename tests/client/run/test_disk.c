@@ -116,6 +116,8 @@ TEST_IF(a_disk_that_is_too_small_refuses_the_run, has_mounts())
 {
     refused("mkdir disk; unshare -rm bash -c 'mount -t tmpfs -o size=80k none disk; " TRAIN "--out disk/run'",
             "disk/run: its first checkpoint, of ", "could not be saved: No space left on device; make room there");
+    refused("unshare -rm bash -c 'mount -t tmpfs -o size=80k none disk; " TRAIN "--host-mem 100KiB --out disk/run'",
+            "this model needs ", " of host memory");
 }
 
 TEST_IF(a_disk_that_takes_nothing_refuses_the_run, has_mounts())
