@@ -198,8 +198,10 @@ static void load_job(struct daemon *d)
 static void begin_job(struct daemon *d, struct peer *client, uint32_t id, const struct message *m, const int *fds,
                       unsigned n_fds)
 {
+    const uint64_t since = uv_hrtime();
     const bool begun = job_begin(d->job, client, m, NULL, fds, n_fds);
 
+    session_charge_time(client->session, uv_hrtime() - since); /* the plan of a huge model takes long */
     d->job->id = id;
     if (!begun)
         return;

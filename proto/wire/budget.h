@@ -10,8 +10,9 @@
 #include <sys/types.h>
 
 enum {
-    BUDGET_TICK = 512, /* messages that are read or sent for a user in a tick; a debt is never larger */
-    BUDGET_USERS = 64, /* that are counted; what more ask, if there ever are as many, counts as one user's */
+    BUDGET_TICK = 512,     /* messages that are read or sent for a user in a tick; a debt is never larger */
+    BUDGET_NS = 100000000, /* of the daemon's time, which cost as much */
+    BUDGET_USERS = 64,     /* that are counted; what more ask, if there ever are as many, counts as one user's */
 };
 
 struct budget {

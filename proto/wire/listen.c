@@ -341,15 +341,38 @@ static void admit(struct session_listener *listener, int fd)
     session_charge(s, ATTACHING);
 }
 
-void session_charge(struct session *s, unsigned n)
+/* True if the user has no budget, but all that there is. */
+static bool is_free(const struct session *s)
 {
-    if (!s->listener || is_master(s->peer_uid) || s->peer_uid == SESSION_REMOTE_USER)
-        return;
-    budget_spend(&s->listener->budget, s->peer_uid, n);
+    return !s->listener || is_master(s->peer_uid) || s->peer_uid == SESSION_REMOTE_USER;
+}
+
+static void hold_in_debt(struct session *s)
+{
     if (s->is_held || s->door.fd < 0 || budget_allows(&s->listener->budget, s->peer_uid))
         return;
     s->is_held = true;
     door_hold(&s->door);
+}
+
+void session_charge(struct session *s, unsigned n)
+{
+    if (is_free(s))
+        return;
+    budget_spend(&s->listener->budget, s->peer_uid, n);
+    hold_in_debt(s);
+}
+
+void session_charge_time(struct session *s, uint64_t ns)
+{
+    const uint64_t n = ns / (BUDGET_NS / BUDGET_TICK);
+
+    if (is_free(s) || n == 0)
+        return;
+    session_charge(s, n < UINT_MAX ? (unsigned)n : UINT_MAX);
+    for (struct session *other = s->listener->sessions; other; other = other->next)
+        if (other->peer_uid == s->peer_uid)
+            hold_in_debt(other);
 }
 
 int session_adopt(struct session_listener *listener, int fd)

@@ -72,6 +72,9 @@ void session_unlisten(struct session_listener *listener, void (*on_closed)(void 
  * a budget of these (proto/wire/budget.h), for all their sessions; an attempt to attach costs some, too. Once it is spent,
  * the session's next messages stay unread until the budget allows them. Free for a session by tcp. */
 void session_charge(struct session *s, unsigned n);
+/* The same for a request that took so much of the daemon's time. No session of that user is read before the budget allows
+ * it: what waits there may take as much. */
+void session_charge_time(struct session *s, uint64_t ns);
 /* A tick has passed: call each second. */
 void session_refill(struct session_listener *listener);
 

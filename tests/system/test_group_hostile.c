@@ -1,5 +1,6 @@
 /* A member of the group who means ill: what they can reach, and what becomes of everybody else. */
 #include "proto/wire/message.h"
+#include "proto/wire/segment.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -275,6 +276,94 @@ TEST(a_members_flood_of_requests_is_answered_at_a_bounded_rate)
     ck_assert_int_eq(users_eps(USERS_MEMBER, "status"), 0);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+enum { N_PLANNED = 40, MOST_LAYERS = 4096 };
+
+/* A session whose job is the largest that there can be: to plan it takes long, and it is refused. */
+static int bring_huge_job(void)
+{
+    const char *config = print("{\"model_type\": \"gpt2\", \"n_layer\": %d, \"n_head\": 64, \"n_embd\": 65536, "
+                               "\"n_positions\": 1024, \"vocab_size\": 4000000}",
+                               MOST_LAYERS);
+    const struct message job = {.kind = MESSAGE_JOB,
+                                .sequence = 2,
+                                .job = {.goal = {.purpose = PLAN_TRAIN, .batch = 4096, .seq = 1024, .n_parts = 64},
+                                        .fresh = true,
+                                        .files = true,
+                                        .n_steps = 1,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.999,
+                                        .epsilon = 1e-8}};
+    const int fd = knock("members", SOCK_SEQPACKET), text = segment_seal("config.json", config, strlen(config), NULL);
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec vector = {.iov_base = question, .iov_len = message_encode(question, sizeof question, &job)};
+    struct msghdr header = {.msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = control,
+                            .msg_controllen = sizeof control};
+    struct cmsghdr *c = (struct cmsghdr *)(void *)control;
+
+    throw(fd, hello, n_hello, 0);
+    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof text)};
+    memcpy(CMSG_DATA(c), &text, sizeof text);
+    sendmsg(fd, &header, MSG_NOSIGNAL);
+    close(text);
+    return fd;
+}
+
+/* The most answers in a second of the daemon's, in which it sends each session a PING. */
+static void bring_huge_jobs(int told)
+{
+    unsigned n_answers = 0, n_before = 0, most = 0, n_seconds = 0;
+    int fds[N_PLANNED];
+
+    prepare_words(ROLE_CLIENT);
+    for (unsigned i = 0; i < N_PLANNED; i++)
+        fds[i] = bring_huge_job();
+    while (n_seconds < N_SECONDS && n_answers < N_PLANNED) {
+        for (unsigned i = 0; i < N_PLANNED; i++) {
+            uint8_t bytes[MESSAGE_MAX_BYTES];
+            for (ssize_t n; (n = recv(fds[i], bytes, sizeof bytes, MSG_DONTWAIT)) > 3;) {
+                n_answers += bytes[3] == MESSAGE_REFUSED;
+                if (bytes[3] != MESSAGE_PING || i > 0)
+                    continue;
+                n_seconds++;
+                n_before = n_answers;
+            }
+        }
+        most = n_answers - n_before > most ? n_answers - n_before : most;
+    }
+    _exit(write(told, &most, sizeof most) == sizeof most ? 0 : 3);
+}
+
+/* The daemon answers nobody while it plans, so what is planned in a second is bounded by time: less than half of these, where
+ * one takes 5 ms or more. */
+TEST(a_members_huge_jobs_do_not_take_all_of_the_daemons_time)
+{
+    const pid_t daemon = users_start_service("--group");
+    const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
+    const pid_t own = users_start(USERS_OWNER, true, "eps-worker", worker);
+    unsigned most = 0;
+    int ends[2];
+
+    processes_await_workers(users_service(), 1);
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    const pid_t hostile = fork();
+    if (hostile == 0) {
+        if (users_become(USERS_MEMBER, true))
+            bring_huge_jobs(ends[1]);
+        _exit(2);
+    }
+    ck_assert_int_eq(read(ends[0], &most, sizeof most), sizeof most);
+    ck_assert_int_eq(processes_wait(hostile), 0);
+    ck_assert_uint_ge(most, 1);
+    ck_assert_uint_lt(most, N_PLANNED / 2);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(own), 0);
     close(ends[0]);
     close(ends[1]);
 }

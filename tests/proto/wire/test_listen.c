@@ -535,6 +535,42 @@ TEST_IF(what_a_user_asks_for_beyond_a_ticks_budget_waits, geteuid() == 0)
         stage_run_until(&st, &sides[i].n_closed, 1);
 }
 
+/* A request may cost time: then nothing of its user's is read, in whichever session it waits. By hand: 60 ms are 307 messages,
+ * 170 ms 870, of which the debt of 512 is paid in two ticks. */
+TEST_IF(a_user_whose_request_took_long_is_not_read, geteuid() == 0)
+{
+    static struct side sides[3];
+    struct raw one, two, another;
+
+    for (unsigned i = 0; i < 3; i++)
+        sides[i] = (struct side){.tick_ms = 100000000, .next = i < 2 ? &sides[i + 1] : NULL};
+    stage_listen_to_group(&sides[0]);
+    struct raw *const all[] = {&one, &two, &another};
+    for (unsigned i = 0; i < 3; i++) {
+        connect_as_member(all[i], MEMBER + i / 2);
+        raw_say(all[i], &viewer_hello);
+        expect_kind(all[i], MESSAGE_WELCOME, NULL);
+    }
+    session_charge_time(sides[0].s, 60000000);
+    ask(&two, 10);
+    turn();
+    ck_assert_uint_eq(sides[1].n_received, 10);
+    session_charge_time(sides[0].s, 170000000);
+    for (unsigned i = 0; i < 3; i++)
+        ask(all[i], 10);
+    for (unsigned k = 0; k < 3; k++) {
+        turn();
+        ck_assert_uint_eq(sides[0].n_received, k < 2 ? 0 : 10);
+        ck_assert_uint_eq(sides[1].n_received, k < 2 ? 10 : 20);
+        ck_assert_uint_eq(sides[2].n_received, 10);
+        session_refill(st.listener);
+    }
+    for (unsigned i = 0; i < 3; i++) {
+        raw_close(all[i]);
+        stage_run_until(&st, &sides[i].n_closed, 1);
+    }
+}
+
 /* As many as the kernel lets wait, before the loop has turned once: the owner has another door. */
 TEST_IF(a_crowd_before_the_members_door_is_not_in_the_owners_way, geteuid() == 0)
 {
