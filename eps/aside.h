@@ -1,6 +1,6 @@
 /* eps/aside.h - jobs that were set aside: they have ended, but the thread that loads them hangs. For eps/settle.c.
  *
- * A thread that waits in the system for a disk that does not answer can be neither ended nor interrupted, and it may
+ * The files are the owner's: other users' clients serve theirs, and no thread waits for those (proto/wire/files.h). A thread that waits in the system for a disk that does not answer can be neither ended nor interrupted, and it may
  * still write to the job's memory. So the job keeps that thread and its memory, and the daemon gets a new thread and
  * goes on with the next job. If the old one ever comes back, it gives the memory back and ends. Until then the memory
  * counts in the ledger and within --host-mem. */

@@ -137,6 +137,31 @@ static void on_drain(struct daemon *d, struct peer *peer, const struct message *
     session_send(peer->session, m);
 }
 
+/* The peer will serve its files, instead of those that it serves so far, unless a job or a snapshot has these. */
+static void on_files(struct peer *peer, bool trace)
+{
+    const struct message m = {.kind = MESSAGE_FILES, .files.trace = trace};
+    const unsigned n = trace ? FILES_SENT + 1 : FILES_SENT;
+    int fds[FILES_SENT + 1];
+    struct files *files;
+    struct error err;
+    int rc = files_open(&files, fds, trace, &err);
+
+    if (!rc && !session_leaves_fds(fds[n - 1], SESSION_SPARE_FDS)) {
+        rc = error_set(&err, -EMFILE, "the daemon has no descriptors left for these files");
+        job_close_fds(fds, n);
+        files_release(files);
+    }
+    if (rc) {
+        peer_decline(peer, rc, &err);
+        return;
+    }
+    files_release(peer->files);
+    peer->files = files;
+    session_send_fds(peer->session, &m, fds, n);
+    job_close_fds(fds, n);
+}
+
 static void dispatch(struct daemon *d, struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct job *job = d->job;
@@ -205,11 +230,15 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_QUEUE:
         look_queue(&d->look, peer);
         break;
+    case MESSAGE_FILES:
+        if (peer->role == ROLE_WORKER)
+            refuse_role(peer);
+        else
+            on_files(peer, m->files.trace);
+        break;
     case MESSAGE_OUTPUT_DONE:
         if (client_may(d, peer, true))
-            save_on_output_done(&d->saves, m, fds, n_fds);
-        else
-            job_close_fds(fds, n_fds);
+            save_on_output_done(&d->saves, m);
         break;
     case MESSAGE_OPEN_STEP:
         if (client_may(d, peer, steps_may_open(&d->steps)))
@@ -281,6 +310,8 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_QUEUE_REPLY:
     case MESSAGE_DESCRIPTION:
     case MESSAGE_TAKEN:
+    case MESSAGE_FILE: /* not by a session */
+    case MESSAGE_FILE_DONE:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         refuse_role(peer);
@@ -312,16 +343,15 @@ static unsigned cost_of(const struct daemon *d, const struct peer *peer, enum me
     return kind == MESSAGE_QUEUE ? 2 + d->queue.n : 2;
 }
 
-/* Descriptors come with a client's JOB, with its checkpoints' files and with a viewer's snapshot. Those of any other
- * message are closed unread. */
+/* Descriptors come with a client's JOB and with a viewer's snapshot. Those of any other message are closed unread. */
 static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct daemon *d = session_data(s);
     struct peer *peer = find_peer(s);
-    const bool of_client = m->kind == MESSAGE_JOB || m->kind == MESSAGE_OUTPUT_DONE;
     const unsigned cost = cost_of(d, peer, m->kind);
 
-    if (!(of_client && peer->role == ROLE_CLIENT) && !(m->kind == MESSAGE_SNAPSHOT && peer->role == ROLE_VIEWER)) {
+    if (!(m->kind == MESSAGE_JOB && peer->role == ROLE_CLIENT) &&
+        !(m->kind == MESSAGE_SNAPSHOT && peer->role == ROLE_VIEWER)) {
         job_close_fds(fds, n_fds);
         n_fds = 0;
     }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     RETRY_TICKS = 60, /* between two attempts to save without a client */
@@ -22,7 +23,7 @@ static bool is_kept(const struct daemon *d, const struct peer *client, const cha
         return false;
     if ((d->asked || job->asked) && job->output < 0)
         return false;
-    return job_is_open(job) && job_trains(job) && job->side_file >= 0;
+    return job_is_open(job) && job_trains(job) && file_is_open(&job->side_file);
 }
 
 void takeover_on_client_gone(struct daemon *d, const struct peer *client, const char *reason)
@@ -67,10 +68,13 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
 {
     const struct job *job = d->job;
     struct message m = {.kind = MESSAGE_DESCRIPTION};
-    const int fds[] = {job->data.fd, job->config.fd, job->side_file, job->output};
     struct error err;
-    const int rc = check(d, client, id, &err);
+    int rc = check(d, client, id, &err);
+    const int side = rc ? -1 : segment_seal("side file", job->side_text, job->side_bytes, &err);
+    const int fds[] = {job->data.fd, job->config.fd, side, job->output};
 
+    if (!rc && side < 0)
+        rc = side;
     if (rc) {
         peer_decline(client, rc, &err);
         return;
@@ -87,6 +91,7 @@ void takeover_describe(struct daemon *d, struct peer *client, uint32_t id)
     m.description.choice = job->choice;
     m.description.replay = job->host.replay;
     session_send_fds(client->session, &m, fds, job->output >= 0 ? 4 : 3);
+    close(side);
 }
 
 void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
@@ -98,6 +103,8 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
 
     if (!rc && job->state == JOB_EVALUATING) /* its end would be reported to a client that did not ask for it */
         rc = error_set(&err, -EAGAIN, "the daemon finishes an evaluation");
+    if (!rc && job->request.job.files && !client->files)
+        rc = error_set(&err, -EINVAL, "the job's client serves the files of its checkpoints");
     if (rc) {
         peer_decline(client, rc, &err);
         return;
@@ -105,6 +112,11 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
     job->detached = job->warned = false;
     job->block_ticks = 0;
     job->client = client;
+    if (job->request.job.files) {
+        files_release(job->files);
+        job->files = client->files;
+        client->files = NULL;
+    }
     job->pid = session_peer_pid(client->session);
     log_line("client %u takes job %u over after %" PRIu64 " steps", client->id, job->id, job->step);
     steps_tell_taken(&d->steps, &m);

@@ -183,16 +183,26 @@ static int read_side(json_t **side, int fd, struct error *err)
 static int ask(char name[64], uint64_t *step, struct client_link *link, struct client_saved_wait *wait, const int *fds,
                struct error *err)
 {
+    const bool serves = client_files_are_needed(link);
+    struct client_files *files = NULL;
     struct message m;
+    uint32_t first;
     int rc = client_look_status(link, &m, err);
 
     if (rc != 0)
         return rc;
     snprintf(name, 64, "%s", m.status_reply.model);
-    client_link_send_fds(link, &(struct message){.kind = MESSAGE_SNAPSHOT}, fds, N_FILES);
-    rc = client_look_await_saved(&m, link, wait, err);
+    if (serves)
+        rc = client_files_open(&files, link, -1, err);
+    if (rc == 0 && serves)
+        rc = client_files_add(&first, files, fds, N_FILES, err);
+    if (rc == 0)
+        client_link_send_fds(link, &(struct message){.kind = MESSAGE_SNAPSHOT}, fds, serves ? 0 : N_FILES);
+    if (rc == 0)
+        rc = client_look_await_saved(&m, link, wait, err);
     if (rc == 0 && step)
         *step = m.saved.step;
+    client_files_close(files);
     return rc;
 }
 

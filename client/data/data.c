@@ -48,7 +48,7 @@ int client_data_outside(const struct client_data_file *file, uint64_t at, int64_
 
 /* Reads tokens first .. first+n-1 of one file. Each is checked against the vocabulary again, as the file may have
  * changed. */
-static int file_read(const struct client_data_file *file, uint32_t vocabulary, uint32_t *out, uint64_t first,
+static int read_file(const struct client_data_file *file, uint32_t vocabulary, uint32_t *out, uint64_t first,
                      uint64_t n, struct error *err)
 {
     const unsigned width = client_data_width(file->type);
@@ -312,7 +312,7 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
         if (first >= file->first + file->n)
             continue;
         const uint64_t at = first - file->first, now = n < file->n - at ? n : file->n - at;
-        int rc = file_read(file, data->vocabulary, out, at, now, err);
+        int rc = read_file(file, data->vocabulary, out, at, now, err);
         if (rc)
             return rc == -EINVAL ? -EIO : rc;
         out += now, first += now, n -= now;

@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct plan_data client_job_data(const struct client_job *job)
@@ -80,27 +82,89 @@ int client_job_join(struct client_job *job, struct client_link *link, uint32_t b
     return rc ? rc : take_opened(job, model, opened, fd, client_job_data(job).bytes, err);
 }
 
-/* The daemon reads no file on a client's behalf that may make it wait. */
-static int seal_config(const struct client_model *model, struct error *err)
+static int read_config(char **text, size_t *n, const struct client_model *model, struct error *err)
 {
+    const int rc = client_file_read(text, n, model->config_fd, "config.json", err);
+
+    if (rc || *n <= MESSAGE_MAX_CONFIG_BYTES)
+        return rc;
+    free(*text);
+    return error_set(err, -EINVAL, "config.json has %zu bytes; 1 MiB is the most", *n);
+}
+
+/* The daemon reads no file on a client's behalf that may make it wait: config and side file go in memory. */
+static int send_files(struct client_job *job, struct message *request, const struct client_model *model,
+                      const struct client_job_files *files, struct error *err)
+{
+    int fds[SESSION_MAX_FDS];
+    unsigned n_fds = 0;
     char *text;
     size_t n;
-    int rc = client_file_read(&text, &n, model->config_fd, "config.json", err);
+    int rc = read_config(&text, &n, model, err);
 
     if (rc)
         return rc;
-    rc = segment_seal("config.json", text, n, err);
+    const int config = segment_seal("config.json", text, n, err);
     free(text);
-    return rc;
+    if (config < 0)
+        return config;
+    fds[n_fds++] = config;
+    if (files->output >= 0)
+        fds[n_fds++] = files->output;
+    if (files->side >= 0)
+        fds[n_fds++] = files->side;
+    if (files->trace >= 0)
+        fds[n_fds++] = files->trace;
+    for (unsigned i = 0; i < model->n_weights; i++)
+        fds[n_fds++] = model->weights[i].fd;
+    if (files->moments >= 0)
+        fds[n_fds++] = files->moments;
+    client_link_send_fds(job->link, request, fds, n_fds);
+    close(config);
+    return 0;
+}
+
+/* To a daemon of another user: in the order that `files` of proto/wire/message.h says. */
+static int serve_files(struct client_job *job, struct message *request, const struct client_model *model,
+                       const struct client_job_files *files, struct error *err)
+{
+    int fds[SESSION_MAX_FDS];
+    uint32_t n_fds = 0, first;
+    struct stat side = {0};
+    char *text;
+    size_t n;
+
+    if (files->side >= 0) {
+        if (fstat(files->side, &side))
+            return error_set(err, -errno, "the side file: %s", strerror(errno));
+        fds[n_fds++] = files->side;
+    }
+    for (unsigned i = 0; i < model->n_weights; i++)
+        fds[n_fds++] = model->weights[i].fd;
+    if (files->moments >= 0)
+        fds[n_fds++] = files->moments;
+    int rc = client_files_open(&job->files, job->link, files->trace, err);
+    if (!rc)
+        rc = client_files_add(&first, job->files, fds, n_fds, err);
+    if (!rc)
+        rc = read_config(&text, &n, model, err);
+    if (rc)
+        return rc;
+    client_files_put_config(job->files, text, n);
+    free(text);
+    request->job.config_bytes = (uint32_t)n;
+    request->job.side_bytes = (uint32_t)side.st_size;
+    request->job.n_files = model->n_weights + request->job.resume;
+    client_link_send(job->link, request);
+    return 0;
 }
 
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err)
 {
     static const struct client_job_files none = {-1, -1, -1, -1};
-    int fds[SESSION_MAX_FDS], fd;
-    unsigned n_fds = 0;
     struct message m;
+    int fd;
 
     int rc = begin(job, link, request->job.goal.batch, request->job.goal.seq, model->config.n_labels, err);
     if (rc)
@@ -112,22 +176,9 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     request->job.side = files->side >= 0;
     request->job.trace = files->trace >= 0;
     request->job.resume = files->moments >= 0;
-    const int config = seal_config(model, err);
-    if (config < 0)
-        return config;
-    fds[n_fds++] = config;
-    if (files->output >= 0)
-        fds[n_fds++] = files->output;
-    if (files->side >= 0)
-        fds[n_fds++] = files->side;
-    if (files->trace >= 0)
-        fds[n_fds++] = files->trace;
-    for (unsigned i = 0; i < model->n_weights; i++)
-        fds[n_fds++] = model->weight_fds[i];
-    if (files->moments >= 0)
-        fds[n_fds++] = files->moments;
-    client_link_send_fds(link, request, fds, n_fds);
-    close(config);
+    rc = (client_files_are_needed(link) ? serve_files : send_files)(job, request, model, files, err);
+    if (rc)
+        return rc;
     rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;
@@ -149,6 +200,7 @@ void client_job_free(struct client_job *job)
 {
     if (job->link)
         segment_close(&job->data);
+    client_files_close(job->files);
     free(job->work);
     *job = (struct client_job){0};
 }

@@ -5,6 +5,7 @@
 #ifndef CLIENT_MODEL_JOB_H
 #define CLIENT_MODEL_JOB_H
 
+#include "client/daemon/files.h"
 #include "client/daemon/link.h"
 #include "client/data/data.h"
 #include "client/eps.h"
@@ -15,7 +16,8 @@
 #include <stdint.h>
 
 struct client_job {
-    struct client_link *link; /* borrowed */
+    struct client_link *link;   /* borrowed */
+    struct client_files *files; /* served to a daemon of another user; or NULL */
     uint32_t batch, seq;
     uint32_t n_labels;   /* of struct model_config */
     uint32_t microbatch; /* rows; 0 if the workers chose different ones */
@@ -39,7 +41,7 @@ struct client_job_files {
     int moments; /* optimizer.safetensors */
 };
 
-/* Sends the job with the model's files and `files` (NULL: none). Waits until weights are loaded and workers have their
+/* Sends the job with the model's files and `files` (NULL: none), or serves them to a daemon of another user. Waits until weights are loaded and workers have their
  * memory, then maps the segment. request is a JOB; fresh, output, side, trace and resume are filled in here. -EAGAIN:
  * client_await_another may help. */
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,

@@ -307,7 +307,7 @@ static int match(struct client_model *out, char *drawn, struct error *err)
 
     if (rc)
         return rc;
-    rc = (drawn ? weights_open_base : weights_open)(&weights, &model, out->weight_fds, out->n_weights, err);
+    rc = (drawn ? weights_open_base : weights_open)(&weights, &model, out->weights, out->n_weights, err);
     if (!rc && drawn)
         weights_missing(drawn, &weights, &model);
     if (!rc && !find_dtype(&out->dtype, out))
@@ -352,7 +352,7 @@ int client_model_from(struct client_model *out, const char *name, int config_fd,
     *out = (struct client_model){.config_fd = config_fd, .side = side};
     snprintf(out->name, sizeof out->name, "%s", name);
     if (weights_fd >= 0)
-        out->weight_fds[out->n_weights++] = weights_fd;
+        out->weights[out->n_weights++] = file_own(weights_fd);
     int rc = read_config(out, name, err);
     if (!rc && weights_fd >= 0)
         rc = check_weights(weights_fd, name, err);
@@ -366,7 +366,7 @@ int client_model_from(struct client_model *out, const char *name, int config_fd,
 void client_model_close(struct client_model *model)
 {
     for (unsigned i = 0; i < model->n_weights; i++)
-        close(model->weight_fds[i]);
+        close(model->weights[i].fd);
     model->n_weights = 0;
     if (model->config_fd >= 0)
         close(model->config_fd);

@@ -22,7 +22,7 @@ struct client_model {
     char name[64]; /* for display: the directory's name, or the config file's without .json */
     struct model_config config;
     int config_fd;
-    int weight_fds[CLIENT_MODEL_MAX_FILES];
+    struct file weights[CLIENT_MODEL_MAX_FILES];
     unsigned n_weights;                         /* 0: fresh weights */
     enum number_type precision;                 /* precision of its training, if its checkpoint says; else fp32 */
     enum safetensors_type dtype;                /* of the weights as they came: client_model_match */

@@ -59,7 +59,7 @@ static int open_header(struct safetensors *out, const struct client_model *of, i
         return rc;
     uint64_t left = weights_header_bytes(&model);
     model_free(&model);
-    return safetensors_open_within(out, fd, &left, err);
+    return safetensors_open_within(out, &(struct file){.fd = fd}, &left, err);
 }
 
 /* map: the index's weight_map, or NULL without an index. */
@@ -77,7 +77,7 @@ static int add(struct client_model *model, const char *directory, const char *na
     rc = client_file_open(path, err);
     if (rc < 0)
         return rc;
-    model->weight_fds[model->n_weights++] = rc;
+    model->weights[model->n_weights++] = file_own(rc);
     rc = open_header(&file, model, rc, err);
     if (!rc && map)
         rc = check_placed(&file, name, map, err);

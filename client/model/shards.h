@@ -11,7 +11,7 @@
 
 #include "client/model/model.h"
 
-/* Opens the files as model->weight_fds. -EINVAL with a sentence that names the file and the tensor: a header that is
+/* Opens the files as model->weights. -EINVAL with a sentence that names the file and the tensor: a header that is
  * damaged, a tensor that the index places in a file that lacks it, a tensor in a file that the index does not place
  * there. -ENOENT, -E2BIG, -errno. On failure, client_model_close closes what is open. */
 int client_shards_open(struct client_model *model, const char *directory, struct error *err);

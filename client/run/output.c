@@ -9,11 +9,6 @@
 #include <jansson.h>
 #include <unistd.h>
 
-bool client_output_is_needed(const struct client_link *link)
-{
-    return session_peer_uid(link->session) != geteuid();
-}
-
 void client_output_init(struct client_output *o, int directory_fd, int side_fd, uint64_t first_step)
 {
     *o = (struct client_output){.directory_fd = directory_fd,
@@ -22,8 +17,18 @@ void client_output_init(struct client_output *o, int directory_fd, int side_fd, 
                                 .partial_fd = -1};
 }
 
+/* After the daemon is done with them, whatever it thinks. */
+static void close_files(struct client_output *o)
+{
+    if (o->files)
+        client_files_remove(o->files, o->first_file, o->n_fds);
+    while (o->n_fds > 0)
+        close(o->fds[--o->n_fds]);
+}
+
 static void close_partial(struct client_output *o)
 {
+    close_files(o);
     if (o->partial_fd >= 0)
         close(o->partial_fd);
     o->partial_fd = -1;
@@ -71,7 +76,7 @@ static int open_partial(struct client_output *o, const struct message *m, uint64
 {
     const uint64_t step = m->output.step;
 
-    if (o->partial_fd >= 0 || step < o->first_step || (step > n_opened && step > o->first_step))
+    if (!o->files || o->partial_fd >= 0 || step < o->first_step || (step > n_opened && step > o->first_step))
         return error_set(err, -EPROTO, "step %" PRIu64 " cannot be saved now: the daemon asks for it out of turn",
                          step);
     o->id = m->output.id;
@@ -79,6 +84,8 @@ static int open_partial(struct client_output *o, const struct message *m, uint64
     int rc = output_begin(&o->partial_fd, o->directory_fd, step, err);
     if (!rc)
         rc = make_files(o, err);
+    if (!rc)
+        rc = client_files_add(&o->first_file, o->files, o->fds, o->n_fds, err);
     if (rc)
         client_output_free(o);
     return rc;
@@ -104,6 +111,8 @@ void client_output_hear(struct client_output *o, struct client_link *link, const
     switch (m->output.what) {
     case OUTPUT_OPEN:
         rc = open_partial(o, m, n_opened, &err);
+        reply.output_done.first_file = o->first_file;
+        reply.output_done.n_files = o->n_fds;
         break;
     case OUTPUT_PLACE:
         rc = place(o, m, &err);
@@ -115,7 +124,5 @@ void client_output_hear(struct client_output *o, struct client_link *link, const
     }
     reply.output_done.code = rc;
     reply.output_done.error = err;
-    client_link_send_fds(link, &reply, o->fds, rc ? 0 : o->n_fds);
-    while (o->n_fds > 0)
-        close(o->fds[--o->n_fds]);
+    client_link_send(link, &reply);
 }

@@ -1,14 +1,14 @@
 /* client/run/output.h - writes the checkpoints of a run whose daemon belongs to another user: opens their files and
  * puts them in place.
  *
- * A daemon that wrote into the run directory would act with the rights of its own user. So it gets no directory, but
- * new files for each checkpoint, opened for writing by the client (eps/base/rights.c). The client does not trust the
+ * A daemon that wrote into the run directory would act with the rights of its own user (eps/base/rights.c). So it gets no
+ * directory: the client opens new files for each checkpoint, and serves them (client/daemon/files.h). The client does not trust the
  * daemon: it accepts only steps of this run, one at a time, and replaces an existing step-N only if it is a checkpoint
  * (proto/model/output.h). */
 #ifndef CLIENT_RUN_OUTPUT_H
 #define CLIENT_RUN_OUTPUT_H
 
-#include "client/daemon/link.h"
+#include "client/daemon/files.h"
 #include "proto/model/checkpoint.h"
 #include "proto/wire/message.h"
 
@@ -18,16 +18,16 @@ struct client_output {
     int directory_fd;                  /* the run directory; borrowed */
     int side_fd;                       /* the job's side file, which lists the model's side files; borrowed */
     uint64_t first_step;               /* updates done when the job began */
-    int fds[CHECKPOINT_MAX_FILES + 1]; /* (n_fds) files of the checkpoint, until they are sent */
+    struct client_files *files;        /* borrowed */
+    int fds[CHECKPOINT_MAX_FILES + 1]; /* (n_fds) files of the checkpoint that is being written */
     unsigned n_fds;
-    int partial_fd; /* step-N.partial while it is being written; else -1 */
+    uint32_t first_file; /* the number of the first, once they are served */
+    int partial_fd;      /* step-N.partial while it is being written; else -1 */
     uint32_t id;
     uint64_t step;
 };
 
-/* True if the daemon belongs to another user and so must not get a directory. The session must be open. */
-bool client_output_is_needed(const struct client_link *link);
-
+/* files: set before the first message. */
 void client_output_init(struct client_output *output, int directory_fd, int side_fd, uint64_t first_step);
 
 /* Carries out an OUTPUT message and replies. n_opened: steps opened since the model's beginning. Blocks on the disk. */

@@ -163,7 +163,7 @@ static int open_job(struct train *t, struct error *err)
     if (rc)
         return rc;
     snprintf(request.job.freeze, sizeof request.job.freeze, "%s", o->freeze ? o->freeze : "");
-    request.job.files = client_output_is_needed(&t->link);
+    request.job.files = client_files_are_needed(&t->link);
     if (request.job.files) {
         client_checkpoints_sweep(t->run.directory_fd);
         client_output_init(&t->steps.output, t->run.directory_fd, t->side_fd, t->run.first_step);
@@ -179,6 +179,7 @@ static int open_job(struct train *t, struct error *err)
     } while (rc && (rc = client_await_another(rc, &t->link, o->connect, &t->await, err)) == 0);
     if (!rc)
         t->run.options.microbatch = t->job.microbatch;
+    t->steps.output.files = t->job.files;
     return rc;
 }
 
@@ -313,10 +314,13 @@ static int create_trace(struct train *t, struct error *err)
 /* The session is the job's from the first step on: client_steps_run takes it. */
 static int join_job(struct train *t, struct error *err)
 {
-    const int rc = client_attach_job(&t->job, &t->link, &t->attach, &t->run, err);
+    int rc = client_attach_job(&t->job, &t->link, &t->attach, &t->run, err);
 
     if (t->attach.job.description.files)
         client_output_init(&t->steps.output, t->run.directory_fd, t->attach.side_fd, t->run.first_step);
+    if (!rc && t->attach.job.description.files)
+        rc = client_files_open(&t->job.files, &t->link, -1, err);
+    t->steps.output.files = t->job.files;
     t->run.options.microbatch = t->job.microbatch;
     return rc;
 }
@@ -527,6 +531,7 @@ static void clean_up(struct train *t)
 static void take_down(struct train *t)
 {
     client_job_free(&t->job);
+    t->steps.output.files = NULL;
     client_spawn_stop(&t->spawn);
     client_link_free(&t->link);
     finish_trace(t);

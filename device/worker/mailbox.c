@@ -71,6 +71,9 @@ enum mail_kind mail_kind(const struct message *m)
     case MESSAGE_DESCRIPTION:
     case MESSAGE_TAKE:
     case MESSAGE_TAKEN:
+    case MESSAGE_FILES:
+    case MESSAGE_FILE:
+    case MESSAGE_FILE_DONE:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:
         break;

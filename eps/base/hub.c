@@ -39,6 +39,7 @@ void peer_remove(struct peer **peers, struct peer *peer)
     while (*peers != peer)
         peers = &(*peers)->next;
     *peers = peer->next;
+    files_release(peer->files);
     free(peer);
 }
 

@@ -12,6 +12,7 @@
 #include "eps/store/updater.h"
 #include "proto/plan/host.h"
 #include "proto/plan/plan.h"
+#include "proto/wire/files.h"
 #include "proto/wire/session.h"
 
 #include <uv.h>
@@ -37,6 +38,8 @@ struct peer {
     /* What it has asked to end; asked again, that ends at once (eps/dispatch.c): */
     bool stops_daemon;
     uint32_t stops_job; /* 0: none */
+    /* Files that a client or viewer serves, for a job or a snapshot that it is about to ask for; or NULL. */
+    struct files *files;
     /* Of a worker, to the end of the struct: */
     char device[32], model[64], host[64];
     const struct plan_backend *backend; /* NULL: the planner does not know such devices */

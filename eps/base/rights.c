@@ -1,11 +1,10 @@
 /* Who may do what. Everyone whom the listener lets in may bring a job, work or look; or look alone, if it says so. Only
  * the daemon's owner may end what others depend on.
  *
- * The daemon reads and writes for a client with the client's rights. The kernel checks a file's access when the file
- * is opened, against the process that opens it. So the daemon uses descriptors that the client opened for reading or
- * writing, at offsets. It never opens them anew (by /proc/self/fd, say), since that would check the daemon's own
- * rights. Whoever holds a descriptor cannot widen its access, and a descriptor opened with O_PATH can neither be
- * read nor written.
+ * The daemon reads and writes for its own user by descriptors that the client opened, at offsets. It never opens them
+ * anew (by /proc/self/fd, say): the kernel checks a file's access when it is opened, against the process that opens it.
+ * Any other client opens its files and acts on them itself, with its own rights, as the daemon asks it to
+ * (proto/wire/files.h): no descriptor of theirs comes here, since even closing it could wait for ever.
  *
  * A directory's descriptor carries no such access: the kernel checks creating, removing and renaming against the
  * process that does it. No file that a client shows in the directory proves enough. The owner may have put it there,

@@ -38,7 +38,7 @@ static json_t *print_paths(const struct job *job, int *rc, struct error *err)
     json_t *paths = json_array();
 
     for (unsigned i = 0; !*rc && i < job->n_weight_files; i++)
-        json_array_append_new(paths, print_path(job->weight_files[i], rc, err));
+        json_array_append_new(paths, print_path(job->weight_files[i].fd, rc, err));
     return paths;
 }
 
@@ -50,9 +50,8 @@ static int find_products(struct products *out, const struct job *job, struct err
     int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
 
     *out = job->products;
-    if (!rc && job->request.job.resume && job->side_file >= 0) {
-        if (pread(job->side_file, text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
-            rc = error_set(err, -EIO, "the job's side file could not be read");
+    if (!rc && job->request.job.resume && file_is_open(&job->side_file)) {
+        rc = file_read(&job->side_file, text, job->side_bytes, 0, err);
         if (!rc)
             rc = side_parse(&side, text, job->side_bytes, err);
         if (!rc && side_products(out, side, NULL))
@@ -69,7 +68,7 @@ static int print_json(json_t *object, const struct job *job, struct error *err)
     const struct {
         const char *name;
         int fd;
-    } files[] = {{"output", job->output}, {"moments", job->moments_file}};
+    } files[] = {{"output", job->output}, {"moments", job->moments_file.fd}};
     struct products products;
     int rc = find_products(&products, job, err);
 

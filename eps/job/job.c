@@ -16,7 +16,9 @@
 
 void job_init(struct job *job)
 {
-    *job = (struct job){.hub = job->hub, .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1};
+    const struct file none = file_own(-1);
+
+    *job = (struct job){.hub = job->hub, .output = -1, .side_file = none, .trace_file = -1, .moments_file = none};
 }
 
 void job_enter(struct job *job, enum job_state state)
@@ -502,6 +504,8 @@ void job_end(struct job *job, int code, const char *format, ...)
         tell_client(job, code, &err);
     job_enter(job, JOB_ENDING);
     pieces_abandon(&job->load_pieces);
+    if (job->loading)
+        files_abandon(job->files);
     for (struct peer *p = job->hub->peers; p; p = p->next)
         release(p);
 }
@@ -509,9 +513,12 @@ void job_end(struct job *job, int code, const char *format, ...)
 /* Both threads have finished. The client ends the trace file once it hears that the job is closed. */
 static void close_trace(struct job *job)
 {
+    const uint32_t n_dropped = job->optimizer_trace.n_dropped + job->writer_trace.n_dropped;
     const int rc = trace_close(&job->optimizer_trace), rc2 = trace_close(&job->writer_trace);
 
-    if (rc || rc2)
+    if (n_dropped)
+        log_warning("the trace lacks %u writes, which its client did not take at once", n_dropped);
+    else if (rc || rc2)
         log_warning("the trace ends early: %s", strerror(rc ? -rc : -rc2));
 }
 
@@ -532,6 +539,19 @@ void job_unload(struct job *job, struct updater *updater)
     updater_submit(updater, &work);
 }
 
+static void close_files(struct job *job)
+{
+    const int fds[] = {job->output, job->trace_file, job->side_file.fd, job->moments_file.fd};
+
+    for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    for (unsigned i = 0; i < job->n_weight_files; i++)
+        if (job->weight_files[i].fd >= 0)
+            close(job->weight_files[i].fd);
+    files_release(job->files);
+}
+
 struct peer *job_free(struct job *job)
 {
     struct peer *client = job->closing ? job->client : NULL;
@@ -539,13 +559,8 @@ struct peer *job_free(struct job *job)
     relay_close(job->relay);
     relay_close(job->own);
     model_free(&job->model);
-    job_close_fds(job->weight_files, job->n_weight_files);
     close_trace(job);
-    for (unsigned i = 0; i < 4; i++) {
-        const int fds[] = {job->output, job->side_file, job->moments_file, job->trace_file};
-        if (fds[i] >= 0)
-            close(fds[i]);
-    }
+    close_files(job);
     ledger_sub(&job->hub->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
     segment_close(&job->config);

@@ -76,10 +76,12 @@ struct job {
     struct message request; /* the JOB */
     struct segment config;  /* text of config.json, ended by a 0; shared with the workers */
     size_t config_bytes;
-    int output; /* directory, or -1 */
-    int weight_files[SESSION_MAX_FDS];
+    int output;          /* directory, or -1 */
+    struct files *files; /* that its client serves: another user's, who sends no descriptors; or NULL */
+    struct file weight_files[SESSION_MAX_FDS];
     unsigned n_weight_files;
-    int moments_file, side_file, trace_file;    /* or -1 */
+    struct file moments_file, side_file;        /* or not open */
+    int trace_file;                             /* or -1 */
     struct trace optimizer_trace, writer_trace; /* tracks of the two threads, closed without a trace_file */
     char *side_text;                            /* NULL: no side file */
     size_t side_bytes;

@@ -18,15 +18,19 @@ void job_close_fds(const int *fds, unsigned n)
         close(fds[i]);
 }
 
+static int create_config(struct job *job, struct error *err)
+{
+    if (job->config_bytes > MESSAGE_MAX_CONFIG_BYTES)
+        return error_set(err, -EINVAL, "config.json has %zu bytes; 1 MiB is the most", job->config_bytes);
+    return segment_create(&job->config, "eps-config", job->config_bytes + 1, SEGMENT_READ, err);
+}
+
 static int read_config(struct job *job, int fd, struct error *err)
 {
     int rc = segment_sealed_bytes(&job->config_bytes, fd, "config.json", err);
 
-    if (rc)
-        return rc;
-    if (job->config_bytes > MESSAGE_MAX_CONFIG_BYTES)
-        return error_set(err, -EINVAL, "config.json has %zu bytes; 1 MiB is the most", job->config_bytes);
-    rc = segment_create(&job->config, "eps-config", job->config_bytes + 1, SEGMENT_READ, err);
+    if (!rc)
+        rc = create_config(job, err);
     if (rc)
         return rc;
     if (pread(fd, job->config.base, job->config_bytes, 0) != (ssize_t)job->config_bytes)
@@ -34,14 +38,48 @@ static int read_config(struct job *job, int fd, struct error *err)
     return 0;
 }
 
-static int size_side(struct job *job, struct error *err)
+static int check_side(const struct job *job, struct error *err)
 {
-    const int rc = segment_sealed_bytes(&job->side_bytes, job->side_file, "the job's side file", err);
-
-    if (rc || job->side_bytes <= CHECKPOINT_MAX_TEXT)
-        return rc;
+    if (job->side_bytes <= CHECKPOINT_MAX_TEXT)
+        return 0;
     return error_set(err, -EINVAL, "the job's side file has %zu bytes; %d MiB are the most", job->side_bytes,
                      CHECKPOINT_MAX_TEXT >> 20);
+}
+
+static int size_side(struct job *job, struct error *err)
+{
+    const int rc = segment_sealed_bytes(&job->side_bytes, job->side_file.fd, "the job's side file", err);
+
+    return rc ? rc : check_side(job, err);
+}
+
+/* Files that the client serves: [side file], weight files..., [moments]. Its config is in their memory. */
+static int take_served(struct job *job, struct error *err)
+{
+    const struct message *m = &job->request;
+    uint32_t next = 0;
+
+    if (!job->client || !job->client->files || m->job.n_files < m->job.resume)
+        return error_set(err, -EINVAL, "the job came without its files");
+    job->files = job->client->files;
+    job->client->files = NULL;
+    if (m->job.side)
+        job->side_file = file_served(files_server(job->files), next++);
+    job->n_weight_files = m->job.n_files - m->job.resume;
+    for (unsigned i = 0; i < job->n_weight_files; i++)
+        job->weight_files[i] = file_served(files_server(job->files), next++);
+    if (m->job.resume)
+        job->moments_file = file_served(files_server(job->files), next);
+    if (m->job.trace && (job->trace_file = files_take_trace(job->files)) < 0)
+        return error_set(err, -EINVAL, "the job came without a socket for its trace");
+    job->config_bytes = m->job.config_bytes;
+    job->side_bytes = m->job.side_bytes;
+    int rc = check_side(job, err);
+    if (!rc)
+        rc = create_config(job, err);
+    if (!rc)
+        memcpy(job->config.base, files_memory(job->files), job->config_bytes);
+    return rc;
 }
 
 /* config, [output directory], [side file], [trace], weight files..., [moments] */
@@ -50,6 +88,10 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
     const struct message *m = &job->request;
     unsigned next = 1, end = n_fds;
 
+    if (m->job.config_bytes > 0) {
+        job_close_fds(fds, n_fds);
+        return take_served(job, err);
+    }
     if (n_fds < 1u + m->job.output + m->job.side + m->job.trace + m->job.resume) {
         job_close_fds(fds, n_fds);
         return error_set(err, -EINVAL, "the job came without its files");
@@ -57,13 +99,14 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
     if (m->job.output)
         job->output = fds[next++];
     if (m->job.side)
-        job->side_file = fds[next++];
+        job->side_file = file_own(fds[next++]);
     if (m->job.trace)
         job->trace_file = fds[next++];
     if (m->job.resume)
-        job->moments_file = fds[--end];
+        job->moments_file = file_own(fds[--end]);
     job->n_weight_files = end - next;
-    memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
+    for (unsigned i = 0; i < job->n_weight_files; i++)
+        job->weight_files[i] = file_own(fds[next + i]);
     int rc = read_config(job, fds[0], err);
     close(fds[0]);
     if (!rc && m->job.side)
@@ -169,16 +212,19 @@ static int read_side(struct job *job)
 {
     struct error *err = &job->load_error;
 
-    if (job->side_file < 0)
+    if (!file_is_open(&job->side_file))
         return 0;
     job->side_text = malloc(job->side_bytes + 1);
     if (!job->side_text)
         return error_set(err, -ENOMEM, "out of memory");
     ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
-    if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
-        return error_set(err, -EIO, "the job's side file could not be read");
+    int rc = file_read(&job->side_file, job->side_text, job->side_bytes, 0, err);
+    if (rc) {
+        error_prefix(err, "the job's side file");
+        return rc;
+    }
     json_t *side;
-    const int rc = side_parse(&side, job->side_text, job->side_bytes, err);
+    rc = side_parse(&side, job->side_text, job->side_bytes, err);
     if (!rc && job->request.job.resume && side_products(&job->products, side, err))
         log_warning("%s: the run goes on with the library's first choices", err->text);
     if (!rc)
@@ -211,9 +257,9 @@ static int load_model(struct job *job)
     if (job->request.job.fresh)
         return store_draw(&job->store, job->request.job.seed);
     rc = store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
-    if (!rc && job->moments_file >= 0)
-        rc = store_load_moments(&job->store, job->moments_file, &job->load_error);
-    if (!rc && job->moments_file >= 0)
+    if (!rc && file_is_open(&job->moments_file))
+        rc = store_load_moments(&job->store, &job->moments_file, &job->load_error);
+    if (!rc && file_is_open(&job->moments_file))
         rc = check_updates(job);
     return rc;
 }

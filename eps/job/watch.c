@@ -143,7 +143,8 @@ static double optimizer_allowance(const struct job *job)
     return memory_ticks(most);
 }
 
-/* On several hosts the others' daemons wait for this one, whose job alone cannot be set aside. */
+/* A thread that waits for a client which serves its files goes on as soon as the job has ended.
+ * On several hosts the others' daemons wait for this one, whose job alone cannot be set aside. */
 static bool hangs_loading(const struct job *job)
 {
     return job->loading && !job_is_spread(job);
@@ -159,9 +160,10 @@ static void watch_optimizer(struct watch *watch)
                       optimizer_allowance(job)))
         return;
     if (hangs_loading(job)) {
-        job->hangs = true;
-        job_end(job, -ETIMEDOUT, "loading the job hangs: nothing read for %u s; does the disk of its files answer?",
-                watch->optimizer.ticks);
+        job->hangs = !job->files || watch->optimizer.ticks > 2 * watch->most_quiet;
+        job_end(job, -ETIMEDOUT, "loading the job hangs: nothing read for %u s; %s", watch->optimizer.ticks,
+                job->files ? "is its client stopped, or does the disk of its files not answer?"
+                           : "does the disk of its files answer?");
         return;
     }
     watch->hung = true;

@@ -15,20 +15,23 @@
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 /* Host 0 of several makes the files before the others open them. */
-static int open_file(int *fd, struct capture *capture, const char *name, struct error *err)
+static int open_file(struct file *file, struct capture *capture, const char *name, struct error *err)
 {
     const bool makes = store_files_lead(capture->files);
+    const int fd = output_open(capture->directory, name, O_WRONLY | (makes ? O_CREAT | O_EXCL : 0));
 
-    *fd = output_open(capture->directory, name, O_WRONLY | (makes ? O_CREAT | O_EXCL : 0));
-    return *fd < 0 ? output_fail(err, *fd, capture->directory, name, makes ? "made" : "opened") : 0;
+    *file = file_own(fd);
+    return fd < 0 ? output_fail(err, fd, capture->directory, name, makes ? "made" : "opened") : 0;
 }
 
 static int empty_files(const struct capture *capture, struct error *err)
 {
-    for (unsigned i = 0; i < capture->options.n_files; i++)
-        if (ftruncate(capture->options.files[i], 0) < 0)
-            return error_set(err, -errno, "a file could not be emptied: %s", strerror(errno));
-    return 0;
+    int rc = 0;
+
+    for (unsigned i = 0; !rc && i < capture->options.n_files; i++)
+        if ((rc = file_truncate(&capture->options.files[i], 0, err)))
+            error_prefix(err, "a file");
+    return rc;
 }
 
 static int open_checkpoint(struct capture *capture, struct error *err)
@@ -36,8 +39,8 @@ static int open_checkpoint(struct capture *capture, struct error *err)
     const struct capture_options *o = &capture->options;
 
     if (o->output < 0) {
-        capture->weights_fd = o->files[CAPTURE_WEIGHTS];
-        capture->moments_fd = o->files[CAPTURE_MOMENTS];
+        capture->weights = o->files[CAPTURE_WEIGHTS];
+        capture->moments = o->files[CAPTURE_MOMENTS];
         capture->n_used = CAPTURE_SMALL;
         return empty_files(capture, err);
     }
@@ -45,9 +48,9 @@ static int open_checkpoint(struct capture *capture, struct error *err)
     int rc = (leads ? output_begin : output_join)(&capture->directory, o->output, o->step, err);
 
     if (!rc)
-        rc = open_file(&capture->weights_fd, capture, CHECKPOINT_WEIGHTS, err);
+        rc = open_file(&capture->weights, capture, CHECKPOINT_WEIGHTS, err);
     if (!rc)
-        rc = open_file(&capture->moments_fd, capture, CHECKPOINT_MOMENTS, err);
+        rc = open_file(&capture->moments, capture, CHECKPOINT_MOMENTS, err);
     return rc;
 }
 
@@ -60,17 +63,16 @@ static int explain(const struct capture *capture, int rc, struct error *err)
 int capture_open(struct capture *capture, const struct capture_options *options, struct error *err)
 {
     *capture = (struct capture){.options = *options, .open = true, .directory = -1, .files = options->store->files};
-    capture->weights_fd = capture->moments_fd = -1;
+    capture->weights = capture->moments = file_own(-1);
     capture->checkpoint.step = options->step;
     assert(store_files_lead(capture->files) || (options->checkpoint && options->output >= 0));
     int rc = options->checkpoint ? open_checkpoint(capture, err) : empty_files(capture, err);
     if (!rc && options->checkpoint)
         rc = explain(capture,
-                     store_files_begin(capture->files, capture->weights_fd, capture->moments_fd, &capture->checkpoint,
-                                       err),
+                     store_files_begin(capture->files, capture->weights, capture->moments, &capture->checkpoint, err),
                      err);
     else if (!rc)
-        rc = store_files_begin(capture->files, options->files[CAPTURE_WEIGHTS], -1, NULL, err);
+        rc = store_files_begin(capture->files, options->files[CAPTURE_WEIGHTS], file_own(-1), NULL, err);
     return rc;
 }
 
@@ -83,20 +85,6 @@ int capture_write(struct capture *capture, uint32_t unit, struct error *err)
 
 /* ---- finishing -------------------------------------------------------------------------------------------------- */
 
-static int write_all(int fd, const char *at, size_t n, struct error *err)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t now = pwrite(fd, at + done, n - done, (off_t)done);
-        if (now < 0 && errno == EINTR)
-            continue;
-        if (now <= 0)
-            return error_set(err, now < 0 ? -errno : -EIO, "a file could not be written: %s",
-                             strerror(now < 0 ? errno : EIO));
-        done += (size_t)now;
-    }
-    return 0;
-}
-
 /* Writes into the directory, or into the next open file. */
 static int write_small(struct capture *capture, const char *name, const char *bytes, size_t n, struct error *err)
 {
@@ -106,10 +94,10 @@ static int write_small(struct capture *capture, const char *name, const char *by
         return output_write(capture->directory, name, bytes, n, err);
     if (capture->n_used >= o->n_files)
         return error_set(err, -EINVAL, "%s: no open file came for it", name);
-    const int fd = o->files[capture->n_used++];
-    int rc = write_all(fd, bytes, n, err);
-    if (!rc && fsync(fd))
-        rc = error_set(err, -errno, "a file could not be flushed: %s", strerror(errno));
+    const struct file *file = &o->files[capture->n_used++];
+    int rc = file_write(file, bytes, n, 0, err);
+    if (!rc)
+        rc = file_flush(file, err);
     if (!rc)
         return 0;
     error_prefix(err, name);
@@ -208,22 +196,22 @@ static int finish_snapshot(struct capture *capture, struct error *err)
     char *config = rc ? NULL : print_config(o, err);
 
     if (!rc)
-        rc = config ? write_all(o->files[CAPTURE_CONFIG], config, strlen(config), err) : -ENOMEM;
+        rc = config ? file_write(&o->files[CAPTURE_CONFIG], config, strlen(config), 0, err) : -ENOMEM;
     free(config);
     if (!rc && o->side)
-        rc = write_all(o->files[CAPTURE_SIDE], o->side, o->side_bytes, err);
+        rc = file_write(&o->files[CAPTURE_SIDE], o->side, o->side_bytes, 0, err);
     return rc;
 }
 
 static void close_all(struct capture *capture)
 {
-    const int fds[] = {capture->weights_fd, capture->moments_fd, capture->directory};
+    const int fds[] = {capture->weights.fd, capture->moments.fd, capture->directory};
 
     for (size_t i = 0; capture->directory >= 0 && i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
     checkpoint_free(&capture->checkpoint);
-    *capture = (struct capture){.directory = -1, .weights_fd = -1, .moments_fd = -1};
+    *capture = (struct capture){.directory = -1, .weights = file_own(-1), .moments = file_own(-1)};
 }
 
 int capture_add(struct capture *capture, const struct store_files_note *notes, size_t n, struct error *err)
@@ -267,6 +255,6 @@ void capture_discard(struct capture *capture)
         output_remove_partial(o.output, o.step);
     else if (!o.checkpoint)
         for (unsigned i = 0; i < o.n_files; i++)
-            if (ftruncate(o.files[i], 0) < 0)
+            if (file_truncate(&o.files[i], 0, NULL))
                 return; /* the viewer hears of the failure, and has the files */
 }

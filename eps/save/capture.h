@@ -31,18 +31,18 @@ struct capture_options {
     uint32_t microbatch;      /* rows, where all workers chose the same; recorded in the options; 0: they differ */
     struct products products; /* algorithms of all workers, recorded likewise; version 0: none */
     bool checkpoint;
-    int output;              /* of a checkpoint: the directory; -1: the client opened `files` and puts them in place */
-    int files[CAPTURE_MOST]; /* (n_files), emptied first */
+    int output; /* of a checkpoint: the directory; -1: the client opened `files` and puts them in place */
+    struct file files[CAPTURE_MOST]; /* (n_files), emptied first */
     unsigned n_files;
 };
 
 struct capture {
     struct capture_options options;
     bool open;
-    int directory;              /* step-N.partial, or -1 */
-    int weights_fd, moments_fd; /* of a checkpoint, or -1 */
-    unsigned n_used;            /* open files that are written, or being written */
-    struct store_files *files;  /* the store's: one capture at a time is open */
+    int directory;                /* step-N.partial, or -1 */
+    struct file weights, moments; /* of a checkpoint, or not open */
+    unsigned n_used;              /* open files that are written, or being written */
+    struct store_files *files;    /* the store's: one capture at a time is open */
     struct checkpoint checkpoint;
 };
 

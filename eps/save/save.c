@@ -10,8 +10,6 @@
  * and its reader is announced right after the opening, before anything of that step can be folded. */
 #include "eps/save/save_state.h"
 
-#include "eps/base/rights.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -104,9 +102,19 @@ void save_conclude(struct save *s)
 static void free_save(struct save *s)
 {
     for (unsigned i = 0; i < s->options.n_files; i++)
-        close(s->options.files[i]);
+        if (s->options.files[i].fd >= 0)
+            close(s->options.files[i].fd);
+    files_release(s->files);
     save_free_notes(s);
     free(s);
+}
+
+void save_use_files(struct save *s, struct files *files, uint32_t first, uint32_t n)
+{
+    s->files = files_hold(files);
+    s->options.n_files = n;
+    for (uint32_t i = 0; i < n; i++)
+        s->options.files[i] = file_served(files_server(files), first + i);
 }
 
 /* Units that are captured later are released at once. */
@@ -182,46 +190,41 @@ static struct save *find_save(const struct saves *saves, uint32_t id)
     return s;
 }
 
-static int take_files(struct save *s, const int *fds, unsigned n_fds, struct error *err)
+static int take_files(struct save *s, const struct message *m, struct error *err)
 {
-    int rc = n_fds > CAPTURE_SMALL && n_fds <= CAPTURE_MOST
-                 ? rights_files(fds, n_fds, err)
-                 : error_set(err, -EINVAL, "a checkpoint has %d to %d files, and %u came", CAPTURE_SMALL + 1,
-                             CAPTURE_MOST, n_fds);
+    const uint32_t n = m->output_done.n_files;
+    struct files *files = s->saves->job->files;
 
-    if (rc)
-        return rc;
-    memcpy(s->options.files, fds, n_fds * sizeof *fds);
-    s->options.n_files = n_fds;
+    if (n <= CAPTURE_SMALL || n > CAPTURE_MOST)
+        return error_set(err, -EINVAL, "a checkpoint has %d to %d files, and %u came", CAPTURE_SMALL + 1, CAPTURE_MOST,
+                         n);
+    if (!files)
+        return error_set(err, -EINVAL, "the job's client does not serve the files of its checkpoints");
+    save_use_files(s, files, m->output_done.first_file, n);
     return 0;
 }
 
-void save_on_output_done(struct saves *saves, const struct message *m, const int *fds, unsigned n_fds)
+void save_on_output_done(struct saves *saves, const struct message *m)
 {
     struct save *s = find_save(saves, m->output_done.id);
     struct error err = m->output_done.error;
     int rc = m->output_done.code;
-    bool taken = false;
 
-    if (s && !s->rc && s->awaits == SAVE_FOR_NOTHING) {
-        job_close_fds(fds, n_fds);
+    if (!s || s->rc) /* it was given up meanwhile */
+        return;
+    if (s->awaits == SAVE_FOR_NOTHING) {
         peer_refuse(saves->job->client, "files for a checkpoint that were not requested");
         return;
     }
-    if (s && !s->rc) {
-        const bool placed = s->awaits == SAVE_FOR_PLACE;
-        s->awaits = SAVE_FOR_NOTHING;
-        s->begun = !placed && !rc; /* after a failure, the client has removed its files */
-        if (!rc && !placed)
-            rc = take_files(s, fds, n_fds, &err);
-        taken = !rc && !placed;
-        if (rc)
-            save_give_up(s, rc, &err);
-        if (!s->begun)
-            save_conclude(s);
-    }
-    if (!taken) /* also if the save was given up meanwhile */
-        job_close_fds(fds, n_fds);
+    const bool placed = s->awaits == SAVE_FOR_PLACE;
+    s->awaits = SAVE_FOR_NOTHING;
+    s->begun = !placed && !rc; /* after a failure, the client has removed its files */
+    if (!rc && !placed)
+        rc = take_files(s, m, &err);
+    if (rc)
+        save_give_up(s, rc, &err);
+    if (!s->begun)
+        save_conclude(s);
 }
 
 /* ---- the writer ------------------------------------------------------------------------------------------------- */
@@ -347,7 +350,11 @@ void save_tick(struct saves *saves, unsigned most_quiet)
     const double allowance = (double)saves->job->host.total / SLOW_DISK;
     struct error err;
 
-    if (!silence_tick(&saves->writer, s != NULL, saves->n_tasks, most_quiet, allowance) || saves->told)
+    if (!silence_tick(&saves->writer, s != NULL, saves->n_tasks, most_quiet, allowance))
+        return;
+    if (!s->checkpoint || saves->job->state == JOB_ENDING) /* others do not wait for whoever serves its files */
+        files_abandon(s->files);
+    if (saves->told)
         return;
     saves->told = true;
     error_set(&err, -EIO,
@@ -463,8 +470,10 @@ void save_on_first_step(struct saves *saves)
             save_announce(s);
 }
 
+/* The writer does not wait for whoever serves its files any more. */
 static void cancel(struct save *s, const struct error *why)
 {
+    files_abandon(s->files);
     save_give_up(s, -ECANCELED, why);
     if (!s->begun)
         save_conclude(s);

@@ -39,9 +39,10 @@ void save_free(struct saves *saves);
 /* These three answer the sender themselves. The job is open in the first. */
 void save_on_client(struct saves *saves, const struct message *m);
 void save_on_viewer(struct saves *saves, struct peer *viewer, const struct message *m);
-void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, unsigned n_fds); /* takes fds */
+void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds,
+                      unsigned n_fds); /* takes fds; 0: it serves files */
 /* The client has carried out a request on its own checkpoint files (enum message_output). */
-void save_on_output_done(struct saves *saves, const struct message *m, const int *fds, unsigned n_fds); /* takes fds */
+void save_on_output_done(struct saves *saves, const struct message *m);
 /* The relay has just opened the job's first step: announces the readers that waited for it. */
 void save_on_first_step(struct saves *saves);
 /* True if the model's present version is saved. */

@@ -248,7 +248,9 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 {
     struct error err;
     struct save *s;
-    int rc = n_fds == CAPTURE_FILES
+    const bool is_served = n_fds == 0 && viewer->files;
+    int rc = is_served ? 0
+             : n_fds == CAPTURE_FILES
                  ? rights_files(fds, n_fds, &err)
                  : error_set(&err, -EINVAL, "a snapshot needs three files: weights, config and side file");
 
@@ -265,8 +267,10 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
         save_tell_viewer(viewer, rc, &err, 0);
         return;
     }
-    memcpy(s->options.files, fds, n_fds * sizeof *fds);
-    s->options.n_files = n_fds;
+    if (is_served)
+        save_use_files(s, viewer->files, 0, CAPTURE_FILES);
+    for (unsigned i = 0; i < n_fds; i++)
+        s->options.files[s->options.n_files++] = file_own(fds[i]);
     add_viewer(s, viewer);
     save_begin(s);
 }

@@ -37,11 +37,12 @@ struct save {
     struct saves *saves;
     uint64_t step;
     uint32_t reader;
-    bool checkpoint; /* else a snapshot */
-    bool announced;  /* to the relay */
-    bool begun;      /* there may be something to discard */
-    bool over;       /* whoever asked has been told the result */
-    bool by_client;  /* the client opens its files: */
+    bool checkpoint;     /* else a snapshot */
+    bool announced;      /* to the relay */
+    bool begun;          /* there may be something to discard */
+    bool over;           /* whoever asked has been told the result */
+    struct files *files; /* it is written into these, which its client or viewer serves; or NULL. Held */
+    bool by_client;      /* the client opens its files: */
     enum save_wait awaits;
     int rc; /* the reason for giving it up */
     struct error error;
@@ -73,6 +74,8 @@ static inline uint32_t save_n_own(const struct save *s)
     return s->saves->job->store.own.end - s->saves->job->store.own.first;
 }
 
+/* It is written into n files, from number `first` on. */
+void save_use_files(struct save *s, struct files *files, uint32_t first, uint32_t n);
 /* A unit is held at the save's version, so it may be written. */
 void save_capture_unit(struct save *s, uint32_t unit);
 /* Adds a save of the version that would be saved now. -EBUSY, -ENOMEM with a sentence. */

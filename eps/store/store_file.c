@@ -51,7 +51,9 @@ struct read {
     const struct model_piece *piece;
     enum array array;
     const struct safetensors_entry *entry;
-    uint64_t first; /* of the tensor's elements */
+    uint64_t first;     /* of the tensor's elements */
+    uint64_t at;        /* of the piece's elements, the first that is read now */
+    const char *window; /* these elements, in a file that is served; else NULL */
     _Atomic int rc;
 };
 
@@ -67,13 +69,17 @@ static bool has_negative(const float *values, size_t n)
     return least < 0;
 }
 
-static int read_run(const struct read *r, uint64_t at, size_t n)
+/* begin: from r->at on. What a server of files may still change is copied before it is checked. */
+static int read_run(const struct read *r, uint64_t begin, size_t n)
 {
+    const uint64_t at = r->at + begin;
     const struct parameters p = store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
     float values[RUN];
     int rc = pieces_note(r->store->options.pieces);
 
-    if (rc == 0)
+    if (rc == 0 && r->window)
+        safetensors_convert(values, r->entry, r->window + begin * safetensors_bytes(r->entry), n);
+    else if (rc == 0)
         rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
     if (rc != 0)
         return rc;
@@ -97,11 +103,36 @@ static void read_range(void *data, size_t begin, size_t n)
         r->rc = rc;
 }
 
+/* The next window is on its way while the team converts one. */
+static int read_served(struct read *read, struct error *err)
+{
+    const uint64_t most = FILE_WINDOW / safetensors_bytes(read->entry), all = read->piece->n;
+    const void *window;
+    int rc = 0;
+
+    for (; rc == 0 && read->rc == 0 && read->at < all; read->at += most) {
+        const uint64_t n = all - read->at < most ? all - read->at : most, left = all - read->at - n;
+        rc = safetensors_window(&window, read->entry, read->first + read->at, n, left < most ? left : most, err);
+        read->window = window;
+        if (rc == 0)
+            team_run(n, read_range, read);
+    }
+    if (rc != 0)
+        error_prefix(err, read->entry->name);
+    return rc;
+}
+
 static int read_piece(struct read *read, struct error *err)
 {
     const char *name = read->entry->name;
+    int rc = 0;
 
-    team_run(read->piece->n, read_range, read);
+    if (read->entry->file.server)
+        rc = read_served(read, err);
+    else
+        team_run(read->piece->n, read_range, read);
+    if (rc != 0)
+        return rc;
     if (read->rc == -EDOM)
         return error_set(err, -EINVAL,
                          "%s has a value that is not finite: the file is damaged, or its training has diverged", name);
@@ -212,11 +243,12 @@ static int check_head(const struct loading *loading, const struct safetensors_en
     return rc;
 }
 
-int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err)
+int store_load(struct store *store, const struct file *files, unsigned n_files, struct error *err)
 {
     struct loading loading = {.store = store};
     struct weights weights;
-    int rc = (store->options.draws_head ? weights_open_base : weights_open)(&weights, store->model, fds, n_fds, err);
+    int rc =
+        (store->options.draws_head ? weights_open_base : weights_open)(&weights, store->model, files, n_files, err);
 
     if (rc != 0)
         return rc;
@@ -321,7 +353,7 @@ static int check_all_moments(const struct loading *loading, struct error *err)
     return 0;
 }
 
-int store_load_moments(struct store *store, int fd, struct error *err)
+int store_load_moments(struct store *store, const struct file *from, struct error *err)
 {
     struct loading loading = {.store = store};
     const struct safetensors_entry *updates;
@@ -329,7 +361,7 @@ int store_load_moments(struct store *store, int fd, struct error *err)
 
     assert(store->options.train);
     uint64_t left = 2 * weights_header_bytes(store->model); /* two moments of each tensor */
-    int rc = safetensors_open_within(&file, fd, &left, err);
+    int rc = safetensors_open_within(&file, from, &left, err);
     if (rc != 0)
         return rc;
     rc = find_places(&loading.places, store->model, err);

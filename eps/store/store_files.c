@@ -5,11 +5,9 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { RUN_BYTES = PLAN_HOST_RUN_BYTES };
 
@@ -17,7 +15,7 @@ int store_files_init(struct store_files *files, const struct store *store, struc
 {
     const struct model *model = store->model;
 
-    *files = (struct store_files){.store = store, .weights_fd = -1, .moments_fd = -1};
+    *files = (struct store_files){.store = store, .to_weights = file_own(-1), .to_moments = file_own(-1)};
     files->updates = calloc(model->n_tensors, sizeof *files->updates);
     int rc = files->updates ? checkpoint_lay_out_weights(&files->weights, model, err)
                             : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
@@ -57,24 +55,9 @@ void store_files_free(struct store_files *files)
     *files = (struct store_files){0};
 }
 
-static int write_at(int fd, const void *data, size_t n, uint64_t offset, struct error *err)
-{
-    for (size_t done = 0; done < n;) {
-        const ssize_t now = pwrite(fd, (const char *)data + done, n - done, (off_t)(offset + done));
-        if (now < 0 && errno == EINTR)
-            continue;
-        if (now <= 0) {
-            const int code = now < 0 ? errno : EIO;
-            return error_set(err, -code, "cannot be written: %s", strerror(code));
-        }
-        done += (size_t)now;
-    }
-    return 0;
-}
-
 /* One open file of the two. */
 struct target {
-    int fd;
+    const struct file *to;
     const char *name;
     struct checkpoint_file *file; /* or NULL */
 };
@@ -87,7 +70,7 @@ static int write_run(const struct target *to, const void *data, size_t n, uint64
     if (to->file && checkpoint_add_run(to->file, offset, n, checkpoint_hash(data, n)) != 0)
         rc = error_set(err, -ENOMEM, "no memory for its checksums");
     if (rc == 0)
-        rc = write_at(to->fd, data, n, offset, err);
+        rc = file_write(to->to, data, n, offset, err);
     if (rc != 0)
         error_prefix(err, to->name);
     return rc;
@@ -109,35 +92,22 @@ static int write_runs(const struct target *to, const void *data, uint64_t n, uin
 
 static struct target weights_target(const struct store_files *files)
 {
-    return (struct target){files->weights_fd, CHECKPOINT_WEIGHTS, files->weights_file};
+    return (struct target){&files->to_weights, CHECKPOINT_WEIGHTS, files->weights_file};
 }
 
 static struct target moments_target(const struct store_files *files)
 {
-    return (struct target){files->moments_fd, CHECKPOINT_MOMENTS, files->moments_file};
-}
-
-/* Sets the file's whole length; on disk if the file system can promise that, else as a sparse file. */
-static int reserve(const struct target *to, uint64_t bytes, struct error *err)
-{
-    int rc;
-
-    do
-        rc = fallocate(to->fd, 0, 0, (off_t)bytes);
-    while (rc != 0 && errno == EINTR);
-    if (rc != 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
-        rc = ftruncate(to->fd, (off_t)bytes);
-    if (rc == 0)
-        return 0;
-    rc = -errno;
-    return error_set(err, rc, "%s: no room for its %ju bytes: %s", to->name, (uintmax_t)bytes, strerror(-rc));
+    return (struct target){&files->to_moments, CHECKPOINT_MOMENTS, files->moments_file};
 }
 
 static int begin_file(const struct target *to, const struct safetensors_layout *layout, struct error *err)
 {
-    int rc = reserve(to, layout->file_bytes, err);
+    const int rc = file_reserve(to->to, layout->file_bytes, err);
 
-    return rc != 0 ? rc : write_runs(to, layout->header, layout->header_bytes, 0, err);
+    if (rc == 0)
+        return write_runs(to, layout->header, layout->header_bytes, 0, err);
+    error_prefix(err, to->name);
+    return rc;
 }
 
 bool store_files_lead(const struct store_files *files)
@@ -145,28 +115,33 @@ bool store_files_lead(const struct store_files *files)
     return files->store->own.first == 0;
 }
 
-int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
-                      struct error *err)
+static bool has_moments(const struct store_files *files)
 {
-    assert(moments_fd < 0 || files->store->options.train);
-    files->weights_fd = weights_fd, files->moments_fd = moments_fd;
+    return file_is_open(&files->to_moments);
+}
+
+int store_files_begin(struct store_files *files, struct file to_weights, struct file to_moments,
+                      struct checkpoint *checkpoint, struct error *err)
+{
+    files->to_weights = to_weights, files->to_moments = to_moments;
+    assert(!has_moments(files) || files->store->options.train);
     files->weights_file = files->moments_file = NULL;
     files->n_written = 0;
     memset(files->updates, 0xff, files->store->model->n_tensors * sizeof *files->updates);
     if (checkpoint)
         files->weights_file = checkpoint_add_file(checkpoint, CHECKPOINT_WEIGHTS, files->weights.file_bytes);
-    if (checkpoint && moments_fd >= 0)
+    if (checkpoint && has_moments(files))
         files->moments_file = checkpoint_add_file(checkpoint, CHECKPOINT_MOMENTS, files->moments.file_bytes);
     if (files->weights_file && files->weights_runs)
         checkpoint_lend_runs(files->weights_file, files->weights_runs, files->n_weights_runs);
     if (files->moments_file && files->moments_runs)
         checkpoint_lend_runs(files->moments_file, files->moments_runs, files->n_moments_runs);
     const struct target weights = weights_target(files), moments = moments_target(files);
-    assert(store_files_lead(files) || (checkpoint && moments_fd >= 0));
+    assert(store_files_lead(files) || (checkpoint && has_moments(files)));
     if (!store_files_lead(files))
         return 0;
     int rc = begin_file(&weights, &files->weights, err);
-    if (rc == 0 && moments_fd >= 0)
+    if (rc == 0 && has_moments(files))
         rc = begin_file(&moments, &files->moments, err);
     return rc;
 }
@@ -263,7 +238,7 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
 
     assert(store_owns(files->store, unit) && files->n_written < n_own(files));
     int rc = write_array(files, unit, WEIGHTS, err);
-    if (files->moments_fd >= 0) {
+    if (has_moments(files)) {
         if (rc == 0)
             rc = write_array(files, unit, FIRST_MOMENT, err);
         if (rc == 0)
@@ -276,9 +251,11 @@ int store_files_write(struct store_files *files, uint32_t unit, struct error *er
 
 static int flush(const struct target *to, struct error *err)
 {
-    if (!to->file || fsync(to->fd) == 0)
-        return 0;
-    return error_set(err, -errno, "%s cannot be flushed to the disk: %s", to->name, strerror(errno));
+    const int rc = to->file ? file_flush(to->to, err) : 0;
+
+    if (rc != 0)
+        error_prefix(err, to->name);
+    return rc;
 }
 
 /* ---- several hosts ---------------------------------------------------------------------------------------------- */
@@ -406,8 +383,8 @@ int store_files_end(struct store_files *files, struct error *err)
     int rc = leads ? check_all_covered(files, model->n_tensors * sizeof *files->updates, err) : 0;
     if (rc == 0)
         rc = flush(&weights, err);
-    if (rc == 0 && leads && files->moments_fd >= 0)
+    if (rc == 0 && leads && has_moments(files))
         rc = write_runs(&moments, files->updates, model->n_tensors * sizeof *files->updates, files->moments.offsets[0],
                         err);
-    return rc != 0 || files->moments_fd < 0 ? rc : flush(&moments, err);
+    return rc != 0 || !has_moments(files) ? rc : flush(&moments, err);
 }

@@ -27,7 +27,7 @@ struct store_files {
     struct checkpoint_run *weights_runs, *moments_runs; /* (n_...) the room for a checkpoint's, if reserved */
     size_t n_weights_runs, n_moments_runs;
     /* Of the save under way: */
-    int weights_fd, moments_fd;
+    struct file to_weights, to_moments;                  /* to_moments: or not open */
     struct checkpoint_file *weights_file, *moments_file; /* borrowed; NULL where no checksums are wanted */
     uint32_t n_written;                                  /* own units */
 };
@@ -55,10 +55,10 @@ bool store_files_lead(const struct store_files *files);
 
 /* Writes the headers into empty files (which stay the caller's) and asks for their whole size, so that a full disk is
  * known before anything else is written. On a host that does not lead, the files are those that host 0 has begun, and
- * there is a checkpoint (asserted); nothing is written. moments_fd -1: weights alone. checkpoint: gets both files' entries and, as
+ * there is a checkpoint (asserted); nothing is written. to_moments not open: weights alone. checkpoint: gets both files' entries and, as
  * they are written, their checksums; NULL: neither checksums nor flushing (a snapshot). -ENOSPC, -errno, -ENOMEM. */
-int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
-                      struct error *err);
+int store_files_begin(struct store_files *files, struct file to_weights, struct file to_moments,
+                      struct checkpoint *checkpoint, struct error *err);
 
 /* Writes an own unit (asserted) as it is now: weights, moments, its count of updates. The unit must not change meanwhile. */
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err);

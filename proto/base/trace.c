@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -95,17 +96,29 @@ static void put_metadata(struct trace *t, const char *kind, const char *name)
 
 void trace_open(struct trace *t, int fd, const char *process, const char *thread)
 {
+    int type;
+    socklen_t size = sizeof type;
+
     *t = (struct trace){.fd = fd, .pid = getpid(), .tid = gettid()};
+    t->is_socket = getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
     put_metadata(t, "process_name", process);
     put_metadata(t, "thread_name", thread);
+}
+
+/* Whether a socket waits is said at each call: whoever else holds it could change it. */
+static ssize_t write_text(const struct trace *t)
+{
+    return t->is_socket ? send(t->fd, t->text, t->n, MSG_DONTWAIT | MSG_NOSIGNAL) : write(t->fd, t->text, t->n);
 }
 
 /* A partial write leaves an incomplete event, which trace_finish finds. */
 void trace_flush(struct trace *t)
 {
     if (t->rc == 0 && t->n > 0) {
-        const ssize_t written = write(t->fd, t->text, t->n);
-        if (written < 0)
+        const ssize_t written = write_text(t);
+        if (written < 0 && t->is_socket && errno == EAGAIN)
+            t->n_dropped++;
+        else if (written < 0)
             t->rc = -errno;
         else if ((size_t)written < t->n)
             t->rc = -ENOSPC;
@@ -116,7 +129,7 @@ void trace_flush(struct trace *t)
 int trace_close(struct trace *t)
 {
     trace_flush(t);
-    const int rc = t->rc;
+    const int rc = t->rc ? t->rc : t->n_dropped ? -ENOBUFS : 0;
     *t = (struct trace){0};
     return rc;
 }

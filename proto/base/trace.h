@@ -6,6 +6,9 @@
  * file can be opened at any time and after a kill. The client writes the end when all others have closed the file.
  * Times are from CLOCK_MONOTONIC, which all processes of a host share.
  *
+ * A client of another user than the daemon's gives no file away: its descriptor is a socket, from which the client appends
+ * to the file. What the client does not take at once is dropped, so that nobody waits for it, and counted.
+ *
  * An event costs two clock readings and its text, about 300 ns; every 30 events cost one write of 4 KiB. Nothing is
  * allocated. A caller holds a pointer to its track, which is NULL without tracing; that check is then the whole
  * cost. */
@@ -23,6 +26,8 @@ enum { TRACE_BYTES = 4096 };
 /* A track: one thread's, or that of several that take turns; calls must not overlap. All zero: not open. */
 struct trace {
     int fd; /* borrowed */
+    bool is_socket;
+    uint32_t n_dropped; /* writes that a socket did not take */
     int pid, tid;
     int rc; /* -errno that ended the trace, such as a full disk; the run goes on */
     size_t n;
@@ -37,7 +42,8 @@ struct trace_arg {
 /* Names the track by process and thread. Neither may contain quotes; that applies to all names here. */
 void trace_open(struct trace *t, int fd, const char *process, const char *thread);
 
-/* Writes pending events and zeroes *t; the descriptor stays the caller's. Returns 0, or why the track is incomplete.
+/* Writes pending events and zeroes *t; the descriptor stays the caller's. Returns 0, or why the track is incomplete: -ENOBUFS
+ * if writes were dropped.
  * Safe on a zeroed struct. */
 int trace_close(struct trace *t);
 

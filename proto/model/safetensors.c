@@ -6,8 +6,6 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, MAX_DIMS = 8 };
 
@@ -162,8 +160,8 @@ static int by_name(const void *a, const void *b)
 }
 
 /* The data follows at data_offset. */
-static int read_header(struct safetensors *file, int fd, json_t *header, uint64_t data_offset, uint64_t data_bytes,
-                       struct error *err)
+static int read_header(struct safetensors *file, const struct file *from, json_t *header, uint64_t data_offset,
+                       uint64_t data_bytes, struct error *err)
 {
     const size_t n = json_object_size(header);
     struct range *ranges = calloc(n + 1, sizeof *ranges);
@@ -186,7 +184,7 @@ static int read_header(struct safetensors *file, int fd, json_t *header, uint64_
         ranges[i].entry = i;
         rc = read_entry(&file->entries[i], &ranges[i], name, value, data_bytes, err);
         file->entries[i].offset = data_offset + ranges[i].begin;
-        file->entries[i].fd = fd;
+        file->entries[i].file = *from;
     }
     if (rc == 0)
         rc = check_ranges(file, ranges, data_bytes, err);
@@ -196,42 +194,22 @@ static int read_header(struct safetensors *file, int fd, json_t *header, uint64_
     return rc;
 }
 
-/* Reads all n bytes; fewer mean that the file has changed. */
-static int read_at(int fd, void *out, uint64_t n, uint64_t offset, struct error *err)
+static int look_at(uint64_t *file_bytes, const struct file *file, struct error *err)
 {
-    for (uint64_t done = 0; done < n;) {
-        const ssize_t got = pread(fd, (char *)out + done, n - done, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return error_set(err, -errno, "cannot be read: %s", strerror(errno));
-        if (got == 0)
-            return error_set(err, -EIO, "became shorter while it was read");
-        done += (uint64_t)got;
-    }
-    return 0;
-}
+    const int rc = file_size(file_bytes, file, err);
 
-static int look_at(uint64_t *file_bytes, int fd, struct error *err)
-{
-    struct stat st;
-
-    if (fstat(fd, &st) != 0)
-        return error_set(err, -errno, "cannot be looked at: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return error_set(err, -EINVAL, "not a regular file");
-    if (st.st_size < LENGTH_BYTES)
-        return error_set(err, -EINVAL, "truncated: %jd bytes are too few for a safetensors file", (intmax_t)st.st_size);
-    *file_bytes = (uint64_t)st.st_size;
-    return 0;
+    if (rc == 0 && *file_bytes < LENGTH_BYTES)
+        return error_set(err, -EINVAL, "truncated: %ju bytes are too few for a safetensors file",
+                         (uintmax_t)*file_bytes);
+    return rc;
 }
 
 /* The JSON's length. */
-static int read_length(uint64_t *out, int fd, uint64_t file_bytes, struct error *err)
+static int read_length(uint64_t *out, const struct file *file, uint64_t file_bytes, struct error *err)
 {
     uint8_t bytes[LENGTH_BYTES];
     uint64_t length = 0;
-    int rc = read_at(fd, bytes, LENGTH_BYTES, 0, err);
+    int rc = file_read(file, bytes, LENGTH_BYTES, 0, err);
 
     if (rc != 0)
         return rc;
@@ -250,11 +228,12 @@ static int read_length(uint64_t *out, int fd, uint64_t file_bytes, struct error 
 }
 
 /* The header as JSON; *header is the caller's. */
-static int parse_header(json_t **header, int fd, uint64_t length, struct error *err)
+static int parse_header(json_t **header, const struct file *file, uint64_t length, struct error *err)
 {
     json_error_t why;
     char *text = malloc(length + 1);
-    int rc = text ? read_at(fd, text, length, LENGTH_BYTES, err) : error_set(err, -ENOMEM, "no memory for its header");
+    int rc =
+        text ? file_read(file, text, length, LENGTH_BYTES, err) : error_set(err, -ENOMEM, "no memory for its header");
 
     if (rc == 0 && (length == 0 || text[0] != '{'))
         rc = error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
@@ -268,18 +247,18 @@ int safetensors_open(struct safetensors *out, int fd, struct error *err)
 {
     uint64_t left = MAX_HEADER_BYTES;
 
-    return safetensors_open_within(out, fd, &left, err);
+    return safetensors_open_within(out, &(struct file){.fd = fd}, &left, err);
 }
 
-int safetensors_open_within(struct safetensors *out, int fd, uint64_t *left, struct error *err)
+int safetensors_open_within(struct safetensors *out, const struct file *file, uint64_t *left, struct error *err)
 {
     uint64_t file_bytes = 0, length = 0;
     json_t *header = NULL;
 
     *out = (struct safetensors){0};
-    int rc = look_at(&file_bytes, fd, err);
+    int rc = look_at(&file_bytes, file, err);
     if (rc == 0)
-        rc = read_length(&length, fd, file_bytes, err);
+        rc = read_length(&length, file, file_bytes, err);
     if (rc == 0 && length > *left)
         rc = error_set(err, -EINVAL,
                        "a header of %ju bytes, where %ju are left for this model: does the file have other tensors, or "
@@ -288,9 +267,9 @@ int safetensors_open_within(struct safetensors *out, int fd, uint64_t *left, str
     if (rc == 0)
         *left -= length;
     if (rc == 0)
-        rc = parse_header(&header, fd, length, err);
+        rc = parse_header(&header, file, length, err);
     if (rc == 0)
-        rc = read_header(out, fd, header, LENGTH_BYTES + length, file_bytes - LENGTH_BYTES - length, err);
+        rc = read_header(out, file, header, LENGTH_BYTES + length, file_bytes - LENGTH_BYTES - length, err);
     json_decref(header);
     if (rc != 0)
         safetensors_close(out);
@@ -338,6 +317,32 @@ static float from_f16(uint16_t half)
     return from_bits(sign | rest) * 0x1p112f;
 }
 
+static void widen(float *out, const struct safetensors_entry *entry, const uint16_t *bits, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = entry->type == SAFETENSORS_F16 ? from_f16(bits[i]) : from_bits((uint32_t)bits[i] << 16);
+}
+
+static bool is_real(const struct safetensors_entry *entry)
+{
+    return entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16;
+}
+
+unsigned safetensors_bytes(const struct safetensors_entry *entry)
+{
+    assert(is_real(entry));
+    return entry->type == SAFETENSORS_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+void safetensors_convert(float *out, const struct safetensors_entry *entry, const void *bytes, uint64_t n)
+{
+    assert(is_real(entry));
+    if (entry->type == SAFETENSORS_F32)
+        memcpy(out, bytes, n * sizeof *out);
+    else
+        widen(out, entry, bytes, n);
+}
+
 enum { HALVES = 16384 }; /* read at a time, on the stack */
 
 static int read_halves(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
@@ -347,25 +352,35 @@ static int read_halves(float *out, const struct safetensors_entry *entry, uint64
 
     for (uint64_t done = 0; rc == 0 && done < n; done += HALVES) {
         const uint64_t now = n - done < HALVES ? n - done : HALVES;
-        rc = read_at(entry->fd, bits, now * sizeof *bits, entry->offset + (first + done) * sizeof *bits, err);
-        for (uint64_t i = 0; rc == 0 && i < now; i++)
-            out[done + i] = entry->type == SAFETENSORS_F16 ? from_f16(bits[i]) : from_bits((uint32_t)bits[i] << 16);
+        rc = file_read(&entry->file, bits, now * sizeof *bits, entry->offset + (first + done) * sizeof *bits, err);
+        if (rc == 0)
+            widen(out + done, entry, bits, now);
     }
     return rc;
 }
 
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
 {
-    assert(entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16);
-    assert(first <= entry->n && n <= entry->n - first);
+    assert(is_real(entry) && first <= entry->n && n <= entry->n - first);
     return entry->type == SAFETENSORS_F32
-               ? read_at(entry->fd, out, n * sizeof *out, entry->offset + first * sizeof *out, err)
+               ? file_read(&entry->file, out, n * sizeof *out, entry->offset + first * sizeof *out, err)
                : read_halves(out, entry, first, n, err);
+}
+
+int safetensors_window(const void **out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                       uint64_t ahead, struct error *err)
+{
+    const unsigned bytes = safetensors_bytes(entry);
+    const struct file *file = &entry->file;
+
+    assert(file->server && first <= entry->n && n + ahead <= entry->n - first);
+    return file->server->window(file->server, out, file->index, entry->offset + first * bytes, n * bytes, ahead * bytes,
+                                err);
 }
 
 int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
                             struct error *err)
 {
     assert(entry->type == SAFETENSORS_I64 && first <= entry->n && n <= entry->n - first);
-    return read_at(entry->fd, out, n * sizeof *out, entry->offset + first * sizeof *out, err);
+    return file_read(&entry->file, out, n * sizeof *out, entry->offset + first * sizeof *out, err);
 }

@@ -8,7 +8,7 @@
 #ifndef PROTO_MODEL_SAFETENSORS_H
 #define PROTO_MODEL_SAFETENSORS_H
 
-#include "proto/base/error.h"
+#include "proto/base/file.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ struct safetensors_entry {
     uint64_t shape[8];
     uint64_t n;      /* elements */
     uint64_t offset; /* of the first in the file */
-    int fd;          /* of the file */
+    struct file file;
 };
 
 struct safetensors {
@@ -38,17 +38,24 @@ struct safetensors {
  * header too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass
  * the end, a name twice), or -errno. On failure *out is zeroed. Undo: safetensors_close. */
 int safetensors_open(struct safetensors *out, int fd, struct error *err);
-/* The same where headers may take *left bytes, those of earlier files subtracted; it subtracts this one's. A longer one is
+/* The same of any file, where headers may take *left bytes, those of earlier files subtracted; it subtracts this one's. A longer one is
  * refused before any of it is read: it would take 13 times its bytes. */
-int safetensors_open_within(struct safetensors *out, int fd, uint64_t *left, struct error *err);
+int safetensors_open_within(struct safetensors *out, const struct file *file, uint64_t *left, struct error *err);
 void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 
 /* Borrowed, or NULL. */
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
 /* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
- * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread. */
+ * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread that may read the file. */
 int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
+
+/* The same in two steps, for a file that is served (asserted): its bytes come into a window, as file_server's, for n elements
+ * and `ahead` more; any thread converts them from there. */
+int safetensors_window(const void **out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                       uint64_t ahead, struct error *err);
+void safetensors_convert(float *out, const struct safetensors_entry *entry, const void *bytes, uint64_t n);
+unsigned safetensors_bytes(const struct safetensors_entry *entry); /* of an element */
 
 /* The same for I64, unconverted. */
 int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,

@@ -262,17 +262,17 @@ uint64_t weights_header_bytes(const struct model *model)
     return bytes;
 }
 
-static int open_files(struct weights *out, const struct model *model, const int *fds, unsigned n_fds,
+static int open_files(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                       uint32_t first_drawn, struct error *err)
 {
     uint64_t left = weights_header_bytes(model);
     int rc = 0;
 
-    *out = (struct weights){.files = calloc(n_fds + 1, sizeof *out->files)};
+    *out = (struct weights){.files = calloc(n_files + 1, sizeof *out->files)};
     if (!out->files)
-        rc = error_set(err, -ENOMEM, "no memory for a list of %u files", n_fds);
-    for (; rc == 0 && out->n_files < n_fds; out->n_files += rc == 0)
-        rc = safetensors_open_within(&out->files[out->n_files], fds[out->n_files], &left, err);
+        rc = error_set(err, -ENOMEM, "no memory for a list of %u files", n_files);
+    for (; rc == 0 && out->n_files < n_files; out->n_files += rc == 0)
+        rc = safetensors_open_within(&out->files[out->n_files], &files[out->n_files], &left, err);
     if (rc == 0)
         rc = account(out, model, first_drawn, err);
     if (rc != 0)
@@ -280,14 +280,16 @@ static int open_files(struct weights *out, const struct model *model, const int 
     return rc;
 }
 
-int weights_open(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err)
+int weights_open(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
+                 struct error *err)
 {
-    return open_files(out, model, fds, n_fds, model->n_tensors, err);
+    return open_files(out, model, files, n_files, model->n_tensors, err);
 }
 
-int weights_open_base(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err)
+int weights_open_base(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
+                      struct error *err)
 {
-    return open_files(out, model, fds, n_fds,
+    return open_files(out, model, files, n_files,
                       model->config.n_labels ? model_first_above_blocks(model) : model->n_tensors, err);
 }
 

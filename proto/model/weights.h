@@ -22,17 +22,18 @@ struct weights {
  * another part of a wrapper, metadata). */
 uint64_t weights_header_bytes(const struct model *model);
 
-/* Reads the headers of open files; fds are borrowed until weights_close. Each tensor of the model must occur exactly
+/* Reads the headers of open files, which are borrowed until weights_close. Each tensor of the model must occur exactly
  * once, and no other tensor may, but those of a wrapper's other parts. A tied model's table of tokens may be in the files under the head's name alone, as
  * transformers accepts it. -EINVAL with one sentence that names the first tensor that is misshapen, unexpected, missing,
  * doubled or of another type, of each of these, and counts the others; -ENOMEM; or as safetensors_open. On failure *out
  * is zeroed. */
-int weights_open(struct weights *out, const struct model *model, const int *fds, unsigned n_fds, struct error *err);
+int weights_open(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
+                 struct error *err);
 void weights_close(struct weights *weights); /* safe on a zeroed one */
 
 /* The same for a model whose training begins. A classifier's tensors above the blocks may be missing, as they are in the
  * files of an encoder without a head: their entries are NULL, and store_load draws them. */
-int weights_open_base(struct weights *out, const struct model *model, const int *fds, unsigned n_fds,
+int weights_open_base(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
                       struct error *err);
 
 /* The names of missing tensors, "bert.pooler.dense.weight, classifier.weight", cut to fit; "" if there are none. Returns

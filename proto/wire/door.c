@@ -162,7 +162,19 @@ static unsigned received_fds(struct msghdr *header, int *fds)
     return n;
 }
 
-/* Reads and delivers one packet; false if there is none. */
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+void door_forbid_fds(int fd)
+{
+    const int off = 0;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
+}
+
+/* Reads and delivers one packet; false if there is none. A door that takes no descriptors has no room for them: so they are
+ * never in this process's table, where closing them could wait for the disk of a file. */
 static bool read_one(struct door *door)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -171,8 +183,8 @@ static bool read_one(struct door *door)
     struct iovec vector = {.iov_base = bytes, .iov_len = sizeof bytes};
     struct msghdr header = {.msg_iov = &vector,
                             .msg_iovlen = 1,
-                            .msg_control = control,
-                            .msg_controllen = sizeof control};
+                            .msg_control = door->takes_no_fds ? NULL : control,
+                            .msg_controllen = door->takes_no_fds ? 0 : sizeof control};
     ssize_t n = recvmsg(door->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
 
     if (n < 0) {
@@ -190,7 +202,10 @@ static bool read_one(struct door *door)
     unsigned n_fds = received_fds(&header, fds);
     if (n == 0 || header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
         close_all(fds, n_fds);
-        end(door, n == 0 ? NULL : "sent more through the door than one message holds");
+        end(door, n == 0 ? NULL
+                  : door->takes_no_fds && header.msg_flags & MSG_CTRUNC
+                      ? "sent descriptors, which only the daemon's own user and root may: use programs of one build"
+                      : "sent more through the door than one message holds");
         return false;
     }
     door->events->on_packet(door, bytes, (size_t)n, fds, n_fds);

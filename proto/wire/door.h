@@ -31,11 +31,16 @@ struct door {
     uv_poll_t poll;
     int fd; /* -1 when closed */
     bool paused, held, ended, shut, reset;
+    bool takes_no_fds;         /* set after door_open: descriptors that come are not taken, and are the peer's fault */
     struct door_packet *first; /* queue of packets that the socket has not taken yet */
     unsigned n_queued;
     const struct door_events *events;
     void *data;
 };
+
+/* Keeps the peer from sending descriptors, where the kernel can (Linux 6.16); also through doors that are accepted at a
+ * listening one. Elsewhere the kernel drops them as door.takes_no_fds says. */
+void door_forbid_fds(int fd);
 
 /* Connects to the door at path, close-on-exec. -ENOENT (no such door), -ECONNREFUSED (nobody listens), -ENAMETOOLONG,
  * -EACCES (it belongs to another user and serves no group of the caller's), -errno. */

@@ -586,6 +586,7 @@ int session_admit_group(struct session_listener *listener, gid_t group, struct e
     rc = open_entrance(&listener->members, SESSION_MEMBERS, group, err);
     if (rc < 0)
         return rc;
+    door_forbid_fds(listener->members.fd);
     listener->n_handles++;
     listener->group = listener->users = group;
     watch(&listener->members);

@@ -152,8 +152,17 @@ static void job(struct wire *w, struct message *m)
     wire_flag(w, &m->job.files);
     wire_text(w, m->job.out, sizeof m->job.out);
     wire_text(w, m->job.freeze, sizeof m->job.freeze);
+    wire_u32_in(w, &m->job.config_bytes, 0, MESSAGE_MAX_CONFIG_BYTES);
+    wire_u32(w, &m->job.side_bytes);
+    wire_u32_in(w, &m->job.n_files, 0, MESSAGE_MAX_FILES);
     if (m->job.output && m->job.files)
         wire_wrong(w, "an output directory, and files in its place");
+    if (m->job.config_bytes == 0 && (m->job.side_bytes || m->job.n_files))
+        wire_wrong(w, "files that are served, without a config");
+    if (m->job.config_bytes > 0 && m->job.output)
+        wire_wrong(w, "a directory, and files that are served");
+    if (m->job.config_bytes > 0 && m->job.side != (m->job.side_bytes > 0))
+        wire_wrong(w, "a side file without its bytes, or bytes without it");
     if (m->job.clip_norm > 0 && !m->job.goal.fenced)
         wire_wrong(w, "a clipped norm without a fenced commit");
 }
@@ -329,9 +338,36 @@ static void output(struct wire *w, struct message *m)
     m->output.what = wire_choice(w, m->output.what, OUTPUT_OPEN, OUTPUT_DROP);
 }
 
+static void files(struct wire *w, struct message *m)
+{
+    wire_flag(w, &m->files.trace);
+}
+
+static void file(struct wire *w, struct message *m)
+{
+    const uint64_t most = INT64_MAX; /* of an offset in a file */
+
+    wire_u32(w, &m->file.index);
+    m->file.act = wire_choice(w, m->file.act, FILE_SIZE, FILE_FLUSH);
+    wire_u32_in(w, &m->file.window, 0, 1);
+    wire_u64(w, &m->file.offset);
+    wire_u64(w, &m->file.bytes);
+    const bool moves = m->file.act == FILE_READ || m->file.act == FILE_WRITE;
+    if (moves != (m->file.bytes > 0) || m->file.bytes > FILE_WINDOW || m->file.offset > most - FILE_WINDOW)
+        wire_wrong(w, "bytes that no window or no file has");
+}
+
+static void file_done(struct wire *w, struct message *m)
+{
+    code(w, &m->file_done.code);
+    wire_u64(w, &m->file_done.size);
+}
+
 static void output_done(struct wire *w, struct message *m)
 {
     wire_u32(w, &m->output_done.id);
+    wire_u32(w, &m->output_done.first_file);
+    wire_u32_in(w, &m->output_done.n_files, 0, MESSAGE_MAX_FILES);
     code(w, &m->output_done.code);
     wire_text(w, m->output_done.error.text, sizeof m->output_done.error.text);
 }
@@ -571,6 +607,9 @@ static const struct {
     [MESSAGE_DESCRIPTION] = {"DESCRIPTION", description},
     [MESSAGE_TAKE] = {"TAKE", job_number},
     [MESSAGE_TAKEN] = {"TAKEN", taken},
+    [MESSAGE_FILES] = {"FILES", files},
+    [MESSAGE_FILE] = {"FILE", file},
+    [MESSAGE_FILE_DONE] = {"FILE_DONE", file_done},
     [MESSAGE_DISMISSED] = {"DISMISSED", refused},
     [MESSAGE_BYE] = {"BYE", nothing},
 };
@@ -585,7 +624,7 @@ const char *message_name(enum message_kind kind)
 bool message_has_descriptors(enum message_kind kind)
 {
     return kind == MESSAGE_JOB || kind == MESSAGE_JOB_OPENED || kind == MESSAGE_ASSIGN || kind == MESSAGE_SNAPSHOT ||
-           kind == MESSAGE_OUTPUT_DONE || kind == MESSAGE_DESCRIPTION;
+           kind == MESSAGE_FILES || kind == MESSAGE_DESCRIPTION;
 }
 
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m)

@@ -15,6 +15,10 @@
  *                       moments or -]; config and side file are sealed memory (segment_seal); only the daemon's own
  *                       user may send a directory: see output
  *             D>C JOB_OPENED door [data] or REFUSED
+ *   files     a client or viewer of another user than the daemon's sends no descriptors, but serves its files
+ *             (proto/wire/files.h). any>D FILES before JOB, TAKE or SNAPSHOT; D> FILES door [socket, memory, trace or -].
+ *             Then JOB names what is in the memory, and files by number: [side file or -, weight files..., moments or -];
+ *             SNAPSHOT means files 0 to 2. On that socket alone: D>C FILE, C>D FILE_DONE
  *             D>W ASSIGN door [weights, inbox, data, config, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (it does not fit; the sentence says what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
@@ -34,7 +38,7 @@
  *             whoever requested it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the
  *             weights of one version are written into the viewer's empty files; D>V SAVED or REFUSED
  *   output    for another user's job: D>C OUTPUT for each checkpoint, to open its files, to put it in place, or to drop
- *             it; C>D OUTPUT_DONE door [weights, moments, config, side files..., training.json] to the first, [] to
+ *             it; C>D OUTPUT_DONE names [weights, moments, config, side files..., training.json] to the first, [] to
  *             the second
  *   look      any>D STATUS; D> STATUS_REPLY, which waits until the requested number of workers is attached
  *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with the system's
@@ -55,6 +59,7 @@
 #ifndef PROTO_WIRE_MESSAGE_H
 #define PROTO_WIRE_MESSAGE_H
 
+#include "proto/base/file.h"
 #include "proto/base/ledger.h"
 #include "proto/base/number.h"
 #include "proto/base/pages.h"
@@ -69,7 +74,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 21,
+    MESSAGE_VERSION = 22,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -77,6 +82,7 @@ enum {
     MESSAGE_RECENT_STEPS = 128,
     MESSAGE_DONE_STEPS = 8,             /* in TAKEN: more than can end while a job has no client */
     MESSAGE_MAX_CONFIG_BYTES = 1 << 20, /* of config.json */
+    MESSAGE_MAX_FILES = 128,            /* that go with a message, as descriptors or by number */
 };
 
 enum message_kind {
@@ -137,6 +143,9 @@ enum message_kind {
     MESSAGE_DESCRIPTION,
     MESSAGE_TAKE,
     MESSAGE_TAKEN,
+    MESSAGE_FILES,
+    MESSAGE_FILE,
+    MESSAGE_FILE_DONE,
     MESSAGE_BYE,
     MESSAGE_KINDS
 };
@@ -227,7 +236,24 @@ struct message {
             double clip_update;              /* maximum root mean square of a tensor's update; 0: not clipped */
             uint64_t host_mem;               /* bytes of host memory for the job; 0: free memory */
             char freeze[MODEL_FREEZE_BYTES]; /* patterns of frozen tensors: model_freeze */
+            uint32_t config_bytes;           /* of config.json, in the memory of FILES; 0: descriptors are sent */
+            uint32_t side_bytes;             /* of the side file, if it is served */
+            uint32_t n_files;                /* that are served: weights, then moments */
         } job;
+        struct {
+            bool trace; /* a socket for events, as in job, is asked for, or sent */
+        } files;
+        struct {
+            uint32_t index; /* the file's number */
+            enum file_act act;
+            uint32_t window; /* of the memory: READ fills it. WRITE takes the first */
+            uint64_t offset; /* RESERVE, TRUNCATE: the length */
+            uint64_t bytes;  /* of READ and WRITE */
+        } file;
+        struct {
+            int32_t code;  /* 0 or -errno */
+            uint64_t size; /* of SIZE */
+        } file_done;
         struct {
             uint64_t n_parameters;
             uint32_t n_workers;
@@ -335,7 +361,8 @@ struct message {
         } output;
         struct {
             uint32_t id;
-            int32_t code; /* 0, or -errno and why */
+            uint32_t first_file, n_files; /* their numbers; with OUTPUT_OPEN's success alone */
+            int32_t code;                 /* 0, or -errno and why */
             struct error error;
         } output_done;
         struct {

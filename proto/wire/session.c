@@ -233,17 +233,12 @@ static bool on_door_message(struct session *s, const struct message *m)
     return true;
 }
 
-/* True if the message may carry descriptors and, for other users, enough stay free. */
-static bool may_have(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+/* True if the message may carry descriptors. */
+static bool may_have(struct session *s, const struct message *m, unsigned n_fds)
 {
-    if (n_fds == 0)
+    if (n_fds == 0 || message_has_descriptors(m->kind))
         return true;
-    if (!message_has_descriptors(m->kind))
-        session_fault(s, -EPROTO, "sent %u descriptors with %s, where there are none", n_fds, message_name(m->kind));
-    else if (s->accepted && !session_is_own(s) && !session_leaves_spare(fds[n_fds - 1]))
-        session_refuse_code(s, -EMFILE, "the daemon has no descriptors left for these files");
-    else
-        return true;
+    session_fault(s, -EPROTO, "sent %u descriptors with %s, where there are none", n_fds, message_name(m->kind));
     return false;
 }
 
@@ -255,7 +250,7 @@ static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, co
 
     if ((s->state != SESSION_LEAVING || s->by_door) && receive(s, &m, &s->on_door.received, bytes, n)) {
         if (s->state != SESSION_LEAVING)
-            ours = !may_have(s, &m, fds, n_fds) || on_door_message(s, &m);
+            ours = !may_have(s, &m, n_fds) || on_door_message(s, &m);
         else if (m.kind == MESSAGE_BYE) /* both sides want to end: neither waits for the other */
             session_finish(s, NULL);
         else
@@ -461,6 +456,7 @@ int session_open_door(struct session *s, int fd)
     s->peer_uid = peer.uid;
     int rc = door_open(&s->door, s->loop, fd, &door_events, s);
 
+    s->door.takes_no_fds = s->accepted && !session_is_own(s) && s->peer_uid != 0;
     if (rc == 0)
         s->n_handles++;
     return rc;

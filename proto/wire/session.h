@@ -32,7 +32,10 @@
 #include <sys/types.h>
 #include <uv.h>
 
-enum { SESSION_MAX_FDS = 128 };
+enum {
+    SESSION_MAX_FDS = MESSAGE_MAX_FILES,
+    SESSION_SPARE_FDS = 32, /* free descriptors that others' sessions leave, also channels: nanomsg spins without any */
+};
 
 struct session; /* opaque here; allocated by session_connect or by the listener, freed after on_closed returns */
 

@@ -15,7 +15,6 @@ enum {
     SESSION_PATIENCE = 60,     /* ticks without a ping before a peer gives up a daemon, which may be loading a model */
     SESSION_ADDRESS_MAX = 108, /* bytes of an address with its terminator, as in sun_path */
     SESSION_MAX_QUEUED = DOOR_MAX_QUEUED - 1, /* messages queued for a peer; one more tells it why the session ends */
-    SESSION_SPARE_FDS = 32, /* free descriptors that others' sessions leave, also channels: nanomsg spins without any */
 };
 
 #define SESSION_CHANNELS "s"       /* directory of the channels' addresses below the daemon's, for its user only */

@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n)
     fuzz_write("m/model.safetensors.index.json", bytes, n);
     fuzz_took(client_shards_open(&model, inside, &err), &err);
     for (unsigned i = 0; i < model.n_weights; i++) {
-        snprintf(link, sizeof link, "/proc/self/fd/%d", model.weight_fds[i]);
+        snprintf(link, sizeof link, "/proc/self/fd/%d", model.weights[i].fd);
         const ssize_t length = readlink(link, path, sizeof path);
         fuzz_demand(length > (ssize_t)strlen(inside) && memcmp(path, inside, strlen(inside)) == 0);
     }

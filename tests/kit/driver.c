@@ -3,6 +3,7 @@
 
 #include "proto/model/checkpoint.h"
 #include "proto/plan/host.h"
+#include "proto/wire/files.h"
 
 #include <check.h>
 #include <errno.h>
@@ -86,6 +87,55 @@ static void on_early(void *data, const struct message *m)
     driver->lost = *m;
 }
 
+void driver_open_mute(struct driver *driver)
+{
+    struct message m = {.kind = MESSAGE_FILES};
+    struct segment memory;
+    struct error err = {""};
+    int fds[CLIENT_MAIL_FDS];
+    unsigned n_fds;
+
+    client_link_send(&driver->link, &m);
+    ck_assert_int_eq(client_link_expect_fds(&driver->link, MESSAGE_FILES, &m, fds, &n_fds, &err), 0);
+    ck_assert_uint_eq(n_fds, FILES_SENT);
+    ck_assert_int_eq(segment_attach(&memory, fds[1], FILES_BYTES, SEGMENT_READ_WRITE, &err), 0);
+    memcpy(memory.base, driver_config, sizeof driver_config - 1);
+    segment_close(&memory);
+    driver->mute_socket = fds[0];
+}
+
+static void send_job(struct driver *driver, struct message *m, const struct driver_options *options, struct error *err)
+{
+    const char *side = options->side ? options->side : "";
+    uint32_t first;
+
+    driver->n_fds = collect_files(driver->fds, options);
+    if (!client_files_are_needed(&driver->link) || options->out) {
+        client_link_send_fds(&driver->link, m, driver->fds, driver->n_fds);
+        return;
+    }
+    if (options->mute) {
+        driver_open_mute(driver);
+    } else {
+        ck_assert_msg(client_files_open(&driver->files, &driver->link, -1, err) == 0, "%s", err->text);
+        ck_assert_int_eq(client_files_add(&first, driver->files, driver->fds + 1, driver->n_fds - 1, err), 0);
+        client_files_put_config(driver->files, driver_config, sizeof driver_config - 1);
+    }
+    m->job.config_bytes = sizeof driver_config - 1;
+    m->job.side_bytes = (uint32_t)strlen(side);
+    m->job.n_files = options->resume ? 2 : 0;
+    client_link_send(&driver->link, m);
+}
+
+static void close_files(struct driver *driver)
+{
+    client_files_close(driver->files);
+    for (unsigned i = 0; i < driver->n_fds; i++)
+        close(driver->fds[i]);
+    driver->files = NULL;
+    driver->n_fds = 0;
+}
+
 int driver_try(struct driver *driver, const char *name, const struct driver_options *options, struct error *err)
 {
     struct message m = {
@@ -112,19 +162,18 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                 .weight_decay = 0.01,
                 .clip_norm = options->clip_norm},
     };
-    int fds[5], fd = -1;
-    unsigned n_fds = collect_files(fds, options);
+    int fd = -1;
 
     *driver = (struct driver){.options = *options, .opened = options->step};
     driver->arrived = driver->covered = driver->done = options->step;
     driver_attach(&driver->link, name, ROLE_CLIENT);
     driver->link.on_aside = on_early;
     driver->link.aside_data = driver;
-    client_link_send_fds(&driver->link, &m, fds, n_fds);
+    send_job(driver, &m, options, err);
     int rc = client_link_expect(&driver->link, MESSAGE_JOB_OPENED, &driver->opened_with, &fd, err);
     driver->link.on_aside = NULL;
-    for (unsigned i = 0; i < n_fds; i++)
-        close(fds[i]);
+    if (!driver->files)
+        close_files(driver);
     if (!rc)
         rc =
             segment_attach(&driver->data, fd, plan_data_of(DRIVER_BATCH, DRIVER_SEQ, 0).bytes, SEGMENT_READ_WRITE, err);
@@ -141,6 +190,7 @@ void driver_open(struct driver *driver, const char *name, const struct driver_op
 void driver_leave(struct driver *driver)
 {
     segment_close(&driver->data);
+    close_files(driver);
     client_link_free(&driver->link);
 }
 

@@ -3,6 +3,7 @@
 #ifndef TESTS_KIT_DRIVER_H
 #define TESTS_KIT_DRIVER_H
 
+#include "client/daemon/files.h"
 #include "client/daemon/link.h"
 #include "proto/wire/segment.h"
 
@@ -18,6 +19,7 @@ struct driver_options {
     uint32_t n_parts, microbatch;
     const char *out;     /* directory that exists, or NULL */
     bool files;          /* instead: OUTPUT comes, and is the test's to answer */
+    bool mute;           /* to a daemon of another user: nobody answers for the files that it serves */
     const char *resume;  /* step-N/, or NULL: fresh weights */
     uint64_t step;       /* its N */
     const char *side;    /* JSON, or NULL */
@@ -28,6 +30,10 @@ struct driver_options {
 struct driver {
     struct client_link link;
     struct driver_options options;
+    struct client_files *files; /* that it serves to a daemon of another user; or NULL */
+    int fds[5];                 /* (n_fds) of them */
+    unsigned n_fds;
+    int mute_socket; /* where the daemon asks, if nobody answers */
     struct segment data;
     struct message opened_with; /* JOB_OPENED */
     uint64_t opened, arrived, covered, done;
@@ -44,7 +50,9 @@ extern const char driver_config[]; /* of 2 layers */
 void driver_attach(struct client_link *link, const char *name, enum message_role role);
 /* The same, and opens a job. */
 void driver_open(struct driver *driver, const char *name, const struct driver_options *options);
-/* The same, for a job that may be refused: its code and sentence, or 0. */
+/* Asks for what the files of a client are served by, and lets nobody answer: mute_socket. */
+void driver_open_mute(struct driver *driver);
+/* Opens a job, as driver_open, that may be refused: its code and sentence, or 0. */
 int driver_try(struct driver *driver, const char *name, const struct driver_options *options, struct error *err);
 /* Goes away without a word. */
 void driver_leave(struct driver *driver);

@@ -289,7 +289,7 @@ void raw_say(struct raw *raw, const struct message *m)
     raw_send(raw, bytes, message_encode(bytes, sizeof bytes, &numbered));
 }
 
-void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds)
+ssize_t raw_try_fds(struct raw *raw, const struct message *m, unsigned n_fds)
 {
     _Alignas(struct cmsghdr) char control[CMSG_SPACE(253 * sizeof(int))] = {0}; /* the most that Linux takes */
     struct message numbered = *m;
@@ -304,7 +304,12 @@ void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds)
     *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n_fds * sizeof(int))};
     for (unsigned i = 0; i < n_fds; i++)
         memcpy(CMSG_DATA(c) + i * sizeof(int), &raw->fd, sizeof(int));
-    ck_assert_int_gt(sendmsg(raw->fd, &header, MSG_NOSIGNAL), 0);
+    return sendmsg(raw->fd, &header, MSG_NOSIGNAL);
+}
+
+void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds)
+{
+    ck_assert_int_gt(raw_try_fds(raw, m, n_fds), 0);
 }
 
 /* The number of the last message by the channel, or through the door. */

@@ -121,7 +121,8 @@ void store_fixture_write(const struct store *store, int weights_fd, int moments_
     struct error err = {""};
 
     ck_assert_msg(store_files_init(&files, store, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_files_begin(&files, weights_fd, moments_fd, checkpoint, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_files_begin(&files, file_own(weights_fd), file_own(moments_fd), checkpoint, &err) == 0, "%s",
+                  err.text);
     for (uint32_t u = store->model->n_units; u-- > 0;)
         ck_assert_msg(store_files_write(&files, u, &err) == 0, "%s", err.text);
     ck_assert_msg(store_files_end(&files, &err) == 0, "%s", err.text);
@@ -142,9 +143,9 @@ void store_fixture_reload(struct store_fixture *to, const struct store_fixture *
     struct error err = {""};
 
     store_fixture_write(&from->store, weights, moments, NULL);
-    ck_assert_msg(store_load(&to->store, &weights, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&to->store, &(struct file){.fd = weights}, 1, &err) == 0, "%s", err.text);
     if (to->store.options.train)
-        ck_assert_msg(store_load_moments(&to->store, moments, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_load_moments(&to->store, &(struct file){.fd = moments}, &err) == 0, "%s", err.text);
     close(weights), close(moments);
 }
 

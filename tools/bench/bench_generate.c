@@ -175,7 +175,7 @@ static void make_model(struct bench *b)
     store_draw(&b->store, 1);
     struct store_files files;
     check(store_files_init(&files, &b->store, &err), "files", &err);
-    check(store_files_begin(&files, fileno(weights), -1, NULL, &err), "files", &err);
+    check(store_files_begin(&files, file_own(fileno(weights)), file_own(-1), NULL, &err), "files", &err);
     for (uint32_t unit = 0; unit < b->model.n_units; unit++)
         check(store_files_write(&files, unit, &err), "files", &err);
     check(store_files_end(&files, &err), "files", &err);

@@ -71,7 +71,7 @@ static void load(struct store_fixture *f, const char *path, bool tied)
 
     ck_assert_msg(client_model_open(&model, path, &err) == 0, "%s", err.text);
     store_fixture_open(f, model.config, tied, 0);
-    ck_assert_msg(store_load(&f->store, model.weight_fds, model.n_weights, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f->store, model.weights, model.n_weights, &err) == 0, "%s", err.text);
     client_model_close(&model);
 }
 
@@ -229,7 +229,7 @@ TEST_EACH(a_large_model_goes_to_several_files_of_whole_tensors, 2)
         struct safetensors file;
         uint64_t n = 0;
         char name[64];
-        ck_assert_int_eq(safetensors_open(&file, model.weight_fds[i], &err), 0);
+        ck_assert_int_eq(safetensors_open(&file, model.weights[i].fd, &err), 0);
         snprintf(name, sizeof name, "model-%05u-of-%05u.safetensors", i + 1, model.n_weights);
         for (size_t k = 0; k < file.n_entries; k++) {
             n += file.entries[k].n;
@@ -452,7 +452,7 @@ static void check_same_tensors(const char *path, const char *other, const char *
         ck_assert_int_eq(client_model_open(&both[i], i ? other : path, &err), 0);
         ck_assert_uint_le(both[i].n_weights, COUNT(files[i]));
         for (unsigned k = 0; k < both[i].n_weights; k++) {
-            ck_assert_int_eq(safetensors_open(&files[i][k], both[i].weight_fds[k], &err), 0);
+            ck_assert_int_eq(safetensors_open(&files[i][k], both[i].weights[k].fd, &err), 0);
             n[i] += files[i][k].n_entries;
         }
     }
@@ -466,8 +466,8 @@ static void check_same_tensors(const char *path, const char *other, const char *
             ck_assert_mem_eq(a->shape, b->shape, sizeof a->shape);
             const size_t bytes = a->n * (a->type == SAFETENSORS_F32 ? 4 : 2);
             uint8_t *data = malloc(2 * bytes + 1);
-            ck_assert_int_eq(pread(a->fd, data, bytes, (off_t)a->offset), (ssize_t)bytes);
-            ck_assert_int_eq(pread(b->fd, data + bytes, bytes, (off_t)b->offset), (ssize_t)bytes);
+            ck_assert_int_eq(pread(a->file.fd, data, bytes, (off_t)a->offset), (ssize_t)bytes);
+            ck_assert_int_eq(pread(b->file.fd, data + bytes, bytes, (off_t)b->offset), (ssize_t)bytes);
             ck_assert_msg(strstr(but, a->name) || memcmp(data, data + bytes, bytes) == 0, "%s", a->name);
             free(data);
         }

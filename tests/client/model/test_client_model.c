@@ -148,7 +148,7 @@ TEST(a_path_is_a_model_or_refused_by_file_and_nothing_stays_open)
             ck_assert_int_eq(read(model.config_fd, text, sizeof text), sizeof config - 1);
             ck_assert_uint_eq(model.n_weights, directories[i].n_weights);
             if (directories[i].tensor) {
-                ck_assert_int_eq(safetensors_open(&file, model.weight_fds[0], NULL), 0);
+                ck_assert_int_eq(safetensors_open(&file, model.weights[0].fd, NULL), 0);
                 ck_assert_ptr_nonnull(safetensors_find(&file, directories[i].tensor));
                 safetensors_close(&file);
             }

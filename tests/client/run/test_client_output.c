@@ -2,6 +2,7 @@
  * go nowhere here; test_rights has them. */
 #include "client/run/output.h"
 #include "proto/model/output.h"
+#include "proto/wire/files.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -16,10 +17,13 @@
 
 static struct client_output output;
 static struct client_link nowhere;
+static struct files *files; /* the daemon's side */
 static int directory, side;
 
 static void setup(void)
 {
+    int theirs[FILES_SENT + 1];
+    struct error err = {""};
     static const char text[] = "{\"options\": {}, \"files\": {\"tokenizer.json\": \"{}\", \"a.txt\": \"words\", "
                                "\"tokenizer.model\": \"AP8K\"}}";
 
@@ -29,11 +33,15 @@ static void setup(void)
     side = memfd_create("side", MFD_CLOEXEC);
     ck_assert_int_eq(write(side, text, sizeof text - 1), (int)sizeof text - 1);
     client_output_init(&output, directory, side, 10);
+    ck_assert_msg(files_open(&files, theirs, false, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_files_start(&output.files, theirs, -1, &err) == 0, "%s", err.text);
 }
 
 static void teardown(void)
 {
     client_output_free(&output);
+    client_files_close(output.files);
+    files_release(files);
     close(directory);
     close(side);
     processes_remove();

@@ -213,8 +213,8 @@ TEST_EACH(a_version_written_during_a_step_is_what_a_still_run_saves_and_resumes_
     begin(&run, other, CUT);
     int weights = open_file("moving/step-3/model.safetensors"),
         moments = open_file("moving/step-3/optimizer.safetensors");
-    ck_assert_msg(store_load(&run.ip->store, &weights, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_load_moments(&run.ip->store, moments, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&run.ip->store, &(struct file){.fd = weights}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load_moments(&run.ip->store, &(struct file){.fd = moments}, &err) == 0, "%s", err.text);
     close(weights), close(moments);
     train(&run, END);
     save(&run, "resumed");
@@ -247,8 +247,8 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     for (unsigned i = 0; i < COUNT(names); i++) {
         char path[100];
         snprintf(path, sizeof path, "here/step-3/%s", names[i]);
-        options.files[options.n_files++] = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
-        ck_assert_int_eq(pwrite(options.files[i], "more", 4, 1 << 20), 4); /* than there will be */
+        options.files[options.n_files++] = file_own(open(path, O_WRONLY | O_CREAT | O_EXCL, 0666));
+        ck_assert_int_eq(pwrite(options.files[i].fd, "more", 4, 1 << 20), 4); /* than there will be */
     }
     ck_assert_msg(write_whole(&capture, &run, &options, &err) == 0, "%s", err.text);
     ck_assert_int_eq(symlink("step-3", "here/latest"), 0);
@@ -261,9 +261,9 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     ck_assert_int_eq(write_whole(&capture, &run, &options, &err), -EINVAL);
     ck_assert_str_eq(err.text, "training.json: no open file came for it");
     capture_discard(&capture);
-    ck_assert_int_eq(fcntl(options.files[0], F_GETFD), 0); /* they are whoever's they were */
+    ck_assert_int_eq(fcntl(options.files[0].fd, F_GETFD), 0); /* they are whoever's they were */
     for (unsigned i = 0; i < COUNT(names); i++)
-        close(options.files[i]);
+        close(options.files[i].fd);
     close(output);
     inprocess_close(run.ip);
 }

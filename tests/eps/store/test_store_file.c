@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* A safetensors file in the making. */
-struct file {
+struct draft {
     char header[65536];
     size_t header_n;
     uint8_t *data;
@@ -23,7 +23,7 @@ static float exact(uint64_t i)
     return (float)((int)(i * 7 % 127) - 63) * 0x1p-5f;
 }
 
-static void put_value(struct file *file, float value, const char *type)
+static void put_value(struct draft *file, float value, const char *type)
 {
     uint32_t bits;
 
@@ -40,7 +40,7 @@ static void put_value(struct file *file, float value, const char *type)
 }
 
 /* Of the data from begin on. */
-static void add_entry(struct file *file, const char *name, const char *type, const char *shape, uint64_t begin)
+static void add_entry(struct draft *file, const char *name, const char *type, const char *shape, uint64_t begin)
 {
     file->header_n +=
         (size_t)snprintf(file->header + file->header_n, sizeof file->header - file->header_n,
@@ -50,7 +50,7 @@ static void add_entry(struct file *file, const char *name, const char *type, con
 }
 
 /* shape of a tensor of the model; odd is put at element 3 instead of the usual, if not zero. */
-static void add_tensor(struct file *file, const char *name, const char *type, const struct model_tensor *tensor,
+static void add_tensor(struct draft *file, const char *name, const char *type, const struct model_tensor *tensor,
                        float odd)
 {
     const uint64_t begin = file->data_n;
@@ -66,7 +66,7 @@ static void add_tensor(struct file *file, const char *name, const char *type, co
 }
 
 /* The descriptor; file is done with. */
-static int finish(struct file *file)
+static int finish(struct draft *file)
 {
     int fd = memfd_create("weights", MFD_CLOEXEC);
 
@@ -78,12 +78,12 @@ static int finish(struct file *file)
     ck_assert_int_eq(write(fd, file->header, n), (ssize_t)n);
     ck_assert_int_eq(write(fd, file->data, file->data_n), (ssize_t)file->data_n);
     free(file->data);
-    *file = (struct file){0};
+    *file = (struct draft){0};
     return fd;
 }
 
 /* Every tensor but one; type F32, full names. */
-static void add_all_but(struct file *file, const struct model *model, const char *left_out)
+static void add_all_but(struct draft *file, const struct model *model, const char *left_out)
 {
     for (uint32_t i = 0; i < model->n_tensors; i++)
         if (!left_out || strcmp(model->tensors[i].name, left_out) != 0)
@@ -108,10 +108,10 @@ TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 7)
     static const char *const types[] = {"F32", "F16", "BF16", "F32"};
     const bool tied = _i % 2 == 0;
     struct model_tensor mask = {.n_dims = 2, .shape = {5, 5}, .n = 25};
-    struct file file = {0};
+    struct draft file = {0};
     struct store_fixture f;
     struct error err = {0};
-    int fds[2];
+    int fds[2] = {-1, -1};
 
     store_fixture_open(&f, _i < 6 ? store_fixture_small : store_fixture_cut, tied, 0);
     for (uint32_t i = 0; i < f.model.n_tensors; i++) {
@@ -127,7 +127,7 @@ TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 7)
     if (tied)
         add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
     fds[1] = finish(&file);
-    ck_assert_msg(store_load(&f.store, fds, 2, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f.store, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err) == 0, "%s", err.text);
     check_exact(&f);
     close(fds[0]), close(fds[1]);
     store_fixture_close(&f);
@@ -148,7 +148,7 @@ static struct model_config classifier(void)
 TEST(a_head_that_is_missing_is_drawn)
 {
     static const struct store_options with = {.train = true, .seed = 77, .draws_head = true};
-    struct file file = {0};
+    struct draft file = {0};
     struct store_fixture f, fresh;
     struct error err = {0};
 
@@ -157,7 +157,7 @@ TEST(a_head_that_is_missing_is_drawn)
     store_draw(&fresh.store, 77);
     add_all_but(&file, &f.model, "classifier.weight");
     const int fd = finish(&file);
-    ck_assert_msg(store_load(&f.store, &fd, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f.store, &(struct file){.fd = fd}, 1, &err) == 0, "%s", err.text);
     const uint32_t last = f.model.n_units - 1; /* classifier.weight */
     ck_assert_str_eq(f.model.tensors[f.model.pieces[f.model.units[last].first_piece].tensor].name, "classifier.weight");
     store_fixture_same(store_weights(&f.store, last), store_weights(&fresh.store, last), f.model.units[last].n,
@@ -165,7 +165,7 @@ TEST(a_head_that_is_missing_is_drawn)
     ck_assert_float_ne(store_weights(&f.store, last)[0], 0);
     ck_assert_float_eq(store_weights(&f.store, 0)[3], exact(3)); /* the others are the file's */
     f.store.options.draws_head = false;
-    ck_assert_int_eq(store_load(&f.store, &fd, 1, &err), -EINVAL);
+    ck_assert_int_eq(store_load(&f.store, &(struct file){.fd = fd}, 1, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "classifier.weight is missing"));
     close(fd);
     store_fixture_close(&f);
@@ -174,7 +174,7 @@ TEST(a_head_that_is_missing_is_drawn)
 
 TEST(a_tensor_in_two_files_is_refused)
 {
-    struct file file = {0};
+    struct draft file = {0};
     struct store_fixture f;
     struct error err = {0};
     int fds[2];
@@ -184,19 +184,20 @@ TEST(a_tensor_in_two_files_is_refused)
     fds[0] = finish(&file);
     add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "lm_head.weight"), 0);
     fds[1] = finish(&file);
-    ck_assert_int_eq(store_load(&f.store, fds, 2, &err), -EINVAL);
+    ck_assert_int_eq(store_load(&f.store, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight is there twice"));
-    ck_assert_int_eq(store_load(&f.store, fds + 1, 1, &err), -EINVAL);
+    ck_assert_int_eq(store_load(&f.store, &(struct file){.fd = fds[1]}, 1, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "transformer.wte.weight is missing"));
     ck_assert_int_eq(store_load(&f.store, NULL, 0, &err), -EINVAL);
-    ck_assert_msg(store_load(&f.store, fds, 1, &err) == 0, "%s", err.text); /* after all that, still */
+    ck_assert_msg(store_load(&f.store, &(struct file){.fd = fds[0]}, 1, &err) == 0, "%s",
+                  err.text); /* after all that, still */
     check_exact(&f);
     close(fds[0]), close(fds[1]);
     store_fixture_close(&f);
 }
 
 /* "updates": n times 5, but odd for the third. */
-static void add_updates(struct file *file, const char *type, uint32_t n, int64_t odd)
+static void add_updates(struct draft *file, const char *type, uint32_t n, int64_t odd)
 {
     const uint64_t begin = file->data_n;
     char shape[32];
@@ -211,7 +212,7 @@ static void add_updates(struct file *file, const char *type, uint32_t n, int64_t
     add_entry(file, "updates", type, shape, begin);
 }
 
-static void add_moments_but(struct file *file, const struct model *model, const char *left_out)
+static void add_moments_but(struct draft *file, const struct model *model, const char *left_out)
 {
     char name[80];
 
@@ -225,7 +226,7 @@ static void add_moments_but(struct file *file, const struct model *model, const 
 
 TEST_EACH(moments_and_their_counts_are_loaded, 2)
 {
-    struct file file = {0};
+    struct draft file = {0};
     struct store_fixture f;
     struct error err = {0};
 
@@ -233,7 +234,7 @@ TEST_EACH(moments_and_their_counts_are_loaded, 2)
     add_moments_but(&file, &f.model, NULL);
     add_updates(&file, "I64", f.model.n_tensors, 5);
     int fd = finish(&file);
-    ck_assert_msg(store_load_moments(&f.store, fd, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load_moments(&f.store, &(struct file){.fd = fd}, &err) == 0, "%s", err.text);
     for (uint32_t u = 0; u < f.model.n_units; u++)
         ck_assert_uint_eq(f.store.updates[u], 5);
     for (struct store_piece at = {0}; store_fixture_next(&f, &at);) {
@@ -257,7 +258,7 @@ TEST(a_header_of_moments_far_beyond_the_model_is_refused)
     store_fixture_open(&f, store_fixture_small, true, 0);
     ck_assert_int_eq(write(fd, &header, sizeof header), sizeof header);
     ck_assert_int_eq(ftruncate(fd, 16 << 20), 0);
-    ck_assert_int_eq(store_load_moments(&f.store, fd, &err), -EINVAL);
+    ck_assert_int_eq(store_load_moments(&f.store, &(struct file){.fd = fd}, &err), -EINVAL);
     ck_assert_holds(err.text, "a header of 8388608 bytes, where ", " are left for this model");
     close(fd);
     store_fixture_close(&f);
@@ -308,7 +309,7 @@ TEST_EACH(what_is_wrong_with_a_file_is_said_by_name, COUNT(bad_files))
 {
     const struct bad *bad = &bad_files[_i];
     const bool odd_updates = bad->added && strcmp(bad->added, "updates") == 0;
-    struct file file = {0};
+    struct draft file = {0};
     struct store_fixture f;
     struct error err = {0};
 
@@ -328,7 +329,8 @@ TEST_EACH(what_is_wrong_with_a_file_is_said_by_name, COUNT(bad_files))
     if (bad->updates && !odd_updates)
         add_updates(&file, "I64", f.model.n_tensors, 5);
     int fd = finish(&file);
-    ck_assert_int_eq(bad->updates ? store_load_moments(&f.store, fd, &err) : store_load(&f.store, &fd, 1, &err),
+    ck_assert_int_eq(bad->updates ? store_load_moments(&f.store, &(struct file){.fd = fd}, &err)
+                                  : store_load(&f.store, &(struct file){.fd = fd}, 1, &err),
                      -EINVAL);
     if (strncmp(err.text, bad->sentence, strlen(bad->sentence)) != 0)
         ck_abort_msg("'%s', not '%s...'", err.text, bad->sentence);

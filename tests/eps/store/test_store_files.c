@@ -157,15 +157,15 @@ TEST(a_unit_is_written_as_it_is_when_it_is_captured)
     ck_assert_int_eq(store_files_init(&files, &a.store, &err), 0);
     for (int save = 0; save < 2; save++) { /* one layout serves one save after the other */
         fill(&a);
-        ck_assert_int_eq(store_files_begin(&files, weights, moments, NULL, &err), 0);
+        ck_assert_int_eq(store_files_begin(&files, file_own(weights), file_own(moments), NULL, &err), 0);
         for (uint32_t u = 0; u < a.model.n_units; u++) {
             ck_assert_int_eq(store_files_write(&files, u, &err), 0);
             store_weights(&a.store, u)[0] = a.store.m[a.model.units[u].offset] = 1e9f;
             a.store.updates[u]++;
         }
         ck_assert_int_eq(store_files_end(&files, &err), 0);
-        ck_assert_msg(store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
-        ck_assert_msg(store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_load(&b.store, &(struct file){.fd = weights}, 1, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_load_moments(&b.store, &(struct file){.fd = moments}, &err) == 0, "%s", err.text);
         fill(&a);
         store_fixture_same_stores(&a, &b);
     }
@@ -191,17 +191,17 @@ TEST(room_is_asked_for_first_and_every_tensor_is_aligned)
     for (uint32_t i = 0; i < f.model.n_tensors; i++)
         ck_assert(files.weights.offsets[i] % 4 == 0 && files.moments.offsets[1 + 2 * i] % 4 == 0);
     reserve_code = ENOSPC;
-    ck_assert_int_eq(store_files_begin(&files, weights, moments, NULL, &err), -ENOSPC);
+    ck_assert_int_eq(store_files_begin(&files, file_own(weights), file_own(moments), NULL, &err), -ENOSPC);
     ck_assert(strncmp(err.text, "model.safetensors: no room for its ", 35) == 0);
     fstat(weights, &st);
     ck_assert_int_eq(st.st_size, 0);
     reserve_code = EOPNOTSUPP;
-    ck_assert_int_eq(store_files_begin(&files, weights, moments, NULL, &err), 0);
+    ck_assert_int_eq(store_files_begin(&files, file_own(weights), file_own(moments), NULL, &err), 0);
     fstat(moments, &st);
     ck_assert_uint_eq((uint64_t)st.st_size, files.moments.file_bytes);
     reserve_code = 0;
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(store_files_begin(&files, fds[1], -1, NULL, &err), -ESPIPE);
+    ck_assert_int_eq(store_files_begin(&files, file_own(fds[1]), file_own(-1), NULL, &err), -ESPIPE);
     close(fds[0]), close(fds[1]);
     store_files_free(&files);
     store_files_free(&files);
@@ -222,7 +222,7 @@ TEST(a_disk_that_is_full_is_reported_wherever_it_is)
     const off_t bytes = (off_t)(files.weights.file_bytes + files.moments.file_bytes);
     for (off_t some = 0; some <= bytes; some += some < bytes && some + 997 > bytes ? bytes - some : 997) {
         room = some;
-        int rc = store_files_begin(&files, weights, moments, NULL, &err);
+        int rc = store_files_begin(&files, file_own(weights), file_own(moments), NULL, &err);
         for (uint32_t u = 0; rc == 0 && u < f.model.n_units; u++)
             rc = store_files_write(&files, u, &err);
         if (rc == 0)

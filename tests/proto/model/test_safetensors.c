@@ -64,7 +64,7 @@ static void touch(const struct safetensors *file)
 
     for (size_t i = 0; i < file->n_entries; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
-        ck_assert_int_eq(fstat(entry->fd, &st), 0);
+        ck_assert_int_eq(fstat(entry->file.fd, &st), 0);
         ck_assert_uint_le(entry->offset, (uint64_t)st.st_size);
         ck_assert_ptr_eq(safetensors_find(file, entry->name), entry);
         for (uint64_t at = 0; entry->type != SAFETENSORS_OTHER && at < entry->n; at += 16) {
@@ -143,7 +143,7 @@ TEST(every_f16_widens_exactly)
     for (unsigned i = 0; i < 65536; i++)
         halves[i] = (uint16_t)i;
     int fd = make_file(halves, sizeof halves);
-    const struct safetensors_entry entry = {.type = SAFETENSORS_F16, .n = 65536, .fd = fd};
+    const struct safetensors_entry entry = {.type = SAFETENSORS_F16, .n = 65536, .file = {.fd = fd}};
     read_floats(values, &entry, 0, 65536);
     for (unsigned i = 0; i < 65536; i++) {
         const int exponent = i >> 10 & 31, mantissa = i & 1023;

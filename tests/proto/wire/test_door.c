@@ -226,6 +226,23 @@ TEST_EACH(a_packet_too_long_is_a_fault, 3)
     ck_assert_uint_eq(processes_count_fds(getpid()), before - 1); /* the door's own */
 }
 
+/* Whoever may send none, and does: the kernel drops them, so that nothing closes them here. */
+TEST(descriptors_that_are_not_taken_are_a_fault)
+{
+    const struct message m = {.kind = MESSAGE_SNAPSHOT};
+    struct raw raw = {.fd = other};
+    const unsigned before = processes_count_fds(getpid());
+
+    door.takes_no_fds = true;
+    say("first");
+    raw_send_fds(&raw, &m, 1);
+    say("third");
+    run_until(&seen.n_ends, 1);
+    ck_assert_holds(seen.fault, "sent descriptors, which only the daemon's own user and root may");
+    ck_assert_uint_eq(seen.n_packets, 1);
+    ck_assert_uint_eq(processes_count_fds(getpid()), before - 1); /* the door's own */
+}
+
 TEST(the_right_errno_says_what_is_behind_a_path)
 {
     char directory[] = "/tmp/eps-door-XXXXXX", path[64];

@@ -617,23 +617,24 @@ TEST_IF(the_last_descriptors_are_the_owners, geteuid() == 0)
     stage_run_until(&st, &epsd.n_closed, 1);
 }
 
-/* A job's files too. */
-TEST_IF(a_members_files_leave_descriptors, geteuid() == 0)
+/* The kernel does not let them be sent (Linux 6.16), or drops them; the peer is at fault then. */
+TEST_IF(a_members_descriptors_never_come, geteuid() == 0)
 {
     const struct message job = {.kind = MESSAGE_SNAPSHOT};
     struct message m;
     struct raw member;
 
     stage_listen_to_group(&epsd);
-    const struct rlimit limit = limit_files(120);
     connect_as_member(&member, MEMBER);
-    const unsigned before = processes_count_fds(getpid());
     raw_say(&member, &viewer_hello);
     raw_expect(&member, &st, MESSAGE_WELCOME, &m);
-    raw_send_fds(&member, &job, 90);
-    expect_kind(&member, MESSAGE_DISMISSED, "the daemon has no descriptors left for these files");
-    ck_assert_uint_le(processes_count_fds(getpid()), before + 1);
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    const unsigned before = processes_count_fds(getpid());
+    if (raw_try_fds(&member, &job, 90) > 0)
+        expect_kind(&member, MESSAGE_DISMISSED,
+                    "sent descriptors, which only the daemon's own user and root may: use programs of one build");
+    else
+        ck_assert_int_eq(errno, EPERM);
+    ck_assert_uint_le(processes_count_fds(getpid()), before);
     raw_close(&member);
     stage_run_until(&st, &epsd.n_closed, 1);
     ck_assert_uint_eq(epsd.n_received, 0);

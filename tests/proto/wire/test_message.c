@@ -170,7 +170,15 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_DRAIN] = {.drain = {.worker = 0x01020304}},
     [MESSAGE_SAVE_FAILED] = {.save_failed = {.step = 1000, .code = -ENOSPC, .error.text = "step-1000: no space left"}},
     [MESSAGE_OUTPUT] = {.output = {.id = 7, .step = 1000, .what = OUTPUT_DROP}},
-    [MESSAGE_OUTPUT_DONE] = {.output_done = {.id = 7, .code = -EACCES, .error.text = "step-1000 could not be made"}},
+    [MESSAGE_FILES] = {.files = {.trace = true}},
+    [MESSAGE_FILE] =
+        {.file = {.index = 9, .act = FILE_WRITE, .window = 1, .offset = (uint64_t)5 << 32, .bytes = FILE_WINDOW}},
+    [MESSAGE_FILE_DONE] = {.file_done = {.code = -ENOSPC, .size = (uint64_t)6 << 32}},
+    [MESSAGE_OUTPUT_DONE] = {.output_done = {.id = 7,
+                                             .first_file = 40,
+                                             .n_files = 6,
+                                             .code = -EACCES,
+                                             .error.text = "step-1000 could not be made"}},
     [MESSAGE_STATUS] = {.status = {.n_workers = 3}},
     [MESSAGE_STATUS_REPLY] = {.status_reply = {.state = STATE_ENDING,
                                                .step = 1000,
@@ -361,7 +369,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 21 && hash == 0x85e0bed7dd994591, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 22 && hash == 0x0f47328bd3accb5d, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -490,6 +498,19 @@ static const struct {
     {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
     {MESSAGE_JOB, 109, 1, "an output directory, and files in its place"},
     {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
+    {MESSAGE_JOB, 559, 1, "a directory, and files that are served"}, /* 256 bytes of config.json */
+    {MESSAGE_JOB, 560, 17, "a count or an index out of range"},      /* more than a MiB of it */
+    {MESSAGE_JOB, 562, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 566, 1, "files that are served, without a config"},
+    {MESSAGE_JOB, 566, 129, "a count or an index out of range"},
+    {MESSAGE_FILE, 4, 6, "an enumeration out of range"},
+    {MESSAGE_FILE, 4, FILE_FLUSH, "bytes that no window or no file has"}, /* a flush of bytes */
+    {MESSAGE_FILE, 5, 2, "a count or an index out of range"},
+    {MESSAGE_FILE, 16, 0x80, "bytes that no window or no file has"}, /* beyond any file */
+    {MESSAGE_FILE, 17, 1, "bytes that no window or no file has"},    /* one more than a window's */
+    {MESSAGE_FILE, 19, 0, "bytes that no window or no file has"},    /* a write of nothing */
+    {MESSAGE_FILE_DONE, 2, 1, "a count or an index out of range"},   /* below any errno */
+    {MESSAGE_OUTPUT_DONE, 8, 129, "a count or an index out of range"},
     {MESSAGE_OPEN_STEP, 39, 0x7F, "a number that is not finite"},   /* NaN as a rate */
     {MESSAGE_OPEN_STEP, 21, 0, "a count or an index out of range"}, /* rows of no tokens */
     {MESSAGE_SHARE, 21, 0, "a count or an index out of range"},

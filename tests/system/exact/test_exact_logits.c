@@ -67,7 +67,7 @@ static struct inprocess *load(const struct tokens *t)
     struct inprocess *ip;
     struct error err = {""};
     glob_t found;
-    int fds[8];
+    struct file files[8];
 
     ck_assert_msg(model_config_parse(&how.config, inner ? inner : text, strlen(inner ? inner : text), &err) == 0, "%s",
                   err.text);
@@ -76,10 +76,10 @@ static struct inprocess *load(const struct tokens *t)
     ck_assert_int_eq(glob(print("%s/*.safetensors", t->directory), 0, NULL, &found), 0);
     ck_assert_uint_le(found.gl_pathc, 8);
     for (size_t i = 0; i < found.gl_pathc; i++)
-        fds[i] = open(found.gl_pathv[i], O_RDONLY | O_CLOEXEC);
-    ck_assert_msg(store_load(&ip->store, fds, (unsigned)found.gl_pathc, &err) == 0, "%s: %s", t->directory, err.text);
+        files[i] = file_own(open(found.gl_pathv[i], O_RDONLY | O_CLOEXEC));
+    ck_assert_msg(store_load(&ip->store, files, (unsigned)found.gl_pathc, &err) == 0, "%s: %s", t->directory, err.text);
     for (size_t i = 0; i < found.gl_pathc; i++)
-        close(fds[i]);
+        close(files[i].fd);
     globfree(&found);
     return ip;
 }
