@@ -393,6 +393,17 @@ struct draw {
     struct random_key key;
 };
 
+/* Zeroes what of elements first .. first+n-1 of a tensor is in a row that is not drawn. */
+static void clear_padding(float *drawn, const struct model *model, uint32_t tensor, uint64_t first, size_t n)
+{
+    const uint64_t row = model_zero_row(model, tensor), width = model->tensors[tensor].shape[1];
+
+    if (row == MODEL_NO_ROW)
+        return;
+    for (uint64_t at = row * width < first ? first : row * width; at < (row + 1) * width && at < first + n; at++)
+        drawn[at - first] = 0;
+}
+
 static void draw_range(void *data, size_t begin, size_t n)
 {
     const struct draw *d = data;
@@ -410,6 +421,7 @@ static void draw_range(void *data, size_t begin, size_t n)
         for (size_t i = 0; i < now; i++)
             drawn[i] = tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation
                                                          : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
+        clear_padding(drawn, d->store->model, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
         optimizer_write(&p, drawn, NULL, NULL);
     }
 }

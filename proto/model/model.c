@@ -550,6 +550,20 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
     return out;
 }
 
+uint64_t model_zero_row(const struct model *model, uint32_t tensor)
+{
+    const struct model_embedding *e = &model->embedding;
+
+    for (uint32_t i = 0; model->config.has_padding && i < e->n_tables; i++) {
+        const struct model_table *table = &e->tables[i];
+        if (table->tensor == tensor && table->by == MODEL_BY_TOKEN)
+            return model->config.padding;
+        if (table->tensor == tensor && table->by == MODEL_BY_POSITION && table->first > 0)
+            return table->first - 1;
+    }
+    return MODEL_NO_ROW;
+}
+
 uint32_t model_first_above_blocks(const struct model *model)
 {
     const struct model_layer *layer = &model->layers[model->first_block + model->config.n_layers];

@@ -223,6 +223,11 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
 /* The table of the embedding whose tensor this is. */
 const struct model_table *model_table_of(const struct model *model, uint32_t tensor);
 
+#define MODEL_NO_ROW UINT64_MAX
+/* The row of a tensor that a fresh model has as zeros, as transformers does (PyTorch's padding_idx): the token of padding,
+ * and the position that RoBERTa gives to it. */
+uint64_t model_zero_row(const struct model *model, uint32_t tensor);
+
 /* Any block: all have the same tensors, values and operations, and so the same bytes. */
 static inline const struct model_layer *model_block(const struct model *model)
 {

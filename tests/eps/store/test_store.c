@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,6 +38,60 @@ TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
                              want);
         }
     }
+    store_fixture_close(&f);
+}
+
+#define DECODER(type) "\"model_type\":\"" type "\",\"num_key_value_heads\":2,"
+
+/* As transformers' _init_weights has it: nn.Embedding with a padding_idx. Of RoBERTa both the word's row and the
+ * position's, of BERT the word's; GPT-2 has none, whatever its config says. Tied heads share the row. */
+static const struct {
+    const char *config; /* vocabulary 40, 12 positions, width 8 */
+    int word, position; /* the rows of zeros; -1: none */
+} paddings[] = {
+    {"\"model_type\":\"roberta\",\"pad_token_id\":3,\"type_vocab_size\":1,\"layer_norm_eps\":1e-5,", 3, 3},
+    {"\"model_type\":\"bert\",\"pad_token_id\":3,", 3, -1},
+    {"\"model_type\":\"bert\",", 0, -1},
+    {DECODER("qwen2") "\"pad_token_id\":39,", 39, -1},
+    {DECODER("qwen2") "\"pad_token_id\":-2,\"tie_word_embeddings\":true,", 38, -1},
+    {DECODER("gemma") "\"head_dim\":4,", 0, -1},
+    {DECODER("llama"), -1, -1},
+    {"\"model_type\":\"gpt2\",\"pad_token_id\":3,\"n_embd\":8,\"n_layer\":1,\"n_head\":2,\"n_positions\":12,", -1, -1},
+};
+
+TEST_EACH(a_fresh_row_of_padding_is_zero, COUNT(paddings))
+{
+    static const char rest[] = "\"hidden_size\":8,\"intermediate_size\":8,\"num_attention_heads\":2,"
+                               "\"num_hidden_layers\":1,\"max_position_embeddings\":12,";
+    struct model_config config;
+    struct error err = {""};
+    struct store_fixture f;
+    char text[1000];
+    unsigned n_zero[2] = {0, 0}; /* rows */
+
+    snprintf(text, sizeof text, "{%s%s\"vocab_size\":40}", paddings[_i].config, _i == COUNT(paddings) - 1 ? "" : rest);
+    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s: %s", text, err.text);
+    store_fixture_open(&f, config, config.tied, 0);
+    store_draw(&f.store, 42);
+    for (struct store_piece at = {0}; store_fixture_next(&f, &at);) {
+        const bool word = at.tensor->shape[0] == 40 && at.tensor->n_dims == 2, position = at.tensor->shape[0] == 12;
+        const float *w = store_weights(&f.store, at.unit) + at.piece->offset;
+        if (at.tensor->init != MODEL_INIT_NORMAL)
+            continue;
+        for (uint64_t row = 0; row < at.piece->n_rows; row++) {
+            unsigned n = 0;
+            for (uint64_t k = 0; k < at.tensor->shape[1]; k++)
+                n += w[row * at.tensor->shape[1] + k] == 0;
+            ck_assert_msg(n == 0 || n == at.tensor->shape[1], "%s: part of row %ju", at.tensor->name, (uintmax_t)row);
+            if (n == 0)
+                continue;
+            ck_assert_msg(word || position, "%s", at.tensor->name);
+            ck_assert_int_eq((int)(at.piece->first_row + row), word ? paddings[_i].word : paddings[_i].position);
+            n_zero[position]++;
+        }
+    }
+    ck_assert_uint_eq(n_zero[0], paddings[_i].word >= 0);
+    ck_assert_uint_eq(n_zero[1], paddings[_i].position >= 0);
     store_fixture_close(&f);
 }
 
