@@ -249,6 +249,7 @@ TEST(what_cannot_be_said_is_refused_in_a_sentence)
 {
     static const struct refusal refusals[] = {
         {"echo a | eps chat --model base", 1, "has no chat template", "use eps generate"},
+        {"echo a | eps chat --model model --connect nobody --wait 0", 1, "no daemon nobody: start one", NULL},
         {"echo a | eps chat --model " TESTS_DIR "/fixtures/tied", 1, "has no tokenizer", NULL},
         {"echo a | eps chat --model model --context 513", 2, "--context 513 is more than the model's 512 positions",
          NULL},

@@ -33,7 +33,8 @@ struct fate {
     uint64_t steps[4];
     pid_t daemon; /* 0: a private one */
     unsigned n_killed;
-    bool lingers; /* a process that has the run's directory open outlives the daemon */
+    bool deserted; /* no other daemon is started */
+    bool lingers;  /* a process that has the run's directory open outlives the daemon */
     char notes[4000];
 };
 
@@ -71,7 +72,7 @@ static void on_note(void *user, const char *sentence)
     const size_t n = strlen(fate->notes);
 
     snprintf(fate->notes + n, sizeof fate->notes - n, "%s\n", sentence);
-    if (fate->daemon && strncmp(sentence, "waiting for the daemon", 22) == 0)
+    if (fate->daemon && !fate->deserted && strncmp(sentence, "waiting for the daemon", 22) == 0)
         fate->daemon = next_daemon(); /* its worker attaches again */
 }
 
@@ -193,6 +194,17 @@ TEST(a_run_whose_daemon_is_stopped_ends)
     ck_assert_holds(error.text, "the daemon was stopped by SIGTERM");
     ck_assert_msg(!strstr(fate.notes, "restart"), "%s", fate.notes);
     ck_assert_int_eq(processes_wait(fate.daemon), 0);
+}
+
+TEST(a_restarted_run_waits_for_the_next_daemon_no_longer_than_asked)
+{
+    struct eps_train_options o = begin("mine", true);
+    struct fate fate = {.steps = {4}, .daemon = processes_daemon("lab", 1, NULL), .deserted = true};
+
+    o.restarts = 1, o.wait = 0.1;
+    ck_assert_int_eq(train(&o, &fate), -ECONNREFUSED);
+    ck_assert_uint_eq(fate.n_killed, 1);
+    ck_assert_holds(error.text, "no daemon lab after 0.1 s");
 }
 
 /* As eps-worker, the first time: it ends when it is assigned. */

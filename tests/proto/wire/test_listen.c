@@ -535,6 +535,28 @@ TEST_IF(what_a_user_asks_for_beyond_a_ticks_budget_waits, geteuid() == 0)
         stage_run_until(&st, &sides[i].n_closed, 1);
 }
 
+/* By tcp come workers alone, with the key: they are the owner's. */
+TEST(what_comes_by_tcp_has_no_budget)
+{
+    static struct side side = {.tick_ms = 100000000, .cost = 2};
+    struct raw remote = {.channel = -1};
+    int ends[2];
+
+    stage_listen(&st, &side);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    remote.fd = ends[1];
+    ck_assert_int_eq(session_adopt(st.listener, ends[0]), 0);
+    raw_say(&remote, &worker_hello);
+    expect_kind(&remote, MESSAGE_WELCOME, NULL);
+    for (unsigned n = 150; n <= 450; n += 150) { /* as many as a socket holds */
+        ask(&remote, 150);
+        turn();
+        ck_assert_uint_eq(side.n_received, n);
+    }
+    raw_close(&remote);
+    stage_run_until(&st, &side.n_closed, 1);
+}
+
 /* A request may cost time: then nothing of its user's is read, in whichever session it waits. By hand: 60 ms are 307 messages,
  * 170 ms 870, of which the debt of 512 is paid in two ticks. */
 TEST_IF(a_user_whose_request_took_long_is_not_read, geteuid() == 0)
