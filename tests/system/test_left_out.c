@@ -136,7 +136,9 @@ TEST_EACH(a_client_waits_where_no_worker_is_left, COUNT(useless) + COUNT(command
         expect("eps train --model model.json --data text.txt --batch 4 --steps 1 --out before", 0);
     const pid_t daemon = begin_lab(useless[kind].fault, &puppet), client = begin_client(commands[command]);
     processes_await_text(command ? "err" : "said", "; waiting for another worker to attach");
-    expect_file(command ? "err" : "said", useless[kind].why, print("(%s on stage) ", useless[kind].device));
+    expect_file(command ? "err" : "said", " can do this job: worker ",
+                print("(%s on stage) %s: %s; waiting for another worker to attach\n", useless[kind].device,
+                      useless[kind].stays ? "is left out" : "was lost", useless[kind].why));
     const pid_t worker = processes_worker("lab", "256MiB", NULL);
     ck_assert_int_eq(processes_wait(client), 0);
     expect_stop(daemon);

@@ -66,6 +66,7 @@ TEST(a_worker_that_is_killed_comes_again_and_one_that_is_drained_does_not)
     processes_await_text("up.err", "worker 2 attached");
     expect("eps drain 2 lab", 0);
     processes_await_text("up.err", "worker 2 (cpu) gone: released");
+    expect("eps train --connect lab --wait 0.5" RUN " --out none", 1, "the daemon lab has no worker after 0.5 s");
     expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(up), 0);
     ck_assert_uint_eq(processes_count("up.err", "starts in"), 1);
