@@ -121,6 +121,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc) {
         note(job, job->config_bytes);
+        note(job, job->files ? FILES_BYTES : 0);
         rc = size_up(job, &err);
     }
     if (!rc && client)

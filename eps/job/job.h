@@ -86,7 +86,7 @@ struct job {
     char *side_text;                            /* NULL: no side file */
     size_t side_bytes;
     unsigned said;        /* MEMORY_... (eps/store/memory.h) that the log has reported already */
-    uint64_t table_bytes; /* of the config and of job_take_table, as in the ledger */
+    uint64_t table_bytes; /* of the config, the client's files and job_take_table, as in the ledger */
     struct model model;
     uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all. Before job_plan */
     uint64_t hosts_bytes;      /* of slots for the contributions of other hosts, likewise */

@@ -229,6 +229,7 @@ static int plan_all(struct job *job, bool *again, struct error *err)
                                          .microbatch = job->request.job.microbatch,
                                          .config_bytes = job->config_bytes,
                                          .side_bytes = job->side_bytes,
+                                         .files_bytes = job->files ? FILES_BYTES : 0,
                                          .devices = devices,
                                          .n_workers = job->n_workers,
                                          .n_parts = job_is_spread(job) ? job->n_parts : 0,

@@ -67,6 +67,7 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
                                       .replay = asked->n_own > 0 && !asked->goal.fenced,
                                       .config_bytes = asked->config_bytes,
                                       .side_bytes = asked->side_bytes,
+                                      .files_bytes = asked->files_bytes,
                                       .own_first = asked->own_first,
                                       .n_own = asked->n_own,
                                       .own_parts = asked->n_parts,

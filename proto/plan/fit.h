@@ -30,11 +30,11 @@ struct plan_fit_device {
 struct plan_fit_asked {
     const struct model *model; /* borrowed, as the devices */
     struct plan_goal goal;
-    uint32_t microbatch;                   /* rows, at most a part's; 0: free */
-    uint64_t config_bytes, side_bytes;     /* as in plan_host_setting */
-    const struct plan_fit_device *devices; /* (n_workers) */
-    uint32_t n_workers;                    /* with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
-    uint32_t n_parts;                      /* of a step, those that these workers share; 0: all */
+    uint32_t microbatch;                            /* rows, at most a part's; 0: free */
+    uint64_t config_bytes, side_bytes, files_bytes; /* as in plan_host_setting */
+    const struct plan_fit_device *devices;          /* (n_workers) */
+    uint32_t n_workers;                             /* with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
+    uint32_t n_parts;                               /* of a step, those that these workers share; 0: all */
     long n_cores;
     uint64_t available;                 /* free host memory, for the daemon and arenas there; UINT64_MAX: unknown */
     uint64_t cap;                       /* bytes that the daemon may take for the job; UINT64_MAX: no cap */

@@ -216,7 +216,8 @@ void plan_host_files(struct plan_host_files *out, const struct model *model)
 static uint64_t table_bytes(const struct model *model, const struct plan_host_setting *s)
 {
     struct plan_host_files files;
-    uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes) + ledger_table(s->hosts_tables);
+    uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes) + ledger_table(s->files_bytes) +
+                     ledger_table(s->hosts_tables);
 
     bytes += ledger_table(model->n_visits * sizeof(uint32_t));             /* slices of each visit */
     bytes += ledger_table(model->n_units * sizeof(double));                /* a fenced step's squares */

@@ -54,6 +54,7 @@ struct plan_host_setting {
     uint64_t host_stash_bytes; /* of all workers */
     uint64_t config_bytes;     /* of config.json; 0: unknown, usually small */
     uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or unknown */
+    uint64_t files_bytes;      /* of the memory by which another user's client serves its files; 0: none */
     uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all */
     uint32_t own_parts;        /* of a step, this host's; counts if n_own > 0 */
     uint64_t hosts_bytes;      /* of slots for contributions of other hosts */

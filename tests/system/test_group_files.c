@@ -2,6 +2,7 @@
  * stopped, costs its own job. With real processes of several users; only root can play them. */
 #include "eps/daemon.h"
 #include "proto/wire/files.h"
+#include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -368,6 +369,10 @@ TEST(a_members_live_model_is_exported_and_its_run_taken_over)
     processes_await_text(metrics, "\"step\": 2");
     end_member(client);
     processes_await_state(users_service(), "detached");
+    json_t *memory = expect_json(print("eps mem %s --json", users_service()), 0); /* with the two windows */
+    ck_assert_double_ge(json_number_at(memory, "host.current"), FILES_BYTES);
+    ck_assert_double_eq(json_number_at(memory, "host.current"), json_number_at(memory, "host.planned"));
+    json_decref(memory);
     free(EPS(USERS_MEMBER, "export", "--connect", users_service(), "--out", live));
     check_touches_nothing(daemon);
     free(EPS(USERS_MEMBER, "eval", "--model", live, "--data", processes_path("text.txt"), "--device-mem", "256MiB"));
