@@ -73,14 +73,20 @@ static int run_gnuplot(FILE *script, FILE *picture, FILE *said, struct eps_error
     return -EIO;
 }
 
-/* A path that the user has not named must not lead elsewhere: a link in its place is not followed. */
-static int copy(FILE *picture, const char *path, bool named, struct eps_error *error)
+/* In a directory that others may write to, a link in the path's place may be another user's: it is not followed, nor is a
+ * pipe waited for. */
+static int copy(FILE *picture, const char *path, struct eps_error *error)
 {
-    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (named ? 0 : O_NOFOLLOW), fd = open(path, flags, 0666);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     char bytes[1 << 16];
     struct stat st;
     size_t n;
 
+    if (fd < 0 && errno == ELOOP) {
+        snprintf(error->text, sizeof error->text, "%.300s: it is a link, and may be another user's: name its file",
+                 path);
+        return -ELOOP;
+    }
     FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
     if (!out)
         return fail(error, -errno, path);
@@ -96,7 +102,7 @@ static int copy(FILE *picture, const char *path, bool named, struct eps_error *e
     return rc ? fail(error, rc, path) : 0;
 }
 
-static int draw(const struct plot *plot, const char *run, const char *path, bool named, struct eps_error *error)
+static int draw(const struct plot *plot, const char *run, const char *path, struct eps_error *error)
 {
     FILE *script = tmpfile(), *picture = tmpfile(), *said = tmpfile();
     int rc = script && picture && said ? 0 : fail(error, -errno, "a temporary file");
@@ -109,7 +115,7 @@ static int draw(const struct plot *plot, const char *run, const char *path, bool
     if (!rc)
         rc = run_gnuplot(script, picture, said, error);
     if (!rc)
-        rc = copy(picture, path, named, error);
+        rc = copy(picture, path, error);
     if (script)
         fclose(script);
     if (picture)
@@ -136,7 +142,7 @@ static void on_step(void *user, const struct eps_step *step)
     plot_add(user, step);
 }
 
-static int report(const struct command *command, struct plot *plot, const char *run, const char *out, bool named)
+static int report(const struct command *command, struct plot *plot, const char *run, const char *out)
 {
     struct eps_error error;
     uint64_t n_bad;
@@ -147,7 +153,7 @@ static int report(const struct command *command, struct plot *plot, const char *
         rc = -ENODATA;
     }
     if (!rc)
-        rc = draw(plot, run, out, named, &error);
+        rc = draw(plot, run, out, &error);
     if (rc)
         return arguments_fail(command, rc, error.text);
     printf("%s: %" PRIu64 " step%s", out, plot->n_steps, plot->n_steps == 1 ? "" : "s");
@@ -186,7 +192,7 @@ int command_report(int argc, char **argv)
     struct plot *plot = calloc(1, sizeof *plot);
     if (!plot)
         return arguments_fail(&command, -ENOMEM, "out of memory");
-    status = report(&command, plot, run, out ? out : path, out != NULL);
+    status = report(&command, plot, run, out ? out : path);
     free(plot);
     return status;
 }

@@ -59,9 +59,16 @@ int log_set_level(const char *text, struct error *err)
 
 /* ---- A file ---- */
 
+/* A link may be another user's, where several may write to the directory. */
+static const char *describe(int rc)
+{
+    return rc == -ELOOP ? "it is a link, and may be another user's: name its file" : strerror(-rc);
+}
+
 static int take_file(const char *path)
 {
-    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0640);
+    const int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW;
+    const int fd = open(path, flags, 0640);
     const int rc = fd < 0 || dup2(fd, STDERR_FILENO) < 0 ? -errno : 0;
 
     if (fd >= 0)
@@ -79,7 +86,7 @@ int log_open(const char *path, struct error *err)
         return error_set(err, -ENAMETOOLONG, "--log %.200s: too long a path", path);
     const int rc = take_file(whole);
     if (rc)
-        return error_set(err, rc, "--log %.200s: %s", path, strerror(-rc));
+        return error_set(err, rc, "--log %.200s: %s", path, describe(rc));
     memcpy(file_path, whole, sizeof file_path);
     in_journal = false;
     return 0;
@@ -90,7 +97,7 @@ void log_reopen(void)
     const int rc = *file_path ? take_file(file_path) : 0;
 
     if (rc)
-        log_warning("the log could not be opened anew, and goes on where it is: %s: %s", file_path, strerror(-rc));
+        log_warning("the log could not be opened anew, and goes on where it is: %s: %s", file_path, describe(rc));
     else if (*file_path)
         log_line("the log was opened anew, by SIGHUP");
 }

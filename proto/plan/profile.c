@@ -381,28 +381,43 @@ static void make_directories(const char *path)
     }
 }
 
-int profile_may_write(const char *path, struct error *err)
+/* Opens what will be renamed to path. A link in its place may be another user's: it is not followed. */
+static int open_partial(char partial[PATH_MAX], const char *path, struct error *err)
 {
     struct stat st;
 
-    if (lstat(path, &st) || S_ISREG(st.st_mode))
-        return 0;
-    return error_set(err, -EINVAL, "%s: not a regular file: name another", path);
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return error_set(err, -EINVAL, "%s: not a regular file: name another", path);
+    if (snprintf(partial, PATH_MAX, "%s.partial", path) >= PATH_MAX)
+        return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
+    make_directories(path);
+    const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    if (fd >= 0)
+        return fd;
+    return error_set(err, -errno, "%s: %s", partial,
+                     errno == ELOOP ? "it is a link, and may be another user's: move it away" : strerror(errno));
+}
+
+int profile_may_write(const char *path, struct error *err)
+{
+    char partial[PATH_MAX];
+    const int fd = open_partial(partial, path, err);
+
+    if (fd < 0)
+        return fd;
+    close(fd);
+    unlink(partial);
+    return 0;
 }
 
 int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err)
 {
     char partial[PATH_MAX];
-    int rc = profile_may_write(path, err);
+    const int fd = open_partial(partial, path, err);
+    int rc;
 
-    if (rc)
-        return rc;
-    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
-        return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
-    make_directories(path);
-    const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0)
-        return error_set(err, -errno, "%s: %s", partial, strerror(errno));
+        return fd;
     json_t *root = to_json(profile, device);
     errno = EIO;
     rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -errno : 0;

@@ -64,8 +64,8 @@ int profile_read(struct profile *out, const char *path, const char *device, stru
  * unusable file: -errno with a sentence, and *out is the default. profile_default must know the device. */
 int profile_find(struct profile *out, bool *measured, const char *device, struct error *err);
 
-/* -EINVAL with a sentence if the path exists and is no regular file: a rename would replace a device, a pipe or a link.
- * Also called before a measurement, which takes long. */
+/* Whether profile_write could make the file, before a measurement that takes long. -EINVAL with a sentence if the path
+ * exists and is no regular file, as a rename would replace a device, a pipe or a link; else -errno. */
 int profile_may_write(const char *path, struct error *err);
 
 /* Makes the parent directories, and replaces the file atomically. The profile was checked. -errno with a sentence. */

@@ -219,6 +219,23 @@ TEST(a_file_gets_times_and_levels_and_can_be_rotated)
     free(new);
 }
 
+TEST(a_link_that_another_has_planted_is_not_followed)
+{
+    struct error err = {""};
+
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            processes_put_text("mine", "mine");
+        ck_assert_int_eq(symlink("mine", "log"), 0);
+        ck_assert_int_eq(log_open(processes_path("log"), &err), -ELOOP);
+        ck_assert_holds(err.text, "--log ", "/log: it is a link");
+        ck_assert_int_eq(unlink("log"), 0);
+    }
+    char *mine = processes_read("mine");
+    ck_assert_str_eq(mine, "mine");
+    free(mine);
+}
+
 /* A directory has taken its name. */
 TEST(a_file_that_cannot_be_opened_anew_goes_on)
 {

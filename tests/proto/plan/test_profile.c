@@ -176,23 +176,34 @@ TEST(its_place_is_the_users_cache)
     ck_assert_holds(err.text, "XDG_CACHE_HOME");
 }
 
+/* Before a measurement, and after it. */
+static void cannot_write(const char *where, int code, const char *says)
+{
+    ck_assert_int_eq(profile_may_write(where, &err), code);
+    ck_assert_holds(err.text, says);
+    ck_assert_int_eq(profile_write(profile_default("cpu"), where, "cpu", &err), code);
+    ck_assert_holds(err.text, says);
+}
+
 TEST(what_cannot_be_written_or_is_no_file_is_said_and_left_alone)
 {
     static const char *const there[] = {"mkfifo", "ln -s /proc/self/fd/1", "mkdir"};
-    const struct profile *p = profile_default("cpu");
     char inside[160], command[300];
     struct stat st;
 
     put(sound);
-    ck_assert_int_eq(profile_write(p, "/proc/eps/profile-cpu.json", "cpu", &err), -ENOENT);
-    ck_assert_holds(err.text, "/proc/eps/profile-cpu.json");
+    ck_assert_int_eq(profile_may_write(path, &err), 0);
+    cannot_write("/proc/eps/profile-cpu.json", -ENOENT, "/proc/eps/profile-cpu.json");
     snprintf(inside, sizeof inside, "%s/inside", path); /* a file stands where a directory should */
-    ck_assert_int_eq(profile_write(p, inside, "cpu", &err), -ENOTDIR);
+    cannot_write(inside, -ENOTDIR, "inside");
+    ck_assert_int_eq(symlink("../mine", "eps/profile-cpu.json.partial"), 0); /* another user has planted it */
+    cannot_write(path, -ELOOP, "profile-cpu.json.partial: it is a link");
+    ck_assert_int_ne(access("mine", F_OK), 0);
+    ck_assert_int_eq(unlink("eps/profile-cpu.json.partial"), 0);
     for (int kind = 0; kind < COUNT(there); kind++) {
         snprintf(command, sizeof command, "rm -r %s; %s %s", path, there[kind], path);
         ck_assert_int_eq(system(command), 0);
-        ck_assert_int_eq(profile_write(p, path, "cpu", &err), -EINVAL);
-        ck_assert_holds(err.text, "profile-cpu.json: not a regular file");
+        cannot_write(path, -EINVAL, "profile-cpu.json: not a regular file");
         ck_assert(lstat(path, &st) == 0 && !S_ISREG(st.st_mode));
     }
     ck_assert_int_eq(system("test $(ls eps | wc -l) = 1"), 0); /* nothing else was left there */
