@@ -329,10 +329,11 @@ int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err)
                      MAX_BATCH, MAX_TOKENS);
 }
 
-static int check_parts(const struct eps_train_options *o, struct error *err)
+static int check_parts(const struct eps_train_options *o, const struct eps_train_options *asked, struct error *err)
 {
     if (o->batch % o->parts)
-        return error_set(err, -EDOM, "--batch %u is not a multiple of --parts %u: choose %u", o->batch, o->parts,
+        return error_set(err, -EDOM, "--batch %u is not a multiple of --parts %u%s: choose %u", o->batch, o->parts,
+                         asked->parts ? "" : " (by default one for each worker)",
                          o->batch < o->parts ? o->parts : o->batch - o->batch % o->parts);
     if (o->microbatch > o->batch / o->parts)
         return error_set(err, -EDOM, "--microbatch %u is more than the %u rows of a part (--batch %u, --parts %u)",
@@ -389,7 +390,8 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
 }
 
 /* Resolves a task's batch, and what counts steps. An epoch has a step for the rows that are left at its end. */
-static int resolve_task(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+static int resolve_task(struct eps_train_options *o, const struct eps_train_options *asked,
+                        const struct client_facts *facts, struct error *err)
 {
     o->task = facts->task;
     o->eval_tokens = 0;
@@ -404,7 +406,7 @@ static int resolve_task(struct eps_train_options *o, const struct client_facts *
         o->batch = rows_of(TASK_BATCH, 1, o->parts, facts->n_rows);
     int rc = client_options_check_batch(o->batch, o->seq, err);
     if (!rc)
-        rc = check_parts(o, err);
+        rc = check_parts(o, asked, err);
     return rc ? rc : resolve_length(o, facts, (facts->n_rows + (uint64_t)o->batch - 1) / o->batch * o->batch, err);
 }
 
@@ -425,7 +427,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     if (rc)
         return rc;
     if (facts->task)
-        return resolve_task(out, facts, err);
+        return resolve_task(out, in, facts, err);
     n_train = client_options_n_train(out, facts->n_tokens);
     window = (uint64_t)out->seq + !facts->masked;
     if (out->eval_data && facts->n_eval_tokens < window)
@@ -444,7 +446,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          : client_options_batch(out->seq, out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
-        rc = check_parts(out, err);
+        rc = check_parts(out, in, err);
     return rc ? rc : resolve_length(out, facts, n_windows, err);
 }
 
