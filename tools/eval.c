@@ -42,6 +42,7 @@ struct eval {
     const char *path; /* of the predictions; NULL: none */
     bool made;        /* the file of predictions is new */
     FILE *predictions;
+    int failed; /* why they end early: -errno */
     uint64_t n_predictions;
 };
 
@@ -102,7 +103,7 @@ static int on_prediction(void *user, const struct eps_prediction *p)
 
     if (p->row == 0) {
         if (ftruncate(fileno(out), 0) && errno != EINVAL) /* EINVAL: it is no regular file */
-            return -errno;
+            return e->failed = -errno;
         fprintf(out, "prediction");
         for (uint32_t i = 0; i < p->n_classes; i++)
             fprintf(out, "\t%s", p->names[i]);
@@ -116,17 +117,17 @@ static int on_prediction(void *user, const struct eps_prediction *p)
         fprintf(out, "\t%.6g", p->probability[i]);
     fprintf(out, "\n");
     e->n_predictions++;
-    return ferror(out) ? -EIO : 0;
+    return e->failed = ferror(out) ? -errno : 0;
 }
 
-/* Closes the file of predictions: 0 or -errno. */
+/* Closes the file of predictions: 0, or -errno if they are not all in it. */
 static int close_predictions(struct eval *e)
 {
     const bool failed = e->predictions && ferror(e->predictions);
     const int rc = e->predictions && fclose(e->predictions) ? -errno : 0;
 
     e->predictions = NULL;
-    return rc ? rc : failed ? -EIO : 0;
+    return e->failed ? e->failed : rc ? rc : failed ? -EIO : 0;
 }
 
 static void print_task(const struct eval *e, double loss, uint64_t n_rows, bool json)
@@ -178,7 +179,7 @@ static int run(const struct command *command, const struct eps_eval_options *opt
     int rc = eps_eval(&loss, &tokens, options, &events, &e, &error);
     progress_clear(&e.progress);
     const int written = close_predictions(&e);
-    if (!rc && written) {
+    if (written && (!rc || e.failed)) {
         rc = written;
         snprintf(error.text, sizeof error.text, "--predictions %.200s: %s", predictions, strerror(-written));
     }

@@ -158,6 +158,9 @@ static const struct refusal refusals[] = {
     {"eps eval --model own --data train.tsv --stride 8 " MACHINE, 2, "--stride", "whole rows"},
     {"eps eval --model own --data train.tsv --eval-tokens 8 " MACHINE, 2, "--eval-tokens", "whole rows"},
     {"eps eval --model own --data train.tsv --predictions none/x " MACHINE, 1, "--predictions none/x", "No such file"},
+    {"(cat train.tsv; for i in 1 2 3 4; do tail -n +2 train.tsv; done) >long.tsv; eps eval --model own --data long.tsv "
+     "--predictions /dev/full " MACHINE,
+     1, "--predictions /dev/full: No space left", NULL},
     {"eps eval --model gpt2/latest --data train.tsv --predictions x " MACHINE, 2, "--predictions", "predicts tokens"},
     {"eps eval --model own --data train.tsv --columns sentence,lable --predictions x " MACHINE, 1, "no column 'lable'",
      "leave it out of --columns"},
