@@ -56,8 +56,10 @@ int client_preset_unknown(const char *name, struct error *err)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", presets[i].name);
     }
     const char *meant = eps_nearest(name, names, N_PRESETS);
-    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s%s%s%s", name,
-                     list, meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s; %s%s%s",
+                     name, list,
+                     meant ? "did you mean " : "a model of the Hugging Face hub is downloaded first: hf download",
+                     meant ? meant : "", meant ? "?" : "");
 }
 
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
