@@ -506,7 +506,7 @@ struct eps_generate_options {
     const struct eps_prompt *prompts; /* (n_prompts) */
     size_t n_prompts;                 /* 0: one empty prompt */
     /* Continuations of each prompt; 0: 1. The k-th, from 0, is drawn with seed + k. Each text is the one that a call of
-     * its own would give, and texts of one prompt share its run. */
+     * its own would give. Texts advance together, as many as device_mem has room for, and share the run of a prompt. */
     uint32_t n_samples;
     /* Maximum of new tokens; 0: 200. When prompt and new tokens exceed the model's positions, the model sees only the
      * last ones: the last half of them moves to the first positions. */
@@ -523,12 +523,13 @@ struct eps_generate_options eps_generate_defaults(void); /* all options unset */
 struct eps_generated { /* also set after a failure, as far as known */
     uint32_t n_texts;  /* with a new token */
     uint32_t n_prompt, n_tokens;
-    double prompt_ms;      /* until the first new token was drawn, without loading; 0 if the prompt had been run */
-    double tokens_ms;      /* for the other tokens, without callbacks */
+    /* Until the first new token was drawn, without loading; little if the prompt had been run; and for the other tokens,
+     * without callbacks. Of all texts: the time of passes that drew first tokens alone, and of the others. */
+    double prompt_ms, tokens_ms;
     uint64_t weight_bytes; /* of the whole model */
     uint64_t token_bytes;  /* weight bytes that each token reads */
-    /* Weight bytes that stayed on the device. The others are relayed for each token, except the token and position
-     * tables, which are looked up in host memory. */
+    /* Weight bytes that stayed on the device. The others are relayed for each token, or once for a token of each text that
+     * advances, except the token and position tables, which are looked up in host memory. */
     uint64_t resident_bytes;
     uint32_t n_slides; /* how often the window slid because all positions were used */
     bool ended;   /* by one of the model's end tokens: eos_token_id of generation_config.json, else of config.json */
@@ -538,13 +539,13 @@ struct eps_generated { /* also set after a failure, as far as known */
 struct eps_generate_events {
     /* Texts come one after another: all samples of the first prompt, then those of the next. */
     void (*on_begin)(void *user, size_t prompt, uint32_t sample);
-    /* Each token as it is drawn: its id, and the text that it completes, valid UTF-8 and maybe empty. Invalid bytes
-     * become U+FFFD. An end token has an empty text. Text that may belong to a stop string comes with a later token. text
-     * is NULL if the model has no tokenizer. */
+    /* Each token as it is drawn, or once the texts before have ended: its id, and the text that it completes, valid UTF-8
+     * and maybe empty. Invalid bytes become U+FFFD. An end token has an empty text. Text that may belong to a stop
+     * string comes with a later token. text is NULL if the model has no tokenizer. */
     void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
     /* After a text's last token, also of one that was interrupted. */
     void (*on_end)(void *user, const struct eps_generated *text);
-    int (*should_stop)(void *user); /* asked several times a second and between two tokens; not 0: -EINTR */
+    int (*should_stop)(void *user); /* asked several times a second and between two passes; not 0: -EINTR */
     void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
 };
 /* *out: of all texts. */

@@ -312,7 +312,8 @@ int command_generate(int argc, char **argv)
          "text to continue, from a file or standard input. Can be given several times"},
         {"--ids", "N,N,...", ARGUMENT_EACH, &g.ids_texts, "token ids to continue. Can be given several times"},
         {"--samples", "N", ARGUMENT_COUNT, &o->n_samples,
-         "texts for each prompt, the second with the next --seed, and so on; default 1"},
+         "texts for each prompt, the second with the next --seed, and so on; default 1. Texts of one call advance "
+         "together, as many as --device-mem has room for"},
         {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
          "maximum number of new tokens; default 200. A text may exceed the model's positions: whenever they are used "
          "up, its last half becomes the context"},

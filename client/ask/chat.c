@@ -124,7 +124,7 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
         rc = open_template(chat, err);
     if (!rc)
         rc = resolve(chat, err);
-    return rc ? rc : client_writer_start(&chat->writer, o->context, err);
+    return rc ? rc : client_writer_start(&chat->writer, o->context, 1, err);
 }
 
 struct eps_chat_options eps_chat_defaults(void)
@@ -250,7 +250,7 @@ static int write_answer(struct eps_answer *out, struct eps_chat *chat, const str
 {
     const uint32_t context = chat->options.context;
     uint32_t first = reused, n_all = (uint32_t)tokens->n;
-    int rc = client_writer_begin(&chat->writer, tokens->ids, tokens->n, err);
+    int rc = client_writer_begin(&chat->writer, 0, tokens->ids, tokens->n, err);
 
     memcpy(chat->row, tokens->ids, tokens->n * sizeof *chat->row);
     while (!rc && !out->ended && !out->stopped && !out->full && !out->interrupted &&
@@ -269,10 +269,10 @@ static int write_answer(struct eps_answer *out, struct eps_chat *chat, const str
         out->full = !out->ended && n_all == context;
         if (n_all < context)
             chat->row[n_all++] = id;
-        rc = client_writer_read(&chat->writer, &text, &n, id, false, out->ended,
+        rc = client_writer_read(&text, &n, &chat->writer, 0, id, false, out->ended,
                                 out->ended || out->full || out->interrupted || out->n_tokens == chat->options.n_tokens,
                                 err);
-        out->stopped = chat->writer.stop.met;
+        out->stopped = client_writer_has_stopped(&chat->writer, 0);
         if (!rc)
             rc = take_text(chat, text, n, err);
     }

@@ -1,6 +1,5 @@
-/* eps_generate: continues a text (client/ask/writer.h). When all of the model's positions are used, the window slides: the
- * last half of the tokens runs again at the first positions, and generation goes on after them. */
-#include "client/ask/writer.h"
+/* eps_generate: makes tokens of prompts, and continues them (client/ask/batch.h). */
+#include "client/ask/batch.h"
 #include "client/daemon/look.h"
 #include "client/eps.h"
 #include "client/text/utf8.h"
@@ -14,23 +13,13 @@
 
 enum { DEFAULT_TOKENS = 200 };
 
-/* A prompt's tokens. */
-struct prompt {
-    uint32_t *ids; /* (n), owned */
-    size_t n;
-};
-
 struct generate {
     struct eps_generate_options options; /* with n_prompts, n_samples and n_tokens resolved */
     const struct eps_generate_events *events;
     void *user;
     struct client_forward forward;
     struct client_writer writer;
-    struct prompt *prompts; /* (options.n_prompts), owned */
-    uint32_t *window;       /* (n_window of most_window), owned: the last tokens, which the model sees */
-    uint32_t n_window, most_window;
-    float *logits; /* (vocabulary), owned: after the prompt, for its other samples; NULL with one sample */
-    bool has_run;  /* the worker has the prompt's keys and values, and `logits` are its */
+    struct client_prompt *prompts; /* (options.n_prompts), owned */
 };
 
 static const struct eps_prompt nothing;
@@ -46,7 +35,7 @@ static int check_options(const struct eps_generate_options *o, const struct clie
     return client_sample_check(sample, err);
 }
 
-static int check_ids(const struct generate *g, const struct prompt *prompt, struct error *err)
+static int check_ids(const struct generate *g, const struct client_prompt *prompt, struct error *err)
 {
     const uint32_t vocabulary = g->forward.model.config.vocabulary;
 
@@ -60,7 +49,7 @@ static int check_ids(const struct generate *g, const struct prompt *prompt, stru
 
 /* The prompt begins with what the tokenizer puts before each text, as in transformers. What it puts after a text would
  * end it. */
-static int encode(struct prompt *out, const struct generate *g, const char *text, size_t n, struct error *err)
+static int encode(struct client_prompt *out, const struct generate *g, const char *text, size_t n, struct error *err)
 {
     struct client_tokens tokens = {0};
     size_t used, n_begins;
@@ -69,13 +58,14 @@ static int encode(struct prompt *out, const struct generate *g, const char *text
 
     if (!rc)
         rc = client_tokenizer_encode(&tokens, &used, g->writer.tokenizer, text, n, true, err);
-    *out = (struct prompt){tokens.ids, tokens.n};
+    *out = (struct client_prompt){tokens.ids, tokens.n};
     if (!rc && tokens.n == 0)
         return error_set(err, -EINVAL, "the tokenizer makes no token of the prompt");
     return rc;
 }
 
-static int encode_text(struct prompt *out, const struct generate *g, const struct eps_prompt *in, struct error *err)
+static int encode_text(struct client_prompt *out, const struct generate *g, const struct eps_prompt *in,
+                       struct error *err)
 {
     const size_t at = client_utf8_whole((const uint8_t *)in->text, in->n_bytes);
 
@@ -95,7 +85,7 @@ static int encode_text(struct prompt *out, const struct generate *g, const struc
 
 /* Without a prompt, begins as a text begins: after what the tokenizer puts before each text, else after an end token; a
  * byte model begins after a newline. */
-static int begin_anywhere(struct prompt *out, const struct generate *g, struct error *err)
+static int begin_anywhere(struct client_prompt *out, const struct generate *g, struct error *err)
 {
     const uint32_t end = g->writer.tokenizer ? client_tokenizer_end(g->writer.tokenizer) : CLIENT_NO_TOKEN;
     struct client_tokens tokens = {0};
@@ -107,11 +97,11 @@ static int begin_anywhere(struct prompt *out, const struct generate *g, struct e
     if (n == 0 && end == CLIENT_NO_TOKEN)
         return encode(out, g, "\n", 1, err);
     int rc = client_tokens_add(&tokens, n > 0 ? begins : &end, n > 0 ? n : 1, err);
-    *out = (struct prompt){tokens.ids, tokens.n};
+    *out = (struct client_prompt){tokens.ids, tokens.n};
     return rc;
 }
 
-static int copy_ids(struct prompt *out, const struct generate *g, const struct eps_prompt *in, struct error *err)
+static int copy_ids(struct client_prompt *out, const struct generate *g, const struct eps_prompt *in, struct error *err)
 {
     out->ids = malloc(in->n_ids * sizeof *out->ids);
     if (!out->ids)
@@ -144,7 +134,7 @@ static int make_prompts(struct generate *g, struct error *err)
 }
 
 /* The window: prompt and new tokens of the longest text, limited to the model's positions. */
-static int resolve_length(struct generate *g, struct error *err)
+static int find_window(uint32_t *window, const struct generate *g, struct error *err)
 {
     const uint32_t n_positions = g->forward.model.config.n_positions;
     size_t longest = 0;
@@ -154,42 +144,19 @@ static int resolve_length(struct generate *g, struct error *err)
     const uint64_t n_all = longest + (uint64_t)g->options.n_tokens;
     if (longest > UINT32_MAX)
         return error_set(err, -EFBIG, "the prompt has %zu tokens: shorten it", longest);
-    g->most_window = n_all < n_positions ? (uint32_t)n_all : n_positions;
-    g->window = malloc((g->most_window + (size_t)1) * sizeof *g->window);
-    if (!g->window)
-        return error_set(err, -ENOMEM, "out of memory for %" PRIu32 " ids", g->most_window);
-    if (g->options.n_samples == 1)
-        return 0;
-    g->logits = malloc(g->forward.model.config.vocabulary * sizeof *g->logits);
-    return g->logits
-               ? 0
-               : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " logits", g->forward.model.config.vocabulary);
+    *window = n_all < n_positions ? (uint32_t)n_all : n_positions;
+    return 0;
 }
 
-/* Starts the window with the prompt's tokens, or the last of them. */
-static void open_window(struct generate *g, struct eps_generated *out, const struct prompt *prompt)
+/* Rows of the job: one for each text, up to what a job takes. */
+static uint32_t count_rows(const struct generate *g, uint32_t window)
 {
-    const uint32_t half = g->most_window / 2, n = (uint32_t)prompt->n;
-    const bool slides = n > g->most_window;
+    const uint64_t n_samples = g->options.n_samples, most = PLAN_MAX_TOKENS / window;
+    const uint64_t rows = most < PLAN_GENERATE_ROWS ? most : PLAN_GENERATE_ROWS;
 
-    g->n_window = !slides ? n : half > 0 ? half : 1;
-    memcpy(g->window, prompt->ids + (n - g->n_window), g->n_window * sizeof *g->window);
-    out->n_slides += slides;
-}
-
-/* Appends a token. If that exceeds the model's positions, the window keeps only its last half. Those tokens must run
- * again, which averages two runs per token; a shorter slide would cost more. Returns true if the window moved: none of
- * it has then been run. */
-static bool extend_window(struct generate *g, uint32_t id)
-{
-    const uint32_t keep = g->most_window > 1 ? g->most_window / 2 : 1;
-
-    g->window[g->n_window++] = id;
-    if (g->n_window <= g->most_window)
-        return false;
-    memmove(g->window, g->window + g->n_window - keep, keep * sizeof *g->window);
-    g->n_window = keep;
-    return true;
+    if (g->options.n_prompts >= rows || n_samples >= rows)
+        return (uint32_t)(rows > 0 ? rows : 1);
+    return (uint32_t)(g->options.n_prompts * n_samples < rows ? g->options.n_prompts * n_samples : rows);
 }
 
 /* Weight bytes read for one token. Only one row of a table is read, unless it is also the head. */
@@ -208,101 +175,12 @@ static uint64_t bytes_per_token(const struct generate *g)
     return n * number_bytes(g->forward.model.precision);
 }
 
-/* Tells of a token, the last one if `last` or if its text meets a stop string. */
-static int tell(struct generate *g, struct eps_generated *out, uint32_t id, bool last, struct error *err)
-{
-    const char *text;
-    size_t n;
-    int rc = client_writer_read(&g->writer, &text, &n, id, true, out->ended, last, err);
-
-    out->stopped = g->writer.stop.met;
-    if (!rc && g->events->on_token)
-        g->events->on_token(g->user, id, text, n);
-    return rc;
-}
-
-/* Logits after the window, of which tokens from `first` on have not run yet. The prompt runs once for all its samples. */
-static int predict(const float **logits, struct generate *g, uint32_t first, bool prompt, struct error *err)
-{
-    const bool keeps = prompt && g->logits;
-
-    *logits = g->logits;
-    if (keeps && g->has_run)
-        return 0;
-    const int rc = client_writer_run(logits, &g->writer, g->window, first, g->n_window - first, err);
-    g->has_run = g->has_run || (keeps && !rc);
-    if (keeps && !rc)
-        *logits = memcpy(g->logits, *logits, g->forward.model.config.vocabulary * sizeof **logits);
-    return rc;
-}
-
-/* One text. out has what is the same for all. */
-static int run(struct generate *g, struct eps_generated *out, const struct prompt *prompt, struct error *err)
-{
-    uint32_t first = 0; /* first token of the window that has not run yet */
-    int rc = client_writer_begin(&g->writer, prompt->ids, prompt->n, err);
-
-    open_window(g, out, prompt);
-    while (!rc && !out->ended && !out->stopped && out->n_tokens < g->options.n_tokens) {
-        const uint64_t since_ns = uv_hrtime();
-        const float *logits;
-        uint32_t id = 0;
-        if (g->events->should_stop && g->events->should_stop(g->user))
-            return error_set(err, -EINTR, "interrupted");
-        rc = predict(&logits, g, first, out->n_tokens == 0, err);
-        if (!rc)
-            rc = client_writer_choose(&id, &out->ended, &g->writer, logits, prompt->n + (uint64_t)out->n_tokens, err);
-        if (rc)
-            break;
-        *(out->n_tokens == 0 ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
-        out->n_tokens++, out->n_texts = 1;
-        first = g->n_window;
-        if (out->n_tokens < g->options.n_tokens && extend_window(g, id)) {
-            first = 0, out->n_slides++;
-            g->has_run = false; /* other tokens are at the first positions */
-        }
-        rc = tell(g, out, id, out->ended || out->n_tokens == g->options.n_tokens, err);
-    }
-    return rc;
-}
-
-static void add(struct eps_generated *sum, const struct eps_generated *text, bool first)
-{
-    sum->n_texts += text->n_texts;
-    sum->n_prompt += text->n_prompt, sum->n_tokens += text->n_tokens;
-    sum->prompt_ms += text->prompt_ms, sum->tokens_ms += text->tokens_ms;
-    sum->n_slides += text->n_slides;
-    sum->ended = (first || sum->ended) && text->ended;
-    sum->stopped = (first || sum->stopped) && text->stopped;
-}
-
-/* All samples of a prompt. */
-static int run_samples(struct generate *g, struct eps_generated *out, size_t prompt, struct error *err)
-{
-    const struct eps_generated common = {.n_prompt = (uint32_t)g->prompts[prompt].n,
-                                         .weight_bytes = out->weight_bytes,
-                                         .token_bytes = out->token_bytes,
-                                         .resident_bytes = out->resident_bytes};
-    int rc = 0;
-
-    g->has_run = false;
-    for (uint32_t k = 0; k < g->options.n_samples && !rc; k++) {
-        struct eps_generated text = common;
-        g->writer.sampler.options.seed = g->options.sampling.seed + k;
-        if (g->events->on_begin)
-            g->events->on_begin(g->user, prompt, k);
-        rc = run(g, &text, &g->prompts[prompt], err);
-        add(out, &text, prompt == 0 && k == 0);
-        if (g->events->on_end && (!rc || rc == -EINTR))
-            g->events->on_end(g->user, &text);
-    }
-    return rc;
-}
-
 static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
                     struct error *err)
 {
     bool has_ids = true;
+    uint32_t window = 0;
+
     for (size_t i = 0; i < g->options.n_prompts; i++)
         has_ids = has_ids && g->options.prompts[i].n_ids > 0;
     int rc = client_writer_open(&g->writer, &g->forward, sample, g->options.stops, g->options.n_stops, has_ids, err);
@@ -310,16 +188,24 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
     if (!rc)
         rc = make_prompts(g, err);
     if (!rc)
-        rc = resolve_length(g, err);
+        rc = find_window(&window, g, err);
     if (!rc)
-        rc = client_writer_start(&g->writer, g->most_window, err);
+        rc = client_writer_start(&g->writer, window, count_rows(g, window), err);
     if (rc)
         return rc;
     out->resident_bytes = g->writer.job.resident_bytes;
     out->weight_bytes = g->writer.job.n_parameters * number_bytes(g->forward.model.precision);
     out->token_bytes = bytes_per_token(g);
-    for (size_t i = 0; i < g->options.n_prompts && !rc; i++)
-        rc = run_samples(g, out, i, err);
+    const struct client_batch_options batch = {.writer = &g->writer,
+                                               .prompts = g->prompts,
+                                               .n_prompts = g->options.n_prompts,
+                                               .n_samples = g->options.n_samples,
+                                               .n_tokens = g->options.n_tokens,
+                                               .window = window,
+                                               .seed = g->options.sampling.seed,
+                                               .events = g->events,
+                                               .user = g->user};
+    rc = client_batch_run(out, &batch, err);
     return rc ? rc : client_writer_finish(&g->writer, err);
 }
 
@@ -336,8 +222,6 @@ static void close_all(struct generate *g)
     for (size_t i = 0; g->prompts && i < g->options.n_prompts; i++)
         free(g->prompts[i].ids);
     free(g->prompts);
-    free(g->window);
-    free(g->logits);
     free(g);
 }
 

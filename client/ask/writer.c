@@ -4,6 +4,7 @@
 #include "client/text/side.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,9 @@ int client_writer_open(struct client_writer *w, struct client_forward *forward,
 {
     const struct client_model *model = &forward->model;
 
-    *w = (struct client_writer){.forward = forward, .sample = *sample};
+    struct client_stop stop;
+
+    *w = (struct client_writer){.forward = forward, .sample = *sample, .stops = stops, .n_stops = n_stops};
     int rc = client_tokenizer_open(&w->tokenizer, model->side, model->config.vocabulary, err);
     if (!rc && w->tokenizer)
         client_tokenizer_watch(w->tokenizer, &forward->link.watches[1]);
@@ -74,55 +77,76 @@ int client_writer_open(struct client_writer *w, struct client_forward *forward,
         rc = 0;
     if (!rc && n_stops > 0 && !w->tokenizer)
         return error_set(err, -EDOM, "--stop needs a text, and the model has no tokenizer to make one");
-    if (!rc)
-        rc = client_stop_init(&w->stop, stops, n_stops, err);
-    return rc ? rc : find_ends(w, err);
+    if (rc || (rc = client_stop_init(&stop, stops, n_stops, err)) != 0)
+        return rc;
+    client_stop_free(&stop); /* each line has its own */
+    return find_ends(w, err);
 }
 
-int client_writer_start(struct client_writer *w, uint32_t seq, struct error *err)
+static int open_lines(struct client_writer *w, uint32_t n, struct error *err)
+{
+    int rc = 0;
+
+    w->lines = calloc(n, sizeof *w->lines);
+    if (!w->lines)
+        return error_set(err, -ENOMEM, "out of memory for %" PRIu32 " texts", n);
+    for (; !rc && w->n_lines < n; w->n_lines++) {
+        struct client_line *line = &w->lines[w->n_lines];
+        rc = w->n_lines == 0 ? client_sampler_init(&line->sampler, &w->sample, w->forward->model.config.vocabulary, err)
+                             : client_sampler_init_beside(&line->sampler, &w->lines->sampler, err);
+        if (!rc)
+            rc = client_stop_init(&line->stop, w->stops, w->n_stops, err);
+    }
+    return rc;
+}
+
+int client_writer_start(struct client_writer *w, uint32_t seq, uint32_t n_lines, struct error *err)
 {
     const struct client_model *model = &w->forward->model;
     /* The optimizer is never used, but its numbers must be valid. */
-    struct message request = {
-        .kind = MESSAGE_JOB,
-        .job = {.goal = {.purpose = PLAN_GENERATE, .precision = model->precision, .batch = 1, .seq = seq, .n_parts = 1},
-                .beta1 = 0.9,
-                .beta2 = 0.999,
-                .epsilon = 1e-8}};
-    int rc = client_sampler_init(&w->sampler, &w->sample, model->config.vocabulary, err);
+    struct message request = {.kind = MESSAGE_JOB,
+                              .job = {.goal = {.purpose = PLAN_GENERATE,
+                                               .precision = model->precision,
+                                               .batch = n_lines,
+                                               .seq = seq,
+                                               .n_parts = 1},
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .epsilon = 1e-8}};
+    int rc = open_lines(w, n_lines, err);
 
     if (!rc)
         rc = client_forward_start(w->forward, err);
-    return rc ? rc : client_forward_open_job(w->forward, &w->job, &request, err);
+    if (!rc)
+        rc = client_forward_open_job(w->forward, &w->job, &request, err);
+    if (!rc && (w->job.microbatch < 1 || w->job.microbatch > n_lines))
+        rc = error_set(err, -EPROTO, "the daemon opened the job for %" PRIu32 " texts at once, not 1 to %" PRIu32,
+                       w->job.microbatch, n_lines);
+    return rc;
 }
 
 /* The decoder sees the tokens before: whether a token begins with a blank may depend on them. */
-int client_writer_begin(struct client_writer *w, const uint32_t *before, size_t n_before, struct error *err)
+int client_writer_begin(struct client_writer *w, uint32_t row, const uint32_t *before, size_t n_before,
+                        struct error *err)
 {
+    struct client_line *line = &w->lines[row];
     const char *text;
     size_t n;
 
-    client_stop_begin(&w->stop);
-    client_sampler_begin(&w->sampler, before, n_before);
-    client_decoder_close(w->decoder);
-    w->decoder = NULL;
+    client_stop_begin(&line->stop);
+    client_sampler_begin(&line->sampler, before, n_before);
+    client_decoder_close(line->decoder);
+    line->decoder = NULL;
     if (!w->tokenizer)
         return 0;
-    int rc = client_decoder_open(&w->decoder, w->tokenizer, err);
-    return rc ? rc : client_decoder_push(w->decoder, &text, &n, before, n_before, false, false, err);
+    int rc = client_decoder_open(&line->decoder, w->tokenizer, err);
+    return rc ? rc : client_decoder_push(line->decoder, &text, &n, before, n_before, false, false, err);
 }
 
-int client_writer_run(const float **logits, struct client_writer *w, const uint32_t *ids, uint32_t first, uint32_t n,
-                      struct error *err)
+int client_writer_choose(uint32_t *id, bool *ended, struct client_writer *w, uint32_t row, const float *logits,
+                         uint64_t position, struct error *err)
 {
-    memcpy(client_job_ids(&w->job) + first, ids + first, n * sizeof *ids);
-    return client_job_generate(logits, &w->job, first, n, err);
-}
-
-int client_writer_choose(uint32_t *id, bool *ended, struct client_writer *w, const float *logits, uint64_t position,
-                         struct error *err)
-{
-    const int rc = client_sampler_draw(id, &w->sampler, logits, position, err);
+    const int rc = client_sampler_draw(id, &w->lines[row].sampler, logits, position, err);
 
     *ended = false;
     for (size_t i = 0; !rc && i < w->n_ends; i++)
@@ -133,20 +157,27 @@ int client_writer_choose(uint32_t *id, bool *ended, struct client_writer *w, con
 int client_writer_draw(uint32_t *id, bool *ended, struct client_writer *w, const uint32_t *ids, uint32_t first,
                        uint32_t n, uint64_t position, struct error *err)
 {
-    const float *logits;
-    const int rc = client_writer_run(&logits, w, ids, first, n, err);
+    memcpy(client_job_ids(&w->job, 0) + first, ids + first, n * sizeof *ids);
+    const int rc = client_job_generate(&w->job, &(struct plan_tokens){.first = first, .n = n}, 1, err);
 
-    return rc ? rc : client_writer_choose(id, ended, w, logits, position, err);
+    return rc ? rc : client_writer_choose(id, ended, w, 0, client_job_logits(&w->job, 0), position, err);
 }
 
-int client_writer_read(struct client_writer *w, const char **text, size_t *n, uint32_t id, bool special, bool ended,
-                       bool last, struct error *err)
+int client_writer_read(const char **text, size_t *n, struct client_writer *w, uint32_t row, uint32_t id, bool special,
+                       bool ended, bool last, struct error *err)
 {
+    struct client_line *line = &w->lines[row];
+
     *text = NULL, *n = 0;
-    if (!w->decoder)
+    if (!line->decoder)
         return 0;
-    int rc = client_decoder_push(w->decoder, text, n, &id, ended ? 0 : 1, special, last, err);
-    return rc ? rc : client_stop_push(&w->stop, text, n, *text, *n, last, err);
+    int rc = client_decoder_push(line->decoder, text, n, &id, ended ? 0 : 1, special, last, err);
+    return rc ? rc : client_stop_push(&line->stop, text, n, *text, *n, last, err);
+}
+
+bool client_writer_has_stopped(const struct client_writer *w, uint32_t row)
+{
+    return w->lines[row].stop.met;
 }
 
 int client_writer_finish(struct client_writer *w, struct error *err)
@@ -157,9 +188,12 @@ int client_writer_finish(struct client_writer *w, struct error *err)
 void client_writer_close(struct client_writer *w)
 {
     client_job_free(&w->job);
-    client_sampler_free(&w->sampler);
-    client_decoder_close(w->decoder);
-    client_stop_free(&w->stop);
+    for (uint32_t i = w->n_lines; i-- > 0;) { /* the first has the memory of the others */
+        client_sampler_free(&w->lines[i].sampler);
+        client_decoder_close(w->lines[i].decoder);
+        client_stop_free(&w->lines[i].stop);
+    }
+    free(w->lines);
     client_tokenizer_close(w->tokenizer);
     free(w->ends);
     *w = (struct client_writer){0};

@@ -39,12 +39,13 @@ static int name_kept(struct eps_choice *out, const struct model_config *config, 
     return 0;
 }
 
-static int begin(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq, uint32_t n_labels,
-                 struct error *err)
+static int begin(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
+                 const struct model_config *config, struct error *err)
 {
-    *job = (struct client_job){.link = link, .batch = batch, .seq = seq, .n_labels = n_labels};
+    *job = (struct client_job){
+        .link = link, .batch = batch, .seq = seq, .n_labels = config->n_labels, .vocabulary = config->vocabulary};
     job->data.fd = -1;
-    if (n_labels > 0 && !(job->work = calloc(2 * (size_t)seq, sizeof *job->work)))
+    if (job->n_labels > 0 && !(job->work = calloc(2 * (size_t)seq, sizeof *job->work)))
         return error_set(err, -ENOMEM, "out of memory");
     return 0;
 }
@@ -77,7 +78,7 @@ static int take_opened(struct client_job *job, const struct client_model *model,
 int client_job_join(struct client_job *job, struct client_link *link, uint32_t batch, uint32_t seq,
                     const struct client_model *model, const struct message *opened, int fd, struct error *err)
 {
-    const int rc = begin(job, link, batch, seq, model->config.n_labels, err);
+    const int rc = begin(job, link, batch, seq, &model->config, err);
 
     return rc ? rc : take_opened(job, model, opened, fd, client_job_data(job).bytes, err);
 }
@@ -166,7 +167,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     struct message m;
     int fd;
 
-    int rc = begin(job, link, request->job.goal.batch, request->job.goal.seq, model->config.n_labels, err);
+    int rc = begin(job, link, request->job.goal.batch, request->job.goal.seq, &model->config, err);
     if (rc)
         return rc;
     request->job.fresh = model->n_weights == 0;
@@ -183,7 +184,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     if (rc)
         return rc;
     const uint64_t bytes = request->job.goal.purpose == PLAN_GENERATE
-                               ? plan_generate_bytes(job->seq, model->config.vocabulary)
+                               ? plan_generate_bytes(job->batch, job->seq, job->vocabulary)
                                : client_job_data(job).bytes;
     return take_opened(job, model, &m, fd, bytes, err);
 }
@@ -269,16 +270,23 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
     return 0;
 }
 
-uint32_t *client_job_ids(const struct client_job *job)
+uint32_t *client_job_ids(const struct client_job *job, uint32_t row)
 {
-    return job->data.base;
+    return (uint32_t *)job->data.base + (size_t)row * job->seq;
 }
 
-int client_job_generate(const float **logits, struct client_job *job, uint32_t first, uint32_t n, struct error *err)
+const float *client_job_logits(const struct client_job *job, uint32_t row)
 {
-    struct message m = {.kind = MESSAGE_GENERATE, .generate = {.first = first, .n = n}};
+    const char *first = (const char *)job->data.base + plan_generate_logits(job->batch, job->seq);
 
+    return (const float *)first + (size_t)row * job->vocabulary;
+}
+
+int client_job_generate(struct client_job *job, const struct plan_tokens *rows, uint32_t n_rows, struct error *err)
+{
+    struct message m = {.kind = MESSAGE_GENERATE, .generate.n_rows = n_rows};
+
+    memcpy(m.generate.rows, rows, n_rows * sizeof *rows);
     client_link_send(job->link, &m);
-    *logits = (const float *)((const char *)job->data.base + plan_generate_logits(job->seq));
     return client_link_expect(job->link, MESSAGE_GENERATED, &m, NULL, err);
 }

@@ -1,7 +1,7 @@
 /* client/model/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
  * The segment holds two buffers (struct plan_data, proto/plan/host.h). The client writes one while the workers read the
- * other. For generation it holds one row of ids, and the logits (vocabulary). */
+ * other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
 #ifndef CLIENT_MODEL_JOB_H
 #define CLIENT_MODEL_JOB_H
 
@@ -20,6 +20,7 @@ struct client_job {
     struct client_files *files; /* served to a daemon of another user; or NULL */
     uint32_t batch, seq;
     uint32_t n_labels;   /* of struct model_config */
+    uint32_t vocabulary; /* likewise */
     uint32_t microbatch; /* rows; 0 if the workers chose different ones */
     uint32_t n_workers;  /* workers that have parts */
     struct eps_choice choice;
@@ -70,11 +71,15 @@ uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32
 int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
                         unsigned buffer, struct error *err);
 
-/* For generation: the text's ids (seq). Write an id before its position is run. */
-uint32_t *client_job_ids(const struct client_job *job);
+/* For generation, of which job->microbatch rows advance together: a row's ids (seq). Write an id before its position is
+ * run. */
+uint32_t *client_job_ids(const struct client_job *job, uint32_t row);
 
-/* Runs tokens first .. first+n-1 of the text; all earlier ones have been run. *logits (vocabulary) predict the token
- * after the last, borrowed until the next call. The worker's values are not validated. */
-int client_job_generate(const float **logits, struct client_job *job, uint32_t first, uint32_t n, struct error *err);
+/* The logits (vocabulary) that predict the token after the last that the row has run. Not validated. */
+const float *client_job_logits(const struct client_job *job, uint32_t row);
+
+/* Runs the rows' new tokens (struct plan_tokens); n_rows: at most job->microbatch. Logits change of rows that have new
+ * tokens; others keep theirs unless a worker is lost, and then get the same bits again. */
+int client_job_generate(struct client_job *job, const struct plan_tokens *rows, uint32_t n_rows, struct error *err);
 
 #endif

@@ -40,10 +40,23 @@ int client_sampler_init(struct client_sampler *out, const struct client_sample_o
     return error_set(err, -ENOMEM, "out of memory for %" PRIu32 " candidates", n);
 }
 
+int client_sampler_init_beside(struct client_sampler *out, const struct client_sampler *of, struct error *err)
+{
+    *out = *of;
+    out->borrows = true;
+    out->seen = of->seen ? calloc(of->n, 1) : NULL;
+    if (!of->seen || out->seen)
+        return 0;
+    *out = (struct client_sampler){0};
+    return error_set(err, -ENOMEM, "out of memory for %" PRIu32 " tokens", of->n);
+}
+
 void client_sampler_free(struct client_sampler *sampler)
 {
-    free(sampler->candidates);
-    free(sampler->penalised);
+    if (!sampler->borrows) {
+        free(sampler->candidates);
+        free(sampler->penalised);
+    }
     free(sampler->seen);
     *sampler = (struct client_sampler){0};
 }

@@ -12,6 +12,7 @@
 
 #include "proto/base/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,8 +34,9 @@ struct client_candidate {
 struct client_sampler {
     struct client_sample_options options;
     uint32_t n;                          /* vocabulary size */
-    struct client_candidate *candidates; /* (n), owned; NULL if greedy */
-    float *penalised;                    /* (n) logits, owned; NULL without a penalty */
+    struct client_candidate *candidates; /* (n); NULL if greedy */
+    float *penalised;                    /* (n) logits; NULL without a penalty */
+    bool borrows;                        /* these two are another sampler's; else owned */
     uint8_t *seen;                       /* (n), owned: 1 for tokens of the text; NULL without a penalty */
 };
 
@@ -45,6 +47,9 @@ int client_sample_check(const struct client_sample_options *options, struct erro
 /* Allocates everything that drawing needs. options were checked; n >= 1. -ENOMEM. */
 int client_sampler_init(struct client_sampler *out, const struct client_sample_options *options, uint32_t n,
                         struct error *err);
+/* The same for another text with the same options, in memory that it shares with `of`: draw from one at a time, and free
+ * this one first. */
+int client_sampler_init_beside(struct client_sampler *out, const struct client_sampler *of, struct error *err);
 void client_sampler_free(struct client_sampler *sampler); /* safe on a zeroed struct */
 
 /* Begins a text with these tokens, below n. */

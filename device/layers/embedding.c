@@ -17,16 +17,22 @@ static struct table table_of(const struct layer_pass *pass)
     return (struct table){model_table_of(pass->model, piece->tensor), piece->first_row, piece->n_rows};
 }
 
-/* The row of the pass's first token in a table of positions. */
-static uint64_t first_row(const struct layer_pass *pass, const struct table *table)
+/* The tokens of one row, or of one text that is generated. */
+static struct layer_span span_of(const struct layer_pass *pass, uint32_t i)
 {
-    return (uint64_t)table->of->first + pass->position;
+    return pass->spans ? pass->spans[i] : (struct layer_span){.at = i * pass->n_tokens, .n = pass->n_tokens};
 }
 
-/* The table's rows for the pass's n_tokens positions: n of them, from `first` on. */
-static struct table reached(const struct layer_pass *pass, const struct table *table)
+/* The row of the span's first token in a table of positions. */
+static uint64_t first_row(const struct layer_span *span, const struct table *table)
 {
-    const uint64_t begin = first_row(pass, table), end = begin + pass->n_tokens, table_end = table->first + table->n;
+    return (uint64_t)table->of->first + span->position;
+}
+
+/* The table's rows for the span's positions: n of them, from `first` on. */
+static struct table reached(const struct layer_span *span, const struct table *table)
+{
+    const uint64_t begin = first_row(span, table), end = begin + span->n, table_end = table->first + table->n;
     const uint64_t first = begin > table->first ? begin : table->first;
     const uint64_t last = end < table_end ? end : table_end;
 
@@ -73,12 +79,16 @@ static void drop(const struct layer_pass *pass, void *x)
 /* Forward or backward for the positions in use, row by row. */
 static void each_row(const struct layer_pass *pass, const struct table *table, bool is_backward)
 {
-    const struct table reach = reached(pass, table);
-    const size_t width = pass->model->config.width, in_table = reach.first - table->first;
+    const uint32_t n = pass->spans ? pass->n_spans : pass->n_rows;
+    const size_t width = pass->model->config.width;
 
-    for (size_t row = 0; row < pass->n_rows && reach.n > 0; row++) {
-        const size_t token = row * pass->n_tokens + reach.first - first_row(pass, table);
+    for (uint32_t row = 0; row < n; row++) {
+        const struct layer_span span = span_of(pass, row);
+        const struct table reach = reached(&span, table);
+        const size_t token = span.at + reach.first - first_row(&span, table), in_table = reach.first - table->first;
         struct device_position op = {.n_rows = 1, .n_tokens = reach.n, .n = width};
+        if (reach.n == 0)
+            continue;
         if (is_backward) {
             op.y_gradient = layer_element(pass, pass->gradient, token * width);
             op.table_gradient = pass->contribution + in_table * width;

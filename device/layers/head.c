@@ -53,10 +53,12 @@ static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t to
     return tokens - first < pass->plan->head_tile ? tokens - first : pass->plan->head_tile;
 }
 
-/* Tokens first .. first+m-1: logits (m, n) into `to`, capped where the family caps them; 0 stays 0 in padding. */
+/* Tokens first .. first+m-1: logits (m, n) into `to`, capped where the family caps them; 0 stays 0 in padding. Those that
+ * are generated from have the plan's stride, and are not padded. */
 static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
 {
-    const size_t width = pass->model->config.width;
+    const size_t width = pass->model->config.width, n_capped = pass->logits ? m : 1;
+    const size_t stride = pass->logits ? pass->plan->logits_stride : chunk.padded;
     const struct device_matmul op = {.transpose_b = true,
                                      .m = m,
                                      .n = chunk.padded,
@@ -66,12 +68,12 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
                                      .b = chunk.weights,
                                      .b_stride = width,
                                      .c = to,
-                                     .c_stride = chunk.padded,
+                                     .c_stride = stride,
                                      .wide = true};
 
     pass->ops->matmul(pass->dev, &op);
-    if (pass->model->logit_cap > 0)
-        pass->ops->soft_cap(pass->dev, to, m * chunk.padded, pass->model->logit_cap);
+    for (size_t i = 0; pass->model->logit_cap > 0 && i < n_capped; i++)
+        pass->ops->soft_cap(pass->dev, to + i * stride, m / n_capped * chunk.padded, pass->model->logit_cap);
 }
 
 /* For tokens first .. first+m-1. */
@@ -231,7 +233,7 @@ static void forward(const struct layer_pass *pass)
 
     if (pass->logits) {
         assert(!pass->logit_bias); /* families with a bias do not generate */
-        multiply(pass, chunk, 0, 1, pass->logits + chunk.first);
+        multiply(pass, chunk, 0, tokens, pass->logits + chunk.first);
         return;
     }
     for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {

@@ -23,6 +23,13 @@ struct layer_chunk {
     float *contribution; /* +=, or = if the pass is fresh; NULL: the unit is frozen */
 };
 
+/* In generation: new tokens of one text, side by side with those of others. */
+struct layer_span {
+    uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
+    uint32_t position; /* of the first in its text */
+    void *cache;       /* of its text, block after block */
+};
+
 /* One visit over one microbatch: everything a layer may touch. */
 struct layer_pass {
     const struct device_ops *ops;
@@ -66,11 +73,11 @@ struct layer_pass {
     uint64_t seed, step;
     float loss_scale; /* 1/T */
     bool dropout;     /* false in evaluation */
-    /* Generating, where n_rows is 1: */
-    uint32_t position;    /* of the row's first token; 0 otherwise */
-    uint32_t n_positions; /* capacity of the cache */
-    void *cache;          /* of this block; NULL otherwise */
-    float *logits;        /* (vocabulary): what the head writes instead of losses, for n_tokens 1; NULL otherwise */
+    /* Generating, where n_rows is 1, and n_tokens those of all spans: */
+    const struct layer_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise, and above the blocks */
+    uint32_t n_spans;
+    float *
+        logits; /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise */
     /* (n_rows, labels): of a classifier's first tokens, which an evaluation's head writes beside losses. NULL otherwise. */
     float *row_logits;
     const struct plan_setting *setting;

@@ -191,18 +191,26 @@ static void run_linear(const struct operation_run *r, const struct program_opera
 /* Rotates queries and keys in place; inverse: their gradients. */
 static void turn(const struct operation_run *r, const struct program_operation *op, void *x, bool inverse)
 {
-    const struct device_rope rope = {.n_rows = r->pass->n_rows,
-                                     .n_tokens = r->pass->n_tokens,
-                                     .n_heads = op->rope.n_heads,
-                                     .head_width = op->rope.head_width,
-                                     .n_rotated = op->rope.n_rotated,
-                                     .frequencies = r->layer->program.frequencies,
-                                     .first = r->pass->position,
-                                     .x = x,
-                                     .stride = columns(r, op->inputs[0]),
-                                     .inverse = inverse};
+    const struct layer_pass *pass = r->pass;
+    struct device_rope rope = {.n_rows = pass->n_rows,
+                               .n_tokens = pass->n_tokens,
+                               .n_heads = op->rope.n_heads,
+                               .head_width = op->rope.head_width,
+                               .n_rotated = op->rope.n_rotated,
+                               .frequencies = r->layer->program.frequencies,
+                               .x = x,
+                               .stride = columns(r, op->inputs[0]),
+                               .inverse = inverse};
 
-    r->pass->ops->rope(r->pass->dev, &rope);
+    if (!pass->spans)
+        pass->ops->rope(pass->dev, &rope);
+    for (uint32_t i = 0; i < pass->n_spans; i++) {
+        const struct layer_span *span = &pass->spans[i];
+        rope.n_tokens = span->n;
+        rope.first = span->position;
+        rope.x = layer_element(pass, x, span->at * rope.stride);
+        pass->ops->rope(pass->dev, &rope);
+    }
 }
 
 struct device_attention operation_attention(const struct operation_run *r, const struct schedule_step *step)
@@ -232,33 +240,37 @@ struct device_attention operation_attention(const struct operation_run *r, const
     };
 }
 
-/* The cache holds keys and values of the tokens before this pass. */
-static void run_attention_cached(const struct operation_run *r, const struct device_attention *attention)
+/* The text's cache holds keys and values of its tokens before this pass. */
+static void run_attention_cached(const struct operation_run *r, const struct device_attention *attention,
+                                 const struct schedule_step *step, const struct layer_span *span)
 {
-    const struct device_attention_cached op = {.first = r->pass->position,
-                                               .n_tokens = attention->n_tokens,
+    const struct layer_pass *pass = r->pass;
+    const size_t qkv_width = columns(r, operation_of(r, step)->inputs[0]);
+    const struct device_attention_cached op = {.first = span->position,
+                                               .n_tokens = span->n,
                                                .n_heads = attention->n_heads,
                                                .n_kv_heads = attention->n_kv_heads,
                                                .window = attention->window,
                                                .width = attention->width,
-                                               .n_positions = r->pass->n_positions,
+                                               .n_positions = pass->setting->goal.seq,
                                                .scale = attention->scale,
-                                               .qkv = attention->qkv,
-                                               .out = attention->out,
-                                               .cache = r->pass->cache,
+                                               .qkv = layer_element(pass, attention->qkv, span->at * qkv_width),
+                                               .out = layer_element(pass, attention->out, span->at * attention->width),
+                                               .cache =
+                                                   (char *)span->cache + pass->layer->index * pass->plan->cache_bytes,
                                                .scratch = attention->scratch};
 
-    r->pass->ops->attention_cached(r->pass->dev, &op);
+    pass->ops->attention_cached(pass->dev, &op);
 }
 
 static void run_attention(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct device_attention attention = operation_attention(r, step);
 
-    if (r->pass->cache)
-        run_attention_cached(r, &attention);
-    else
+    if (!r->pass->spans)
         r->pass->ops->attention(r->pass->dev, &attention);
+    for (uint32_t i = 0; i < r->pass->n_spans; i++)
+        run_attention_cached(r, &attention, step, &r->pass->spans[i]);
 }
 
 static void run_activation(const struct operation_run *r, const struct program_operation *op,

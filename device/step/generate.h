@@ -1,25 +1,27 @@
-/* device/step/generate.h - generation: runs tokens of one row with a cache of keys and values.
+/* device/step/generate.h - generation: runs new tokens of several texts with caches of keys and values.
  *
- * A run is a prompt, or the last sampled token. It passes through all layers in tiles of up to PLAN_GENERATE_TILE
- * tokens, so the workspace does not grow with the prompt. The last norm and the head see only its last token. Resident
- * units, and the token and position tables, which are looked up in host memory, are pulled once. The other units are
- * pulled for each tile.
+ * A text's new tokens are a prompt, or the last sampled token. Texts advance together: a pass takes a tile of up to
+ * PLAN_GENERATE_TILE tokens of each through all layers, so it reads the weights once, and the workspace does not grow with
+ * prompts. The last norm and the head see only each text's last token. Resident units, and the token and position tables,
+ * which are looked up in host memory, are pulled once. The other units are pulled for each pass.
  *
  * A run may begin at any token up to those run so far; the keys and values of later ones are forgotten. So a text that
  * has used all positions continues with its last tokens at the first positions, and a conversation whose text changes
- * runs again from the change on.
+ * runs again from the change on. A row may also go on after the tokens of another one, whose keys and values are copied
+ * first: so a prompt runs once for all texts that begin with it.
  *
- * The division of tokens into runs changes their logits by rounding only. The budget and the number of threads do not
- * change them at all. */
+ * The division of a text's tokens into runs changes their logits by rounding only. The other texts, the budget and the
+ * number of threads do not change them at all. */
 #ifndef DEVICE_STEP_GENERATE_H
 #define DEVICE_STEP_GENERATE_H
 
 #include "device/step/step.h"
 
 struct device_run {
-    const uint32_t *ids; /* (seq), host memory that others can write: a copy is checked and used */
-    uint32_t first, n;   /* tokens first .. first+n-1 are new, those before have run; later ones are forgotten */
-    float *logits;       /* (vocabulary), host memory: for the last token */
+    const uint32_t *ids; /* (batch, seq), host memory that others can write: a copy is checked and used */
+    const struct plan_tokens *rows;
+    uint32_t n_rows;
+    float *logits; /* (batch, vocabulary), host memory: for the last token of each row that has new ones */
 };
 
 /* The worker must be planned for generation. Calls only pull, wait_weights and ended of the link, with version 0. 0;

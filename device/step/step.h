@@ -98,9 +98,9 @@ struct device_worker {
      * row has arrived; or NULL. */
     uint64_t *stashed;
     /* For generation (device/step/generate.h): */
-    const void **tables; /* (the embedding's visits) their units in host memory, once known: */
-    bool loaded;         /* with the resident units */
-    uint32_t n_run;      /* tokens whose keys and values are cached */
+    const void **tables;                /* (the embedding's visits) their units in host memory, once known: */
+    bool loaded;                        /* with the resident units */
+    uint32_t n_run[PLAN_GENERATE_ROWS]; /* tokens whose keys and values are cached */
 };
 
 /* Lays out model and plan before any device memory is taken; worker->plan tells how much that will be. -EINVAL, -ENOMEM

@@ -158,8 +158,9 @@ static uint64_t data_bytes(const struct compute *c)
 {
     const struct plan_goal *goal = &c->assign.assign.goal;
 
-    return goal->purpose == PLAN_GENERATE ? plan_generate_bytes(goal->seq, c->worker.model.config.vocabulary)
-                                          : data_of(c).bytes;
+    return goal->purpose == PLAN_GENERATE
+               ? plan_generate_bytes(goal->batch, goal->seq, c->worker.model.config.vocabulary)
+               : data_of(c).bytes;
 }
 
 /* Always takes the descriptors. */
@@ -339,11 +340,12 @@ static void on_generate(struct compute *c, const struct message *m)
 {
     const struct message reply = {.kind = MESSAGE_GENERATED};
     struct error err = {""};
+    const struct plan_goal *goal = &c->assign.assign.goal;
     const struct device_run run = {
         .ids = c->data.base,
-        .first = m->generate.first,
-        .n = m->generate.n,
-        .logits = (float *)((char *)c->data.base + plan_generate_logits(c->assign.assign.goal.seq)),
+        .rows = m->generate.rows,
+        .n_rows = m->generate.n_rows,
+        .logits = (float *)((char *)c->data.base + plan_generate_logits(goal->batch, goal->seq)),
     };
 
     link_begin(&c->link, 0);

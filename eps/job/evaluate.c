@@ -61,49 +61,75 @@ static void give_rows(struct job *job)
 /* ---- generation ------------------------------------------------------------------------------------------------- */
 
 /* How many tokens the piece that begins here had. */
-static uint32_t piece_at(const struct job *job, uint32_t first)
+static uint32_t piece_at(const struct job_text *text, uint32_t first)
 {
-    for (uint32_t i = 0; i < job->n_pieces; i++)
-        if (job->pieces[i].first == first)
-            return job->pieces[i].n;
+    for (uint32_t i = 0; i < text->n_pieces; i++)
+        if (text->pieces[i].first == first)
+            return text->pieces[i].n;
     return 1;
 }
 
 /* Tokens from `first` on, if any were run, are forgotten. Only pieces of several tokens are noted. */
-static void note_piece(struct job *job, uint32_t first, uint32_t n)
+static void note_piece(struct job_text *text, uint32_t first, uint32_t n)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < job->n_pieces; i++) {
-        struct job_piece piece = job->pieces[i];
+    for (uint32_t i = 0; i < text->n_pieces; i++) {
+        struct job_piece piece = text->pieces[i];
         if (piece.first >= first)
             continue;
         if (piece.n > first - piece.first)
             piece.n = first - piece.first;
-        job->pieces[kept++] = piece;
+        text->pieces[kept++] = piece;
     }
     if (n > 1 && kept == JOB_MAX_PIECES) /* the oldest will be run token by token */
-        memmove(job->pieces, job->pieces + 1, --kept * sizeof *job->pieces);
+        memmove(text->pieces, text->pieces + 1, --kept * sizeof *text->pieces);
     if (n > 1)
-        job->pieces[kept++] = (struct job_piece){first, n};
-    job->n_pieces = kept;
+        text->pieces[kept++] = (struct job_piece){first, n};
+    text->n_pieces = kept;
 }
 
-/* A worker that follows one that was lost runs all tokens, cut into the same pieces: so it rounds alike. */
-static void run_tokens(struct job *job)
+/* A row that goes on after another's tokens has them, in the same pieces, before either gets new ones. */
+static void note_tokens(struct job *job, const struct message *m)
 {
-    struct message out = {.kind = MESSAGE_GENERATE};
-
-    if (!job->generator) {
-        job->generator = job->workers[0];
-        job->n_run = 0;
+    for (uint32_t i = 0; i < m->generate.n_rows; i++)
+        if (m->generate.rows[i].n > 0 && m->generate.rows[i].from != i)
+            job->texts[i] = job->texts[m->generate.rows[i].from];
+    for (uint32_t i = 0; i < m->generate.n_rows; i++) {
+        const struct plan_tokens *row = &m->generate.rows[i];
+        struct job_text *text = &job->texts[i];
+        if (row->n == 0)
+            continue;
+        note_piece(text, row->first, row->n);
+        text->n_run = text->n_generated = row->first + row->n;
     }
-    out.generate.first = job->n_run;
-    out.generate.n = piece_at(job, job->n_run);
-    job->n_run += out.generate.n;
+}
+
+static void give_tokens(struct job *job, const struct message *m)
+{
     progress_begin(&job->generator->progress, PHASE_GENERATING, 0, 0);
     deadline_begin(&job->generator->deadline, 0, 0, 0);
-    session_send(job->generator->session, &out);
+    session_send(job->generator->session, m);
+}
+
+/* A worker that follows one that was lost runs all tokens of all texts, cut into the same pieces: so it rounds alike. A
+ * row that went on after another's tokens runs them too. */
+static void run_again(struct job *job)
+{
+    struct message out = {.kind = MESSAGE_GENERATE, .generate.n_rows = job->microbatch};
+
+    for (uint32_t i = 0; i < job->microbatch; i++) {
+        struct job_text *text = &job->texts[i];
+        if (!job->generator)
+            text->n_run = 0;
+        out.generate.rows[i] =
+            (struct plan_tokens){.from = i,
+                                 .first = text->n_run,
+                                 .n = text->n_run < text->n_generated ? piece_at(text, text->n_run) : 0};
+        text->n_run += out.generate.rows[i].n;
+    }
+    job->generator = job->generator ? job->generator : job->workers[0];
+    give_tokens(job, &out);
 }
 
 /* ---- both ------------------------------------------------------------------------------------------------------- */
@@ -113,7 +139,7 @@ void evaluate_go_on(struct job *job)
     if (job->state == JOB_EVALUATING)
         give_rows(job);
     else if (job->state == JOB_GENERATING && !job->generator && job->n_workers)
-        run_tokens(job);
+        run_again(job);
 }
 
 void evaluate_on_left(struct job *job, const struct peer *worker)
@@ -152,26 +178,42 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
     job_tell(job, &out);
 }
 
+/* Each row's new tokens come after some of those that it, or the row named, has run, and end within the row. */
+static bool follow(const struct job *job, const struct message *m)
+{
+    bool ok = m->generate.n_rows <= job->microbatch;
+
+    for (uint32_t i = 0; ok && i < m->generate.n_rows; i++) {
+        const struct plan_tokens *row = &m->generate.rows[i];
+        ok = row->n == 0 ||
+             (m->generate.rows[row->from].from == row->from && row->first <= job->texts[row->from].n_generated &&
+              row->n <= job_goal(job)->seq - row->first);
+    }
+    return ok;
+}
+
 void evaluate_generate(struct job *job, const struct message *m)
 {
-    if (m->generate.first > job->n_generated || m->generate.n < 1 ||
-        m->generate.n > job_goal(job)->seq - m->generate.first) {
+    if (!follow(job, m)) {
         peer_refuse(job->client, "tokens that do not follow those that were run");
         return;
     }
     job_enter(job, JOB_GENERATING);
-    note_piece(job, m->generate.first, m->generate.n);
-    job->n_generated = m->generate.first + m->generate.n;
-    if (job->n_run > m->generate.first)
-        job->n_run = m->generate.first;
-    if (job->n_workers)
-        run_tokens(job);
+    note_tokens(job, m);
+    if (job->generator)
+        give_tokens(job, m);
+    else if (job->n_workers)
+        run_again(job);
 }
 
 static void on_generated(struct job *job, const struct message *m)
 {
-    if (job->n_run < job->n_generated) {
-        run_tokens(job);
+    bool all = true;
+
+    for (uint32_t i = 0; i < job->microbatch; i++)
+        all = all && job->texts[i].n_run == job->texts[i].n_generated;
+    if (!all) {
+        run_again(job);
         return;
     }
     job_enter(job, JOB_RESTING);

@@ -1,8 +1,8 @@
 /* eps/job/evaluate.h - evaluations, and generation of tokens, one at a time. Both are forward passes: weights do not
  * change, so workers always ask for the current version.
  *
- * All workers share an evaluation's rows and report their sums. To generate, the client names the new tokens and one
- * worker runs them; the logits of the last token go to the data segment. Sampling is the client's. */
+ * All workers share an evaluation's rows and report their sums. To generate, the client names new tokens of its texts and
+ * one worker runs them; the logits of each text's last token go to the data segment. Sampling is the client's. */
 #ifndef EPS_JOB_EVALUATE_H
 #define EPS_JOB_EVALUATE_H
 

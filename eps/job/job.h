@@ -52,10 +52,15 @@ struct job_range {
     double sum;
 };
 
-/* Tokens of a text that were run at once. Others were run one by one. */
+/* A text that is generated. */
 enum { JOB_MAX_PIECES = 64 };
-struct job_piece {
-    uint32_t first, n;
+struct job_text {
+    uint32_t n_generated; /* tokens that were run, or are running */
+    uint32_t n_run;       /* of these, by the generator */
+    uint32_t n_pieces;
+    struct job_piece {
+        uint32_t first, n;
+    } pieces[JOB_MAX_PIECES]; /* (n_pieces) tokens that were run at once, in their order; others one by one */
 };
 
 struct job {
@@ -119,14 +124,12 @@ struct job {
     struct message evaluation;                /* the EVALUATE under way */
     struct job_range ranges[HUB_MAX_WORKERS]; /* (n_ranges) of it: one for each worker when the job began */
     uint32_t n_ranges;
-    uint64_t step;          /* updates done */
-    uint32_t n_generated;   /* tokens that a generating job has run, or is running */
-    struct peer *generator; /* who runs them, and has run the first n_run; NULL: nobody */
-    uint32_t n_run, n_pieces;
-    struct job_piece pieces[JOB_MAX_PIECES]; /* (n_pieces) of several tokens, in their order */
-    bool loading;                            /* the optimizer thread has job_do_load */
-    bool hangs;                              /* it does nothing there: no thread waits for it (eps/aside.h) */
-    struct pieces load_pieces;               /* of that, and of a seat's memory */
+    uint64_t step;                             /* updates done */
+    struct peer *generator;                    /* who runs the texts of a generating job; NULL: nobody */
+    struct job_text texts[PLAN_GENERATE_ROWS]; /* (microbatch) of it */
+    bool loading;                              /* the optimizer thread has job_do_load */
+    bool hangs;                                /* it does nothing there: no thread waits for it (eps/aside.h) */
+    struct pieces load_pieces;                 /* of that, and of a seat's memory */
     struct ledger load_ledger;           /* memory that the optimizer thread took for the job's segments and store */
     uint64_t counted[LEDGER_CATEGORIES]; /* bytes of it that are in the daemon's ledger */
     bool unloaded;                       /* that memory was given back */

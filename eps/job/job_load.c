@@ -132,7 +132,7 @@ static uint64_t data_bytes(const struct job *job)
 {
     const uint32_t batch = job_goal(job)->batch, seq = job_goal(job)->seq;
 
-    return job_goal(job)->purpose == PLAN_GENERATE ? plan_generate_bytes(seq, job->model.config.vocabulary)
+    return job_goal(job)->purpose == PLAN_GENERATE ? plan_generate_bytes(batch, seq, job->model.config.vocabulary)
                                                    : plan_data_of(batch, seq, job->model.config.n_labels).bytes;
 }
 

@@ -39,8 +39,8 @@ static int check_request(const struct job *job, struct error *err)
             "a fenced commit sums the parts before they are squared, and AdamA squares each of --parts %u: "
             "choose --optimizer adamw, or --parts 1",
             n_parts);
-    if (job_goal(job)->purpose == PLAN_GENERATE && (batch != 1 || n_parts != 1))
-        return error_set(err, -EINVAL, "a job that generates runs one row in one part");
+    if (job_goal(job)->purpose == PLAN_GENERATE && (batch > PLAN_GENERATE_ROWS || n_parts != 1))
+        return error_set(err, -EINVAL, "a job that generates runs up to %d rows in one part", PLAN_GENERATE_ROWS);
     return 0;
 }
 

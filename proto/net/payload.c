@@ -39,7 +39,8 @@ static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
     case PAYLOAD_INBOX:
         return trains(p) ? (1 + (uint64_t)m->assign.n_slots) * p->slot_bytes : 1;
     case PAYLOAD_DATA:
-        return generates(p) ? plan_generate_bytes(goal_of(p)->seq, model->config.vocabulary) : p->data.bytes;
+        return generates(p) ? plan_generate_bytes(goal_of(p)->batch, goal_of(p)->seq, model->config.vocabulary)
+                            : p->data.bytes;
     case PAYLOAD_CONFIG:
         return m->assign.config_bytes;
     case PAYLOAD_STASH:
@@ -226,6 +227,38 @@ static int evaluate(struct payload_range *out, struct payload *p, const struct m
     return rows(out, p, m->evaluate.buffer, p->first_row, p->n_rows, m->evaluate.n_tokens);
 }
 
+static int generate(struct payload_range *out, struct payload *p, const struct message *m)
+{
+    const struct plan_goal *goal = goal_of(p);
+    int k = 0;
+
+    if (!generates(p) || m->generate.n_rows > goal->batch)
+        return -EPROTO;
+    for (uint32_t i = 0; i < m->generate.n_rows; i++) {
+        const struct plan_tokens *row = &m->generate.rows[i];
+        if (row->n > 0 && (uint64_t)row->first + row->n > goal->seq)
+            return -EPROTO;
+        k += one(&out[k], PAYLOAD_DATA, ((uint64_t)i * goal->seq + row->first) * sizeof(uint32_t),
+                 row->n * sizeof(uint32_t));
+    }
+    p->generate = *m;
+    return k;
+}
+
+static int generated(struct payload_range *out, const struct payload *p)
+{
+    const uint64_t first = plan_generate_logits(goal_of(p)->batch, goal_of(p)->seq),
+                   row = p->model.config.vocabulary * sizeof(float);
+    int k = 0;
+
+    if (!generates(p))
+        return -EPROTO;
+    for (uint32_t i = 0; i < p->generate.generate.n_rows; i++)
+        if (p->generate.generate.rows[i].n > 0)
+            k += one(&out[k], PAYLOAD_DATA, first + i * row, row);
+    return k;
+}
+
 /* Messages without bytes are none of the other cases. */
 static int ranges(struct payload_range *out, struct payload *p, const struct message *m)
 {
@@ -242,13 +275,7 @@ static int ranges(struct payload_range *out, struct payload *p, const struct mes
     if (m->kind == MESSAGE_EVALUATED)
         return generates(p) ? -EPROTO
                             : one(out, PAYLOAD_DATA, p->data.logits + p->first_row * label, p->n_rows * label);
-    if (m->kind == MESSAGE_GENERATE && (!generates(p) || (uint64_t)m->generate.first + m->generate.n > goal_of(p)->seq))
-        return -EPROTO;
-    if (m->kind == MESSAGE_GENERATE)
-        return one(out, PAYLOAD_DATA, m->generate.first * sizeof(uint32_t), m->generate.n * sizeof(uint32_t));
-    return generates(p) ? one(out, PAYLOAD_DATA, plan_generate_logits(goal_of(p)->seq),
-                              p->model.config.vocabulary * sizeof(float))
-                        : -EPROTO;
+    return m->kind == MESSAGE_GENERATE ? generate(out, p, m) : generated(out, p);
 }
 
 int payload_ranges(struct payload_range out[PAYLOAD_MAX_RANGES], struct payload *p, const struct message *m,

@@ -5,11 +5,11 @@
  *   to the worker    ASSIGN       config.json
  *                    SHARE        the minibatch: ids, labels, lengths of rows
  *                    EVALUATE     the same of its rows
- *                    GENERATE     the new tokens
+ *                    GENERATE     the new tokens of each row
  *                    WEIGHTS      the unit, from the buffer that is named
  *   to the daemon    CONTRIBUTION the slice in its slot
  *                    EVALUATED    a classifier's logits of those rows
- *                    GENERATED    the last token's logits
+ *                    GENERATED    the logits of the rows' last tokens
  * The worker's host has segments of its own for the same job: weights (all units, each filled when it is pulled), an
  * inbox of as many slots, the minibatch, and the stash if that is on the host: it is the worker's host's, never sent. */
 #ifndef PROTO_NET_PAYLOAD_H
@@ -28,7 +28,7 @@ enum payload_segment {
     PAYLOAD_SEGMENTS,
 };
 
-enum { PAYLOAD_MAX_RANGES = 3 };
+enum { PAYLOAD_MAX_RANGES = PLAN_GENERATE_ROWS };
 
 struct payload {
     bool begun, open; /* ASSIGN has come; segments are there */
@@ -39,6 +39,7 @@ struct payload {
     struct segment segments[PAYLOAD_SEGMENTS];
     uint8_t *given;             /* (1 + n_slots) the slot has a contribution that is not freed yet */
     uint32_t first_row, n_rows; /* of the last EVALUATE */
+    struct message generate;    /* the last one */
 };
 
 struct payload_range {

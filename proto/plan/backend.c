@@ -26,6 +26,7 @@ const struct plan_backend plan_cpu = {
     .takes_turns = true,
     .head_tile = PLAN_CPU_HEAD_TILE,
     .head_pad = 1,
+    .joins_rows = true,
     .library_bytes = cpu_library_bytes,
     .scratch_bytes = cpu_scratch_bytes,
     .rounding_bytes = 0,

@@ -17,7 +17,10 @@ struct plan_backend {
     bool takes_turns;
     uint32_t head_tile; /* maximum tokens whose logits exist at a time */
     uint32_t head_pad;  /* on the device, the head's units are padded with zero rows to a multiple of this */
-    bool head_sums;     /* in bf16, the head's units sum their input's gradient in fp32 */
+    /* A token has the same bits whatever tokens are beside it in a product, so tokens of several texts that are generated
+     * run in one. Otherwise the weights are still read into device memory once for all texts. */
+    bool joins_rows;
+    bool head_sums; /* in bf16, the head's units sum their input's gradient in fp32 */
     /* Bytes outside the arena for products and libraries; they count against the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch of attention, enough for forward and backward. A multiple of 64. */

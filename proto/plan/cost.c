@@ -159,7 +159,8 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
 {
     const struct plan_setting *s = &c->plan->setting;
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
-    const uint64_t tokens = s->goal.purpose == PLAN_GENERATE ? 1 : (uint64_t)s->share_rows * s->goal.seq;
+    const uint64_t tokens =
+        s->goal.purpose == PLAN_GENERATE ? c->plan->choice.microbatch : (uint64_t)s->share_rows * s->goal.seq;
 
     if (backward || layer->kind != MODEL_EMBEDDING || visit > layer->first_visit)
         return 0;
@@ -203,9 +204,11 @@ static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const s
     advance_by(pipeline, v, n);
 }
 
-/* Seconds per generated token: reads the weights, and earlier tokens' keys and values. */
+/* Seconds to generate a token of each text: reads the weights, for all texts or for each, and earlier tokens' keys and
+ * values. */
 static double generate_of(const struct costs *c, uint32_t visit)
 {
+    const double rows = c->plan->choice.microbatch, passes = c->plan->setting.backend->joins_rows ? 1 : rows;
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
     const struct program_operation *attention =
         layer->program ? program_find(&layer->program->program, PROGRAM_ATTENTION) : NULL;
@@ -214,7 +217,7 @@ static double generate_of(const struct costs *c, uint32_t visit)
 
     if (layer->kind == MODEL_EMBEDDING)
         return 0;
-    return moved(c, ((double)c->model->units[c->model->visits[visit]].n + cached) * c->value);
+    return moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
 }
 
 static struct visit visit_of(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)

@@ -23,8 +23,8 @@
 #include "proto/plan/profile.h"
 
 struct plan_cost {
-    /* Of a step; for evaluation, of a pass over the share; for generation, of a token at the end of the row. step_ms is
-     * the sum of the other terms if nothing overlaps, else less. */
+    /* Of a step; for evaluation, of a pass over the share; for generation, of a token at the end of each row of a
+     * microbatch. step_ms is the sum of the other terms if nothing overlaps, else less. */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
     uint64_t down_bytes, up_bytes; /* of one worker: weights, contributions */
     uint64_t stash_bytes;          /* of one worker, both ways: tiles of a stash on the host */

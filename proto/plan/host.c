@@ -257,7 +257,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes + s->hosts_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
     out->bytes[LEDGER_DATA] = s->goal.purpose == PLAN_GENERATE
-                                  ? plan_generate_bytes(s->goal.seq, model->config.vocabulary)
+                                  ? plan_generate_bytes(s->goal.batch, s->goal.seq, model->config.vocabulary)
                                   : plan_data_of(s->goal.batch, s->goal.seq, model->config.n_labels).bytes;
     out->bytes[LEDGER_OTHER] = table_bytes(model, s);
     if (s->goal.purpose == PLAN_TRAIN)
@@ -397,12 +397,12 @@ static uint64_t rounded(uint64_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-uint64_t plan_generate_logits(uint32_t seq)
+uint64_t plan_generate_logits(uint32_t batch, uint32_t seq)
 {
-    return rounded(seq * sizeof(uint32_t));
+    return rounded((uint64_t)batch * seq * sizeof(uint32_t));
 }
 
-uint64_t plan_generate_bytes(uint32_t seq, uint32_t vocabulary)
+uint64_t plan_generate_bytes(uint32_t batch, uint32_t seq, uint32_t vocabulary)
 {
-    return plan_generate_logits(seq) + rounded(vocabulary * sizeof(float));
+    return plan_generate_logits(batch, seq) + rounded((uint64_t)batch * vocabulary * sizeof(float));
 }

@@ -165,8 +165,9 @@ struct plan_data {
 /* n_labels: of struct model_config. */
 struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels);
 
-/* Bytes of the segment for generation: seq ids, u32, and at plan_generate_logits the vocabulary's logits, float. */
-uint64_t plan_generate_bytes(uint32_t seq, uint32_t vocabulary);
-uint64_t plan_generate_logits(uint32_t seq);
+/* Bytes of the segment for generation: (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
+ * float. */
+uint64_t plan_generate_bytes(uint32_t batch, uint32_t seq, uint32_t vocabulary);
+uint64_t plan_generate_logits(uint32_t batch, uint32_t seq);
 
 #endif

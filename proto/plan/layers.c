@@ -27,11 +27,24 @@ static uint64_t scratch_bytes(const struct program *p, const struct program_oper
     return scratch.bytes;
 }
 
+static uint32_t smaller(uint64_t a, uint32_t b)
+{
+    return a < b ? (uint32_t)a : b;
+}
+
+uint32_t plan_row_tile(const struct plan *plan)
+{
+    return smaller(PLAN_GENERATE_TILE, plan->setting.goal.seq);
+}
+
 struct plan_shape plan_shape_of(const struct plan *plan)
 {
-    const bool tiles = plan->setting.goal.purpose == PLAN_GENERATE && plan->setting.goal.seq > PLAN_GENERATE_TILE;
+    const struct plan_setting *s = &plan->setting;
+    const uint32_t rows = plan->choice.microbatch, joined = s->backend->joins_rows ? rows : 1;
 
-    return (struct plan_shape){plan->choice.microbatch, tiles ? PLAN_GENERATE_TILE : plan->setting.goal.seq};
+    if (s->goal.purpose != PLAN_GENERATE)
+        return (struct plan_shape){rows, s->goal.seq};
+    return (struct plan_shape){1, smaller((uint64_t)joined * plan_row_tile(plan), PLAN_GENERATE_TILE)};
 }
 
 static uint64_t value_bytes(const struct program_value *value, const struct plan_setting *setting,

@@ -14,8 +14,10 @@ struct plan_shape {
     uint32_t n_rows, n_tokens;
 };
 
-/* The largest microbatch of a plan. */
+/* What passes through a layer at once, at most: a microbatch; in generation, tokens side by side of one text or several,
+ * of each at most plan_row_tile. */
 struct plan_shape plan_shape_of(const struct plan *plan);
+uint32_t plan_row_tile(const struct plan *plan);
 
 /* Bytes from the workspace's start, multiples of PLAN_ALIGNMENT; of buffers elsewhere 0. */
 struct plan_places {

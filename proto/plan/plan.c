@@ -66,14 +66,18 @@ static void take_weights(struct plan *plan, const struct model *model, struct la
         plan->weights[i] = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
 }
 
-/* Boundaries of this many tokens and, in training, their gradient: on the device, or as tiles of a host stash. */
-static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l, uint64_t tokens)
+static uint64_t token_bytes(const struct plan *plan, const struct model *model)
 {
-    const uint64_t token = model->config.width * value_bytes(plan);
-    const uint64_t tile = (uint64_t)plan->choice.microbatch * plan->setting.goal.seq * token;
+    return model->config.width * value_bytes(plan);
+}
+
+/* Boundaries of so many bytes and, in training, their gradient: on the device, or as tiles of a host stash. */
+static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l, uint64_t bytes)
+{
+    const uint64_t tile = (uint64_t)plan->choice.microbatch * plan->setting.goal.seq * token_bytes(plan, model);
 
     plan->n_boundaries = is_training(plan) ? model->n_layers - 1 : 2;
-    plan->boundary_bytes = plan_align(tokens * token);
+    plan->boundary_bytes = plan_align(bytes);
     if (plan->choice.host_stash) {
         plan->gradient = plan->n_boundaries * plan->boundary_bytes;
         plan->gradient_sum = plan->gradient;
@@ -88,13 +92,13 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         return;
     }
     plan->boundaries = l->offset;
-    take_each(l, LEDGER_STASH, plan->n_boundaries, tokens * token);
+    take_each(l, LEDGER_STASH, plan->n_boundaries, bytes);
     plan->gradient_sum = l->offset + plan->setting.backend->rounding_bytes;
     if (keeps_sum(plan))
-        plan->gradient = take(l, LEDGER_GRADIENT,
-                              plan->setting.backend->rounding_bytes + tokens * model->config.width * sizeof(float));
+        plan->gradient =
+            take(l, LEDGER_GRADIENT, plan->setting.backend->rounding_bytes + bytes / value_bytes(plan) * sizeof(float));
     else if (is_training(plan))
-        plan->gradient = take(l, LEDGER_GRADIENT, tokens * token);
+        plan->gradient = take(l, LEDGER_GRADIENT, bytes);
 }
 
 /* Sums for the units without a sum of their own, and the head's for every part if they lie apart. Free bytes for
@@ -186,7 +190,7 @@ static void lay_out(struct plan *plan, const struct model *model)
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
-    take_boundaries(plan, model, &l, tokens);
+    take_boundaries(plan, model, &l, tokens * token_bytes(plan, model));
     if (is_training(plan)) {
         take_contributions(plan, model, &l);
         take_kept(plan, model, &l);
@@ -220,16 +224,19 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;
     const struct model_config *c = &model->config;
-    const uint32_t tokens = plan_shape_of(plan).n_tokens;
+    const uint64_t rows = plan->choice.microbatch, n_caches = rows * c->n_layers;
+    const uint64_t tile = plan_row_tile(plan) * token_bytes(plan, model), logits = c->vocabulary * sizeof(float);
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
     plan->cache = l.offset;
-    take_each(&l, LEDGER_CACHE, c->n_layers, cache_bytes(s, model));
-    plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
-    take_boundaries(plan, model, &l, tokens);
-    plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
-    plan->logits = take(&l, LEDGER_DATA, c->vocabulary * sizeof(float));
+    take_each(&l, LEDGER_CACHE, n_caches, cache_bytes(s, model));
+    plan->cache_bytes = (l.offset - plan->cache) / n_caches;
+    plan->row_bytes = plan_align(tile);
+    take_boundaries(plan, model, &l, (rows - 1) * plan->row_bytes + tile);
+    plan->ids = take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
+    plan->logits = take_each(&l, LEDGER_DATA, rows, logits);
+    plan->logits_stride = plan_align(logits) / sizeof(float);
     take_workspace(plan, model, &l, MODEL_SINGLE);
 }
 
@@ -254,6 +261,16 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
         lay_out_generation(out, model);
     else
         lay_out(out, model);
+}
+
+uint64_t plan_row_cache_bytes(const struct plan *plan, const struct model *model)
+{
+    return model->config.n_layers * plan->cache_bytes;
+}
+
+uint64_t plan_row_cache(const struct plan *plan, const struct model *model, uint32_t row)
+{
+    return plan->cache + row * plan_row_cache_bytes(plan, model);
 }
 
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
@@ -315,8 +332,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
                          s->share_rows, s->part_rows, s->goal.seq, s->n_threads);
     if (s->attention >= PLAN_ATTENTIONS)
         return error_set(err, -EINVAL, "attention method %d is unknown to this build", (int)s->attention);
-    if (s->goal.purpose == PLAN_GENERATE && s->share_rows != 1)
-        return error_set(err, -EINVAL, "generation takes one row at a time, not %u", s->share_rows);
+    if (s->goal.purpose == PLAN_GENERATE && (s->share_rows != s->part_rows || s->share_rows > PLAN_GENERATE_ROWS))
+        return error_set(err, -EINVAL, "a job generates up to %d texts in one part, not %u in %u", PLAN_GENERATE_ROWS,
+                         s->share_rows, s->share_rows / s->part_rows);
     if (s->goal.purpose == PLAN_GENERATE && model->config.family->masked)
         return error_set(err, -EINVAL,
                          "a %s model %s and cannot continue a text: choose a model that predicts the next token",

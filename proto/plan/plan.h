@@ -16,9 +16,9 @@
  *
  * The embedding's rows are gathered in host memory: on the device its units have only contributions.
  *
- * In generation, one row's keys and values are kept in a cache, and its tokens run through all layers in tiles. Each
- * token reads all weights, so as many units as fit are resident; the others pass through the weight buffers for each
- * token.
+ * In generation, `microbatch` texts advance together, each with its keys and values in a cache. A pass runs a tile of
+ * each text's new tokens through all layers. It reads all weights, so as many units as fit are resident; the others come
+ * through the weight buffers in each pass.
  *
  * A step may have shorter rows than `seq`; it uses the beginning of each place. */
 #ifndef PROTO_PLAN_PLAN_H
@@ -41,7 +41,8 @@ enum {
     PLAN_MAX_WEIGHT_BUFFERS = 3,
     PLAN_MAX_SETS = 2, /* of tiles */
     PLAN_MAX_SUMS = 16,
-    PLAN_GENERATE_TILE = 64, /* maximum tokens of a prompt in one pass through the layers */
+    PLAN_GENERATE_TILE = 64, /* maximum tokens of a text in one pass through the layers */
+    PLAN_GENERATE_ROWS = 64, /* maximum texts of a job that generates */
     PLAN_ALIGNMENT = 64,     /* of every buffer: a cache line */
     PLAN_NAMED_TERMS = 3,    /* largest terms that a refusal names */
 };
@@ -49,7 +50,13 @@ enum {
 enum plan_purpose {
     PLAN_TRAIN,
     PLAN_EVALUATE, /* forward only: no contribution, no gradient, two boundaries in turn */
-    PLAN_GENERATE, /* forward only, of one row (share_rows and part_rows are 1) of up to seq tokens */
+    PLAN_GENERATE, /* forward only, of texts of up to seq tokens, in one part */
+};
+
+/* In generation: new tokens of one text, a row of the data segment. */
+struct plan_tokens {
+    uint32_t from;     /* whose tokens before `first` the row goes on after: its own, or those of another row as well */
+    uint32_t first, n; /* tokens first .. first+n-1 are new; later ones, if any were run, are forgotten. n 0: none */
 };
 
 /* A job's purpose, formats and sizes, common to all its workers. */
@@ -78,8 +85,9 @@ struct plan_setting {
 
 /* What the planner chooses. */
 struct plan_choice {
-    uint32_t microbatch; /* rows, 1..part_rows: the one choice that changes bits (rounding) */
-    bool host_stash;     /* boundaries and their gradient live in a host segment; the device has tiles of them */
+    /* Rows, 1..part_rows: the one choice that changes bits (rounding), though not in generation. */
+    uint32_t microbatch;
+    bool host_stash; /* boundaries and their gradient live in a host segment; the device has tiles of them */
     /* The n_kept topmost blocks keep the values `kept` from forward to backward, the others `kept_below`: as in struct
      * model_program. Backward recomputes the rest. */
     uint32_t n_kept, kept, kept_below;
@@ -129,16 +137,19 @@ struct plan {
      * and `gradient` is rounded from it in place; with the stash on the host, its tiles replace output and dy. */
     bool head_sums;
     uint64_t gradient_sum;
-    uint64_t head, head_bytes;   /* contributions of part i of the share to the head: at head + i * head_bytes */
-    uint64_t running;            /* (share tokens, 3) log-sum-exp of the head */
-    uint64_t logit_bias;         /* (vocabulary) fp32, if logits have a bias; */
-    uint64_t logit_bias_sums;    /* and if it is trained, its gradient's sum for each part: plan_logit_bias_sum() */
-    uint64_t losses;             /* (share tokens) double */
-    uint64_t ids, labels;        /* (share tokens) u32 each; in generation, ids of one tile */
-    uint64_t lengths, segments;  /* of a classifier: (share rows) and (share tokens) u32 */
-    struct plan_kept kept[2];    /* of the lower blocks, and of the n_kept topmost */
-    uint64_t cache, cache_bytes; /* generation: keys and values, of block i at cache + i * cache_bytes */
-    uint64_t logits;             /* generation: (vocabulary) of the last token; of a classifier: (share rows, labels) */
+    uint64_t head, head_bytes;  /* contributions of part i of the share to the head: at head + i * head_bytes */
+    uint64_t running;           /* (share tokens, 3) log-sum-exp of the head */
+    uint64_t logit_bias;        /* (vocabulary) fp32, if logits have a bias; */
+    uint64_t logit_bias_sums;   /* and if it is trained, its gradient's sum for each part: plan_logit_bias_sum() */
+    uint64_t losses;            /* (share tokens) double */
+    uint64_t ids, labels;       /* (share tokens) u32 each; in generation, ids of one pass */
+    uint64_t lengths, segments; /* of a classifier: (share rows) and (share tokens) u32 */
+    struct plan_kept kept[2];   /* of the lower blocks, and of the n_kept topmost */
+    /* Generation: keys and values of row r, block after block of cache_bytes each, from plan_row_cache on. */
+    uint64_t cache, cache_bytes;
+    uint64_t row_bytes; /* generation: of a row's tile in a boundary, where rows are not joined */
+    uint64_t logits;    /* generation: (microbatch, vocabulary) of last tokens; of a classifier: (share rows, labels) */
+    uint64_t logits_stride;              /* generation: elements from row to row */
     uint64_t workspace, workspace_bytes; /* the most that a layer needs for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
     uint64_t host_stash_bytes;           /* of the segment with boundaries and gradient; 0 without host_stash */
@@ -151,7 +162,7 @@ struct plan {
 void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
- * has positions, generating more than one row or with a masked model. */
+ * has positions, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked model. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, other
@@ -174,6 +185,10 @@ static inline const struct plan_kept *plan_kept_of(const struct plan *plan, uint
 {
     return &plan->kept[index >= plan->kept[1].first];
 }
+
+/* In generation: offset and bytes of a row's keys and values in all blocks. */
+uint64_t plan_row_cache(const struct plan *plan, const struct model *model, uint32_t row);
+uint64_t plan_row_cache_bytes(const struct plan *plan, const struct model *model);
 
 /* Offset of a resident unit from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);

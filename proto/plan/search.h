@@ -6,7 +6,10 @@
  * (kept values, then resident units, or the reverse), so bisection finds the last plan that fits. Blocks keep more and
  * more values: first all blocks those that save most time per byte, then the topmost blocks the next ones, and so on;
  * or each block keeps all or nothing. Candidates are independent of the budget, so more of it never makes the best plan
- * slower. */
+ * slower.
+ *
+ * In generation the microbatch is what passes through the layers together: of so many texts as fit, unless fewer leave
+ * room for more resident units and each text is then faster. */
 #ifndef PROTO_PLAN_SEARCH_H
 #define PROTO_PLAN_SEARCH_H
 

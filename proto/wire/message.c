@@ -293,8 +293,18 @@ static void evaluated(struct wire *w, struct message *m)
 
 static void generate(struct wire *w, struct message *m)
 {
-    wire_u32(w, &m->generate.first);
-    wire_u32_in(w, &m->generate.n, 1, UINT32_MAX);
+    uint32_t n = 0;
+
+    wire_u32_in(w, &m->generate.n_rows, 1, PLAN_GENERATE_ROWS);
+    for (uint32_t i = 0; !w->why && i < m->generate.n_rows; i++) {
+        struct plan_tokens *row = &m->generate.rows[i];
+        wire_u32_in(w, &row->from, 0, m->generate.n_rows - 1);
+        wire_u32(w, &row->first);
+        wire_u32(w, &row->n);
+        n |= row->n;
+    }
+    if (n == 0)
+        wire_wrong(w, "a generation without tokens");
 }
 
 static void save(struct wire *w, struct message *m)

@@ -74,7 +74,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 22,
+    MESSAGE_VERSION = 23,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -342,10 +342,9 @@ struct message {
             double sum; /* as in loss */
         } evaluated;
         struct {
-            uint32_t first,
-                n;  /* tokens first .. first+n-1 of the data segment are new; those before have been run. Later
-                                * ones, if any were run, are forgotten */
-        } generate; /* GENERATED has no fields: the last token's logits are in the data segment */
+            uint32_t n_rows;                             /* 1..PLAN_GENERATE_ROWS, at most the job's microbatch: */
+            struct plan_tokens rows[PLAN_GENERATE_ROWS]; /* one at least has new tokens */
+        } generate; /* GENERATED has no fields: the logits of each row's last token are in the data segment */
         struct {
             uint64_t step; /* updates done: the N of step-N */
         } save, saved;

@@ -562,9 +562,12 @@ TEST(a_job_without_training_goes_on_with_any_worker_that_is_left)
     end(&lab);
 }
 
-/* Killed in the prompt's wake, and another one in the middle: all tokens are run again, cut into the same pieces. */
-TEST(a_generation_survives_its_worker)
+/* Killed in the prompt's wake, and another one in the middle: all tokens are run again, cut into the same pieces. Of one
+ * text, and of four that advance together: two samples of each prompt, the second after the first's keys and values. */
+TEST_EACH(a_generation_survives_its_worker, 2)
 {
+    static const struct eps_prompt prompts[] = {{.text = "the quick brown", .n_bytes = 15},
+                                                {.text = "a", .n_bytes = 1}};
     const struct eps_generate_events events = {.on_token = on_token};
     struct lab alone = {0}, lab = {0};
     struct victim victims[3] = {{.lab = &lab}, {.lab = &lab, .at = 1}, {.lab = &lab, .worker = 1, .at = 20}};
@@ -573,12 +576,11 @@ TEST(a_generation_survives_its_worker)
     train(&alone, "alone", 1);
     begin(&lab, 2);
     for (int i = 0; i < COUNT(victims); i++) {
-        const struct eps_prompt prompt = {.text = "the quick brown", .n_bytes = 15};
         struct eps_generate_options options = eps_generate_defaults();
         struct eps_generated out;
         options.model = processes_path("alone/latest"), options.connect = "lab";
-        options.prompts = &prompt, options.n_prompts = 1;
-        options.n_tokens = 40, options.sampling.seed = 5;
+        options.prompts = prompts, options.n_prompts = _i ? 2 : 1;
+        options.n_tokens = 40, options.n_samples = _i ? 2 : 1, options.sampling.seed = 5;
         processes_await_workers("lab", 2);
         ck_assert_msg(eps_generate(&out, &options, &events, &victims[i], &error) == 0, "%s", error.text);
         ck_assert_str_eq(victims[i].text, victims[0].text);

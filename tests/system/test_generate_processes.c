@@ -85,9 +85,14 @@ static void end(struct client *c)
     ck_assert_int_eq(processes_wait(c->daemon), 0);
 }
 
+static struct message of_row_0(uint32_t first, uint32_t n)
+{
+    return (struct message){.kind = MESSAGE_GENERATE, .generate = {1, {{0, first, n}}}};
+}
+
 static int generate(struct client *c, uint32_t first, uint32_t n)
 {
-    struct message m = {.kind = MESSAGE_GENERATE, .generate = {first, n}};
+    struct message m = of_row_0(first, n);
 
     client_link_send(&c->link, &m);
     return client_link_expect(&c->link, MESSAGE_GENERATED, &m, NULL, &c->err);
@@ -136,15 +141,16 @@ TEST(processes_give_the_logits_of_one_process_and_show_what_they_do)
     float logits[VOCABULARY];
 
     begin(&c);
-    ck_assert_uint_eq(c.opened.job_opened.data_bytes, plan_generate_bytes(SEQ, VOCABULARY));
+    ck_assert_uint_eq(c.opened.job_opened.data_bytes, plan_generate_bytes(1, SEQ, VOCABULARY));
     ck_assert_uint_eq(c.opened.job_opened.resident_bytes, 4 * (c.opened.job_opened.n_parameters - (SEQ + 10) * 64));
     open_direct(&ip, &worker);
     array_link_init(&link, &ip->model, ip->store.weights.base);
     for (uint32_t i = 0, first = 0; i < COUNT(lengths); first += lengths[i++]) {
-        const struct device_run run = {.ids = c.data.base, .first = first, .n = lengths[i], .logits = logits};
+        const struct plan_tokens row = {.first = first, .n = lengths[i]};
+        const struct device_run run = {.ids = c.data.base, .rows = &row, .n_rows = 1, .logits = logits};
         ck_assert_msg(generate(&c, first, lengths[i]) == 0, "%s", c.err.text);
         ck_assert_int_eq(device_worker_generate(&worker, &run, &array_link, &link, &c.err), 0);
-        ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(SEQ), logits, sizeof logits);
+        ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(1, SEQ), logits, sizeof logits);
     }
     array_link_free(&link);
     device_worker_free(&worker);
@@ -171,15 +177,15 @@ TEST(a_row_that_goes_back_gives_the_logits_of_one_that_did_not)
     for (uint32_t i = 30; i < 50; i++)
         ids[i] = processes_token(i + 500);
     ck_assert_int_eq(generate(&c, 30, 20), 0);
-    memcpy(straight, (const char *)c.data.base + plan_generate_logits(SEQ), sizeof straight);
+    memcpy(straight, (const char *)c.data.base + plan_generate_logits(1, SEQ), sizeof straight);
     for (uint32_t i = 30; i < 70; i++)
         ids[i] = processes_token(i);
     ck_assert_int_eq(generate(&c, 30, 40), 0);
-    ck_assert_mem_ne((const char *)c.data.base + plan_generate_logits(SEQ), straight, sizeof straight);
+    ck_assert_mem_ne((const char *)c.data.base + plan_generate_logits(1, SEQ), straight, sizeof straight);
     for (uint32_t i = 30; i < 50; i++)
         ids[i] = processes_token(i + 500);
     ck_assert_int_eq(generate(&c, 30, 20), 0);
-    ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(SEQ), straight, sizeof straight);
+    ck_assert_mem_eq((const char *)c.data.base + plan_generate_logits(1, SEQ), straight, sizeof straight);
     close_job(&c);
     end(&c);
 }
@@ -188,11 +194,11 @@ TEST(a_row_that_goes_back_gives_the_logits_of_one_that_did_not)
 TEST(requests_that_do_not_fit_end_the_session)
 {
     static const struct message wrongs[] = {
-        {.kind = MESSAGE_GENERATE, .generate = {0, SEQ + 1}},
-        {.kind = MESSAGE_GENERATE, .generate = {4, 1}},
-        {.kind = MESSAGE_GENERATE, .generate = {3, SEQ - 2}},
-        {.kind = MESSAGE_GENERATE, .generate = {3, UINT32_MAX}},
-        {.kind = MESSAGE_GENERATE, .generate = {UINT32_MAX, 1}},
+        {.kind = MESSAGE_GENERATE, .generate = {1, {{0, 0, SEQ + 1}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {1, {{0, 4, 1}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {1, {{0, 3, SEQ - 2}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {1, {{0, 3, UINT32_MAX}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {1, {{0, UINT32_MAX, 1}}}},
         {.kind = MESSAGE_EVALUATE, .evaluate = {.n_rows = 1, .n_tokens = 1}},
     };
     struct message m;
@@ -208,6 +214,115 @@ TEST(requests_that_do_not_fit_end_the_session)
         driver_attach(&c.link, "gen", ROLE_CLIENT);
         open_small(&c);
     }
+    end(&c);
+}
+
+/* Of three rows: the daemon counts each row's tokens, and passes all to one worker. A cache has keys and values of 90 tokens,
+ * in whole tiles of 64, of 3 layers of width 64; the segment 3 rows of ids, in whole lines, and of logits. */
+TEST(rows_that_advance_together_give_the_logits_of_jobs_of_their_own)
+{
+    static const struct plan_tokens passes[][3] = {{{0, 0, 70}, {1, 0, 5}, {2, 0, 30}},
+                                                   {{0, 70, 1}, {1, 5, 1}, {2, 0, 0}},
+                                                   {{0, 0, 4}, {0, 70, 2}, {2, 30, 9}}};
+    float *const got = calloc(COUNT(passes) * 3 * VOCABULARY, sizeof *got), *to = got;
+    struct message m = job;
+    struct client c;
+
+    begin(&c);
+    close_job(&c);
+    m.job.goal.batch = 3;
+    ck_assert_msg(open_job(&c, &m, "small.json") == 0, "%s", c.err.text);
+    ck_assert_uint_eq(c.opened.job_opened.choice.microbatch, 3);
+    ck_assert_uint_eq(c.opened.job_opened.data_bytes, 1088 + 3 * 256 * 4);
+    json_t *memory = expect_json("eps mem gen --json", 0);
+    ck_assert_double_eq(json_number_at(memory, "workers.0.categories.cache.current"), 3 * (3 * 2 * 128 * 64 * 4));
+    ck_assert_double_eq(json_number_at(memory, "host.categories.data.current"), 1088 + 3 * 256 * 4);
+    json_decref(memory);
+    for (uint32_t i = 0; i < 3 * SEQ; i++)
+        ((uint32_t *)c.data.base)[i] = processes_token(i < 2 * SEQ ? i % SEQ : i); /* the first two rows are equal */
+    for (int p = 0; p < COUNT(passes); p++, to += 3 * VOCABULARY) {
+        m = (struct message){.kind = MESSAGE_GENERATE, .generate.n_rows = 3};
+        memcpy(m.generate.rows, passes[p], sizeof passes[p]);
+        client_link_send(&c.link, &m);
+        ck_assert_int_eq(client_link_expect(&c.link, MESSAGE_GENERATED, &m, NULL, &c.err), 0);
+        memcpy(to, (const char *)c.data.base + plan_generate_logits(3, SEQ), 3 * VOCABULARY * sizeof *to);
+    }
+    close_job(&c);
+    for (uint32_t row = 0; row < 3; row++) {
+        open_small(&c);
+        for (uint32_t i = 0; i < SEQ; i++)
+            ((uint32_t *)c.data.base)[i] = processes_token(row < 2 ? i : 2 * SEQ + i);
+        for (int p = 0; p < COUNT(passes); p++) {
+            const struct plan_tokens *tokens = &passes[p][row];
+            if (tokens->from != row) /* what the other row had run of the same tokens */
+                ck_assert_int_eq(generate(&c, 0, 70), 0);
+            if (tokens->n > 0)
+                ck_assert_int_eq(generate(&c, tokens->first, tokens->n), 0);
+            if (tokens->n > 0)
+                ck_assert_mem_eq(got + (size_t)(3 * p + (int)row) * VOCABULARY,
+                                 (const char *)c.data.base + plan_generate_logits(1, SEQ), VOCABULARY * sizeof *got);
+        }
+        close_job(&c);
+    }
+    free(got);
+    end(&c);
+}
+
+/* Of 4,096 positions a row's cache takes 24 MiB, so the worker's 256 MiB hold about ten of 64 rows. */
+TEST(a_job_gets_as_many_rows_as_its_worker_has_memory_for)
+{
+    struct message m = job;
+    struct client c;
+
+    begin(&c);
+    close_job(&c);
+    m.job.goal.batch = PLAN_GENERATE_ROWS, m.job.goal.seq = 4096;
+    ck_assert_msg(open_job(&c, &m, "slow.json") == 0, "%s", c.err.text);
+    const uint32_t rows = c.opened.job_opened.choice.microbatch;
+    json_t *memory = expect_json("eps mem gen --json", 0);
+    ck_assert(rows >= 8 && rows <= 10);
+    ck_assert_double_eq(json_number_at(memory, "workers.0.categories.cache.current"), (double)rows * (24 << 20));
+    ck_assert_double_le(json_number_at(memory, "workers.0.current"), 256 << 20);
+    json_decref(memory);
+    m = (struct message){.kind = MESSAGE_GENERATE, .generate.n_rows = rows + 1};
+    for (uint32_t i = 0; i <= rows; i++)
+        m.generate.rows[i] = (struct plan_tokens){i, 0, 1};
+    client_link_send(&c.link, &m);
+    ck_assert_int_eq(client_link_next(&c.link, &m, NULL, &c.err), -EIO);
+    ck_assert_holds(c.err.text, "do not follow");
+    leave(&c);
+    driver_attach(&c.link, "gen", ROLE_CLIENT);
+    open_small(&c);
+    end(&c);
+}
+
+/* After four tokens of row 0 and two of row 1. */
+TEST(requests_of_several_rows_that_do_not_fit_end_the_session)
+{
+    static const struct message wrongs[] = {
+        {.kind = MESSAGE_GENERATE, .generate = {4, {{0, 4, 1}, {1, 2, 1}, {2, 0, 1}, {3, 0, 1}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {2, {{0, 4, 1}, {1, 3, 1}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {2, {{0, 4, 1}, {0, 5, 1}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {2, {{0, 4, 1}, {0, 4, SEQ}}}},
+        {.kind = MESSAGE_GENERATE, .generate = {3, {{0, 4, 1}, {2, 0, 1}, {1, 0, 1}}}},
+    };
+    struct message m, begun = {.kind = MESSAGE_GENERATE, .generate = {2, {{0, 0, 4}, {1, 0, 2}}}}, three = job;
+    struct client c;
+
+    begin(&c);
+    close_job(&c);
+    three.job.goal.batch = 3;
+    for (int i = 0; i < COUNT(wrongs); i++) {
+        ck_assert_msg(open_job(&c, &three, "small.json") == 0, "%s", c.err.text);
+        client_link_send(&c.link, &begun);
+        ck_assert_int_eq(client_link_expect(&c.link, MESSAGE_GENERATED, &m, NULL, &c.err), 0);
+        client_link_send(&c.link, &wrongs[i]);
+        ck_assert_int_eq(client_link_next(&c.link, &m, NULL, &c.err), -EIO);
+        ck_assert_holds(c.err.text, "do not follow");
+        leave(&c);
+        driver_attach(&c.link, "gen", ROLE_CLIENT);
+    }
+    open_small(&c);
     end(&c);
 }
 
@@ -235,7 +350,7 @@ TEST(jobs_that_cannot_generate_are_refused)
         int rc;
         const char *words[2];
     } cases[] = {
-        {2, 1, SEQ, "small.json", -EINVAL, {"a job that generates", ""}},
+        {PLAN_GENERATE_ROWS + 1, 1, SEQ, "small.json", -EINVAL, {"a job that generates", "64 rows"}},
         {2, 2, SEQ, "small.json", -EINVAL, {"a job that generates", ""}},
         {1, 1, SEQ + 11, "small.json", -EINVAL, {"positions", ""}},
         {1, 1, SEQ, "large.json", -ENOSPC, {"needs at least", "to generate"}},
@@ -264,7 +379,7 @@ TEST_EACH(a_job_closed_in_mid_run_leaves_the_worker_free, 2)
     close_job(&c);
     m.job.goal.seq = 4096;
     ck_assert_msg(open_job(&c, &m, "slow.json") == 0, "%s", c.err.text);
-    client_link_send(&c.link, &(struct message){.kind = MESSAGE_GENERATE, .generate = {0, 4096}});
+    client_link_send(&c.link, &(struct message){.kind = MESSAGE_GENERATE, .generate = {1, {{0, 0, 4096}}}});
     if (_i == 0) {
         close_job(&c);
     } else {

@@ -326,6 +326,7 @@ TEST(evaluation_and_generation_by_tcp_are_those_of_local_workers)
     static const char *const commands[] = {
         "eps eval --model whole/latest --data text.txt --json",
         "eps generate --model whole/latest --prompt 'The ' --tokens 20 --seed 3",
+        "eps generate --model whole/latest --prompt 'The ' --prompt A --samples 2 --tokens 20 --seed 3",
     };
     pid_t worker;
 

@@ -161,14 +161,15 @@ static float *generate(const struct setting *s, struct device_worker_options opt
     struct ledger ledger = {0};
     struct array_link link;
     float *all = calloc((s->seq + n - 1) / n * vocabulary, sizeof *all);
-    struct device_run run = {.ids = s->ids, .logits = all};
+    struct plan_tokens row = {0};
+    struct device_run run = {.ids = s->ids, .rows = &row, .n_rows = 1, .logits = all};
 
     ck_assert_ptr_nonnull(all);
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
     array_link_init(&link, &s->model, s->weights);
     link.n_buffers = options.choice.n_weight_buffers;
-    for (; run.first < s->seq; run.first += run.n, run.logits += vocabulary) {
-        run.n = s->seq - run.first < n ? s->seq - run.first : n;
+    for (; row.first < s->seq; row.first += row.n, run.logits += vocabulary) {
+        row.n = s->seq - row.first < n ? s->seq - row.first : n;
         ck_assert_int_eq(device_worker_generate(&worker, &run, &array_link, &link, NULL), 0);
     }
     array_link_free(&link);

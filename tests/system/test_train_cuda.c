@@ -118,12 +118,14 @@ TEST(a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu)
             expect_json(print("cuda/eps eval --model spoken --data data.txt --json --device %s", devices[i]), 0);
         losses[i] = json_number_at(said, "loss");
         json_decref(said);
-        said = expect_json(print("cuda/eps generate --model spoken --prompt T --tokens 6 --temperature 0 --json "
-                                 "--device %s",
+        said = expect_json(print("cuda/eps generate --model spoken --prompt T --prompt 'An ' --tokens 6 "
+                                 "--temperature 0 --json --device %s",
                                  devices[i]),
                            0);
-        texts[i] = json_dumps(json_at(said, "ids"), 0);
-        json_decref(said);
+        ck_assert_uint_eq(json_array_size(json_at(said, "1.ids")), 6);
+        json_t *ids = json_pack("[O,O]", json_at(said, "0.ids"), json_at(said, "1.ids"));
+        texts[i] = json_dumps(ids, 0);
+        json_decref(ids), json_decref(said);
     }
     ck_assert_double_eq_tol(losses[0], losses[1], 1e-4);
     ck_assert_str_eq(texts[0], texts[1]);

@@ -113,7 +113,8 @@ static int ended(void *context)
 static void run_direct(struct bench *b, uint32_t first, uint32_t n)
 {
     static const struct device_link link = {.pull = pull, .wait_weights = wait_weights, .ended = ended};
-    const struct device_run run = {.ids = b->ids, .first = first, .n = n, .logits = b->logits};
+    const struct plan_tokens row = {.first = first, .n = n};
+    const struct device_run run = {.ids = b->ids, .rows = &row, .n_rows = 1, .logits = b->logits};
     struct error err = {""};
 
     check(device_worker_generate(&b->worker, &run, &link, b, &err), "worker", &err);

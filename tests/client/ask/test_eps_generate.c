@@ -293,18 +293,19 @@ TEST(a_drawn_text_comes_again_with_its_seed)
 
 /* Three prompts by two samples in one call; each text is what a call of its own gives, with the seed after. The second
  * prompt is empty; the third fills the model's positions, so that its window slides. */
+enum { MOST_TEXTS = 12 };
 struct texts {
-    struct heard heard[6];
-    struct eps_generated ends[6];
-    size_t n, n_ended, prompts[6];
-    uint32_t samples[6];
+    struct heard heard[MOST_TEXTS];
+    struct eps_generated ends[MOST_TEXTS];
+    size_t n, n_ended, prompts[MOST_TEXTS];
+    uint32_t samples[MOST_TEXTS];
 };
 
 static void on_begin(void *user, size_t prompt, uint32_t sample)
 {
     struct texts *t = user;
 
-    ck_assert_uint_lt(t->n, 6);
+    ck_assert(t->n < MOST_TEXTS && t->n_ended == t->n);
     t->prompts[t->n] = prompt, t->samples[t->n] = sample;
     t->n++;
 }
@@ -321,10 +322,11 @@ static void on_end(void *user, const struct eps_generated *text)
     t->ends[t->n_ended++] = *text;
 }
 
+static const struct eps_generate_events all = {.on_begin = on_begin, .on_token = on_texts_token, .on_end = on_end};
+static struct texts t;
+
 TEST(texts_of_one_call_are_those_of_calls_of_their_own)
 {
-    static const struct eps_generate_events all = {.on_begin = on_begin, .on_token = on_texts_token, .on_end = on_end};
-    static struct texts t;
     char full[509];
     struct eps_generated out, sum = {0};
     struct eps_error error;
@@ -358,6 +360,98 @@ TEST(texts_of_one_call_are_those_of_calls_of_their_own)
     }
     ck_assert(memcmp(t.heard[0].ids, t.heard[1].ids, 40) != 0 && memcmp(t.heard[4].ids, t.heard[5].ids, 40) != 0);
     ck_assert(out.n_texts == 6 && out.n_tokens == 60 && out.n_prompt == sum.n_prompt && out.n_slides == sum.n_slides);
+}
+
+/* Three that advance together, two of them, or one after another; with no, some and all weights on the device. */
+TEST_EACH(greedy_texts_of_one_call_are_those_of_transformers_at_any_budget, 4)
+{
+    struct eps_prompt three[N_TEXTS];
+    struct eps_generate_options options = greedy(NULL);
+    struct eps_generated out;
+    struct eps_error error;
+    uint64_t least = 0;
+
+    for (int i = 0; i < N_TEXTS; i++) {
+        const uint64_t of_one = least_budget(prompt_of(i), 200);
+        three[i] = (struct eps_prompt){.text = prompt_of(i), .n_bytes = strlen(prompt_of(i))};
+        least = of_one > least ? of_one : least;
+    }
+    options.prompts = three, options.n_prompts = N_TEXTS;
+    options.device_mem = least + ((uint64_t)_i << 19);
+    t = (struct texts){.n = 0};
+    ck_assert_msg(eps_generate(&out, &options, &all, &t, &error) == 0, "%s", error.text);
+    ck_assert(t.n_ended == N_TEXTS && out.n_tokens == N_TEXTS * 200);
+    for (int i = 0; i < N_TEXTS; i++)
+        check_text(&t.heard[i], i);
+}
+
+/* At stop strings and after 30 tokens, with samples that begin after a prompt that another row has run, or is running: of
+ * twelve texts as many at a time as there is room for. */
+TEST_EACH(texts_that_end_at_different_times_leave_their_rows_to_others, 2)
+{
+    static const char *const texts[] = {
+        PROMPT, "x", "A text of some more tokens than one tile of 64 can hold, so that it takes two.", "y\n"};
+    static const char *const stops[] = {"a", "e", "i", "n", "o", "r", "s", "t", "E", "T", "  ", "0"};
+    struct eps_prompt prompts_of_call[4];
+    struct eps_generate_options options = greedy(NULL);
+    struct eps_generated out;
+    struct eps_error error;
+    uint32_t n_stopped = 0, n_long = 0;
+
+    for (int i = 0; i < 4; i++)
+        prompts_of_call[i] = (struct eps_prompt){.text = texts[i], .n_bytes = strlen(texts[i])};
+    options.prompts = prompts_of_call, options.n_prompts = 4;
+    options.n_samples = 3, options.n_tokens = 30;
+    options.stops = stops, options.n_stops = COUNT(stops);
+    options.sampling = (struct eps_sampling){
+        .temperature = 0.9, .top_p = NAN, .min_p = NAN, .repetition_penalty = _i == 1 ? 1.3 : NAN, .seed = 3};
+    options.device_mem = _i == 0 ? 0 : least_budget(texts[2], 30) + ((uint64_t)_i << 18);
+    t = (struct texts){.n = 0};
+    ck_assert_msg(eps_generate(&out, &options, &all, &t, &error) == 0, "%s", error.text);
+    ck_assert(t.n == 12 && t.n_ended == 12 && out.n_texts == 12);
+    for (size_t i = 0; i < 12; i++) {
+        struct eps_generate_options one = options;
+        struct heard alone = {0};
+        ck_assert(t.prompts[i] == i / 3 && t.samples[i] == i % 3);
+        one.prompts = &prompts_of_call[i / 3], one.n_prompts = 1, one.n_samples = 1, one.device_mem = 0;
+        one.sampling.seed += i % 3;
+        ck_assert_msg(eps_generate(&out, &one, &events, &alone, &error) == 0, "%s", error.text);
+        ck_assert(t.heard[i].n == alone.n && t.heard[i].n_text == alone.n_text);
+        ck_assert_mem_eq(t.heard[i].ids, alone.ids, alone.n * sizeof *alone.ids);
+        ck_assert_mem_eq(t.heard[i].text, alone.text, alone.n_text);
+        ck_assert(t.ends[i].stopped == out.stopped && t.ends[i].n_tokens == alone.n);
+        n_stopped += out.stopped, n_long += alone.n == 30;
+    }
+    ck_assert_msg(n_stopped > 2 && n_long > 0, "%u stopped, %u long", n_stopped, n_long);
+}
+
+static int stop_after_five(void *user)
+{
+    const struct texts *heard = user;
+    return heard->n > 0 && heard->heard[0].n >= 5;
+}
+
+/* The first as it was drawn, the others at the end, in their order. */
+TEST(an_interrupt_leaves_what_was_generated_of_each_text)
+{
+    struct eps_generate_events interrupts = all;
+    struct eps_prompt three[N_TEXTS];
+    struct eps_generate_options options = greedy(NULL);
+    struct eps_generated out;
+    struct eps_error error;
+
+    for (int i = 0; i < N_TEXTS; i++)
+        three[i] = (struct eps_prompt){.text = prompt_of(i), .n_bytes = strlen(prompt_of(i))};
+    options.prompts = three, options.n_prompts = N_TEXTS;
+    interrupts.should_stop = stop_after_five;
+    t = (struct texts){.n = 0};
+    ck_assert_int_eq(eps_generate(&out, &options, &interrupts, &t, &error), -EINTR);
+    ck_assert(t.n == N_TEXTS && t.n_ended == N_TEXTS && out.n_tokens == 5 * N_TEXTS);
+    for (int i = 0; i < N_TEXTS; i++) {
+        ck_assert(t.heard[i].n == 5 && !t.ends[i].ended && !t.ends[i].stopped);
+        for (size_t k = 0; k < 5; k++)
+            ck_assert_uint_eq(t.heard[i].ids[k], (uint32_t)json_integer_value(json_array_get(of_text(i, "ids"), k)));
+    }
 }
 
 TEST(the_command_prints_several_texts_with_a_line_between)
@@ -603,7 +697,8 @@ TEST(ids_stay_ids_where_there_is_no_tokenizer)
 }
 
 /* Of every family, 200 tokens (tests/oracle/logits.py): past windows of a few keys, and past the positions of those
- * models that have 16. transformers computed the whole context for each token. */
+ * models that have 16. transformers computed the whole context for each token. Alone, and together with other texts, one
+ * of which goes on after its prompt. */
 TEST(every_family_goes_on_as_with_transformers)
 {
     glob_t found;
@@ -618,6 +713,16 @@ TEST(every_family_goes_on_as_with_transformers)
                         0);
         ck_assert_uint_eq(json_array_size(ids), 200);
         ck_assert_msg(json_equal(json_object_get(got, "ids"), ids), "%s", found.gl_pathv[i]);
+        json_t *several = expect_json(print("eps generate --model %s --ids 1,2,3 --ids %.*s --samples 2 --tokens 60 "
+                                            "--temperature 0 --json",
+                                            found.gl_pathv[i], (int)strlen(prompt) - 2, prompt + 1),
+                                      0);
+        while (json_array_size(ids) > 60)
+            json_array_remove(ids, 60);
+        for (size_t k = 2; k < 4; k++)
+            ck_assert_msg(json_equal(json_object_get(json_array_get(several, k), "ids"), ids), "%s, text %zu",
+                          found.gl_pathv[i], k);
+        json_decref(several);
         free(prompt);
         json_decref(wanted), json_decref(got);
     }

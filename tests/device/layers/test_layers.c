@@ -361,10 +361,13 @@ TEST_EACH(positions_cut_in_two_units_are_as_in_one, 2)
     setting_close(&whole);
 }
 
-/* Tokens 2 to 5 of a row, where positions are cut at 4; by hand: the row of wte plus that of wpe, one rounding. */
-TEST(embedding_begins_at_a_position)
+/* Tokens 2 to 4 of a text, where positions are cut at 4, and token 0 of another one; by hand: the row of wte plus that of
+ * wpe, one rounding. */
+TEST(embedding_begins_at_the_position_of_each_text)
 {
-    enum { FIRST = 2, N = 4 };
+    enum { N = 4 };
+    static const struct layer_span spans[] = {{.n = 3, .position = 2}, {.at = 3, .n = 1, .position = 0}};
+    static const size_t positions[N] = {2, 3, 4, 0};
     struct setting whole, parted;
     struct stage st;
     float got[N * 16];
@@ -374,7 +377,8 @@ TEST(embedding_begins_at_a_position)
     cut_positions(&parted.model, &whole.model);
     open_stage(&st, &parted, 0, 0xff);
     st.pass.n_tokens = N;
-    st.pass.position = FIRST;
+    st.pass.spans = spans;
+    st.pass.n_spans = COUNT(spans);
     st.pass.dropout = false;
     for (uint32_t i = 0; i < 3; i++) {
         enter_visit(&st, i);
@@ -385,7 +389,7 @@ TEST(embedding_begins_at_a_position)
     const float *wte = whole.weights + whole.model.units[0].offset, *wpe = whole.weights + whole.model.units[1].offset;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < width; j++)
-            ck_assert(got[i * width + j] == wte[whole.ids[i] * width + j] + wpe[(FIRST + i) * width + j]);
+            ck_assert(got[i * width + j] == wte[whole.ids[i] * width + j] + wpe[positions[i] * width + j]);
     close_stage(&st);
     free_cut(&parted.model);
     setting_close(&whole);

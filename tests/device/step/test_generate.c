@@ -1,4 +1,4 @@
-/* Tokens one run after another against the whole row at once. */
+/* Tokens one run after another against the whole row at once, and rows that advance together against each alone. */
 #include "device/step/generate.h"
 
 #include "proto/model/family.h"
@@ -39,7 +39,7 @@ static struct model_config tall_or_windowed(int which)
     return config;
 }
 
-/* One row of a setting on one worker. */
+/* One row of a setting on one worker, or several that advance together. */
 struct speech {
     struct setting s;
     struct device_worker_options options;
@@ -50,15 +50,20 @@ struct speech {
     struct error err;
 };
 
-static void set_up(struct speech *t, const struct model_config *config, uint32_t seq)
+static void set_up_rows(struct speech *t, const struct model_config *config, uint32_t rows, uint32_t seq)
 {
     *t = (struct speech){0};
-    setting_open(&t->s, config, 1, seq);
-    t->options = setting_options(&t->s, 1, 0);
+    setting_open(&t->s, config, rows, seq);
+    t->options = setting_options(&t->s, rows, 0);
     t->options.setting.goal.purpose = PLAN_GENERATE;
     t->options.choice.n_resident = plan_count_uploaded(&t->s.model);
-    t->logits = calloc(config->vocabulary, sizeof *t->logits);
+    t->logits = calloc((size_t)rows * config->vocabulary, sizeof *t->logits);
     ck_assert_ptr_nonnull(t->logits);
+}
+
+static void set_up(struct speech *t, const struct model_config *config, uint32_t seq)
+{
+    set_up_rows(t, config, 1, seq);
 }
 
 static void open_worker(struct speech *t)
@@ -68,6 +73,7 @@ static void open_worker(struct speech *t)
     ck_assert_msg(rc == 0, "%s", t->err.text);
     array_link_init(&t->link, &t->s.model, t->s.weights);
     t->link.n_buffers = t->options.choice.n_weight_buffers;
+    t->link.precision = t->options.setting.goal.precision;
 }
 
 static void close_worker(struct speech *t)
@@ -86,7 +92,8 @@ static void tear_down(struct speech *t)
 
 static int try_run(struct speech *t, uint32_t first, uint32_t n)
 {
-    const struct device_run run = {.ids = t->s.ids, .first = first, .n = n, .logits = t->logits};
+    const struct plan_tokens row = {.first = first, .n = n};
+    const struct device_run run = {.ids = t->s.ids, .rows = &row, .n_rows = 1, .logits = t->logits};
 
     return device_worker_generate(&t->worker, &run, &array_link, &t->link, &t->err);
 }
@@ -401,7 +408,7 @@ TEST_IF(a_link_that_ends_ends_the_run, !simulated())
         t.link.cancel_at = at;
         rc = try_run(&t, 0, 150);
         ck_assert_int_eq(rc, t.link.n_calls < at ? 0 : -ECANCELED);
-        ck_assert_uint_eq(t.worker.n_run, rc == 0 ? 150 : 0);
+        ck_assert_uint_eq(t.worker.n_run[0], rc == 0 ? 150 : 0);
         close_worker(&t);
     }
     tear_down(&t);
@@ -417,7 +424,7 @@ TEST_IF(a_job_that_ends_ends_a_run_that_waits_for_nothing, !simulated())
     run(&t, 0, 1);
     t.link.cancel_at = t.link.n_calls + 7;
     ck_assert_int_eq(try_run(&t, 1, 149), -ECANCELED);
-    ck_assert_uint_eq(t.worker.n_run, 1);
+    ck_assert_uint_eq(t.worker.n_run[0], 1);
     close_worker(&t);
     tear_down(&t);
 }
@@ -451,5 +458,199 @@ TEST_IF(ids_that_change_during_the_run_change_nothing, !simulated())
     }
     ck_assert_uint_eq(t.s.ids[59], UINT32_MAX);
     ck_assert(setting_same_bits(t.logits, calm, tall.vocabulary));
+    tear_down(&t);
+}
+
+/* ---- several rows ------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 3 };
+
+/* Prompts of unequal lengths, of one tile to three; a row that rests, one that begins anew, and one that goes on after
+ * another's first tokens while that one begins anew; runs that end in another tile than the other rows'. */
+static const struct plan_tokens passes[][ROWS] = {
+    {{0, 0, 5}, {1, 0, 70}, {2, 0, 130}},  {{0, 5, 1}, {1, 70, 1}, {2, 130, 1}}, {{0, 6, 1}, {1, 0, 0}, {2, 131, 1}},
+    {{0, 0, 66}, {1, 71, 1}, {2, 132, 3}}, {{0, 0, 1}, {0, 40, 2}, {2, 0, 1}},   {{0, 1, 64}, {1, 42, 1}, {2, 1, 9}},
+};
+
+static void run_pass(struct speech *t, const uint32_t *ids, const struct plan_tokens *rows, uint32_t n_rows)
+{
+    const struct device_run run = {.ids = ids, .rows = rows, .n_rows = n_rows, .logits = t->logits};
+
+    ck_assert_msg(device_worker_generate(&t->worker, &run, &array_link, &t->link, &t->err) == 0, "%s", t->err.text);
+}
+
+/* One row by itself through all passes: before it goes on after another's tokens, it runs those that the other has run.
+ * Logits after each pass, 0 where it rests. */
+static void run_alone(float *out, struct speech *t, const uint32_t *ids, uint32_t row)
+{
+    const size_t vocabulary = t->s.model.config.vocabulary, seq = t->s.seq;
+
+    open_worker(t);
+    for (size_t p = 0; p < COUNT(passes); p++, out += vocabulary) {
+        struct plan_tokens tokens = passes[p][row];
+        if (tokens.from != row) {
+            struct plan_tokens before = passes[p - 1][tokens.from];
+            ck_assert_uint_eq(before.first, 0);
+            before.from = 0;
+            run_pass(t, ids + tokens.from * seq, &before, 1);
+        }
+        tokens.from = 0;
+        if (tokens.n > 0)
+            run_pass(t, ids + row * seq, &tokens, 1);
+        memcpy(out, t->logits, vocabulary * sizeof *out);
+    }
+    close_worker(t);
+}
+
+/* All of them, with any part of the weights on the device. */
+static void check_together(struct speech *t, float *const alone[ROWS])
+{
+    const size_t vocabulary = t->s.model.config.vocabulary;
+
+    open_worker(t);
+    for (size_t p = 0; p < COUNT(passes); p++) {
+        memset(t->logits, 0xff, ROWS * vocabulary * sizeof *t->logits);
+        run_pass(t, t->s.ids, passes[p], ROWS);
+        for (uint32_t row = 0; row < ROWS; row++)
+            ck_assert_msg(passes[p][row].n > 0
+                              ? setting_same_bits(t->logits + row * vocabulary, alone[row] + p * vocabulary, vocabulary)
+                              : isnan(t->logits[row * vocabulary]),
+                          "pass %zu, row %u", p, row);
+    }
+    close_worker(t);
+}
+
+/* On the simulated device one format each, and no weights on the device. */
+TEST_EACH(rows_that_advance_together_have_the_bits_of_each_alone, simulated() ? 2 : 4)
+{
+    const struct model_config config = tall_or_windowed(_i % 2);
+    float *alone[ROWS];
+    struct speech t, one;
+
+    set_up(&one, &config, 150);
+    set_up_rows(&t, &config, ROWS, 150);
+    one.options.setting.goal.precision = t.options.setting.goal.precision =
+        (simulated() ? _i : _i / 2) ? NUMBER_BF16 : NUMBER_FP32;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        alone[row] = calloc(COUNT(passes) * config.vocabulary, sizeof **alone);
+        ck_assert_ptr_nonnull(alone[row]);
+        run_alone(alone[row], &one, t.s.ids, row);
+    }
+    ck_assert(!setting_same_bits(alone[0], alone[1], config.vocabulary));
+    for (uint32_t n = 0; n <= plan_count_uploaded(&t.s.model); n += simulated() ? 8 : 1) {
+        t.options.choice.n_resident = n;
+        t.options.choice.n_weight_buffers = 1 + n % 3;
+        check_together(&t, alone);
+    }
+    t.options.setting.n_threads = 3;
+    if (!simulated())
+        check_together(&t, alone);
+    for (uint32_t row = 0; row < ROWS; row++)
+        free(alone[row]);
+    tear_down(&t);
+    tear_down(&one);
+}
+
+static size_t alignment(const void *at)
+{
+    const uintptr_t bits = (uintptr_t)at | 64;
+
+    return bits & -bits;
+}
+
+/* As a library that chooses an algorithm by the shape and the alignment of its operands. */
+static void fickle_matmul(struct device *dev, const struct device_matmul *op)
+{
+    float *c = op->c;
+
+    device_cpu.matmul(dev, op);
+    for (size_t i = 0; i < op->m; i++)
+        c[i * op->c_stride] += 1e-2f * (float)op->m + 1e-3f * (float)alignment(op->a) + 1e-4f * (float)alignment(op->c);
+}
+
+/* Odd widths, 17 logits: rows side by side would begin at other alignments. */
+TEST_IF(a_backend_that_rounds_by_shape_runs_each_row_as_if_alone, !simulated())
+{
+    struct device_ops fickle = device_cpu;
+    struct plan_backend apart = plan_cpu;
+    float *alone[ROWS];
+    struct speech t, one;
+
+    fickle.matmul = fickle_matmul;
+    apart.joins_rows = false;
+    set_up(&one, &tall, 150);
+    set_up_rows(&t, &tall, ROWS, 150);
+    t.options.ops = one.options.ops = &fickle;
+    t.options.setting.backend = one.options.setting.backend = &apart;
+    for (uint32_t row = 0; row < ROWS; row++) {
+        alone[row] = calloc(COUNT(passes) * tall.vocabulary, sizeof **alone);
+        ck_assert_ptr_nonnull(alone[row]);
+        run_alone(alone[row], &one, t.s.ids, row);
+    }
+    check_together(&t, alone);
+    for (uint32_t row = 0; row < ROWS; row++)
+        free(alone[row]);
+    tear_down(&t);
+    tear_down(&one);
+}
+
+/* wide has 12 units, tall two tables, two blocks and a norm. Prompts of one tile need one pass, the longest here three. */
+TEST_IF(a_pass_pulls_units_once_for_all_rows, !simulated())
+{
+    static const struct plan_tokens prompts[] = {{0, 0, 3}, {1, 0, 1}, {2, 0, 9}},
+                                    next[] = {{0, 3, 1}, {1, 1, 1}, {2, 0, 0}};
+    struct speech t;
+
+    set_up_rows(&t, &wide, ROWS, 9);
+    t.options.choice.n_resident = 0;
+    open_worker(&t);
+    run_pass(&t, t.s.ids, prompts, ROWS);
+    ck_assert_uint_eq(t.link.n_pulls, 10 + 11);
+    run_pass(&t, t.s.ids, next, ROWS);
+    ck_assert_uint_eq(t.link.n_pulls, 10 + 11 + 11);
+    close_worker(&t);
+    tear_down(&t);
+
+    set_up_rows(&t, &tall, ROWS, 150);
+    t.options.choice.n_resident = 0;
+    open_worker(&t);
+    run_pass(&t, t.s.ids, passes[0], ROWS);
+    ck_assert_uint_eq(t.link.n_pulls, 2 + 3 * 4);
+    close_worker(&t);
+    tear_down(&t);
+}
+
+TEST_IF(rows_that_cannot_be_run_are_refused_and_change_nothing, !simulated())
+{
+    static const struct plan_tokens begun[] = {{0, 0, 4}, {1, 0, 2}};
+    static const struct {
+        struct plan_tokens rows[ROWS + 1];
+        uint32_t n_rows;
+        const char *why;
+    } wrongs[] = {
+        {{{0, 4, 1}, {1, 2, 1}, {2, 0, 1}, {3, 0, 1}}, 4, "4 texts to generate: this worker was planned for 3"},
+        {{{0, 4, 1}, {1, 3, 1}}, 2, "tokens 3 to 4 to run: 2 of up to 9 were run so far"},
+        {{{0, 4, 1}, {0, 5, 1}}, 2, "tokens 5 to 6 to run: 4 of up to 9 were run so far"},
+        {{{0, 4, 1}, {0, 4, 6}}, 2, "tokens 4 to 10 to run"},
+        {{{0, 4, 1}, {2, 0, 1}}, 2, "row 1 goes on after row 2"},
+        {{{0, 4, 1}, {2, 0, 1}, {0, 1, 1}}, 3, "row 1 goes on after row 2"},
+        {{{0, 4, 0}, {1, 2, 0}}, 2, "no row has tokens"},
+        {{{0, 0, 0}}, 0, "no row has tokens"},
+    };
+    struct speech t;
+
+    set_up_rows(&t, &setting_configs[0], ROWS, 9);
+    open_worker(&t);
+    for (int i = 0; i < COUNT(wrongs); i++) {
+        const struct device_run run = {.ids = t.s.ids,
+                                       .rows = wrongs[i].rows,
+                                       .n_rows = wrongs[i].n_rows,
+                                       .logits = t.logits};
+        run_pass(&t, t.s.ids, begun, 2);
+        ck_assert_int_eq(device_worker_generate(&t.worker, &run, &array_link, &t.link, &t.err), -EINVAL);
+        ck_assert_holds(t.err.text, wrongs[i].why);
+        ck_assert(t.worker.n_run[0] == 4 && t.worker.n_run[1] == 2 && t.worker.n_run[2] == 0);
+    }
+    close_worker(&t);
     tear_down(&t);
 }

@@ -241,5 +241,13 @@ TEST(evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token)
     choice.n_resident = 4;
     ck_assert_uint_eq(cost().down_bytes, 4 * 2 * 64);
     profile.memory_bytes_per_s = 1e9; /* and keys and values of 32 positions in both blocks */
-    ck_assert_double_eq_tol(cost().compute_ms, 4.0 * (2 * BLOCK + NORM + TABLE + 2 * 2 * 32 * 64) / 1e9 * 1e3, 1e-9);
+    const double weights = 2 * BLOCK + NORM + TABLE, cached = 2 * 2 * 32 * 64;
+    ck_assert_double_eq_tol(cost().compute_ms, 4.0 * (weights + cached) / 1e9 * 1e3, 1e-9);
+
+    /* Of three texts: in one product where the backend joins their rows, else in three. */
+    setting.share_rows = setting.part_rows = choice.microbatch = 3;
+    ck_assert_uint_eq(cost().down_bytes, 4 * 3 * 2 * 64);
+    ck_assert_double_eq_tol(cost().compute_ms, 4.0 * (weights + 3 * cached) / 1e9 * 1e3, 1e-9);
+    setting.backend = &plan_cuda;
+    ck_assert_double_eq_tol(cost().compute_ms, 4.0 * 3 * (weights + cached) / 1e9 * 1e3, 1e-9);
 }

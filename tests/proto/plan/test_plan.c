@@ -346,7 +346,8 @@ TEST(impossible_options_and_choices_are_refused_by_name)
         {{.part_rows = (1 << 25) + 1}, {0}, "at most 268435456 tokens"},
         {{.share_rows = PLAN_MAX_PARTS + 1}, {0}, "65537 rows in parts of 1"},
         {{0}, {.n_sums = PLAN_MAX_SUMS + 1}, "17 sums"},
-        {{.goal.purpose = PLAN_GENERATE, .share_rows = 2}, {0}, "one row at a time, not 2"},
+        {{.goal.purpose = PLAN_GENERATE, .share_rows = 2}, {0}, "up to 64 texts in one part, not 2 in 2"},
+        {{.goal.purpose = PLAN_GENERATE, .share_rows = 65, .part_rows = 65}, {0}, "not 65 in 1"},
         {{0}, {.host_stash = true, .n_kept = 1, .kept = 1}, "1 blocks keep activations"},
         {{0}, {.n_kept = 3, .kept = 1}, "3 blocks keep activations"},
         {{.goal.purpose = PLAN_EVALUATE}, {.n_kept = 1, .kept = 1}, "1 blocks keep activations"},
@@ -417,8 +418,8 @@ static void add_weights(uint64_t value)
 }
 
 /* With the stash on the host the device has tiles of a microbatch, a set of them or two; the host has the boundaries, each
- * in whole cache lines, and one gradient. */
-static void add_boundaries(uint64_t value, uint64_t tokens, uint32_t n_sets)
+ * in whole cache lines, and one gradient. Of so many bytes each. */
+static void add_boundaries(uint64_t value, uint64_t bytes, uint32_t n_sets)
 {
     const bool trains = setting.goal.purpose == PLAN_TRAIN;
     const uint64_t width = model.config.width * value, tile = choice.microbatch * setting.goal.seq * width;
@@ -430,10 +431,10 @@ static void add_boundaries(uint64_t value, uint64_t tokens, uint32_t n_sets)
             add(LEDGER_GRADIENT, plan.dy[set], tile);
     }
     for (uint32_t i = 0; !choice.host_stash && i < n; i++)
-        add(LEDGER_STASH, plan.boundaries + i * plan.boundary_bytes, tokens * width);
+        add(LEDGER_STASH, plan.boundaries + i * plan.boundary_bytes, bytes);
     if (trains && !choice.host_stash)
-        add(LEDGER_GRADIENT, plan.gradient, tokens * width);
-    ck_assert_uint_eq(plan.host_stash_bytes, choice.host_stash ? (n + trains) * ((tokens * width + 63) / 64 * 64) : 0);
+        add(LEDGER_GRADIENT, plan.gradient, bytes);
+    ck_assert_uint_eq(plan.host_stash_bytes, choice.host_stash ? (n + trains) * ((bytes + 63) / 64 * 64) : 0);
 }
 
 /* Contributions are in fp32 whatever the values are. Beside the host two buffers bring two sums, or as many as are chosen,
@@ -478,7 +479,7 @@ static void draw(uint64_t *state)
     if (setting.goal.purpose != PLAN_TRAIN)
         choice.n_kept = choice.kept = choice.kept_below = choice.whole_head = false;
     if (setting.goal.purpose == PLAN_GENERATE) {
-        setting.share_rows = setting.part_rows = choice.microbatch = 1;
+        setting.share_rows = setting.part_rows;
         choice.host_stash = false;
     }
 }
@@ -497,21 +498,25 @@ TEST(buffers_lie_apart_and_fill_the_arena)
         setting.backend = i % 2 ? &beside : &sizes_only;
         lay_out();
         const uint64_t value = number_bytes(setting.goal.precision);
-        const uint64_t tokens = (uint64_t)setting.share_rows * setting.goal.seq;
+        const bool generates = setting.goal.purpose == PLAN_GENERATE;
+        const uint64_t tokens = (uint64_t)(generates ? choice.microbatch : setting.share_rows) * setting.goal.seq;
         const bool in_turn = i % 2 == 0 || plan.choice.n_weight_buffers == 1;
         n_extents = 0;
         memset(wanted, 0, sizeof wanted);
         add_weights(value);
         ck_assert_uint_eq(plan.n_sets, in_turn ? 1 : 2);
-        add_boundaries(value, tokens, plan.n_sets);
+        const uint64_t row = setting.goal.seq * model.config.width * value, padding = (row + 63) / 64 * 64 - row;
+        add_boundaries(value, tokens * model.config.width * value + (generates ? (choice.microbatch - 1) * padding : 0),
+                       plan.n_sets);
         add(LEDGER_DATA, plan.ids, tokens * 4), add(LEDGER_WORKSPACE, plan.workspace, plan.workspace_bytes);
         if (setting.goal.purpose == PLAN_TRAIN)
             add_gradients(in_turn);
         if (setting.goal.purpose == PLAN_GENERATE) {
-            for (uint32_t b = 0; b < model.config.n_layers; b++)
+            for (uint32_t b = 0; b < choice.microbatch * model.config.n_layers; b++)
                 add(LEDGER_CACHE, plan.cache + b * plan.cache_bytes,
                     cache(setting.goal.precision, setting.goal.seq, 2, model.config.width));
-            add(LEDGER_DATA, plan.logits, model.config.vocabulary * 4);
+            for (uint32_t r = 0; r < choice.microbatch; r++)
+                add(LEDGER_DATA, plan.logits + r * plan.logits_stride * 4, model.config.vocabulary * 4);
         } else {
             add(LEDGER_STATISTICS, plan.running, tokens * 12), add(LEDGER_STATISTICS, plan.losses, tokens * 8);
             add(LEDGER_DATA, plan.labels, tokens * 4);

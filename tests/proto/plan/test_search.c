@@ -40,6 +40,7 @@ static struct plan_setting setting_of(enum plan_purpose purpose, uint32_t rows, 
                                  .n_threads = 2};
 }
 
+/* Of a step, or of a token of a text. */
 static double ms_of(const struct plan *plan, const struct model *model)
 {
     const struct plan_host_setting host = {.goal.purpose = plan->setting.goal.purpose,
@@ -48,7 +49,7 @@ static double ms_of(const struct plan *plan, const struct model *model)
     struct plan_cost cost;
 
     plan_cost(&cost, plan, model, &host, profile);
-    return cost.step_ms;
+    return plan->setting.goal.purpose == PLAN_GENERATE ? cost.step_ms / plan->choice.microbatch : cost.step_ms;
 }
 
 /* The same device working beside the host, so that weight buffers are worth something. */
@@ -76,6 +77,7 @@ static const struct {
     {12, 768, 50257, false, PLAN_EVALUATE, 8, 512, false, NUMBER_FP32},
     {12, 768, 50257, true, PLAN_GENERATE, 1, 1024, false, NUMBER_FP32},
     {3, 128, 50257, false, PLAN_GENERATE, 1, 1000, true, NUMBER_BF16},
+    {3, 128, 5000, false, PLAN_GENERATE, 5, 300, false, NUMBER_FP32},
 };
 static struct plan_setting setting_case(int i)
 {
@@ -228,6 +230,68 @@ TEST_EACH(units_stay_to_generate_as_soon_as_they_fit, 2)
         }
     }
     ck_assert_uint_ge(distinct, _i ? 1 : 8);
+    model_free(&model);
+}
+
+/* The most texts of which a plan with no resident unit fits in the budget. */
+static uint32_t most_texts(const struct plan_setting *s, const struct model *model, uint64_t budget)
+{
+    struct plan smallest;
+    uint32_t rows = 0;
+
+    while (rows < s->part_rows) {
+        const struct plan_wish more = {.microbatch = rows + 1};
+        plan_smallest(&smallest, model, s, &more);
+        if (plan_total(&smallest) > budget)
+            break;
+        rows++;
+    }
+    return rows;
+}
+
+/* Where weights pass for each token anyway, more texts share them. */
+TEST(as_many_texts_advance_together_as_fit)
+{
+    const struct plan_setting s = setting_of(PLAN_GENERATE, 7, 64);
+    struct model model = model_of(24, 128, 50, true);
+    struct plan plan;
+    uint32_t distinct = 0, before = 0;
+
+    for (uint64_t budget = 0; before < 7; budget += 100000) { /* a text takes 1.6 MB, the weights 19 */
+        const uint32_t most = most_texts(&s, &model, budget);
+        const int rc = plan_search(&plan, &model, &s, &free_choice, profile, budget, NULL);
+        ck_assert_int_eq(rc, most > 0 ? 0 : -ENOSPC);
+        if (most == 0)
+            continue;
+        ck_assert_uint_le(plan_total(&plan), budget);
+        ck_assert_uint_eq(plan.choice.microbatch, most);
+        distinct += most > before;
+        before = most;
+    }
+    ck_assert_uint_eq(distinct, 7);
+    model_free(&model);
+}
+
+/* Over a link a thousand times slower than the device's memory: in a budget in which the weights stay beside the caches of
+ * five texts, nine that fit without them would take longer. */
+TEST(fewer_texts_advance_together_where_the_weights_then_stay)
+{
+    const struct plan_setting s = setting_of(PLAN_GENERATE, 9, 1000);
+    struct model model = model_of(2, 640, 50, true);
+    const uint32_t all = plan_count_uploaded(&model);
+    const struct plan_wish five = {.microbatch = 5};
+    struct profile slow = *profile;
+    struct plan plan;
+
+    slow.link_bytes_per_s = slow.memory_bytes_per_s / 1000;
+    plan_smallest(&plan, &model, &s, &five);
+    struct plan_choice choice = plan.choice;
+    choice.n_resident = all;
+    plan_lay_out(&plan, &model, &s, &choice);
+    const uint64_t budget = plan_total(&plan);
+    ck_assert_uint_gt(most_texts(&s, &model, budget), 5);
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, &slow, budget, NULL), 0);
+    ck_assert(plan.choice.microbatch == 5 && plan.choice.n_resident == all);
     model_free(&model);
 }
 

@@ -126,7 +126,7 @@ static const struct message samples[MESSAGE_KINDS] = {
     [MESSAGE_DONE] = {.done = {.step = 1000, .loss = 3.25, .host_bytes = 9, .grad_norm = 0.75, .skipped = true}},
     [MESSAGE_EVALUATE] = {.evaluate = {.buffer = 1, .first_row = 8, .n_rows = 24, .n_tokens = 512}},
     [MESSAGE_EVALUATED] = {.evaluated = {.sum = 12345.678}},
-    [MESSAGE_GENERATE] = {.generate = {.first = 511, .n = 2}},
+    [MESSAGE_GENERATE] = {.generate = {.n_rows = 3, .rows = {{0, 511, 2}, {1, 0, 0}, {0, 0x01020304, 0}}}},
     [MESSAGE_SAVE] = {.save = {.step = 1000}},
     [MESSAGE_SAVED] = {.saved = {.step = 1000}},
     [MESSAGE_STOP] = {.stop = {.job = 0x01020304}},
@@ -369,7 +369,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 22 && hash == 0x0f47328bd3accb5d, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 23 && hash == 0xdcbb2d6483605219, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -515,6 +515,11 @@ static const struct {
     {MESSAGE_OPEN_STEP, 21, 0, "a count or an index out of range"}, /* rows of no tokens */
     {MESSAGE_SHARE, 21, 0, "a count or an index out of range"},
     {MESSAGE_EVALUATE, 13, 0, "a count or an index out of range"},
+    {MESSAGE_GENERATE, 0, 0, "a count or an index out of range"}, /* no rows */
+    {MESSAGE_GENERATE, 0, 65, "a count or an index out of range"},
+    {MESSAGE_GENERATE, 0, 2, "longer than its kind"},
+    {MESSAGE_GENERATE, 4, 3, "a count or an index out of range"}, /* after a row that is not there */
+    {MESSAGE_GENERATE, 12, 0, "a generation without tokens"},
 };
 
 TEST_EACH(a_field_out_of_range_is_refused_with_its_reason, COUNT(wrong_fields))
