@@ -69,7 +69,7 @@ TEST(what_others_waited_before_it_was_taken_over_does_not_count)
 {
     struct peer heir = {.session = session_of(OWNER_OF_JOB)};
 
-    job.side_file = STDIN_FILENO;
+    job.side_file = file_own(STDIN_FILENO);
     tick(TICKS);
     takeover_take(&d, &heir, 7);
     ck_assert(!job.detached);
