@@ -49,7 +49,7 @@ static void train_and_stop(pid_t up)
 
 TEST(one_command_is_a_daemon_with_workers_until_it_is_stopped)
 {
-    const pid_t up = start("exec eps up lab --workers 2" WORKER);
+    const pid_t up = start("NOTIFY_SOCKET=/nowhere exec eps up lab --workers 2" WORKER); /* which a service has */
 
     expect_file("up.out", "/eps/lab is up, with 2 workers: eps train --connect ");
     expect("eps status lab", 0, "2 workers");
@@ -73,10 +73,11 @@ TEST(a_worker_that_is_killed_comes_again_and_one_that_is_drained_does_not)
     ck_assert_uint_eq(processes_count("up.err", "worker 3 attached"), 0);
 }
 
-/* Its daemon saves at the first signal, as a run's own does. */
-TEST(sigterm_saves_and_ends_all)
+/* Its daemon saves at the first signal, as a run's own does. A terminal's Ctrl-C goes to all processes of the group: only
+ * eps up is to hear it. */
+TEST_EACH(a_signal_saves_and_ends_all, 2)
 {
-    const pid_t up = start("exec eps up lab" WORKER);
+    const pid_t up = start(_i ? "exec setsid eps up lab" WORKER : "exec eps up lab" WORKER);
     const pid_t run =
         processes_start("/bin/sh",
                         (const char *const[]){"-c",
@@ -86,7 +87,7 @@ TEST(sigterm_saves_and_ends_all)
                         NULL);
 
     processes_await_text("up/metrics.jsonl", "\"step\": 2,");
-    kill(up, SIGTERM);
+    ck_assert_int_eq(_i ? kill(-up, SIGINT) : kill(up, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(up), 0);
     processes_wait(run);
     ck_assert(processes_nobody());
