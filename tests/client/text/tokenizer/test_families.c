@@ -427,6 +427,70 @@ static struct client_tokenizer *open_with(const char *part, const char *json, st
     return t;
 }
 
+/* By hand. Strip takes `content` from either end of each token, at most so often; behind Fuse, from the beginning of the whole
+ * text. The tokens are "++", "▁i++", "+=", "++" and "a". */
+TEST_EACH(a_decoder_strips_as_often_as_it_says, 4)
+{
+#define STRIP(start, stop) "{\"type\": \"Strip\", \"content\": \"+\", \"start\": " #start ", \"stop\": " #stop "}"
+    static const char *const decoders[][2] = {
+        {STRIP(1, 0), "+▁i++=+a"},
+        {STRIP(0, 2), "▁i+=a"},
+        {STRIP(1, 1), "▁i+=a"},
+        {"{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, " STRIP(1, 0) "]}", "+▁i+++=++a"},
+    };
+    static const uint32_t ids[] = {109, 178, 110, 109, 18};
+    struct error err = {""};
+    struct client_tokenizer *t = open_with("decoder", decoders[_i][0], &err);
+    struct client_decoder *d;
+    const char *text;
+    size_t n;
+
+    ck_assert_msg(t != NULL, "%s", err.text);
+    ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
+    ck_assert_int_eq(client_decoder_push(d, &text, &n, ids, COUNT(ids), true, true, NULL), 0);
+    ck_assert_str_eq(print("%.*s", (int)n, text), decoders[_i][1]);
+    client_decoder_close(d);
+    client_tokenizer_close(t);
+}
+
+/* What the first tokens do not use up of it is taken from the next ones: three of "++", "++" and "a". */
+TEST(a_strip_behind_a_fuse_goes_on_in_the_next_token)
+{
+    static const uint32_t ids[] = {109, 109, 18};
+    struct error err = {""};
+    struct client_tokenizer *t =
+        open_with("decoder", "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, " STRIP(3, 0) "]}", &err);
+    struct client_decoder *d;
+    const char *text;
+    size_t n;
+
+    ck_assert_msg(t != NULL, "%s", err.text);
+    ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
+    ck_assert_int_eq(client_decoder_push(d, &text, &n, ids, COUNT(ids), true, true, NULL), 0);
+    ck_assert_str_eq(print("%.*s", (int)n, text), "+a");
+    client_decoder_close(d);
+    client_tokenizer_close(t);
+}
+
+/* An old file has no prepend_scheme: a blank leads each piece of the text, also that behind an added token. */
+TEST(an_old_metaspace_leads_each_piece)
+{
+    static const uint32_t want[] = {63, 240, 63}; /* "▁t", "é!", "▁t" */
+    struct error err = {""};
+    struct client_tokenizer *t =
+        open_with("pre_tokenizer", "{\"type\": \"Metaspace\", \"replacement\": \"▁\", \"add_prefix_space\": true}",
+                  &err);
+    struct client_tokens tokens = {0};
+    size_t used;
+
+    ck_assert_msg(t != NULL, "%s", err.text);
+    ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, "té!t", 5, true, &err), 0);
+    ck_assert_uint_eq(tokens.n, COUNT(want));
+    ck_assert_mem_eq(tokens.ids, want, sizeof want);
+    free(tokens.ids);
+    client_tokenizer_close(t);
+}
+
 static int encode_all(struct client_tokenizer *t, const char *text, struct error *err)
 {
     struct client_tokens tokens = {0};
