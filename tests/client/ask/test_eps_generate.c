@@ -325,7 +325,8 @@ static void on_end(void *user, const struct eps_generated *text)
 static const struct eps_generate_events all = {.on_begin = on_begin, .on_token = on_texts_token, .on_end = on_end};
 static struct texts t;
 
-TEST(texts_of_one_call_are_those_of_calls_of_their_own)
+/* All together, and one after another in the same row, where what a slide leaves is no prompt any more. */
+TEST_EACH(texts_of_one_call_are_those_of_calls_of_their_own, 2)
 {
     char full[509];
     struct eps_generated out, sum = {0};
@@ -339,6 +340,7 @@ TEST(texts_of_one_call_are_those_of_calls_of_their_own)
     struct eps_generate_options options = greedy(NULL);
     options.prompts = three, options.n_prompts = 3;
     options.n_samples = 2, options.n_tokens = 10;
+    options.device_mem = _i ? least_budget(full, 10) : 0;
     options.sampling =
         (struct eps_sampling){.temperature = 1.5, .top_p = NAN, .min_p = NAN, .repetition_penalty = 1.5, .seed = 11};
     t = (struct texts){.n = 0};
