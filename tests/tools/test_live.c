@@ -346,6 +346,7 @@ TEST(a_private_run_is_found_saved_and_stopped)
     expect("eps mem", 0, "first_moment", "worker ");
     expect("eps mem --prometheus", 0, "\neps_steps{daemon=\"run-", "\"} 1000000\n", "\neps_loss{daemon=\"run-",
            "\neps_tokens_per_second{daemon=\"run-");
+    expect("eps mem --prometheus | grep '^eps_tokens{' | grep -v '} 0$'", 0, "eps_tokens{daemon=\"run-");
     expect("eps status book", 0, "/book\n", "training", "\nsaved        nothing yet\n");
     expect("eps status ./book/../book/ --json", 0);
     expect(print("eps status %s", processes_path("book")), 0);

@@ -2,6 +2,7 @@
 #include "client/run/checkpoints.h"
 #include "client/run/metrics.h"
 #include "client/run/past.h"
+#include "client/run/steps_state.h"
 
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
@@ -232,4 +233,32 @@ TEST(metrics_are_flushed_and_old_ones_go_one_cleanup_after_the_other)
     client_tidy_begin(&tidy, &c, 1, -1);
     client_tidy_end(&tidy);
     ck_assert_str_eq(outputs_names("out"), "step-19 ");
+}
+
+/* By hand: after that many minutes, or nine times as long as the last save took; without --save-every, or without minutes,
+ * never. */
+TEST(a_checkpoint_is_due_by_time_and_takes_a_tenth_of_it_at_most)
+{
+    static const struct {
+        uint64_t save_every, save_ns, due_ns;
+        double minutes;
+    } cases[] = {
+        {100, 0, 120000000000, 2},
+        {100, 10000000000, 120000000000, 2},
+        {100, 20000000000, 180000000000, 2},
+        {0, 20000000000, 0, 2},
+        {100, 20000000000, 0, 0},
+    };
+
+    for (int i = 0; i < COUNT(cases); i++) {
+        struct client_run run = {.options = {.save_every = cases[i].save_every, .save_minutes = cases[i].minutes}};
+        struct client_steps s = {.run = &run};
+        const uint64_t before = uv_hrtime();
+        client_steps_count_time(&s, cases[i].save_ns);
+        const uint64_t after = uv_hrtime();
+        if (cases[i].due_ns == 0)
+            ck_assert_uint_eq(s.due_ns, UINT64_MAX);
+        else
+            ck_assert(s.due_ns >= before + cases[i].due_ns && s.due_ns <= after + cases[i].due_ns);
+    }
 }
