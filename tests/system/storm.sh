@@ -35,10 +35,11 @@ says() { "$bin/eps" status lab >status && grep -q "$1" status; }
 
 pick() { draw=$((RANDOM % $1)); }
 
-# Passes bytes between a worker's connections and the daemon's port, until it is killed. Prints its own port.
+# Passes bytes between a worker's connections and the daemon's port, until it is killed. Prints its own port, which may be
+# given.
 cat >cable.pl <<'PERL'
 use IO::Socket::INET; use IO::Select; use strict;
-my $door = IO::Socket::INET->new(LocalAddr => "127.0.0.1", Listen => 8) or die; my (%other, $bytes);
+my $door = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $ARGV[1], ReuseAddr => 1, Listen => 8) or die; my (%other, $bytes);
 $| = 1; print $door->sockport, "\n"; close STDOUT; $SIG{PIPE} = "IGNORE";
 my $all = IO::Select->new($door);
 while (my @ready = $all->can_read) {
@@ -55,7 +56,6 @@ while (my @ready = $all->can_read) {
 }
 PERL
 
-n_workers=0 n_cables=0
 attach() {
     local where=lab
     local -a key=()
@@ -137,6 +137,18 @@ cut_off() {
     pick ${#cables[@]}
     note "cut off ${cables[$draw]}"
     kill -KILL "${cables[$draw]}" 2>/dev/null
+    cut[draw]=1
+}
+
+# Lays the cables anew that were cut: their workers wait for the daemon at the same ports, however long.
+mend_cables() {
+    local i
+    for i in "${!cut[@]}"; do
+        note "mend ${cables[$i]}"
+        perl cable.pl "$port" "$(cat "cable-$((i + 1))")" >/dev/null &
+        cables[i]=$!
+        disown $!
+    done
 }
 
 strike() {
@@ -172,7 +184,7 @@ for run in $(seq 0 $((runs - 1))); do
     RANDOM=$run_seed
     : >events
     rm -f worker-* cable-*
-    workers=() cables=()
+    workers=() cables=() cut=() n_workers=0 n_cables=0
     pick ${#kinds[@]}
     kind=$draw
     make_reference
@@ -188,6 +200,7 @@ for run in $(seq 0 $((runs - 1))); do
         sleep "0.$((RANDOM % 400 + 100))"
         strike
     done
+    mend_cables
     until [ -n "${over-}" ]; do
         while kill -0 $client 2>/dev/null; do
             [ $((SECONDS - began)) -lt 600 ] || fail "it hangs"
