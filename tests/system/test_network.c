@@ -332,7 +332,7 @@ TEST(evaluation_and_generation_by_tcp_are_those_of_local_workers)
 
     expect("eps train --model model.json --data text.txt --steps 2 --batch 12 --seq 32 --out whole", 0);
     const pid_t daemon = start_all(&worker, 1, 1);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < COUNT(commands); i++) {
         char here[512];
         expect(commands[i], 0);
         snprintf(here, sizeof here, "%s", command_out());
