@@ -116,13 +116,17 @@ const char *client_steps_stopped_by(const struct client_steps *s)
 int client_steps_ask(void *steps, struct error *err)
 {
     struct client_steps *s = steps;
+    const bool saves = s->begun && s->run->options.save_every != 0;
     const int stop = s->events->should_stop ? s->events->should_stop(s->user) : 0;
 
+    if (s->stop == 0 && stop == 1 && saves && s->covered < s->opened)
+        client_steps_note(s, "stopping: the step under way is finished and saved first; a second request ends the run "
+                             "at once");
     if (s->stop < stop)
         s->stop = stop;
-    if (s->begun && s->run->options.save_every != 0)
+    if (saves)
         ask_whether_it_waits(s);
-    if (s->stop == 0 || (s->stop == 1 && s->begun && s->run->options.save_every != 0))
+    if (s->stop == 0 || (s->stop == 1 && saves))
         return 0;
     return error_set(err, -EINTR, "interrupted");
 }

@@ -180,6 +180,8 @@ TEST(a_run_that_is_interrupted_while_contributions_are_folded_ends_with_that_ste
     ck_assert_int_eq(waitpid(puppet, &status, WUNTRACED), puppet);
     ck_assert(WIFSTOPPED(status));
     ck_assert_int_eq(kill(run, SIGINT), 0);
+    processes_await_text("run.said",
+                         "stopping: the step under way is finished and saved first; a second request ends the run");
     ck_assert_int_eq(kill(puppet, SIGCONT), 0);
     ck_assert_int_eq(processes_wait(run), 130);
     expect_file("run.err", "interrupted after 2 steps; saved in run/step-2; resume with: eps train --resume run");
