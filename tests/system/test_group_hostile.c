@@ -1,6 +1,6 @@
 /* A member of the group who means ill: what they can reach, and what becomes of everybody else. */
+#include "proto/wire/files.h"
 #include "proto/wire/message.h"
-#include "proto/wire/segment.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -282,36 +282,53 @@ TEST(a_members_flood_of_requests_is_answered_at_a_bounded_rate)
 
 enum { N_PLANNED = 40, MOST_LAYERS = 4096 };
 
-/* A session whose job is the largest that there can be: to plan it takes long, and it is refused. */
-static int bring_huge_job(void)
+/* Asks for the memory by which a client serves its files, and puts this config.json there. */
+static void put_config(int fd, const char *config)
 {
-    const char *config = print("{\"model_type\": \"gpt2\", \"n_layer\": %d, \"n_head\": 64, \"n_embd\": 65536, "
-                               "\"n_positions\": 1024, \"vocab_size\": 4000000}",
-                               MOST_LAYERS);
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(FILES_SENT * sizeof(int))];
+    const struct message files = {.kind = MESSAGE_FILES, .sequence = 2};
+    uint8_t bytes[MESSAGE_MAX_BYTES] = {0};
+    struct iovec vector = {.iov_base = bytes, .iov_len = sizeof bytes};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+    struct segment memory;
+    int fds[FILES_SENT];
+
+    n_question = message_encode(question, sizeof question, &files);
+    throw(fd, question, n_question, 0);
+    while (bytes[3] != MESSAGE_FILES) {
+        header.msg_control = control, header.msg_controllen = sizeof control;
+        ck_assert_int_gt(recvmsg(fd, &header, 0), 0);
+    }
+    ck_assert_uint_ge(header.msg_controllen, CMSG_LEN(sizeof fds));
+    memcpy(fds, CMSG_DATA((struct cmsghdr *)(void *)control), sizeof fds);
+    ck_assert_int_eq(segment_attach(&memory, fds[1], FILES_BYTES, SEGMENT_READ_WRITE, NULL), 0);
+    memcpy(memory.base, config, strlen(config));
+    segment_close(&memory);
+}
+
+/* The config.json of the largest job that there can be: to plan it takes long, and it is refused. */
+static const char *huge_config(void)
+{
+    return print("{\"model_type\": \"gpt2\", \"n_layer\": %d, \"n_head\": 64, \"n_embd\": 65536, "
+                 "\"n_positions\": 1024, \"vocab_size\": 4000000}",
+                 MOST_LAYERS);
+}
+
+static void bring_huge_job(int fd)
+{
     const struct message job = {.kind = MESSAGE_JOB,
-                                .sequence = 2,
+                                .sequence = 3,
                                 .job = {.goal = {.purpose = PLAN_TRAIN, .batch = 4096, .seq = 1024, .n_parts = 64},
                                         .fresh = true,
                                         .files = true,
+                                        .config_bytes = (uint32_t)strlen(huge_config()),
                                         .n_steps = 1,
                                         .beta1 = 0.9,
                                         .beta2 = 0.999,
                                         .epsilon = 1e-8}};
-    const int fd = knock("members", SOCK_SEQPACKET), text = segment_seal("config.json", config, strlen(config), NULL);
-    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec vector = {.iov_base = question, .iov_len = message_encode(question, sizeof question, &job)};
-    struct msghdr header = {.msg_iov = &vector,
-                            .msg_iovlen = 1,
-                            .msg_control = control,
-                            .msg_controllen = sizeof control};
-    struct cmsghdr *c = (struct cmsghdr *)(void *)control;
 
-    throw(fd, hello, n_hello, 0);
-    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof text)};
-    memcpy(CMSG_DATA(c), &text, sizeof text);
-    sendmsg(fd, &header, MSG_NOSIGNAL);
-    close(text);
-    return fd;
+    n_question = message_encode(question, sizeof question, &job);
+    throw(fd, question, n_question, 0);
 }
 
 /* The most answers in a second of the daemon's, in which it sends each session a PING. */
@@ -321,8 +338,13 @@ static void bring_huge_jobs(int told)
     int fds[N_PLANNED];
 
     prepare_words(ROLE_CLIENT);
+    for (unsigned i = 0; i < N_PLANNED; i++) {
+        fds[i] = knock("members", SOCK_SEQPACKET);
+        throw(fds[i], hello, n_hello, 0);
+        put_config(fds[i], huge_config());
+    }
     for (unsigned i = 0; i < N_PLANNED; i++)
-        fds[i] = bring_huge_job();
+        bring_huge_job(fds[i]);
     while (n_seconds < N_SECONDS && n_answers < N_PLANNED) {
         for (unsigned i = 0; i < N_PLANNED; i++) {
             uint8_t bytes[MESSAGE_MAX_BYTES];
