@@ -228,17 +228,43 @@ int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_er
     return client_report(error, &err, rc);
 }
 
+/* *opening: the job is not open yet, and a moment has passed. */
+static int await_opening(struct eps_look *look, bool *opening, struct error *err)
+{
+    enum { LOOK_MS = 200 };
+    struct message m;
+    int rc = client_look_status(&look->link, &m, err);
+
+    *opening = !rc && m.status_reply.state == STATE_LOADING;
+    if (*opening && !look->wait.noted) {
+        client_tell(look->wait.on_note, look->wait.user, "the job is being opened, and can be saved then");
+        look->wait.noted = 1;
+    }
+    return *opening ? client_link_pause(&look->link, LOOK_MS, err) : rc;
+}
+
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error)
 {
-    struct error err = {""};
-    struct message m = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
+    struct error err = {""}, why;
+    struct message m;
+    bool opening;
+    int rc;
 
     look->wait.noted = 0;
-    client_link_send(&look->link, &m);
-    const int rc = client_look_await_saved(&m, &look->link, &look->wait, &err);
+    for (bool last = false;; last = !opening) {
+        m = (struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
+        client_link_send(&look->link, &m);
+        rc = client_look_await_saved(&m, &look->link, &look->wait, &err);
+        why = err;
+        if (rc != -EAGAIN || last)
+            break;
+        const int waited = await_opening(look, &opening, &err);
+        if (waited)
+            return client_report(error, &err, waited);
+    }
     if (!rc)
         *step = m.saved.step;
-    return client_report(error, &err, rc);
+    return client_report(error, &why, rc);
 }
 
 /* A refusal may precede the answer to a later question. A daemon without a job closes the session at once. */

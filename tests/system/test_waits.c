@@ -81,6 +81,25 @@ TEST(a_save_says_that_its_step_waits_for_a_worker)
     expect_stop(daemon_pid);
 }
 
+/* Its worker is stopped before the job, and does not answer. */
+TEST(a_save_waits_until_the_job_is_open)
+{
+    static const char *const listen[] = {"--listen", "lab", NULL};
+
+    daemon_pid = processes_start("epsd", listen, "log");
+    const pid_t worker = processes_worker("lab", "256MiB", NULL);
+    processes_await_workers("lab", 1);
+    ck_assert_int_eq(kill(worker, SIGSTOP), 0);
+    run = begin(RUN, "run.said");
+    processes_await_text("log", "job of client ");
+    const pid_t save = begin("save lab", "save");
+    processes_await_text("save", "eps save: the job is being opened, and can be saved then\n");
+    ck_assert_int_eq(kill(worker, SIGCONT), 0);
+    ck_assert_int_eq(processes_wait(save), 0);
+    expect_file("save", "/run/step-");
+    expect_stop(daemon_pid);
+}
+
 /* Of the live model: a copy of it needs the same step. */
 static const char *const copies[] = {"export --connect lab --out exported", "eval --connect lab --data text.txt",
                                      "generate --connect lab --prompt a --tokens 1"};
