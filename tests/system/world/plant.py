@@ -7,7 +7,7 @@
 faults.json lists them: a file, a text that it has once, what takes its place, and whether it takes several hosts to find
 it. DIR is a worktree of this repository's last commit with a build of its own, which is made where there is none. Each
 fault is planted there, world is built, and seeds from 0 on run until one fails. --check only says whether each can be
-planted. The exit status is 1 if one cannot, or if N seeds (1,000) did not find one.
+planted. The exit status is 1 if one cannot, or if N seeds (2,000) did not find one.
 """
 import argparse
 import json
@@ -51,7 +51,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--tree')
     parser.add_argument('--check', action='store_true')
-    parser.add_argument('--seeds', type=int, default=1000)
+    parser.add_argument('--seeds', type=int, default=2000)
     parser.add_argument('--only', default='')
     parser.add_argument('-j', type=int, default=2)
     options = parser.parse_args()
