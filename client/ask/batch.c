@@ -189,7 +189,6 @@ static void start_text(struct batch *b, uint32_t r, uint32_t from)
     row->has_prompt = from == r; /* else not until it has run, or another row's keys and values were copied */
     row->from = has_run ? from : r;
     row->first = has_run ? row->n_window : 0;
-    memcpy(client_job_ids(&b->writer->job, r), row->window, row->n_window * sizeof *row->window);
 }
 
 /* First the texts whose prompt has run, as others will replace what it left. Of those that have the same prompt, one runs
@@ -218,7 +217,9 @@ static bool is_source(const struct batch *b, uint32_t r)
     return false;
 }
 
-/* Runs what the rows have to run; a row that goes on after another's tokens and is itself such a row comes later. */
+/* Runs what the rows have to run. A row whose tokens are still to be copied only goes on after them: to run others in their
+ * place, or to go on after those of another row, it waits until they are. Until then its ids stay, too, as they run again if the
+ * worker is lost. */
 static int run_rows(struct batch *b, struct error *err)
 {
     struct plan_tokens tokens[PLAN_GENERATE_ROWS];
@@ -226,13 +227,13 @@ static int run_rows(struct batch *b, struct error *err)
 
     for (uint32_t r = 0; r < b->n_rows; r++) {
         struct row *row = &b->rows[r];
-        row->runs = row->text && !row->waits && row->first < row->n_window && (row->from == r || !is_source(b, r));
+        row->runs = row->text && !row->waits && row->first < row->n_window &&
+                    (!is_source(b, r) || (row->from == r && row->first > 0));
         tokens[r] = (struct plan_tokens){.from = r};
         if (!row->runs)
             continue;
         tokens[r] = (struct plan_tokens){row->from, row->first, row->n_window - row->first};
-        memcpy(client_job_ids(&b->writer->job, r) + row->first, row->window + row->first,
-               tokens[r].n * sizeof *row->window);
+        memcpy(client_job_ids(&b->writer->job, r), row->window, row->n_window * sizeof *row->window);
         n++;
     }
     return n > 0 ? client_job_generate(&b->writer->job, tokens, b->n_rows, err) : 0;

@@ -388,8 +388,8 @@ TEST_EACH(greedy_texts_of_one_call_are_those_of_transformers_at_any_budget, 4)
 }
 
 /* At stop strings and after 30 tokens, with samples that begin after a prompt that another row has run, or is running: of
- * twelve texts as many at a time as there is room for. */
-TEST_EACH(texts_that_end_at_different_times_leave_their_rows_to_others, 2)
+ * eight texts all at a time, or three. In the third case a row begins another prompt while its last one is to be copied. */
+TEST_EACH(texts_that_end_at_different_times_leave_their_rows_to_others, 3)
 {
     static const char *const texts[] = {
         PROMPT, "x", "A text of some more tokens than one tile of 64 can hold, so that it takes two.", "y\n"};
@@ -403,20 +403,20 @@ TEST_EACH(texts_that_end_at_different_times_leave_their_rows_to_others, 2)
     for (int i = 0; i < 4; i++)
         prompts_of_call[i] = (struct eps_prompt){.text = texts[i], .n_bytes = strlen(texts[i])};
     options.prompts = prompts_of_call, options.n_prompts = 4;
-    options.n_samples = 3, options.n_tokens = 30;
-    options.stops = stops, options.n_stops = COUNT(stops);
+    options.n_samples = 2, options.n_tokens = 30;
+    options.stops = stops, options.n_stops = _i < 2 ? COUNT(stops) : 0;
     options.sampling = (struct eps_sampling){
         .temperature = 0.9, .top_p = NAN, .min_p = NAN, .repetition_penalty = _i == 1 ? 1.3 : NAN, .seed = 3};
-    options.device_mem = _i == 0 ? 0 : least_budget(texts[2], 30) + ((uint64_t)_i << 18);
+    options.device_mem = _i == 0 ? 0 : least_budget(texts[2], 30) + (20 << 15);
     t = (struct texts){.n = 0};
     ck_assert_msg(eps_generate(&out, &options, &all, &t, &error) == 0, "%s", error.text);
-    ck_assert(t.n == 12 && t.n_ended == 12 && out.n_texts == 12);
-    for (size_t i = 0; i < 12; i++) {
+    ck_assert(t.n == 8 && t.n_ended == 8 && out.n_texts == 8);
+    for (size_t i = 0; i < 8; i++) {
         struct eps_generate_options one = options;
         struct heard alone = {0};
-        ck_assert(t.prompts[i] == i / 3 && t.samples[i] == i % 3);
-        one.prompts = &prompts_of_call[i / 3], one.n_prompts = 1, one.n_samples = 1, one.device_mem = 0;
-        one.sampling.seed += i % 3;
+        ck_assert(t.prompts[i] == i / 2 && t.samples[i] == i % 2);
+        one.prompts = &prompts_of_call[i / 2], one.n_prompts = 1, one.n_samples = 1, one.device_mem = 0;
+        one.sampling.seed += i % 2;
         ck_assert_msg(eps_generate(&out, &one, &events, &alone, &error) == 0, "%s", error.text);
         ck_assert(t.heard[i].n == alone.n && t.heard[i].n_text == alone.n_text);
         ck_assert_mem_eq(t.heard[i].ids, alone.ids, alone.n * sizeof *alone.ids);
@@ -424,7 +424,7 @@ TEST_EACH(texts_that_end_at_different_times_leave_their_rows_to_others, 2)
         ck_assert(t.ends[i].stopped == out.stopped && t.ends[i].n_tokens == alone.n);
         n_stopped += out.stopped, n_long += alone.n == 30;
     }
-    ck_assert_msg(n_stopped > 2 && n_long > 0, "%u stopped, %u long", n_stopped, n_long);
+    ck_assert_msg(_i == 2 || (n_stopped > 2 && n_long > 0), "%u stopped, %u long", n_stopped, n_long);
 }
 
 static int stop_after_five(void *user)
