@@ -228,17 +228,17 @@ int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_er
     return client_report(error, &err, rc);
 }
 
-/* *opening: the job is not open yet, and a moment has passed. */
-static int await_opening(struct eps_look *look, bool *opening, struct error *err)
+/* *opening: the job is not open yet, and a moment has passed. *told: the caller has heard of it. */
+static int await_opening(struct eps_look *look, bool *opening, bool *told, struct error *err)
 {
     enum { LOOK_MS = 200 };
     struct message m;
     int rc = client_look_status(&look->link, &m, err);
 
     *opening = !rc && m.status_reply.state == STATE_LOADING;
-    if (*opening && !look->wait.noted) {
+    if (*opening && !*told) {
         client_tell(look->wait.on_note, look->wait.user, "the job is being opened, and can be saved then");
-        look->wait.noted = 1;
+        *told = true;
     }
     return *opening ? client_link_pause(&look->link, LOOK_MS, err) : rc;
 }
@@ -247,7 +247,7 @@ int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error
 {
     struct error err = {""}, why;
     struct message m;
-    bool opening;
+    bool opening, told = false;
     int rc;
 
     look->wait.noted = 0;
@@ -258,7 +258,7 @@ int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error
         why = err;
         if (rc != -EAGAIN || last)
             break;
-        const int waited = await_opening(look, &opening, &err);
+        const int waited = await_opening(look, &opening, &told, &err);
         if (waited)
             return client_report(error, &err, waited);
     }

@@ -292,9 +292,11 @@ int client_look_await_saved(struct message *m, struct client_link *link, struct 
             client_link_send(link, &(struct message){.kind = MESSAGE_STATUS});
         }
     } while (rc == -ETIMEDOUT || (!rc && m->kind != MESSAGE_SAVED));
-    if (!rc && asked) {
+    if (asked && (!rc || (m->kind == MESSAGE_REFUSED && link->session))) { /* the reply is on its way */
         struct message late;
-        rc = client_link_expect(link, MESSAGE_STATUS_REPLY, &late, NULL, err);
+        struct error why;
+        const int answered = client_link_expect(link, MESSAGE_STATUS_REPLY, &late, NULL, rc ? &why : err);
+        rc = rc ? rc : answered;
     }
     return rc;
 }
