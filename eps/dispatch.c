@@ -137,7 +137,8 @@ static void on_drain(struct daemon *d, struct peer *peer, const struct message *
     session_send(peer->session, m);
 }
 
-/* The peer will serve its files, instead of those that it serves so far, unless a job or a snapshot has these. */
+/* The peer will serve its files, instead of those that it serves so far, unless a job or a snapshot has these. Descriptors
+ * that it leaves unread would be taken from all others. */
 static void on_files(struct peer *peer, bool trace)
 {
     const struct message m = {.kind = MESSAGE_FILES, .files.trace = trace};
@@ -145,7 +146,8 @@ static void on_files(struct peer *peer, bool trace)
     int fds[FILES_SENT + 1];
     struct files *files;
     struct error err;
-    int rc = files_open(&files, fds, trace, &err);
+    int rc = session_is_behind(peer->session) ? error_set(&err, -EBUSY, "answers wait to be read: read them first")
+                                              : files_open(&files, fds, trace, &err);
 
     if (!rc && !session_leaves_fds(fds[n - 1], SESSION_SPARE_FDS)) {
         rc = error_set(&err, -EMFILE, "the daemon has no descriptors left for these files");

@@ -4,10 +4,12 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum {
@@ -44,6 +46,14 @@ static void decide(struct session *s, const char *reason)
 static size_t unsent(const struct session *s)
 {
     return s->channel.socket >= 0 ? channel_queued(&s->channel) : s->door.n_queued;
+}
+
+bool session_is_behind(const struct session *s)
+{
+    enum { MOST = 4096 };
+    int bytes = 0;
+
+    return s->door.n_queued > 0 || (ioctl(s->door.fd, SIOCOUTQ, &bytes) == 0 && bytes > MOST);
 }
 
 void session_close_links(struct session *s)

@@ -99,6 +99,8 @@ int session_connect_by(struct session **out, uv_loop_t *loop, int fd, const stru
 /* The daemon's side of that: a session with a peer that has authenticated itself to whoever holds fd's other end. It has
  * no user and no process here, so neither channel nor rights beyond a worker's. Takes fd. -ENOMEM, -errno. */
 int session_adopt(struct session_listener *listener, int fd);
+/* True if the peer has not read what its door was sent, but for a few packets. */
+bool session_is_behind(const struct session *s);
 /* True if a new descriptor fd leaves so many free. */
 bool session_leaves_fds(int fd, unsigned spare);
 /* The user of such a session's peer. */

@@ -11,8 +11,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -304,6 +306,55 @@ static void put_config(int fd, const char *config)
     ck_assert_int_eq(segment_attach(&memory, fds[1], FILES_BYTES, SEGMENT_READ_WRITE, NULL), 0);
     memcpy(memory.base, config, strlen(config));
     segment_close(&memory);
+}
+
+enum { N_ASKED = 60, MOST_SENT = 12 };
+
+/* Asks for files again and again, and reads the answers only then; tells how many came with descriptors. */
+static void hoard_files(int told)
+{
+    const int fd = knock("members", SOCK_SEQPACKET);
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    unsigned n_sent = 0, n_refused = 0;
+
+    prepare_words(ROLE_CLIENT);
+    throw(fd, hello, n_hello, 0);
+    for (unsigned i = 0; i < N_ASKED; i++) {
+        const struct message files = {.kind = MESSAGE_FILES, .sequence = 2 + i};
+        n_question = message_encode(question, sizeof question, &files);
+        throw(fd, question, n_question, 0);
+    }
+    for (int unread = 1; unread > 0; usleep(1000)) /* by the daemon */
+        ck_assert_int_eq(ioctl(fd, SIOCOUTQ, &unread), 0);
+    while (n_sent + n_refused < N_ASKED && recv(fd, bytes, sizeof bytes, 0) > 0) { /* which closes the descriptors */
+        n_sent += bytes[3] == MESSAGE_FILES;
+        n_refused += bytes[3] == MESSAGE_REFUSED;
+    }
+    dprintf(told, "%u", n_sent + n_refused == N_ASKED ? n_sent : N_ASKED);
+    _exit(0);
+}
+
+TEST(a_member_that_reads_nothing_hoards_no_descriptors)
+{
+    const pid_t daemon = users_start_service("--group");
+    char line[40] = "";
+    int ends[2];
+
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    const pid_t hostile = fork();
+    if (hostile == 0) {
+        if (users_become(USERS_MEMBER, true))
+            hoard_files(ends[1]);
+        _exit(2);
+    }
+    ck_assert_int_gt(read(ends[0], line, sizeof line - 1), 0);
+    ck_assert_int_eq(processes_wait(hostile), 0);
+    ck_assert_int_ge(atoi(line), 1);
+    ck_assert_int_le(atoi(line), MOST_SENT);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    close(ends[0]);
+    close(ends[1]);
 }
 
 /* The config.json of the largest job that there can be: to plan it takes long, and it is refused. */
