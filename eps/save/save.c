@@ -343,11 +343,11 @@ void save_on_written(struct saves *saves)
         save_conclude(s);
 }
 
-/* Its longest task flushes a whole checkpoint. */
+/* Its longest task flushes a whole checkpoint; nothing flushes a snapshot. */
 void save_tick(struct saves *saves, unsigned most_quiet)
 {
     const struct save *s = saves->writing;
-    const double allowance = (double)saves->job->host.total / SLOW_DISK;
+    const double allowance = s && s->checkpoint ? (double)saves->job->host.total / SLOW_DISK : 0;
     struct error err;
 
     if (!silence_tick(&saves->writer, s != NULL, saves->n_tasks, most_quiet, allowance))
