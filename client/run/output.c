@@ -21,7 +21,8 @@ void client_output_init(struct client_output *o, int directory_fd, int side_fd, 
 static void close_files(struct client_output *o)
 {
     if (o->files)
-        client_files_remove(o->files, o->first_file, o->n_fds);
+        client_files_remove(o->files, o->first_file, o->n_served);
+    o->n_served = 0;
     while (o->n_fds > 0)
         close(o->fds[--o->n_fds]);
 }
@@ -86,6 +87,7 @@ static int open_partial(struct client_output *o, const struct message *m, uint64
         rc = make_files(o, err);
     if (!rc)
         rc = client_files_add(&o->first_file, o->files, o->fds, o->n_fds, err);
+    o->n_served = rc ? 0 : o->n_fds;
     if (rc)
         client_output_free(o);
     return rc;

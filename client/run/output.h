@@ -21,8 +21,8 @@ struct client_output {
     struct client_files *files;        /* borrowed */
     int fds[CHECKPOINT_MAX_FILES + 1]; /* (n_fds) files of the checkpoint that is being written */
     unsigned n_fds;
-    uint32_t first_file; /* the number of the first, once they are served */
-    int partial_fd;      /* step-N.partial while it is being written; else -1 */
+    uint32_t first_file, n_served; /* of these, the number of the first and how many are served */
+    int partial_fd;                /* step-N.partial while it is being written; else -1 */
     uint32_t id;
     uint64_t step;
 };
