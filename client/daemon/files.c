@@ -21,7 +21,7 @@ struct client_files {
     pthread_t thread;
     int socket, events, trace_fd; /* events: what others trace; -1 without a trace */
     struct segment memory;
-    pthread_mutex_t mutex; /* of the following; held while a file is used */
+    pthread_mutex_t mutex; /* of the memory and the following; held while a file is used */
     uint32_t next;         /* number; none is used twice */
     struct {
         uint32_t number;
@@ -227,5 +227,7 @@ void client_files_remove(struct client_files *files, uint32_t first, uint32_t n)
 void client_files_put_config(struct client_files *files, const void *text, size_t n)
 {
     assert(n <= MESSAGE_MAX_CONFIG_BYTES);
+    pthread_mutex_lock(&files->mutex); /* the thread uses the memory after it, which the daemon alone sees to */
     memcpy(files->memory.base, text, n);
+    pthread_mutex_unlock(&files->mutex);
 }
