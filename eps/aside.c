@@ -68,6 +68,7 @@ bool aside_put(struct daemon *d)
     save_free(&d->saves);
     peer_forget_plans(d->hub.peers);
     d->hub.updater = updater;
+    d->stuck = false;
     settle_use_job(d, job);
     log_warning(
         "job %u is set aside: the thread that loads it hangs, and keeps its memory; the next job gets another thread",
