@@ -353,6 +353,8 @@ TEST(a_members_run_has_the_bits_of_the_owners)
                      processes_count(processes_path("theirs/trace.json"), "\"optimizer\""));
     ck_assert_str_eq(members.loss, owners.loss);
     ck_assert_str_eq(members.text, owners.text);
+    free(owners.loss), free(owners.text);
+    free(members.loss), free(members.text);
     stop(daemon);
 }
 
