@@ -183,10 +183,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;
-    const uint64_t bytes = request->job.goal.purpose == PLAN_GENERATE
-                               ? plan_generate_bytes(job->batch, job->seq, job->vocabulary)
-                               : client_job_data(job).bytes;
-    return take_opened(job, model, &m, fd, bytes, err);
+    return take_opened(job, model, &m, fd, plan_data_bytes(&request->job.goal, &model->config), err);
 }
 
 int client_job_close(struct client_job *job, struct error *err)

@@ -154,15 +154,6 @@ static int claim(struct compute *c, const struct model_config *config, struct er
     return 0;
 }
 
-static uint64_t data_bytes(const struct compute *c)
-{
-    const struct plan_goal *goal = &c->assign.assign.goal;
-
-    return goal->purpose == PLAN_GENERATE
-               ? plan_generate_bytes(goal->batch, goal->seq, c->worker.model.config.vocabulary)
-               : data_of(c).bytes;
-}
-
 /* Always takes the descriptors. */
 static int attach(struct compute *c, const struct mail *mail, struct error *err)
 {
@@ -179,7 +170,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
         {&c->weights, mail->fds[WEIGHTS_FD], m->assign.weights_bytes, SEGMENT_READ},
         {&c->inbox, mail->fds[INBOX_FD],
          m->assign.goal.purpose == PLAN_TRAIN ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
-        {&c->data, mail->fds[DATA_FD], data_bytes(c), gives_logits ? SEGMENT_READ_WRITE : SEGMENT_READ},
+        {&c->data, mail->fds[DATA_FD], plan_data_bytes(&m->assign.goal, &model->config),
+         gives_logits ? SEGMENT_READ_WRITE : SEGMENT_READ},
         {&c->stash, mail->fds[STASH_FD], m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
     };
     int rc = 0;

@@ -128,14 +128,6 @@ static int create_segment(struct segment *out, const char *name, size_t bytes, e
     return 0;
 }
 
-static uint64_t data_bytes(const struct job *job)
-{
-    const uint32_t batch = job_goal(job)->batch, seq = job_goal(job)->seq;
-
-    return job_goal(job)->purpose == PLAN_GENERATE ? plan_generate_bytes(batch, seq, job->model.config.vocabulary)
-                                                   : plan_data_of(batch, seq, job->model.config.n_labels).bytes;
-}
-
 static int create_seat(struct job_seat *seat, uint64_t stash_bytes, struct memory *memory)
 {
     struct job *job = seat->job;
@@ -148,7 +140,8 @@ static int create_seat(struct job_seat *seat, uint64_t stash_bytes, struct memor
 
 static int create_segments(struct job *job, struct memory *memory)
 {
-    int rc = create_segment(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, memory, job);
+    int rc = create_segment(&job->data, "eps-data", plan_data_bytes(job_goal(job), &job->model.config), LEDGER_DATA,
+                            memory, job);
 
     for (uint32_t i = 0; !rc && i < job->n_seats; i++)
         rc = create_seat(&job->seats[i], job->seats[i].stash_bytes, memory);

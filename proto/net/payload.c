@@ -31,7 +31,6 @@ static bool generates(const struct payload *p)
 static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
 {
     const struct message *m = &p->assign;
-    const struct model *model = &p->model;
 
     switch (segment) {
     case PAYLOAD_WEIGHTS:
@@ -39,8 +38,7 @@ static uint64_t bytes_of(const struct payload *p, enum payload_segment segment)
     case PAYLOAD_INBOX:
         return trains(p) ? (1 + (uint64_t)m->assign.n_slots) * p->slot_bytes : 1;
     case PAYLOAD_DATA:
-        return generates(p) ? plan_generate_bytes(goal_of(p)->batch, goal_of(p)->seq, model->config.vocabulary)
-                            : p->data.bytes;
+        return plan_data_bytes(goal_of(p), &p->model.config);
     case PAYLOAD_CONFIG:
         return m->assign.config_bytes;
     case PAYLOAD_STASH:

@@ -256,9 +256,7 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     add_weights(out, model, s);
     out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes + s->hosts_bytes;
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
-    out->bytes[LEDGER_DATA] = s->goal.purpose == PLAN_GENERATE
-                                  ? plan_generate_bytes(s->goal.batch, s->goal.seq, model->config.vocabulary)
-                                  : plan_data_of(s->goal.batch, s->goal.seq, model->config.n_labels).bytes;
+    out->bytes[LEDGER_DATA] = plan_data_bytes(&s->goal, &model->config);
     out->bytes[LEDGER_OTHER] = table_bytes(model, s);
     if (s->goal.purpose == PLAN_TRAIN)
         add_training(out, model, s);
@@ -402,7 +400,10 @@ uint64_t plan_generate_logits(uint32_t batch, uint32_t seq)
     return rounded((uint64_t)batch * seq * sizeof(uint32_t));
 }
 
-uint64_t plan_generate_bytes(uint32_t batch, uint32_t seq, uint32_t vocabulary)
+uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config)
 {
-    return plan_generate_logits(batch, seq) + rounded((uint64_t)batch * vocabulary * sizeof(float));
+    if (goal->purpose != PLAN_GENERATE)
+        return plan_data_of(goal->batch, goal->seq, config->n_labels).bytes;
+    return plan_generate_logits(goal->batch, goal->seq) +
+           rounded((uint64_t)goal->batch * config->vocabulary * sizeof(float));
 }

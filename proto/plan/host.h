@@ -165,9 +165,11 @@ struct plan_data {
 /* n_labels: of struct model_config. */
 struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels);
 
-/* Bytes of the segment for generation: (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
+/* In a generation the segment has (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
  * float. */
-uint64_t plan_generate_bytes(uint32_t batch, uint32_t seq, uint32_t vocabulary);
 uint64_t plan_generate_logits(uint32_t batch, uint32_t seq);
+
+/* Bytes of the data segment, by the job's purpose. */
+uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config);
 
 #endif

@@ -257,7 +257,7 @@ struct message {
         struct {
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint64_t data_bytes;       /* of the data segment: plan_data_of or plan_generate_bytes */
+            uint64_t data_bytes;       /* of the data segment: plan_data_bytes */
             uint64_t resident_bytes;   /* of weights that stay on the device while it generates */
             struct plan_choice choice; /* for the first worker; all have its microbatch */
             enum plan_replay replay;
