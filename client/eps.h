@@ -731,6 +731,8 @@ const char *eps_quote(char *out, size_t cap, const char *word);
 
 /* Parses "2GiB", "512M", "128MB" (powers of 1000), "1000" as bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
+/* The line of a program's --help about these: "BYTES: as in 1.5GiB, ...". */
+const char *eps_bytes_help(void);
 /* Formats as "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);
 /* The same in the unit of `like`: "0.12 GiB" beside "2.0 GiB". */

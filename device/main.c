@@ -48,8 +48,7 @@ static const char usage[] =
     "  --private           end with the process that started this one; --private=PID names that process\n"
     "  --version           print the version\n"
     "  --help              print this text\n"
-    "\n"
-    "BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.\n"
+    "\n" PROCESS_BYTES_HELP "\n"
     "\n"
     "Exit status: 0 released, 1 failed, 2 wrong usage.\n";
 

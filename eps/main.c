@@ -72,8 +72,7 @@ static const char usage[] =
     "-n, and 512 messages a second beside those of a job; what is beyond waits. 128 connections may\n"
     "wait at the door, and each has 5 s to say who it is. A config.json has at most 1 MiB, a job's\n"
     "tokenizer and options 64 MiB. Of peers turned away, 8 in 10 s are logged.\n"
-    "\n"
-    "BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.\n"
+    "\n" PROCESS_BYTES_HELP "\n"
     "\n"
     "Exit status: 0 stopped, 1 failed, 2 wrong usage.\n";
 

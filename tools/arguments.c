@@ -118,7 +118,7 @@ static void print_help(const struct command *command)
         putchar('\n');
     print_argument("--help", NULL, "print this text");
     if (sizes)
-        printf("\nBYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536.\n");
+        printf("\n%s\n", eps_bytes_help());
     printf("\nExit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended by signal N (130: Ctrl-C).\n");
 }
 

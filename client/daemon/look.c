@@ -223,6 +223,11 @@ int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct 
     return rc ? -EDOM : 0;
 }
 
+const char *eps_bytes_help(void)
+{
+    return PROCESS_BYTES_HELP;
+}
+
 const char *eps_format_bytes(char out[24], uint64_t bytes)
 {
     return process_format_bytes(out, bytes);

@@ -61,6 +61,8 @@ uint64_t process_available_bytes(void);
 /* Parses "2GiB", "2g", "512M", "64KiB", "128MB", "1000" as bytes, at least 1, in either case. K, M, G and T are powers of
  * 1024, with or without iB; kB, MB, GB and TB are powers of 1000. -EINVAL with a sentence that names the option. */
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err);
+/* The line of --help about these. */
+#define PROCESS_BYTES_HELP "BYTES: as in 1.5GiB, 512M (K, M, G, T: powers of 1024), 512MB (of 1000), 65536."
 
 /* Formats "1.4 GiB", "37.0 MiB", "12.5 KiB", "812 B"; returns out. */
 enum { PROCESS_BYTES_TEXT = 24 };
