@@ -216,6 +216,29 @@ TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
     ck_assert_int_eq(processes_wait(hostile), 0);
 }
 
+/* The number that a member's process tells when it does this. */
+static int told_by_member(void (*act)(int told))
+{
+    char line[40] = "";
+    int ends[2];
+
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    const pid_t hostile = fork();
+    ck_assert_int_ge(hostile, 0);
+    if (hostile == 0) {
+        if (!users_become(USERS_MEMBER, true))
+            _exit(2);
+        act(ends[1]);
+        _exit(0);
+    }
+    close(ends[1]);
+    const ssize_t n = read(ends[0], line, sizeof line - 1);
+    close(ends[0]);
+    ck_assert_int_eq(processes_wait(hostile), 0);
+    ck_assert_int_gt(n, 0);
+    return atoi(line);
+}
+
 enum { N_FLOODING = 16, N_SECONDS = 3 };
 
 /* Of one connection, all that has come: its answers; and seconds of the daemon's, in each of which it sends a PING. */
@@ -229,14 +252,13 @@ static void take_answers(int fd, unsigned *n_answers, unsigned *n_seconds)
     }
 }
 
-/* As many questions as the daemon takes, and a line with the number of its answers in N_SECONDS of its seconds. */
+/* Asks as many questions as the daemon takes; tells the number of its answers in N_SECONDS of its seconds. */
 static void flood(int told)
 {
     struct message m = {.kind = MESSAGE_STATUS, .sequence = 1};
     unsigned n_answers = 0, n_seconds[N_FLOODING] = {0};
     int fds[N_FLOODING];
     uint64_t sent[N_FLOODING];
-    char line[40];
 
     prepare_words(ROLE_VIEWER);
     for (unsigned i = 0; i < N_FLOODING; i++) {
@@ -251,8 +273,7 @@ static void flood(int told)
             sent[i] += send(fds[i], question, n_question, MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
             take_answers(fds[i], &n_answers, &n_seconds[i]);
         }
-    const int n = snprintf(line, sizeof line, "%u", n_answers);
-    _exit(write(told, line, (size_t)n) == n ? 0 : 3);
+    dprintf(told, "%u", n_answers);
 }
 
 /* An answer costs two of the 512 messages that a user has in a second. The daemon's seconds and those of a session, in which
@@ -260,26 +281,13 @@ static void flood(int told)
 TEST(a_members_flood_of_requests_is_answered_at_a_bounded_rate)
 {
     const pid_t daemon = users_start_service("--group");
-    char line[40] = "";
-    int ends[2];
+    const int n_answers = told_by_member(flood), a_second = 512 / 2;
 
-    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
-    const pid_t hostile = fork();
-    if (hostile == 0) {
-        if (users_become(USERS_MEMBER, true))
-            flood(ends[1]);
-        _exit(2);
-    }
-    ck_assert_int_gt(read(ends[0], line, sizeof line - 1), 0);
-    ck_assert_int_eq(processes_wait(hostile), 0);
-    const int n_answers = atoi(line), a_second = 512 / 2;
     ck_assert_int_ge(n_answers, a_second);
     ck_assert_int_le(n_answers, (N_SECONDS + 2) * (a_second + N_FLOODING));
     ck_assert_int_eq(users_eps(USERS_MEMBER, "status"), 0);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
-    close(ends[0]);
-    close(ends[1]);
 }
 
 enum { N_PLANNED = 40, MOST_LAYERS = 4096 };
@@ -310,10 +318,18 @@ static void put_config(int fd, const char *config)
 
 enum { N_ASKED = 60, MOST_SENT = 12 };
 
+static bool is_read(void *fd)
+{
+    int unread;
+
+    ck_assert_int_eq(ioctl(*(int *)fd, SIOCOUTQ, &unread), 0);
+    return unread == 0;
+}
+
 /* Asks for files again and again, and reads the answers only then; tells how many came with descriptors. */
 static void hoard_files(int told)
 {
-    const int fd = knock("members", SOCK_SEQPACKET);
+    int fd = knock("members", SOCK_SEQPACKET);
     uint8_t bytes[MESSAGE_MAX_BYTES];
     unsigned n_sent = 0, n_refused = 0;
 
@@ -324,37 +340,23 @@ static void hoard_files(int told)
         n_question = message_encode(question, sizeof question, &files);
         throw(fd, question, n_question, 0);
     }
-    for (int unread = 1; unread > 0; usleep(1000)) /* by the daemon */
-        ck_assert_int_eq(ioctl(fd, SIOCOUTQ, &unread), 0);
+    ck_assert(processes_until(is_read, &fd));                                      /* by the daemon */
     while (n_sent + n_refused < N_ASKED && recv(fd, bytes, sizeof bytes, 0) > 0) { /* which closes the descriptors */
         n_sent += bytes[3] == MESSAGE_FILES;
         n_refused += bytes[3] == MESSAGE_REFUSED;
     }
     dprintf(told, "%u", n_sent + n_refused == N_ASKED ? n_sent : N_ASKED);
-    _exit(0);
 }
 
 TEST(a_member_that_reads_nothing_hoards_no_descriptors)
 {
     const pid_t daemon = users_start_service("--group");
-    char line[40] = "";
-    int ends[2];
+    const int n_sent = told_by_member(hoard_files);
 
-    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
-    const pid_t hostile = fork();
-    if (hostile == 0) {
-        if (users_become(USERS_MEMBER, true))
-            hoard_files(ends[1]);
-        _exit(2);
-    }
-    ck_assert_int_gt(read(ends[0], line, sizeof line - 1), 0);
-    ck_assert_int_eq(processes_wait(hostile), 0);
-    ck_assert_int_ge(atoi(line), 1);
-    ck_assert_int_le(atoi(line), MOST_SENT);
+    ck_assert_int_ge(n_sent, 1);
+    ck_assert_int_le(n_sent, MOST_SENT);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
-    close(ends[0]);
-    close(ends[1]);
 }
 
 /* The config.json of the largest job that there can be: to plan it takes long, and it is refused. */
@@ -382,7 +384,7 @@ static void bring_huge_job(int fd)
     throw(fd, question, n_question, 0);
 }
 
-/* The most answers in a second of the daemon's, in which it sends each session a PING. */
+/* Tells the most answers in a second of the daemon's, in which it sends each session a PING. */
 static void bring_huge_jobs(int told)
 {
     unsigned n_answers = 0, n_before = 0, most = 0, n_seconds = 0;
@@ -409,7 +411,7 @@ static void bring_huge_jobs(int told)
         }
         most = n_answers - n_before > most ? n_answers - n_before : most;
     }
-    _exit(write(told, &most, sizeof most) == sizeof most ? 0 : 3);
+    dprintf(told, "%u", most);
 }
 
 /* The daemon answers nobody while it plans, so what is planned in a second is bounded by time: less than half of these, where
@@ -419,26 +421,14 @@ TEST(a_members_huge_jobs_do_not_take_all_of_the_daemons_time)
     const pid_t daemon = users_start_service("--group");
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
     const pid_t own = users_start(USERS_OWNER, true, "eps-worker", worker);
-    unsigned most = 0;
-    int ends[2];
 
     processes_await_workers(users_service(), 1);
-    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
-    const pid_t hostile = fork();
-    if (hostile == 0) {
-        if (users_become(USERS_MEMBER, true))
-            bring_huge_jobs(ends[1]);
-        _exit(2);
-    }
-    ck_assert_int_eq(read(ends[0], &most, sizeof most), sizeof most);
-    ck_assert_int_eq(processes_wait(hostile), 0);
-    ck_assert_uint_ge(most, 1);
-    ck_assert_uint_lt(most, N_PLANNED / 2);
+    const int most = told_by_member(bring_huge_jobs);
+    ck_assert_int_ge(most, 1);
+    ck_assert_int_lt(most, N_PLANNED / 2);
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert_int_eq(processes_wait(own), 0);
-    close(ends[0]);
-    close(ends[1]);
 }
 
 /* The worker of a member has no channel either. */
