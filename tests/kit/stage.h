@@ -109,9 +109,8 @@ void raw_greet(struct raw *raw, struct stage *st);
 void raw_open(struct raw *raw, struct stage *st, const struct side *daemon); /* both, until the daemon's is open */
 /* DISMISSED for this reason, and it closes. */
 void raw_expect_dismissed(struct raw *raw, struct stage *st, const char *reason);
-void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds);
-ssize_t raw_try_fds(struct raw *raw, const struct message *m, unsigned n_fds);
-/* as sendmsg */ /* copies of its own descriptor */
+void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds);   /* copies of its own descriptor */
+ssize_t raw_try_fds(struct raw *raw, const struct message *m, unsigned n_fds); /* as sendmsg */
 void raw_close(struct raw *raw);
 
 #endif
