@@ -37,6 +37,13 @@ void processes_setup(void)
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* grandchildren of a killed child come to us and can be found */
 }
 
+void processes_setup_tiny(void)
+{
+    processes_setup();
+    processes_config("model.json", 1, 2, 16, 32);
+    processes_text("text.txt", 8000);
+}
+
 void processes_remove(void)
 {
     char command[192];

@@ -13,6 +13,8 @@
 /* A fresh working directory for this test program, $XDG_RUNTIME_DIR in it, so that no other daemon is met. Removed again by
  * processes_remove, which also kills whatever was started and still lives. For Check's unchecked fixtures. */
 void processes_setup(void);
+/* The same with model.json in it, a GPT-2 of one layer and 32 positions, and text.txt of 8,000 bytes. */
+void processes_setup_tiny(void);
 void processes_remove(void);
 
 /* Its path. */

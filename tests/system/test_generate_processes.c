@@ -269,6 +269,18 @@ TEST(rows_that_advance_together_give_the_logits_of_jobs_of_their_own)
     end(&c);
 }
 
+/* The request ends the session, after which there is a new one without a job. */
+static void check_does_not_follow(struct client *c, const struct message *request)
+{
+    struct message m;
+
+    client_link_send(&c->link, request);
+    ck_assert_int_eq(client_link_next(&c->link, &m, NULL, &c->err), -EIO);
+    ck_assert_holds(c->err.text, "do not follow");
+    leave(c);
+    driver_attach(&c->link, "gen", ROLE_CLIENT);
+}
+
 /* Of 4,096 positions a row's cache takes 24 MiB, so the worker's 256 MiB hold about ten of 64 rows. */
 TEST(a_job_gets_as_many_rows_as_its_worker_has_memory_for)
 {
@@ -288,11 +300,7 @@ TEST(a_job_gets_as_many_rows_as_its_worker_has_memory_for)
     m = (struct message){.kind = MESSAGE_GENERATE, .generate.n_rows = rows + 1};
     for (uint32_t i = 0; i <= rows; i++)
         m.generate.rows[i] = (struct plan_tokens){i, 0, 1};
-    client_link_send(&c.link, &m);
-    ck_assert_int_eq(client_link_next(&c.link, &m, NULL, &c.err), -EIO);
-    ck_assert_holds(c.err.text, "do not follow");
-    leave(&c);
-    driver_attach(&c.link, "gen", ROLE_CLIENT);
+    check_does_not_follow(&c, &m);
     open_small(&c);
     end(&c);
 }
@@ -317,11 +325,7 @@ TEST(requests_of_several_rows_that_do_not_fit_end_the_session)
         ck_assert_msg(open_job(&c, &three, "small.json") == 0, "%s", c.err.text);
         client_link_send(&c.link, &begun);
         ck_assert_int_eq(client_link_expect(&c.link, MESSAGE_GENERATED, &m, NULL, &c.err), 0);
-        client_link_send(&c.link, &wrongs[i]);
-        ck_assert_int_eq(client_link_next(&c.link, &m, NULL, &c.err), -EIO);
-        ck_assert_holds(c.err.text, "do not follow");
-        leave(&c);
-        driver_attach(&c.link, "gen", ROLE_CLIENT);
+        check_does_not_follow(&c, &wrongs[i]);
     }
     open_small(&c);
     end(&c);

@@ -9,15 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void setup(void)
-{
-    processes_setup();
-    processes_config("model.json", 1, 2, 16, 32);
-    processes_text("text.txt", 8000);
-}
-
 SUITE_TIMEOUT(120)
-SUITE_FIXTURE(setup, processes_remove)
+SUITE_FIXTURE(processes_setup_tiny, processes_remove)
 
 /* A run of eps train at the daemon, OUT.said and OUT.err what it says. */
 static pid_t start(const char *out, unsigned steps, const char *more)

@@ -43,10 +43,8 @@ static void lose_worker(bool begun)
 
 static void setup(void)
 {
-    processes_setup();
+    processes_setup_tiny();
     run_environment = "";
-    processes_config("model.json", 1, 2, 16, 32);
-    processes_text("text.txt", 8000);
 }
 
 SUITE_TIMEOUT(120)
@@ -117,6 +115,17 @@ TEST_EACH(a_copy_of_the_model_says_so, COUNT(copies))
 /* The run's own user, or a caller of eps stop, who ends the daemon or its job. */
 static const char *const stops[] = {NULL, "stop lab", "stop lab 1"};
 
+/* The command has ended well, if there was one; the daemon with it, or only its job. */
+static void check_stopped(int i, pid_t stop)
+{
+    if (stops[i])
+        ck_assert_int_eq(processes_wait(stop), 0);
+    if (i == 1)
+        ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    else
+        expect_stop(daemon_pid);
+}
+
 TEST_EACH(a_stop_says_so_and_saves_the_step_once_a_worker_has_come, COUNT(stops))
 {
     pid_t stop = 0;
@@ -132,12 +141,7 @@ TEST_EACH(a_stop_says_so_and_saves_the_step_once_a_worker_has_come, COUNT(stops)
     processes_worker("lab", "256MiB", NULL);
     ck_assert_int_eq(processes_wait(run), stop ? 1 : 130);
     expect_file("run.err", " after 2 steps; saved in run/step-2; resume with: eps train --resume run");
-    if (stop)
-        ck_assert_int_eq(processes_wait(stop), 0);
-    if (_i == 1)
-        ck_assert_int_eq(processes_wait(daemon_pid), 0);
-    else
-        expect_stop(daemon_pid);
+    check_stopped(_i, stop);
 }
 
 /* The step is given up, and with it the run's last steps: nobody is left in doubt. */
@@ -153,12 +157,7 @@ TEST_EACH(the_same_caller_gives_the_step_up, COUNT(stops))
     ck_assert_int_eq(kill(stop, SIGINT), 0);
     ck_assert_int_eq(processes_wait(run), stops[_i] ? 1 : 130);
     expect_file("run.err", "; no checkpoint was saved");
-    if (stops[_i])
-        ck_assert_int_eq(processes_wait(stop), 0);
-    if (_i == 1)
-        ck_assert_int_eq(processes_wait(daemon_pid), 0);
-    else
-        expect_stop(daemon_pid);
+    check_stopped(_i, stop);
 }
 
 /* No worker comes within the 50 s that the run waits: it gives the step up by itself, before the daemon would end it. */
@@ -180,12 +179,7 @@ TEST_EACH(a_stop_gives_the_step_up_when_no_worker_comes, CAN_PRELOAD ? COUNT(sto
         "run.err",
         " after 1 steps; step 2 waited for a worker and was given up, and without it the model cannot be saved; "
         "no checkpoint was saved");
-    if (stop)
-        ck_assert_int_eq(processes_wait(stop), 0);
-    if (_i == 1)
-        ck_assert_int_eq(processes_wait(daemon_pid), 0);
-    else
-        expect_stop(daemon_pid);
+    check_stopped(_i, stop);
 }
 
 /* The step is finished, saved, and as exact as if nobody had stopped the run. Its worker is stopped as long as it takes to

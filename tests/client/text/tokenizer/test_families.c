@@ -427,6 +427,23 @@ static struct client_tokenizer *open_with(const char *part, const char *json, st
     return t;
 }
 
+/* The parts3.json with this decoder makes this text of the tokens. */
+static void check_decoded(const char *decoder, const uint32_t *ids, size_t n_ids, const char *want)
+{
+    struct error err = {""};
+    struct client_tokenizer *t = open_with("decoder", decoder, &err);
+    struct client_decoder *d;
+    const char *text;
+    size_t n;
+
+    ck_assert_msg(t != NULL, "%s", err.text);
+    ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
+    ck_assert_int_eq(client_decoder_push(d, &text, &n, ids, n_ids, true, true, NULL), 0);
+    ck_assert_str_eq(print("%.*s", (int)n, text), want);
+    client_decoder_close(d);
+    client_tokenizer_close(t);
+}
+
 /* By hand. Strip takes `content` from either end of each token, at most so often; behind Fuse, from the beginning of the whole
  * text. The tokens are "++", "▁i++", "+=", "++" and "a". */
 TEST_EACH(a_decoder_strips_as_often_as_it_says, 4)
@@ -439,37 +456,17 @@ TEST_EACH(a_decoder_strips_as_often_as_it_says, 4)
         {"{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, " STRIP(1, 0) "]}", "+▁i+++=++a"},
     };
     static const uint32_t ids[] = {109, 178, 110, 109, 18};
-    struct error err = {""};
-    struct client_tokenizer *t = open_with("decoder", decoders[_i][0], &err);
-    struct client_decoder *d;
-    const char *text;
-    size_t n;
 
-    ck_assert_msg(t != NULL, "%s", err.text);
-    ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
-    ck_assert_int_eq(client_decoder_push(d, &text, &n, ids, COUNT(ids), true, true, NULL), 0);
-    ck_assert_str_eq(print("%.*s", (int)n, text), decoders[_i][1]);
-    client_decoder_close(d);
-    client_tokenizer_close(t);
+    check_decoded(decoders[_i][0], ids, COUNT(ids), decoders[_i][1]);
 }
 
 /* What the first tokens do not use up of it is taken from the next ones: three of "++", "++" and "a". */
 TEST(a_strip_behind_a_fuse_goes_on_in_the_next_token)
 {
     static const uint32_t ids[] = {109, 109, 18};
-    struct error err = {""};
-    struct client_tokenizer *t =
-        open_with("decoder", "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, " STRIP(3, 0) "]}", &err);
-    struct client_decoder *d;
-    const char *text;
-    size_t n;
 
-    ck_assert_msg(t != NULL, "%s", err.text);
-    ck_assert_int_eq(client_decoder_open(&d, t, NULL), 0);
-    ck_assert_int_eq(client_decoder_push(d, &text, &n, ids, COUNT(ids), true, true, NULL), 0);
-    ck_assert_str_eq(print("%.*s", (int)n, text), "+a");
-    client_decoder_close(d);
-    client_tokenizer_close(t);
+    check_decoded("{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, " STRIP(3, 0) "]}", ids, COUNT(ids),
+                  "+a");
 }
 
 /* An old file has no prepend_scheme: a blank leads each piece of the text, also that behind an added token. */
