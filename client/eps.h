@@ -729,6 +729,10 @@ const char *eps_nearest(const char *word, const char *const *names, size_t n_nam
  * are too few. */
 const char *eps_quote(char *out, size_t cap, const char *word);
 
+/* Opens a file that the user named for output, made or emptied. A link in its place is followed only if it is root's or
+ * the user's own, as /dev/stdout. Returns the descriptor, owned; or -errno with a sentence. */
+int eps_open_output(const char *path, struct eps_error *error);
+
 /* Parses "2GiB", "512M", "128MB" (powers of 1000), "1000" as bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* The line of a program's --help about these: "BYTES: as in 1.5GiB, ...". */

@@ -1,8 +1,13 @@
-/* Words of a command line: the name that a misspelt one meant (eps_nearest), a word quoted for a shell (eps_quote). */
+/* Words of a command line: the name that a misspelt one meant (eps_nearest), a word quoted for a shell (eps_quote), a file
+ * for output (eps_open_output). */
 #include "client/eps.h"
 
+#include "proto/base/path.h"
+
 #include <ctype.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { LONGEST = 40, LEAST_PREFIX = 3 };
@@ -88,4 +93,16 @@ const char *eps_quote(char *out, size_t cap, const char *word)
     out[used++] = '\'';
     out[used] = 0;
     return out;
+}
+
+int eps_open_output(const char *path, struct eps_error *error)
+{
+    struct error why, err;
+    const int fd = path_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666, &why);
+
+    if (fd < 0)
+        error_set(&err, fd, "%.300s: %s", path, why.text);
+    if (fd < 0 && error)
+        snprintf(error->text, sizeof error->text, "%s", err.text);
+    return fd;
 }

@@ -4,7 +4,6 @@
 #include "tools/screen/plot.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -73,28 +72,23 @@ static int run_gnuplot(FILE *script, FILE *picture, FILE *said, struct eps_error
     return -EIO;
 }
 
-/* In a directory that others may write to, a link in the path's place may be another user's: it is not followed, nor is a
- * pipe waited for. */
 static int copy(FILE *picture, const char *path, struct eps_error *error)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    const int fd = eps_open_output(path, error);
     char bytes[1 << 16];
     struct stat st;
     size_t n;
 
-    if (fd < 0 && errno == ELOOP) {
-        snprintf(error->text, sizeof error->text, "%.300s: it is a link, and may be another user's: name its file",
-                 path);
-        return -ELOOP;
-    }
-    FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
+    if (fd < 0)
+        return fd;
+    FILE *out = fdopen(fd, "w");
     if (!out)
         return fail(error, -errno, path);
     rewind(picture);
     while ((n = fread(bytes, 1, sizeof bytes, picture)) > 0 && fwrite(bytes, 1, n, out) == n)
         ;
     int rc = ferror(picture) || ferror(out) ? -errno : 0;
-    const bool regular = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode);
+    const bool regular = lstat(path, &st) == 0 && S_ISREG(st.st_mode); /* a link stays */
     if (fclose(out) && !rc)
         rc = -errno;
     if (rc && regular)

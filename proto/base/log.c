@@ -1,6 +1,7 @@
 #include "proto/base/log.h"
 
 #include "proto/base/error.h"
+#include "proto/base/path.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -59,34 +60,31 @@ int log_set_level(const char *text, struct error *err)
 
 /* ---- A file ---- */
 
-/* A link may be another user's, where several may write to the directory. */
-static const char *describe(int rc)
+static int take_file(const char *path, struct error *err)
 {
-    return rc == -ELOOP ? "it is a link, and may be another user's: name its file" : strerror(-rc);
-}
+    const int fd = path_open(path, O_WRONLY | O_APPEND | O_CREAT | O_NOCTTY, 0640, err);
+    int rc = 0;
 
-static int take_file(const char *path)
-{
-    const int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW;
-    const int fd = open(path, flags, 0640);
-    const int rc = fd < 0 || dup2(fd, STDERR_FILENO) < 0 ? -errno : 0;
-
-    if (fd >= 0)
-        close(fd);
+    if (fd < 0)
+        return fd;
+    if (dup2(fd, STDERR_FILENO) < 0)
+        rc = error_set(err, -errno, "%s", strerror(errno));
+    close(fd);
     return rc;
 }
 
 int log_open(const char *path, struct error *err)
 {
     char here[PATH_MAX] = "", whole[PATH_MAX];
+    struct error why;
 
     if (*path != '/' && !getcwd(here, sizeof here))
         return error_set(err, -errno, "--log %.200s: the working directory: %s", path, strerror(errno));
     if (snprintf(whole, sizeof whole, "%s%s%s", here, *here ? "/" : "", path) >= (int)sizeof whole)
         return error_set(err, -ENAMETOOLONG, "--log %.200s: too long a path", path);
-    const int rc = take_file(whole);
+    const int rc = take_file(whole, &why);
     if (rc)
-        return error_set(err, rc, "--log %.200s: %s", path, describe(rc));
+        return error_set(err, rc, "--log %.200s: %s", path, why.text);
     memcpy(file_path, whole, sizeof file_path);
     in_journal = false;
     return 0;
@@ -94,10 +92,11 @@ int log_open(const char *path, struct error *err)
 
 void log_reopen(void)
 {
-    const int rc = *file_path ? take_file(file_path) : 0;
+    struct error why;
+    const int rc = *file_path ? take_file(file_path, &why) : 0;
 
     if (rc)
-        log_warning("the log could not be opened anew, and goes on where it is: %s: %s", file_path, describe(rc));
+        log_warning("the log could not be opened anew, and goes on where it is: %s: %s", file_path, why.text);
     else if (*file_path)
         log_line("the log was opened anew, by SIGHUP");
 }

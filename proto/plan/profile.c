@@ -1,5 +1,6 @@
 #include "proto/plan/profile.h"
 
+#include "proto/base/path.h"
 #include "proto/plan/device_name.h"
 
 #include <assert.h>
@@ -395,7 +396,7 @@ static int open_partial(char partial[PATH_MAX], const char *path, struct error *
     if (fd >= 0)
         return fd;
     return error_set(err, -errno, "%s: %s", partial,
-                     errno == ELOOP ? "it is a link, and may be another user's: move it away" : strerror(errno));
+                     errno == ELOOP ? PATH_IS_A_LINK ": move it away" : strerror(errno));
 }
 
 int profile_may_write(const char *path, struct error *err)

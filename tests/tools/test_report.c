@@ -157,17 +157,37 @@ TEST_IF(what_cannot_be_drawn_is_refused_in_a_sentence, has_gnuplot())
         {"eps report no-such-run", 1, "no-such-run", NULL},
         {"eps report empty", 1, "empty/metrics.jsonl has no step yet", NULL},
         {"eps report fine --out no/such/directory.svg", 1, "no/such/directory.svg: No such file", NULL},
-        {"eps report fine --out full.svg", 1, "full.svg: it is a link", "another user's"},
-        {"eps report fine", 1, "fine/report.svg: it is a link", "another user's"},
     };
 
     put_run("empty", "");
     put_run("fine", whole);
-    ck_assert_int_eq(symlink("mine", "full.svg"), 0);
-    ck_assert_int_eq(symlink("../mine", "fine/report.svg"), 0);
+    for (int i = 0; i < COUNT(wrongs); i++)
+        expect_refusal(&wrongs[i]);
+}
+
+TEST_IF(a_link_that_another_has_planted_is_not_followed, has_gnuplot() && geteuid() == 0)
+{
+    static const struct refusal wrongs[] = {
+        {"eps report linked --out full.svg", 1, "full.svg: it is a link", "another user's"},
+        {"eps report linked", 1, "linked/report.svg: it is a link", "another user's"},
+    };
+
+    put_run("linked", whole);
+    ck_assert(symlink("mine", "full.svg") == 0 && lchown("full.svg", 4321, 4321) == 0);
+    ck_assert(symlink("../mine", "linked/report.svg") == 0 && lchown("linked/report.svg", 4321, 4321) == 0);
     for (int i = 0; i < COUNT(wrongs); i++)
         expect_refusal(&wrongs[i]);
     ck_assert_int_ne(access("mine", F_OK), 0);
+}
+
+TEST_IF(a_link_of_ones_own_is_followed, has_gnuplot())
+{
+    put_run("followed", whole);
+    ck_assert_int_eq(symlink("../picture", "followed/report.svg"), 0);
+    expect("eps report followed", 0, "followed/report.svg: 3 steps");
+    ck_assert_int_eq(symlink("/dev/stdout", "shown.svg"), 0);
+    expect("eps report followed --out shown.svg | cat", 0, "<?xml");
+    expect("head -c 5 picture", 0, "<?xml");
 }
 
 static bool can_fill_a_disk(void)

@@ -219,21 +219,90 @@ TEST(a_file_gets_times_and_levels_and_can_be_rotated)
     free(new);
 }
 
-TEST(a_link_that_another_has_planted_is_not_followed)
+static void refuse_link(void)
 {
     struct error err = {""};
 
-    for (int i = 0; i < 2; i++) {
-        if (i == 1)
-            processes_put_text("mine", "mine");
-        ck_assert_int_eq(symlink("mine", "log"), 0);
-        ck_assert_int_eq(log_open(processes_path("log"), &err), -ELOOP);
-        ck_assert_holds(err.text, "--log ", "/log: it is a link");
-        ck_assert_int_eq(unlink("log"), 0);
+    ck_assert_int_eq(log_open(processes_path("log"), &err), -ELOOP);
+    ck_assert_holds(err.text, "--log ", "/log: it is a link, and may be another user's: name its file");
+}
+
+/* To a file that is not there, and to one that is; at once, and by a link of one's own. */
+TEST_EACH(a_link_that_another_has_planted_is_not_followed, geteuid() == 0 ? 4 : 0)
+{
+    const char *const name = _i & 2 ? "planted" : "log";
+
+    if (_i & 1)
+        processes_put_text("mine", "mine");
+    ck_assert_int_eq(symlink("mine", name), 0);
+    ck_assert_int_eq(lchown(name, 4321, 4321), 0);
+    if (_i & 2)
+        ck_assert_int_eq(symlink("planted", "log"), 0);
+    refuse_link();
+    if (_i & 1) {
+        char *mine = processes_read("mine");
+        ck_assert_str_eq(mine, "mine");
+        free(mine);
+    } else {
+        ck_assert_int_ne(access("mine", F_OK), 0);
     }
-    char *mine = processes_read("mine");
-    ck_assert_str_eq(mine, "mine");
-    free(mine);
+}
+
+/* A hard link is how another user plants a link that is not his. */
+TEST(a_link_with_two_names_or_without_an_end_is_not_followed)
+{
+    ck_assert(symlink("mine", "log") == 0 && linkat(AT_FDCWD, "log", AT_FDCWD, "planted", 0) == 0);
+    refuse_link();
+    ck_assert_int_ne(access("mine", F_OK), 0);
+    ck_assert(unlink("log") == 0 && symlink("around", "log") == 0 && symlink("log", "around") == 0);
+    refuse_link();
+}
+
+/* Links that are absolute, and relative to another directory; the second opening makes the file. */
+TEST(a_link_of_ones_own_is_followed)
+{
+    const int saved = dup(STDERR_FILENO);
+    struct error err = {""};
+
+    processes_put_text("mine", "before\n");
+    ck_assert(mkdir("logs", 0700) == 0 && symlink("../mine", "logs/second") == 0);
+    ck_assert(symlink("logs/second", "first") == 0 && symlink(processes_path("first"), "log") == 0);
+    ck_assert_msg(log_open(processes_path("log"), &err) == 0, "%s", err.text);
+    log_line("one");
+    ck_assert_int_eq(rename("mine", "mine.1"), 0);
+    log_reopen();
+    log_line("two");
+    dup2(saved, STDERR_FILENO);
+    char *old = processes_read("mine.1"), *new = processes_read("mine");
+    ck_assert_int_eq(strncmp(old, "before\n", 7), 0);
+    ck_assert_holds(old, ": one\n");
+    ck_assert_holds(new, ": the log was opened anew", ": two\n");
+    free(old);
+    free(new);
+}
+
+/* /dev/stderr is root's, and so is what it leads to where the user was changed; where that leads has no name. */
+TEST_EACH(a_descriptor_may_take_the_log, geteuid() == 0 ? 3 : 2)
+{
+    const bool changes_user = _i == 2;
+    const int saved = dup(STDERR_FILENO);
+    char path[64], said[4096] = "";
+    struct error err = {""};
+    int fds[2];
+
+    log_name("epsd");
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    snprintf(path, sizeof path, _i ? "/dev/stderr" : "/proc/self/fd/%d", fds[1]);
+    dup2(_i ? fds[1] : saved, STDERR_FILENO);
+    if (changes_user)
+        ck_assert(fchmod(fds[1], 0666) == 0 && seteuid(65534) == 0);
+    ck_assert_msg(log_open(path, &err) == 0, "%s", err.text);
+    if (changes_user)
+        ck_assert(seteuid(0) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0); /* as above */
+    log_line("there");
+    dup2(saved, STDERR_FILENO);
+    some(fds[0], said, sizeof said - 1);
+    ck_assert_holds(said, " epsd: there\n");
 }
 
 /* A directory has taken its name. */
