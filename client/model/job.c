@@ -93,6 +93,16 @@ static int read_config(char **text, size_t *n, const struct client_model *model,
     return error_set(err, -EINVAL, "config.json has %zu bytes; 1 MiB is the most", *n);
 }
 
+/* Weights and, if there are any, moments, behind the first n descriptors. Returns how many there are then. */
+static unsigned append_values(int *fds, unsigned n, const struct client_model *model, int moments)
+{
+    for (unsigned i = 0; i < model->n_weights; i++)
+        fds[n++] = model->weights[i].fd;
+    if (moments >= 0)
+        fds[n++] = moments;
+    return n;
+}
+
 /* The daemon reads no file on a client's behalf that may make it wait: config and side file go in memory. */
 static int send_files(struct client_job *job, struct message *request, const struct client_model *model,
                       const struct client_job_files *files, struct error *err)
@@ -116,10 +126,7 @@ static int send_files(struct client_job *job, struct message *request, const str
         fds[n_fds++] = files->side;
     if (files->trace >= 0)
         fds[n_fds++] = files->trace;
-    for (unsigned i = 0; i < model->n_weights; i++)
-        fds[n_fds++] = model->weights[i].fd;
-    if (files->moments >= 0)
-        fds[n_fds++] = files->moments;
+    n_fds = append_values(fds, n_fds, model, files->moments);
     client_link_send_fds(job->link, request, fds, n_fds);
     close(config);
     return 0;
@@ -140,10 +147,7 @@ static int serve_files(struct client_job *job, struct message *request, const st
             return error_set(err, -errno, "the side file: %s", strerror(errno));
         fds[n_fds++] = files->side;
     }
-    for (unsigned i = 0; i < model->n_weights; i++)
-        fds[n_fds++] = model->weights[i].fd;
-    if (files->moments >= 0)
-        fds[n_fds++] = files->moments;
+    n_fds = append_values(fds, n_fds, model, files->moments);
     int rc = client_files_open(&job->files, job->link, files->trace, err);
     if (!rc)
         rc = client_files_add(&first, job->files, fds, n_fds, err);

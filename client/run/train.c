@@ -618,9 +618,10 @@ static bool goes_on(struct train *t, struct client_restart *restart, int rc, con
 static int open_run(struct train *t, const struct client_restart *restart, struct error *err)
 {
     enum { TRIES = 20 }; /* each waits for some seconds: client_resume_lock */
-    int rc = client_run_open(&t->run, &restart->options, &t->link.watches[1], err);
+    const int n_tries = restart->n > 0 ? TRIES : 1;
+    int rc = -EBUSY;
 
-    for (int i = 1; i < TRIES && rc == -EBUSY && restart->n > 0; i++) {
+    for (int i = 0; i < n_tries && rc == -EBUSY; i++) {
         client_run_close(&t->run);
         client_run_init(&t->run);
         rc = client_run_open(&t->run, &restart->options, &t->link.watches[1], err);
