@@ -67,8 +67,6 @@ int client_writer_open(struct client_writer *w, struct client_forward *forward,
 {
     const struct client_model *model = &forward->model;
 
-    struct client_stop stop;
-
     *w = (struct client_writer){.forward = forward, .sample = *sample, .stops = stops, .n_stops = n_stops};
     int rc = client_tokenizer_open(&w->tokenizer, model->side, model->config.vocabulary, err);
     if (!rc && w->tokenizer)
@@ -77,10 +75,9 @@ int client_writer_open(struct client_writer *w, struct client_forward *forward,
         rc = 0;
     if (!rc && n_stops > 0 && !w->tokenizer)
         return error_set(err, -EDOM, "--stop needs a text, and the model has no tokenizer to make one");
-    if (rc || (rc = client_stop_init(&stop, stops, n_stops, err)) != 0)
-        return rc;
-    client_stop_free(&stop); /* each line has its own */
-    return find_ends(w, err);
+    if (!rc)
+        rc = client_stop_check(stops, n_stops, err);
+    return rc ? rc : find_ends(w, err);
 }
 
 static int open_lines(struct client_writer *w, uint32_t n, struct error *err)
@@ -94,8 +91,7 @@ static int open_lines(struct client_writer *w, uint32_t n, struct error *err)
         struct client_line *line = &w->lines[w->n_lines];
         rc = w->n_lines == 0 ? client_sampler_init(&line->sampler, &w->sample, w->forward->model.config.vocabulary, err)
                              : client_sampler_init_beside(&line->sampler, &w->lines->sampler, err);
-        if (!rc)
-            rc = client_stop_init(&line->stop, w->stops, w->n_stops, err);
+        client_stop_init(&line->stop, w->stops, w->n_stops);
     }
     return rc;
 }

@@ -5,9 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int client_stop_init(struct client_stop *stop, const char *const *texts, size_t n_texts, struct error *err)
+int client_stop_check(const char *const *texts, size_t n_texts, struct error *err)
 {
-    *stop = (struct client_stop){.texts = texts, .n_texts = n_texts};
     for (size_t i = 0; i < n_texts; i++) {
         const size_t n = strlen(texts[i]);
         if (n == 0)
@@ -16,6 +15,11 @@ int client_stop_init(struct client_stop *stop, const char *const *texts, size_t 
             return error_set(err, -EDOM, "--stop: text %zu is not UTF-8, so no text would ever hold it", i + 1);
     }
     return 0;
+}
+
+void client_stop_init(struct client_stop *stop, const char *const *texts, size_t n_texts)
+{
+    *stop = (struct client_stop){.texts = texts, .n_texts = n_texts};
 }
 
 void client_stop_free(struct client_stop *stop)

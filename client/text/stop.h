@@ -15,8 +15,11 @@ struct client_stop {
     bool met;                  /* a stop string was found; nothing more is passed on */
 };
 
-/* -EDOM with a sentence that begins with "--stop": a text is empty or not UTF-8. Undo: client_stop_free. */
-int client_stop_init(struct client_stop *stop, const char *const *texts, size_t n_texts, struct error *err);
+/* -EDOM with a sentence that begins with "--stop": a text is empty or not UTF-8. */
+int client_stop_check(const char *const *texts, size_t n_texts, struct error *err);
+
+/* texts: checked. Undo: client_stop_free. */
+void client_stop_init(struct client_stop *stop, const char *const *texts, size_t n_texts);
 void client_stop_free(struct client_stop *stop); /* safe on a zeroed struct */
 
 /* Begins a new text. */
