@@ -245,9 +245,10 @@ static int parse_header(json_t **header, const struct file *file, uint64_t lengt
 
 int safetensors_open(struct safetensors *out, int fd, struct error *err)
 {
+    const struct file file = file_own(fd);
     uint64_t left = MAX_HEADER_BYTES;
 
-    return safetensors_open_within(out, &(struct file){.fd = fd}, &left, err);
+    return safetensors_open_within(out, &file, &left, err);
 }
 
 int safetensors_open_within(struct safetensors *out, const struct file *file, uint64_t *left, struct error *err)

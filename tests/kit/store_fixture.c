@@ -143,9 +143,9 @@ void store_fixture_reload(struct store_fixture *to, const struct store_fixture *
     struct error err = {""};
 
     store_fixture_write(&from->store, weights, moments, NULL);
-    ck_assert_msg(store_load(&to->store, &(struct file){.fd = weights}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&to->store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
     if (to->store.options.train)
-        ck_assert_msg(store_load_moments(&to->store, &(struct file){.fd = moments}, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_load_moments(&to->store, (struct file[]){file_own(moments)}, &err) == 0, "%s", err.text);
     close(weights), close(moments);
 }
 
