@@ -395,12 +395,15 @@ static double ms_per_text(const struct search *s)
  * the device then, and each text is faster by more than a thousandth. */
 static void search_texts(struct search *s, uint32_t most, uint32_t least, const struct plan_wish *wish)
 {
+    double best_ms = 0;
+
     for (uint32_t rows = most; rows >= least; rows--) {
         struct search these = *s;
         these.found = false;
         look_through(&these, rows, wish, visit_plain);
-        if (these.found && (!s->found || ms_per_text(&these) < 0.999 * ms_per_text(s)))
-            *s = these;
+        const double ms = these.found ? ms_per_text(&these) : 0;
+        if (these.found && (!s->found || ms < 0.999 * best_ms))
+            *s = these, best_ms = ms;
     }
 }
 
