@@ -226,10 +226,10 @@ static void round_bf16(struct device *dev, uint16_t *to, const float *from, size
 {
     device_count(dev->done);
     for (size_t at = 0, here; at < n; at += here) {
-        here = cpu_smaller(n - at, at > ROUNDED ? at : ROUNDED);
+        here = size_smaller(n - at, at > ROUNDED ? at : ROUNDED);
 #pragma omp parallel for num_threads(dev->n_threads) if (here > ROUNDED)
         for (size_t i = 0; i < here; i += ROUNDED)
-            round_some((char *)(to + at + i), (const char *)(from + at + i), cpu_smaller(here - i, ROUNDED));
+            round_some((char *)(to + at + i), (const char *)(from + at + i), size_smaller(here - i, ROUNDED));
     }
 }
 

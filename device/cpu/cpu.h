@@ -7,6 +7,7 @@
 #define DEVICE_CPU_CPU_H
 
 #include "device/device.h"
+#include "proto/base/size.h"
 #include "proto/plan/backend.h"
 
 #ifdef _OPENMP
@@ -128,11 +129,6 @@ extern const struct cpu_single_kernels cpu_single_bf16_v4_pairs;
 /* For tests: whether this machine supports an instruction set, and switching a device to it. */
 bool cpu_isa_runs(enum cpu_isa isa);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);
-
-static inline size_t cpu_smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
 
 /* Number of terms of k that are summed before their sum is added to the total: equal steps of at most
  * PLAN_CPU_PRODUCT_DEPTH elements (PANEL_TERMS each) of a panel. */

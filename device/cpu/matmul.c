@@ -50,8 +50,8 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t i = 0; i < n_down * n_across; i++) {
         const size_t row = i / n_across * height, column = i % n_across * width;
-        const struct cpu_tile tile = {row, column, cpu_smaller(height, op->m - row),
-                                      cpu_smaller(width, op->n - column)};
+        const struct cpu_tile tile = {row, column, size_smaller(height, op->m - row),
+                                      size_smaller(width, op->n - column)};
         float *scratch = (float *)dev->products + cpu_thread() * (PLAN_CPU_PRODUCT_SCRATCH / sizeof(float));
 
         device_count(dev->done);

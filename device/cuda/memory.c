@@ -6,6 +6,7 @@
 #include "device/cuda/cuda.h"
 
 #include "proto/base/process.h"
+#include "proto/base/size.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -132,17 +133,12 @@ static struct cuda_piece *take_piece(struct device *dev)
     return piece;
 }
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* On either queue that reads host memory: pulls, or computation. */
 static void feed(struct device *dev, enum device_queue queue, char *dst, const char *host, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !dev->failed; at += CUDA_PIECE_BYTES) {
         struct cuda_piece *piece = take_piece(dev);
-        const size_t here = smaller(bytes - at, CUDA_PIECE_BYTES);
+        const size_t here = size_smaller(bytes - at, CUDA_PIECE_BYTES);
         memcpy(piece->host, host + at, here);
         cuda_note(dev, cudaMemcpyAsync(dst + at, piece->host, here, cudaMemcpyHostToDevice, dev->streams[queue]));
         cuda_note(dev, cudaEventRecord(piece->done, dev->streams[queue]));
@@ -175,7 +171,7 @@ static void drain(struct device *dev, char *host, const char *src, size_t bytes)
 
     for (size_t i = 0; i < n_pieces; i++) {
         for (; n_asked < n_pieces && n_asked < i + CUDA_PIECES && !dev->failed; n_asked++) {
-            const size_t at = n_asked * CUDA_PIECE_BYTES, here = smaller(bytes - at, CUDA_PIECE_BYTES);
+            const size_t at = n_asked * CUDA_PIECE_BYTES, here = size_smaller(bytes - at, CUDA_PIECE_BYTES);
             struct cuda_piece *piece = pieces[n_asked % CUDA_PIECES] = take_piece(dev);
             cuda_note(dev, cudaMemcpyAsync(piece->host, src + at, here, cudaMemcpyDeviceToHost, stream));
             cuda_note(dev, cudaEventRecord(piece->done, stream));
@@ -184,7 +180,7 @@ static void drain(struct device *dev, char *host, const char *src, size_t bytes)
             return;
         cuda_note(dev, cudaEventSynchronize(pieces[i % CUDA_PIECES]->done));
         memcpy(host + i * CUDA_PIECE_BYTES, pieces[i % CUDA_PIECES]->host,
-               smaller(bytes - i * CUDA_PIECE_BYTES, CUDA_PIECE_BYTES));
+               size_smaller(bytes - i * CUDA_PIECE_BYTES, CUDA_PIECE_BYTES));
     }
 }
 

@@ -1,6 +1,7 @@
 #include "eps/store/optimizer.h"
 #include "eps/store/optimizer_kernel.h"
 #include "eps/store/team.h"
+#include "proto/base/size.h"
 #include "proto/model/model.h"
 
 #include <assert.h>
@@ -58,11 +59,6 @@ static struct optimizer_constants constants_of(const struct hyper *hp, uint64_t 
 
 /* ---- narrower forms --------------------------------------------------------------------------------------------- */
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Elements decoded at a time: 2 KiB an array, so all arrays fit well inside the first-level cache. */
 enum { BLOCK = 512 };
 
@@ -113,7 +109,7 @@ static const float *open_gradient(struct scratch *scratch, const struct call *ca
 static struct view open_view(struct scratch *scratch, const struct call *call, unsigned what, size_t at, size_t n)
 {
     const struct parameters *p = call->p;
-    struct view view = {.n = needs_scratch(call, what) ? smaller(BLOCK, n) : n};
+    struct view view = {.n = needs_scratch(call, what) ? size_smaller(BLOCK, n) : n};
 
     if (what & WEIGHTS && p->w) {
         view.w = p->w + at, view.new_w = p->new_w ? scratch->w : view.w;
@@ -289,7 +285,8 @@ static void squares_range(void *data, size_t begin, size_t n)
     const struct call *call = data;
 
     for (size_t at = begin; at < begin + n; at += TEAM_BLOCK)
-        call->partial[at / TEAM_BLOCK] = call->kernel->squares(call->squared + at, smaller(TEAM_BLOCK, begin + n - at));
+        call->partial[at / TEAM_BLOCK] =
+            call->kernel->squares(call->squared + at, size_smaller(TEAM_BLOCK, begin + n - at));
 }
 
 double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, size_t n)
@@ -307,7 +304,7 @@ static void update_squares_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         double *sum = &call->partial[at / TEAM_BLOCK];
-        view = open_view(&scratch, call, MOMENTS, at, smaller(BLOCK, begin + n - at));
+        view = open_view(&scratch, call, MOMENTS, at, size_smaller(BLOCK, begin + n - at));
         *sum = (at % TEAM_BLOCK ? *sum : 0) + call->kernel->update_squares(view.m, view.v, view.n, &call->constants);
     }
 }
@@ -348,7 +345,7 @@ static void write_upper(const struct parameters *p, const float *w)
     int16_t low[BLOCK];
 
     for (size_t at = 0, n; at < p->n; at += n) {
-        n = smaller(BLOCK, p->n - at);
+        n = size_smaller(BLOCK, p->n - at);
         p->kernel->split(p->high + at, low, w + at, n);
     }
 }

@@ -1,4 +1,5 @@
 #include "proto/base/file.h"
+#include "proto/base/size.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,20 +22,15 @@ int file_size(uint64_t *bytes, const struct file *file, struct error *err)
     return 0;
 }
 
-static uint64_t smaller(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
 static int read_served(const struct file *file, char *out, uint64_t n, uint64_t offset, struct error *err)
 {
     int rc = 0;
 
     for (uint64_t done = 0; rc == 0 && done < n;) {
-        const size_t now = (size_t)smaller(n - done, FILE_WINDOW);
+        const size_t now = size_smaller(n - done, FILE_WINDOW);
         const void *window;
         rc = file->server->window(file->server, &window, file->index, offset + done, now,
-                                  (size_t)smaller(n - done - now, FILE_WINDOW), err);
+                                  size_smaller(n - done - now, FILE_WINDOW), err);
         if (rc == 0)
             memcpy(out + done, window, now);
         done += now;
@@ -64,7 +60,7 @@ static int write_served(const struct file *file, const char *bytes, uint64_t n, 
     int rc = 0;
 
     for (uint64_t done = 0; rc == 0 && done < n;) {
-        const size_t now = (size_t)smaller(n - done, FILE_WINDOW);
+        const size_t now = size_smaller(n - done, FILE_WINDOW);
         rc = file->server->act(file->server, FILE_WRITE, file->index, offset + done, bytes + done, now, NULL, err);
         done += now;
     }

@@ -1,5 +1,6 @@
 #include "proto/plan/layers.h"
 
+#include "proto/base/size.h"
 #include "proto/plan/units.h"
 
 enum plan_attention plan_attention_way(const struct program_attention_options *attention,
@@ -27,14 +28,9 @@ static uint64_t scratch_bytes(const struct program *p, const struct program_oper
     return scratch.bytes;
 }
 
-static uint32_t smaller(uint64_t a, uint32_t b)
-{
-    return a < b ? (uint32_t)a : b;
-}
-
 uint32_t plan_row_tile(const struct plan *plan)
 {
-    return smaller(PLAN_GENERATE_TILE, plan->setting.goal.seq);
+    return (uint32_t)size_smaller(PLAN_GENERATE_TILE, plan->setting.goal.seq);
 }
 
 struct plan_shape plan_shape_of(const struct plan *plan)
@@ -44,7 +40,7 @@ struct plan_shape plan_shape_of(const struct plan *plan)
 
     if (s->goal.purpose != PLAN_GENERATE)
         return (struct plan_shape){rows, s->goal.seq};
-    return (struct plan_shape){1, smaller((uint64_t)joined * plan_row_tile(plan), PLAN_GENERATE_TILE)};
+    return (struct plan_shape){1, (uint32_t)size_smaller((size_t)joined * plan_row_tile(plan), PLAN_GENERATE_TILE)};
 }
 
 static uint64_t value_bytes(const struct program_value *value, const struct plan_setting *setting,

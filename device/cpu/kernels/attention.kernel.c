@@ -128,7 +128,7 @@ static void tile_scores(const struct head *head, float *scores, const float *q, 
  * product rows, which become zeros. */
 static size_t tile_columns(size_t i, bool diagonal)
 {
-    return diagonal ? cpu_smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
+    return diagonal ? size_smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
 }
 
 /* place: first query and first key of a tile. */
@@ -148,7 +148,7 @@ static size_t tile_unseen(const struct head *head, size_t i, const size_t place[
 {
     const size_t first = device_first_key(head->window, place[0] + i);
 
-    return first > place[1] ? cpu_smaller(TILE, first - place[1]) : 0;
+    return first > place[1] ? size_smaller(TILE, first - place[1]) : 0;
 }
 
 /* End of the columns that the query sees; those from here on become zeros. */
@@ -156,7 +156,7 @@ static size_t tile_seen(const struct head *head, size_t i, const size_t place[2]
 {
     if (is_diagonal(head, place))
         return i + 1;
-    return head->op->full ? cpu_smaller(TILE, head->n_keys - place[1]) : TILE;
+    return head->op->full ? size_smaller(TILE, head->n_keys - place[1]) : TILE;
 }
 
 /* End of the keys that any query of this tile sees. */
@@ -168,7 +168,7 @@ static size_t keys_end(const struct head *head, size_t query)
 /* End of the queries that see any of n keys. */
 static size_t queries_end(const struct head *head, size_t key, size_t n)
 {
-    return head->op->full ? head->n_tokens : cpu_smaller(head->n_tokens, key + n - 1 + head->window);
+    return head->op->full ? head->n_tokens : size_smaller(head->n_tokens, key + n - 1 + head->window);
 }
 
 static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
@@ -272,7 +272,7 @@ struct forward {
 
 static void forward_tile(const struct head *head, const struct forward *at, size_t query)
 {
-    const size_t n = cpu_smaller(TILE, head->n_tokens - query);
+    const size_t n = size_smaller(TILE, head->n_tokens - query);
     const size_t begin = keys_begin(head, query);
     struct softmax softmax = {.max = {0}};
 
@@ -297,7 +297,7 @@ static void forward_tile(const struct head *head, const struct forward *at, size
                                   .c_stride = head->padded,
                                   .m = n,
                                   .n = head->padded,
-                                  .depth = cpu_smaller(TILE, head->n_tokens - key),
+                                  .depth = size_smaller(TILE, head->n_tokens - key),
                                   .add = key > begin,
                                   .shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE});
     }
@@ -314,7 +314,7 @@ static void forward_head(const struct head *head)
     at.scores = at.q + TILE * head->padded;
     at.out = at.scores + TILE * TILE;
     for (size_t key = 0; key < head->n_tokens; key += TILE) {
-        const size_t n = cpu_smaller(TILE, head->n_tokens - key);
+        const size_t n = size_smaller(TILE, head->n_tokens - key);
         pack_tile(head, at.out, head->k + key * head->stride, head->stride, n);
         transpose(head, at.transposed + key * head->padded, at.out);
         pack(head, at.v + key * head->padded, head->v + key * head->stride, head->stride, n);
@@ -387,7 +387,7 @@ static void backward_tile(const struct head *head, const struct backward *at, si
 {
     const size_t place[2] = {query, key};
     const bool diagonal = is_diagonal(head, place), is_first = query == (head->op->full ? 0 : key) && !at->is_next;
-    const size_t n = cpu_smaller(TILE, head->n_tokens - query), n_keys = cpu_smaller(TILE, head->n_tokens - key);
+    const size_t n = size_smaller(TILE, head->n_tokens - query), n_keys = size_smaller(TILE, head->n_tokens - key);
     const float *out_gradient = at->out_gradient + query * head->padded, *q = at->q + query * head->padded;
     struct product sum = {.b_stride = head->padded, .c_stride = head->padded, .n = head->padded};
 
@@ -459,7 +459,7 @@ static void backward_heads(const struct device_attention *op, size_t item, unsig
         at.is_next = i > 0;
         backward_prepare(&head, &at);
         for (size_t key = 0; key < head.n_tokens; key += TILE) {
-            const size_t n = cpu_smaller(TILE, head.n_tokens - key);
+            const size_t n = size_smaller(TILE, head.n_tokens - key);
             value *to = (value *)op->qkv_gradient + k + key * head.stride;
 
             if (group > 1)

@@ -104,7 +104,7 @@ static float exponentiate(struct softmax *softmax, const struct head *head, floa
 /* Keys of a tile, which begins at `key`, before `end`. */
 static size_t tile_keys(size_t end, size_t key)
 {
-    return end > key ? cpu_smaller(end - key, TILE) : 0;
+    return end > key ? size_smaller(end - key, TILE) : 0;
 }
 
 /* n queries from `query` on against the keys of one tile. first: of their tiles. */
@@ -140,7 +140,7 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
                               .c_stride = head->padded,
                               .m = n,
                               .n = head->padded,
-                              .depth = cpu_smaller(TILE, end - key),
+                              .depth = size_smaller(TILE, end - key),
                               .add = key > first});
 }
 
@@ -149,7 +149,7 @@ static void attend(const struct head *head)
     const struct device_attention_cached *op = head->op;
 
     for (size_t query = 0; query < op->n_tokens; query += TILE) {
-        const size_t n = cpu_smaller(TILE, op->n_tokens - query), position = op->first + query;
+        const size_t n = size_smaller(TILE, op->n_tokens - query), position = op->first + query;
         const size_t begin = device_first_key(head->op->window, position) / TILE * TILE;
         struct softmax softmax[TILE];
 

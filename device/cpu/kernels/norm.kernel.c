@@ -170,12 +170,12 @@ static void backward(struct device *dev, const struct device_norm *op)
     const value *dy = op->y_gradient, *x = op->x;
     value *dx = op->x_gradient;
     const size_t n = op->n, of_thread = (n / dev->n_threads + VECTOR - 1) / VECTOR * VECTOR;
-    const size_t width = cpu_smaller(COLUMNS, of_thread > VECTOR ? of_thread : VECTOR);
+    const size_t width = size_smaller(COLUMNS, of_thread > VECTOR ? of_thread : VECTOR);
 
     /* before dx is written, which may be dy */
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += width)
-        columns_backward(op, j, cpu_smaller(width, n - j));
+        columns_backward(op, j, size_smaller(width, n - j));
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t i = 0; i < op->m * device_norm_heads(op); i++) {
         const size_t at = head_at(op, i);

@@ -13,7 +13,7 @@ static void zero(struct device *dev, void *x, size_t bytes)
 
 #pragma omp parallel for num_threads(dev->n_threads) if (bytes > PIECE)
     for (size_t i = 0; i < bytes; i += PIECE)
-        memset((char *)x + i, 0, cpu_smaller(PIECE, bytes - i));
+        memset((char *)x + i, 0, size_smaller(PIECE, bytes - i));
 }
 
 static void add(struct device *dev, float *sum, const float *x, size_t n)
@@ -53,7 +53,7 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < n; j += COLUMNS)
-        sum_rows(sum + j, (const value *)x + j, stride, m, cpu_smaller(COLUMNS, n - j));
+        sum_rows(sum + j, (const value *)x + j, stride, m, size_smaller(COLUMNS, n - j));
 }
 
 /* y += x * scale, n elements */
@@ -112,7 +112,7 @@ static void embed_backward(struct device *dev, const struct device_embed *op)
         for (size_t i = 0; i < op->m; i++) {
             const size_t row = table_row(op, op->ids[i]);
             if (row < op->n_table)
-                add_to_sums(op->table_gradient + row * op->n + j, dy + i * op->n + j, cpu_smaller(COLUMNS, op->n - j),
+                add_to_sums(op->table_gradient + row * op->n + j, dy + i * op->n + j, size_smaller(COLUMNS, op->n - j),
                             scale);
         }
 }
@@ -135,7 +135,7 @@ static void position_backward(struct device *dev, const struct device_position *
     for (size_t t = 0; t < op->n_tokens; t++)
         for (size_t j = 0; j < n; j += COLUMNS)
             sum_rows(op->table_gradient + t * n + j, dy + t * n + j, op->n_tokens * n, op->n_rows,
-                     cpu_smaller(COLUMNS, n - j));
+                     size_smaller(COLUMNS, n - j));
 }
 
 /* Inlined once per epilogue and activation, which are then constants. */
@@ -166,7 +166,7 @@ VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_
         const size_t offset = (tile->row + i) * op->c_stride + tile->column;
         value *c = (value *)op->c + offset, *pre = op->pre ? (value *)op->pre + offset : NULL;
         for (size_t j = 0; j < tile->n; j += VECTOR) {
-            const size_t left = cpu_smaller(VECTOR, tile->n - j);
+            const size_t left = size_smaller(VECTOR, tile->n - j);
             vec x = vec_load_n(sums + i * stride + j, left, 0);
             if (op->beta != 0)
                 x += value_load_n(c + j, left);
@@ -181,7 +181,7 @@ static void finish_wide(const struct device_matmul *op, const struct cpu_tile *t
     for (size_t i = 0; i < tile->m; i++) {
         float *c = (float *)op->c + (tile->row + i) * op->c_stride + tile->column;
         for (size_t j = 0; j < tile->n; j += VECTOR) {
-            const size_t left = cpu_smaller(VECTOR, tile->n - j);
+            const size_t left = size_smaller(VECTOR, tile->n - j);
             vec x = vec_load_n(sums + i * stride + j, left, 0);
             if (op->beta != 0)
                 x += vec_load_n(c + j, left, 0);
@@ -275,7 +275,7 @@ static void activate_values(struct device *dev, void *to, const void *from, size
     assert(activation <= MODEL_TANH);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t i = 0; i < n; i += PIECE)
-        activate_any(activation, false, y + i, x + i, cpu_smaller(PIECE, n - i));
+        activate_any(activation, false, y + i, x + i, size_smaller(PIECE, n - i));
 }
 
 static void activate_backward(struct device *dev, void *gradient, const void *from, size_t n,
@@ -287,7 +287,7 @@ static void activate_backward(struct device *dev, void *gradient, const void *fr
     assert(activation <= MODEL_TANH);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t i = 0; i < n; i += PIECE)
-        activate_any(activation, true, dx + i, x + i, cpu_smaller(PIECE, n - i));
+        activate_any(activation, true, dx + i, x + i, size_smaller(PIECE, n - i));
 }
 
 const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {

@@ -76,7 +76,7 @@ static void multiply_transposed(float *total, const struct device_matmul *op, si
 
         panel_lanes(lanes, (const value *)op->b + (column + j) * op->b_stride, op->b_stride, n - j);
         for (size_t from = 0; from < op->k; from += step) {
-            const vec sum = multiply_lanes(op->a, lanes, from, cpu_smaller(step, op->k - from));
+            const vec sum = multiply_lanes(op->a, lanes, from, size_smaller(step, op->k - from));
             vec_store(total + j, from > 0 ? vec_load(total + j) + sum : sum);
         }
     }
@@ -86,7 +86,7 @@ static void multiply(struct device *dev, const struct device_matmul *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n * op->k > ENOUGH)
     for (size_t column = 0; column < op->n; column += COLUMNS) {
-        const struct cpu_tile tile = {0, column, 1, cpu_smaller(COLUMNS, op->n - column)};
+        const struct cpu_tile tile = {0, column, 1, size_smaller(COLUMNS, op->n - column)};
         const size_t step = cpu_product_step(op->k, PANEL_TERMS);
         float total[COLUMNS];
 
@@ -95,7 +95,7 @@ static void multiply(struct device *dev, const struct device_matmul *op)
         for (size_t from = 0; !op->transpose_b && from < op->k; from += step)
             multiply_columns(total, from > 0, (const value *)op->a + from,
                              (const value *)op->b + from * op->b_stride + column, op->b_stride, tile.n,
-                             cpu_smaller(step, op->k - from));
+                             size_smaller(step, op->k - from));
         dev->kernels->rows->finish(op, &tile, total, COLUMNS);
     }
 }

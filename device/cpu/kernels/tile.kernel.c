@@ -142,7 +142,7 @@ static void pack_left(float *left, const struct device_matmul *op, const struct 
 
     if (op->transpose_a) {
         for (size_t i = 0; i < n_blocks; i += TOGETHER)
-            pack_left_along(left, op, tile, i, cpu_smaller(TOGETHER, n_blocks - i), from, depth);
+            pack_left_along(left, op, tile, i, size_smaller(TOGETHER, n_blocks - i), from, depth);
         return;
     }
     for (size_t i = 0; i < n_blocks; i++) {
@@ -171,13 +171,13 @@ static void multiply(const struct device_matmul *op, const struct cpu_tile *tile
     const size_t step = cpu_product_step(op->k, PANEL_TERMS);
 
     for (size_t from = 0; from < op->k; from += step) {
-        const size_t depth = cpu_smaller(step, op->k - from);
+        const size_t depth = size_smaller(step, op->k - from);
         struct panel_source source = right_source(op, tile->column, from, depth);
 
         pack_left(left, op, tile, from, depth);
         for (size_t j = 0; j < tile->n; j += COLUMNS) {
             panel_fill(right, COLUMN_VECTORS, &source);
-            source = right_source(op, cpu_smaller(tile->column + j + COLUMNS, op->n), from, depth);
+            source = right_source(op, size_smaller(tile->column + j + COLUMNS, op->n), from, depth);
             multiply_panel(sums + j, from > 0, left, right, tile->m, depth, &source);
         }
     }
