@@ -29,7 +29,7 @@ void processes_setup(void)
 
     snprintf(dir, sizeof dir, "/tmp/eps-test-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(dir));
-    snprintf(runtime, sizeof runtime, "%s/run", dir);
+    snprintf(runtime, sizeof runtime, "%s/" PROCESSES_RUNTIME, dir);
     ck_assert_int_eq(mkdir(runtime, 0700), 0);
     setenv("XDG_RUNTIME_DIR", runtime, 1);
     setenv("XDG_CACHE_HOME", runtime, 1); /* plans as of a machine that nobody has measured */

@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* The name of $XDG_RUNTIME_DIR in a test's directory; no file of a test is called so. */
+#define PROCESSES_RUNTIME ".runtime"
+
 /* A fresh working directory for this test program, $XDG_RUNTIME_DIR in it, so that no other daemon is met. Removed again by
  * processes_remove, which also kills whatever was started and still lives. For Check's unchecked fixtures. */
 void processes_setup(void);

@@ -191,7 +191,7 @@ TEST_EACH(an_interrupt_takes_everything_down_in_order, 3)
     ck_assert_int_eq(processes_wait(pid), 128 + number);
     ck_assert(processes_nobody()); /* at once */
     expect_file("err", _i ? "eps train: interrupted after " : "eps eval: interrupted\n");
-    expect("ls run/eps | grep .; rm -rf begin", 0);
+    expect("ls $XDG_RUNTIME_DIR/eps | grep .; rm -rf begin", 0);
     ck_assert_str_eq(command_out(), "");
 }
 

@@ -40,13 +40,13 @@ static const char *make(const char *name, uid_t uid)
 
 TEST(a_group_that_cannot_be_is_misuse)
 {
-    const char *closed = processes_path("run/lab");
+    const char *closed = processes_path(PROCESSES_RUNTIME "/lab");
 
     says(USERS_OWNER, false, "epsd", ARGV("--listen", users_service(), "--group", users_group_name()), 2,
          "you are not a member", users_group_name());
-    ck_assert_int_eq(chown(processes_path("run"), USERS_OWNER, USERS_OWNER), 0);
+    ck_assert_int_eq(chown(processes_path(PROCESSES_RUNTIME), USERS_OWNER, USERS_OWNER), 0);
     says(USERS_OWNER, true, "epsd", ARGV("--listen", closed, "--group", users_group_name()), 2, "cannot reach",
-         "/run is closed to them");
+         "/" PROCESSES_RUNTIME " is closed to them");
     ck_assert(access(users_service(), F_OK) && access(closed, F_OK));
 }
 

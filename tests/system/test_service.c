@@ -75,8 +75,8 @@ TEST(the_manager_hears_of_a_daemon_when_it_listens_and_each_second)
     const int fd = listen_as_manager();
     const pid_t daemon = processes_start("epsd", argv, processes_path("log"));
 
-    expect_told(fd, print("READY=1\nSTATUS=%s\n", processes_path("run/eps/lab")));
-    ck_assert_int_eq(access(processes_path("run/eps/lab/door"), F_OK), 0);
+    expect_told(fd, print("READY=1\nSTATUS=%s\n", processes_path(PROCESSES_RUNTIME "/eps/lab")));
+    ck_assert_int_eq(access(processes_path(PROCESSES_RUNTIME "/eps/lab/door"), F_OK), 0);
     expect_told(fd, "WATCHDOG=1\n");
     expect_told(fd, "WATCHDOG=1\n");
     close(fd); /* nobody listens any more: it goes on, and says so once */

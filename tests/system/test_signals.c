@@ -34,7 +34,7 @@ static char daemon_directory[300];
 static void setup(void)
 {
     processes_setup();
-    snprintf(daemon_directory, sizeof daemon_directory, "%s", processes_path("run/eps/lab"));
+    snprintf(daemon_directory, sizeof daemon_directory, "%s", processes_path(PROCESSES_RUNTIME "/eps/lab"));
 }
 
 SUITE_FIXTURE(setup, processes_remove)
@@ -155,12 +155,12 @@ TEST_IF(daemon_meets_a_signal_at_each_system_call_of_its_start, CAN_BE_TRACED)
     ck_assert_uint_lt(n_stops, TRACE_MAX);
     ck_assert(session_is_live(daemon_directory));
     ck_assert_int_eq(send_and_wait(pid, SIGTERM), 0);
-    ck_assert_int_eq(rmdir(processes_path("run/eps")), 0);
+    ck_assert_int_eq(rmdir(processes_path(PROCESSES_RUNTIME "/eps")), 0);
     for (unsigned n = 0; n <= n_stops; n = next_stop(n, begun)) {
         const int number = signals[turn++ % N_SIGNALS];
         pid = start_traced("epsd", argv);
         run_to(pid, n, 0, NULL);
-        const bool made = access(processes_path("run/eps"), F_OK) == 0;
+        const bool made = access(processes_path(PROCESSES_RUNTIME "/eps"), F_OK) == 0;
         ck_assert(number != SIGHUP || kill(pid, SIGTERM) == 0); /* once it takes signals, SIGHUP does not end it */
         const int status = send_and_wait(pid, number);
         ck_assert_msg(status == 128 + number || (status == 0 && number != SIGKILL) ||
@@ -169,7 +169,7 @@ TEST_IF(daemon_meets_a_signal_at_each_system_call_of_its_start, CAN_BE_TRACED)
         ck_assert_msg(!made || number == SIGKILL || status == 0, "stop %u of %u: killed in its tracks", n, n_stops);
         listen_after(number);
         ck_assert_msg(nothing_is_left(NULL), "stop %u of %u", n, n_stops);
-        rmdir(processes_path("run/eps"));
+        rmdir(processes_path(PROCESSES_RUNTIME "/eps"));
     }
 }
 
@@ -303,7 +303,7 @@ TEST_EACH(a_run_meets_a_signal_at_each_stage, 3 * STAGES)
     const int status = processes_wait(client);
     ck_assert_msg(status > 0, "%s, signal %d, stage %d: status %d", program, number, stage, status);
     ck_assert_msg(processes_until(no_process_is_left, NULL), "%s, signal %d, stage %d", program, number, stage);
-    ck_assert_msg(session_list(NULL, NULL, NULL) == 0 &&
-                      (access("run/eps", F_OK) != 0 || strcmp(outputs_names("run/eps"), "") == 0),
+    ck_assert_msg(session_list(NULL, NULL, NULL) == 0 && (access(PROCESSES_RUNTIME "/eps", F_OK) != 0 ||
+                                                          strcmp(outputs_names(PROCESSES_RUNTIME "/eps"), "") == 0),
                   "%s, signal %d, stage %d: something is left", program, number, stage);
 }

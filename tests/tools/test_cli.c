@@ -16,10 +16,10 @@
 /* A socket that nobody listens at, as a killed daemon leaves it. */
 static void put_stale_door(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "run/eps/stale/door"};
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = PROCESSES_RUNTIME "/eps/stale/door"};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
-    ck_assert_int_eq(mkdir("run/eps", 0700) | mkdir("run/eps/stale", 0700), 0);
+    ck_assert_int_eq(mkdir(PROCESSES_RUNTIME "/eps", 0700) | mkdir(PROCESSES_RUNTIME "/eps/stale", 0700), 0);
     ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
     close(fd);
 }

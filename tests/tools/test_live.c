@@ -79,7 +79,7 @@ TEST(without_a_name_one_daemon_is_the_one)
                                        "left_out"};
     pid_t lab = processes_daemon("lab", 0, NULL);
 
-    expect("eps status", 0, "state        idle, 0 workers, pid ", "run/eps/lab\n");
+    expect("eps status", 0, "state        idle, 0 workers, pid ", PROCESSES_RUNTIME "/eps/lab\n");
     json_t *status = expect_json("eps status --json", 0);
     for (int i = 0; i < COUNT(keys); i++)
         json_at(status, keys[i]);
@@ -92,7 +92,7 @@ TEST(without_a_name_one_daemon_is_the_one)
     expect("eps mem", 0, "host", "total");
     expect("eps stop --json", 0, "\"stopped\": true");
     ck_assert_int_eq(processes_wait(lab), 0);
-    expect_refusal(&(struct refusal){"eps status", 1, "no daemon of yours is running", "run/eps"});
+    expect_refusal(&(struct refusal){"eps status", 1, "no daemon of yours is running", PROCESSES_RUNTIME "/eps"});
 }
 
 TEST(several_are_listed_and_not_chosen_from)
@@ -112,11 +112,11 @@ TEST(several_are_listed_and_not_chosen_from)
                                          "name one of home, lab"});
     }
     expect("eps status home --json", 0, print("\"pid\": %d", (int)home));
-    expect(print("eps status %s", processes_path("run/eps/home")), 0, "state ", "/home\n");
+    expect(print("eps status %s", processes_path(PROCESSES_RUNTIME "/eps/home")), 0, "state ", "/home\n");
     ck_assert_int_eq(mkdir("somewhere", 0700), 0);
     expect("eps status ./somewhere", 1, "./somewhere: no daemon of yours", "see eps status");
     expect("eps save somewhere", 1, "somewhere: no daemon of yours", "see eps status");
-    expect("eps stop elsewhere", 1, "no daemon at ", "run/eps/elsewhere");
+    expect("eps stop elsewhere", 1, "no daemon at ", PROCESSES_RUNTIME "/eps/elsewhere");
     expect_refusal(&(struct refusal){"eps save home", 1, "eps save: the daemon trains nothing", NULL});
 
     /* One that hangs costs the list 3 s and a word on stderr, nothing else. */
@@ -301,7 +301,7 @@ TEST(a_dumb_terminal_gets_plain_lines)
 static bool two_are_at_the_door(void *context)
 {
     (void)context;
-    return processes_count("/proc/net/unix", processes_path("run/eps/lab/door")) == 3;
+    return processes_count("/proc/net/unix", processes_path(PROCESSES_RUNTIME "/eps/lab/door")) == 3;
 }
 
 TEST(two_stops_at_once_both_succeed)
@@ -338,7 +338,7 @@ TEST(a_private_run_is_found_saved_and_stopped)
 
     json_t *status = expect_json("eps status --json", 0);
     ck_assert_str_eq(text_at(status, "state"), "training");
-    ck_assert_holds(text_at(status, "address"), "/run/eps/run-");
+    ck_assert_holds(text_at(status, "address"), "/" PROCESSES_RUNTIME "/eps/run-");
     ck_assert_holds(text_at(status, "out"), "/book");
     ck_assert_int_eq((int)json_number_at(status, "n_steps"), 1000000);
     ck_assert(json_is_null(json_at(status, "saved_step")));
@@ -375,7 +375,7 @@ TEST(a_private_run_is_found_saved_and_stopped)
     expect_file("watch", "/1000000", "\nended\n");
     expect("eps verify book", 0); /* what it promised */
     expect("eps status", 1);
-    ck_assert_int_eq(rmdir("run/eps"), 0); /* empty */
+    ck_assert_int_eq(rmdir(PROCESSES_RUNTIME "/eps"), 0); /* empty */
 }
 
 static pid_t begin_stop(const char *log)

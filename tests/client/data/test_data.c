@@ -478,10 +478,10 @@ TEST(long_lines_and_archives_are_read_and_bombs_are_not)
     free(line), free(text);
 }
 
-/* In $TMPDIR where that takes such files, as the device of `run` tells; else wherever one can be. */
+/* In $TMPDIR where that takes such files, as the device of the test's directory tells; else wherever one can be. */
 TEST(a_nameless_file_lies_where_tmpdir_says_or_where_it_can)
 {
-    const char *const places[] = {processes_path("run"), processes_path("absent"), "", "/proc"};
+    const char *const places[] = {processes_directory(), processes_path("absent"), "", "/proc"};
     const int any = open(places[0], O_TMPFILE | O_RDWR, 0600);
     struct stat st, there;
 
