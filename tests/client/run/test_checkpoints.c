@@ -164,6 +164,36 @@ TEST(an_interim_checkpoint_goes_when_there_is_a_newer_one)
     prune(2, "best latest step-8 step-9 ");
 }
 
+/* What the run does when the daemon has saved a checkpoint that it asked for, by its time alone or not. */
+static void hear_saved(struct client_steps *s, uint64_t step, bool interim)
+{
+    stand(print("step-%ju", (uintmax_t)step));
+    point_latest(print("step-%ju", (uintmax_t)step));
+    s->asked = step, s->saving = true, s->interim = interim;
+    client_steps_on_saved(s, step);
+    client_tidy_end(&s->tidy);
+}
+
+/* Its evaluation ends while it is being written: it is then one of those that are kept. */
+TEST(an_interim_checkpoint_whose_step_proves_best_meanwhile_is_kept)
+{
+    static const struct eps_train_events silent;
+    struct client_run run = {.directory = "out",
+                             .directory_fd = out,
+                             .options = {.save_every = 100, .eval_every = 1, .keep = 2}};
+    struct client_steps s = {.run = &run, .events = &silent, .metrics.fd = -1};
+
+    ck_assert_int_eq(client_checkpoints_list(&s.checkpoints, out, NULL), 0);
+    hear_saved(&s, 4, true);
+    s.best.step = 5;
+    hear_saved(&s, 5, true);
+    ck_assert_str_eq(outputs_names("out"), "best latest step-5 ");
+    s.best.step = 7;
+    hear_saved(&s, 7, false);
+    ck_assert_str_eq(outputs_names("out"), "best latest step-5 step-7 ");
+    client_checkpoints_free(&s.checkpoints);
+}
+
 /* Up to the step that the run resumes after, and the loss before the first step too. */
 TEST(evaluations_of_a_run_that_goes_on_are_read_from_its_metrics)
 {

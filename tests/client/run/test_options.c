@@ -232,6 +232,8 @@ static const struct model_config config =
     X((o->clip_norm = 0.5, o->commit = EPS_FENCED), (void)0, !client_options_say_fenced(&said, o, &out, 1000))         \
     X((o->clip_norm = 0.5, o->commit = EPS_FENCED, o->optimizer = EPS_ADAMW, o->parts = 2), (void)0, true)             \
     X((o->clip_update = 1, o->parts = 2), (void)0, out.commit == EPS_EAGER)                                            \
+    /* As README.md and eps(1) say. */                                                                                 \
+    X((void)0, (void)0, out.save_minutes == 10)                                                                        \
     /* The recipe of a preset is said, without what is given. */                                                       \
     X((void)0, (*f = facts_of(&byte_small, 1000000)),                                                                  \
       client_options_say_recipe(&said, &byte_small, o, &out) &&                                                        \
