@@ -128,6 +128,43 @@ TEST(a_run_whose_daemon_is_killed_goes_on_from_its_newest_checkpoint)
     same_run("mine");
 }
 
+/* The daemon is killed when the last step is evaluated and saved, whichever comes last. */
+static void end_last(struct fate *fate, uint64_t step)
+{
+    static unsigned n_ended;
+
+    if (step == STEPS && ++n_ended == 2)
+        on_step(fate, &(struct eps_step){.step = step});
+}
+
+static void on_last_step(void *user, const struct eps_step *step)
+{
+    end_last(user, step->step);
+}
+
+static void on_last_saved(void *user, uint64_t step, const char *path)
+{
+    (void)path;
+    end_last(user, step);
+}
+
+/* The next one has nothing to do. */
+TEST(a_run_whose_daemon_is_killed_with_nothing_left_to_do_has_ended_well)
+{
+    static const struct eps_train_events events = {.on_step = on_last_step,
+                                                   .on_saved = on_last_saved,
+                                                   .on_note = on_note};
+    struct eps_train_options o = begin("mine", false);
+    struct fate fate = {.steps = {STEPS}};
+
+    train_whole();
+    o.restarts = 1;
+    ck_assert_msg(eps_train(&o, &events, &fate, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(fate.n_killed, 1);
+    ck_assert_holds(fate.notes, "restart 1 of 1: ");
+    same_run("mine");
+}
+
 TEST(a_run_waits_for_what_its_lost_daemon_left)
 {
     struct eps_train_options o = begin("mine", false);
