@@ -3,6 +3,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
 #include "tests/kit/test.h"
 #include "tests/kit/users.h"
 
@@ -136,10 +137,11 @@ static struct attached attach(uid_t uid, uint32_t n_workers)
     return worker;
 }
 
+#define FOREIGN "it belongs to user 54322 and the job to user 54321"
+
 /* What a worker sends is taken for true, so a job has those alone whose users could as well change its files. */
 TEST(a_job_is_computed_by_workers_of_its_user_and_the_owner)
 {
-    const char foreign[] = "it belongs to user 54322 and the job to user 54321";
     pid_t daemon = users_start_service("--group");
 
     processes_text("tiny.txt", 8000);
@@ -148,7 +150,7 @@ TEST(a_job_is_computed_by_workers_of_its_user_and_the_owner)
     trains(USERS_OWNER, "none", NULL, ": those that are there are other users'");
     trains(USERS_MEMBER, "own", &theirs.id, "");
     const struct attached owners = attach(USERS_OWNER, 2);
-    trains(USERS_OWNER, "owners", &owners.id, foreign);
+    trains(USERS_OWNER, "owners", &owners.id, FOREIGN);
     ck_assert_int_eq(kill(theirs.pid, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(theirs.pid), 0);
     trains(USERS_MEMBER, "lent", &owners.id, "");
@@ -161,6 +163,44 @@ TEST(a_job_is_computed_by_workers_of_its_user_and_the_owner)
     trains(USERS_OWNER, "shared", &shared.id, "");
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(processes_wait(daemon) | processes_wait(shared.pid), 0);
+}
+
+/* The job has no seat for another worker, and does not look at it. */
+TEST(a_running_job_says_why_it_will_not_have_a_later_worker)
+{
+    const pid_t daemon = users_start_service("--group");
+    const char *const out = make("long", USERS_OWNER), *const model = processes_config("tiny.json", 1, 2, 16, 32),
+                      *const text = processes_text("tiny.txt", 8000);
+    const struct attached owners = attach(USERS_OWNER, 1);
+    const pid_t run = users_start(USERS_OWNER, true, "eps",
+                                  ARGV("train", "--model", model, "--data", text, "--out", out, "--steps", "1000000",
+                                       "--batch", "4", "--parts", "1", "--connect", users_service()));
+
+    processes_await_text(print("%s/metrics.jsonl", out), "\"step\": 2");
+    const struct attached theirs = attach(USERS_MEMBER, 2);
+    json_t *status = expect_json(print("eps status %s --json", users_service()), 0);
+    ck_assert_int_eq((int)json_number_at(status, "left_out.0.worker"), (int)theirs.id);
+    ck_assert_holds(json_string_value(json_at(status, "left_out.0.why")), FOREIGN);
+    json_decref(status);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(run), 1);
+    ck_assert_int_eq(processes_wait(daemon) | processes_wait(owners.pid) | processes_wait(theirs.pid), 0);
+}
+
+/* Root's puppet. The member's worker may not redo its share, so the job does not wait. */
+TEST(a_worker_that_fails_ends_a_job_that_no_other_may_compute)
+{
+    const pid_t daemon = users_start_service("--group"), puppet = puppet_start(users_service(), PUPPET_FAILS);
+
+    processes_await_workers(users_service(), 1);
+    const struct attached theirs = attach(USERS_MEMBER, 2);
+    says(USERS_OWNER, true, "eps",
+         ARGV("train", "--model", processes_config("tiny.json", 1, 2, 16, 32), "--data",
+              processes_text("tiny.txt", 8000), "--out", make("failed", USERS_OWNER), "--steps", "3", "--batch", "4",
+              "--connect", users_service()),
+         1, "(cpu): no mood", "");
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon) | processes_wait(puppet) | processes_wait(theirs.pid), 0);
 }
 
 TEST(viewers_observe_and_do_nothing_else)
