@@ -138,10 +138,10 @@ static int parse_whole(const struct command *command, const struct argument *a, 
                   least, most, a->kind == ARGUMENT_AUTO ? ", or auto," : "");
 }
 
-static int parse_count(const struct command *command, const struct argument *a, const char *text)
+static int parse_count(const struct command *command, const struct argument *a, const char *text, uint32_t most)
 {
     uint64_t value;
-    int status = parse_whole(command, a, text, 1, UINT32_MAX, &value);
+    int status = parse_whole(command, a, text, 1, most, &value);
 
     if (status < 0)
         *(uint32_t *)a->target = (uint32_t)value;
@@ -218,10 +218,12 @@ static int parse_value(const struct command *command, const struct argument *a, 
         return *text ? -1 : misuse(command, "%s is empty", a->name);
     }
     case ARGUMENT_COUNT:
-        return parse_count(command, a, text);
+        return parse_count(command, a, text, UINT32_MAX);
+    case ARGUMENT_UP:
+        return parse_count(command, a, text, EPS_UP_WORKERS);
     case ARGUMENT_AUTO:
         *(uint32_t *)a->target = 0;
-        return strcmp(text, "auto") == 0 ? -1 : parse_count(command, a, text);
+        return strcmp(text, "auto") == 0 ? -1 : parse_count(command, a, text, UINT32_MAX);
     case ARGUMENT_LONG:
         return parse_whole(command, a, text, 1, UINT64_MAX, a->target);
     case ARGUMENT_NUMBER:

@@ -13,6 +13,7 @@ enum argument_kind {
     ARGUMENT_TEXTS,  /* struct argument_texts: one or more words up to the next option */
     ARGUMENT_EACH,   /* struct argument_texts: one word each time the option is given */
     ARGUMENT_COUNT,  /* uint32_t, at least 1 */
+    ARGUMENT_UP,     /* uint32_t, 1 to EPS_UP_WORKERS */
     ARGUMENT_LONG,   /* uint64_t, at least 1 */
     ARGUMENT_NUMBER, /* uint64_t, including 0 */
     ARGUMENT_REAL,   /* double */

@@ -1,9 +1,11 @@
 /* eps up: a daemon and its workers by one command; also on several hosts, as mpirun starts it on each. */
+#include "client/eps.h"
 #include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +104,8 @@ TEST(nobody_is_left_when_it_is_killed)
 
 static const struct refusal refusals[] = {
     {"eps up", 2, "eps up: the daemon's NAME is missing", NULL},
-    {"eps up lab --workers 65", 2, "eps up: workers 65: from 1 to 64", NULL},
+    {"eps up lab --workers 0", 2, "eps up: --workers '0': a whole number from 1 to 64 is needed", NULL},
+    {"eps up lab --workers 65", 2, "eps up: --workers '65': a whole number from 1 to 64 is needed", NULL},
     {"eps up lab --device gpu", 2, "eps up: device gpu: it is auto, cpu, cuda, or cuda:N", NULL},
     {"eps up lab --device cuda:1 --workers 2", 2, "eps up: device cuda:1 is one device, and 2 workers need one each",
      NULL},
@@ -111,6 +114,16 @@ static const struct refusal refusals[] = {
 TEST_EACH(misuse_is_one_sentence, COUNT(refusals))
 {
     expect_refusal(&refusals[_i]);
+}
+
+/* Of a program of one's own, whose number no command line has checked. */
+TEST(the_library_starts_no_more_workers_either)
+{
+    const struct eps_up_options options = {.name = "lab", .workers = EPS_UP_WORKERS + 1};
+    struct eps_error error;
+
+    ck_assert_int_eq(eps_up(&options, NULL, NULL, &error), -EDOM);
+    ck_assert_str_eq(error.text, "workers 65: from 1 to 64");
 }
 
 /* They say it themselves; all end. */
