@@ -6,6 +6,7 @@
 #include "client/eps.h"
 #include "client/text/template.h"
 #include "client/text/utf8.h"
+#include "proto/plan/plan.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -118,6 +119,8 @@ static int open_chat(struct eps_chat *chat, const struct client_sample_options *
                                                    .user = chat};
     int rc = client_forward_open(&chat->forward, &forward, err);
 
+    if (!rc) /* before the template is missed, which such a model rarely has */
+        rc = plan_check_generates(&chat->forward.model.config, err);
     if (!rc)
         rc = client_writer_open(&chat->writer, &chat->forward, sample, o->stops, o->n_stops, false, err);
     if (!rc)

@@ -323,6 +323,15 @@ void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores)
     setting->n_threads = n_cores > n_workers ? (uint32_t)n_cores / n_workers : 1;
 }
 
+int plan_check_generates(const struct model_config *config, struct error *err)
+{
+    if (!config->family->masked)
+        return 0;
+    return error_set(err, -EINVAL,
+                     "a %s model %s and cannot continue a text: choose a model that predicts the next token",
+                     config->family->model_type, config->n_labels ? "predicts labels" : "restores masked tokens");
+}
+
 int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)
 {
     if (s->part_rows == 0 || s->share_rows < s->part_rows || s->goal.seq == 0 || s->n_threads == 0 ||
@@ -335,11 +344,8 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->goal.purpose == PLAN_GENERATE && (s->share_rows != s->part_rows || s->share_rows > PLAN_GENERATE_ROWS))
         return error_set(err, -EINVAL, "a job generates up to %d texts in one part, not %u in %u", PLAN_GENERATE_ROWS,
                          s->share_rows, s->share_rows / s->part_rows);
-    if (s->goal.purpose == PLAN_GENERATE && model->config.family->masked)
-        return error_set(err, -EINVAL,
-                         "a %s model %s and cannot continue a text: choose a model that predicts the next token",
-                         model->config.family->model_type,
-                         model->config.n_labels ? "predicts labels" : "restores masked tokens");
+    if (s->goal.purpose == PLAN_GENERATE && plan_check_generates(&model->config, err))
+        return -EINVAL;
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);

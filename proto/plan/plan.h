@@ -161,6 +161,9 @@ struct plan {
  * n_parts) on a machine of n_cores. */
 void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 
+/* -EINVAL with a sentence: the model is masked, and cannot generate. */
+int plan_check_generates(const struct model_config *config, struct error *err);
+
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked model. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);

@@ -189,6 +189,8 @@ static const struct refusal refusals[] = {
     {"eps plan --model own --labels 3", 2, "--labels 3", "2 classes"},
     {"eps generate --model own --prompt fox " MACHINE, 1, "a bert model predicts labels and cannot continue a text",
      "generate"},
+    {"echo fox | eps chat --model own " MACHINE, 1, "eps chat: a bert model predicts labels and cannot continue a text",
+     "choose a model that predicts the next token"},
 };
 
 TEST(what_cannot_be_classified_is_refused)
