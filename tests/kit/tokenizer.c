@@ -4,6 +4,7 @@
 #include "tests/kit/processes.h"
 
 #include <check.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -18,5 +19,22 @@ struct client_tokenizer *tokenizer_open_fixture(const char *name, const char *se
     ck_assert_ptr_nonnull(t);
     json_decref(side);
     free(text);
+    return t;
+}
+
+struct client_tokenizer *tokenizer_open_with(const char *part, const char *json, struct error *err)
+{
+    json_t *root = json_load_file(TESTS_DIR "/fixtures/tokenizers/parts3.json", 0, NULL),
+           *value = json_loads(json, 0, NULL);
+    struct client_tokenizer *t = NULL;
+
+    ck_assert_ptr_nonnull(value);
+    json_object_set_new(root, part, value);
+    char *file = json_dumps(root, 0);
+    json_t *side = json_pack("{ss}", "tokenizer.json", file);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 4096, err) ? -EINVAL : 0, *err->text ? -EINVAL : 0);
+    free(file);
+    json_decref(side);
+    json_decref(root);
     return t;
 }
