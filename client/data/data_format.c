@@ -56,8 +56,7 @@ static const struct format csv = {
     "name it .txt to train on it as it is; --task classify takes TSV"};
 static const struct format tsv = {NULL, 0, 0, "TSV",
                                   "--task classify trains on its rows; for plain text, write the column to train on as "
-                                  "text of .jsonl, or name it .txt "
-                                  "to train on it as it is"};
+                                  "text of .jsonl, or name it .txt to train on it as it is"};
 static const struct format html = {NULL, 0, 0, "a page of HTML",
                                    "take its text out, or name it .html to train on it as it is"};
 
@@ -127,12 +126,11 @@ static bool is_html(const uint8_t *head, size_t n)
     return false;
 }
 
-/* Recognises at least two records, all with as many fields, two or more. In CSV a field in quotes may hold commas and line
- * ends, and the first record has no tab; TSV has no quotes. A last record that is cut off does not count. */
+/* Recognises at least two records, all with as many fields, two or more. In CSV a field in quotes may hold commas and
+ * line ends, and the first record has no tab; TSV has no quotes. A last record that is cut off does not count. */
 static bool is_table(char separator, const uint8_t *head, size_t n, bool whole)
 {
     const bool is_csv = separator == ',';
-
     size_t n_records = 0, n_fields = 1, wanted = 0;
     bool quoted = false, empty = true;
 

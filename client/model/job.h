@@ -42,9 +42,9 @@ struct client_job_files {
     int moments; /* optimizer.safetensors */
 };
 
-/* Sends the job with the model's files and `files` (NULL: none), or serves them to a daemon of another user. Waits until weights are loaded and workers have their
- * memory, then maps the segment. request is a JOB; fresh, output, side, trace and resume are filled in here. -EAGAIN:
- * client_await_another may help. */
+/* Sends the job with the model's files and `files` (NULL: none), or serves them to a daemon of another user. Waits
+ * until weights are loaded and workers have their memory, then maps the segment. request is a JOB; fresh, output, side,
+ * trace and resume are filled in here. -EAGAIN: client_await_another may help. */
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 
@@ -67,7 +67,8 @@ int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const 
 /* Labels that count in the first n_rows rows of a buffer. */
 uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32_t n_rows);
 
-/* Mean loss over the labels of all windows (n_tokens), in nats, with the current weights. No step may be open. Uses `buffer`. */
+/* Mean loss over the labels of all windows (n_tokens), in nats, with the current weights. No step may be open. Uses
+ * `buffer`. */
 int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
                         unsigned buffer, struct error *err);
 

@@ -1,10 +1,10 @@
 /* client/run/output.h - writes the checkpoints of a run whose daemon belongs to another user: opens their files and
  * puts them in place.
  *
- * A daemon that wrote into the run directory would act with the rights of its own user (eps/base/rights.c). So it gets no
- * directory: the client opens new files for each checkpoint, and serves them (client/daemon/files.h). The client does not trust the
- * daemon: it accepts only steps of this run, one at a time, and replaces an existing step-N only if it is a checkpoint
- * (proto/model/output.h). */
+ * A daemon that wrote into the run directory would act with the rights of its own user (eps/base/rights.c). So it gets
+ * no directory: the client opens new files for each checkpoint, and serves them (client/daemon/files.h). The client
+ * does not trust the daemon: it accepts only steps of this run, one at a time, and replaces an existing step-N only if
+ * it is a checkpoint (proto/model/output.h). */
 #ifndef CLIENT_RUN_OUTPUT_H
 #define CLIENT_RUN_OUTPUT_H
 

@@ -52,13 +52,15 @@ struct layer_pass {
      * the sum to `gradient`, which lies at its beginning or in the input's place; else NULL. */
     float *gradient_sum;
     const uint32_t *ids, *labels; /* (tokens), on the device */
-    /* In a classifier, on the device; else NULL: the length of each row, (n_rows); the segment of each token, (tokens). */
+    /* In a classifier, on the device: the length of each row, (n_rows); the segment of each token, (tokens). Else
+     * NULL. */
     const uint32_t *lengths, *segments;
     float *running; /* (tokens, 3) */
-    /* (vocabulary), if the logits have a bias, else NULL: written forward by the layer whose unit has it, read by the head. */
+    /* (vocabulary), if the logits have a bias, else NULL: written forward by the layer whose unit has it, read by the
+     * head. */
     float *logit_bias;
-    /* (vocabulary): the sum of its gradient over the microbatches of this part, written by the head, which begins anew if
-     * fresh, and read backward by that layer. NULL: no bias, or a frozen one. */
+    /* (vocabulary): the sum of its gradient over the microbatches of this part, written by the head, which begins anew
+     * if fresh, and read backward by that layer. NULL: no bias, or a frozen one. */
     float *logit_bias_sum;
     double *losses;  /* (tokens) */
     void *workspace; /* plan_workspace(), of any content */
@@ -76,9 +78,9 @@ struct layer_pass {
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
     const struct layer_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;
-    float *
-        logits; /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise */
-    /* (n_rows, labels): of a classifier's first tokens, which an evaluation's head writes beside losses. NULL otherwise. */
+    /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise. */
+    float *logits;
+    /* (n_rows, labels): of a classifier's first tokens, which an evaluation's head writes beside losses; else NULL. */
     float *row_logits;
     const struct plan_setting *setting;
     const struct plan *plan; /* setting is its setting */

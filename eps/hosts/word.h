@@ -19,18 +19,19 @@ enum word_kind {
     WORD_QUIET,   /* to all: the job has ended here, and this host uses no other's memory any more */
     WORD_STOP,    /* to 0, and from 0 to all, which answer: the daemon stops */
     WORD_HERE,    /* to all, first. id: the daemon's process. text: the name of its machine */
-    WORD_ASKED, /* to all. code 1: the launcher has told this host to stop; the run may save first. 0: an answer: not this one */
+    WORD_ASKED,   /* to all. code 1: the launcher has told this host to stop; the run may save first. 0: it has not */
     WORD_WORKERS, /* to 0. id: how many workers are attached here now */
     WORD_OPEN,    /* 0 to all. step, buffer, n_tokens, n_valid, n_real, x: lr. The minibatch is to be fetched first */
     WORD_LOSS,    /* to all. step, part, x: its sum of losses; fenced: NAN if it is not finite */
     WORD_SLICE,   /* with a slice, to the owner. step, visit, part, slice */
     WORD_GRANT,   /* owner to a host. step, visit, part, slice: the reserved slot is for this one */
     WORD_UPDATED, /* owner to all. step, unit: the unit's next version is there */
-    WORD_SQUARES, /* to 0, before COVERED, if fenced and not skipped. step, unit, x: the sum of squares of its gradient */
+    WORD_SQUARES, /* to 0, before COVERED, if fenced and not skipped. step, unit, x: its gradient's sum of squares */
     WORD_COVERED, /* to 0. step, code: 1 if fenced, and skipped by this owner */
     WORD_VERDICT, /* 0 to all, if fenced. step, x: the norm of the gradient; NAN: the step is skipped */
     WORD_DONE,    /* to 0. step: every unit's next version is here */
-    WORD_LOST, /* to 0. id, code, text: LOST of a worker. 1: the job waits; enum message_loss * 2. Device, host, why in lines */
+    /* to 0. id, code, text: LOST of a worker. 1: the job waits; enum message_loss * 2. Device, host, why in lines */
+    WORD_LOST,
     WORD_WAITS,  /* to 0. code: 1: the job waits for a worker there; 0: no more */
     WORD_SAVE,   /* 0 to all. step, id: a checkpoint of this version begins */
     WORD_FILES,  /* 0 to all. id: its files are made */

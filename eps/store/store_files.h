@@ -7,8 +7,8 @@
  * buffer of that size.
  *
  * On several hosts, each writes its own units to their places in the same two files. Host 0, which owns the first unit,
- * begins, and the others begin after it. Each of them ends with what it wrote on the disk, and host 0 gets a note of each
- * run and count from them (store_files_notes, store_files_add) before it ends.
+ * begins, and the others begin after it. Each of them ends with what it wrote on the disk, and host 0 gets a note of
+ * each run and count from them (store_files_notes, store_files_add) before it ends.
  *
  * One save at a time: begin, then each own unit once, then end. Every call blocks on the disk and is meant for the
  * checkpoint thread. store_files_write reads that unit of the store and nothing else of it. After a failed call the
@@ -55,12 +55,14 @@ bool store_files_lead(const struct store_files *files);
 
 /* Writes the headers into empty files (which stay the caller's) and asks for their whole size, so that a full disk is
  * known before anything else is written. On a host that does not lead, the files are those that host 0 has begun, and
- * there is a checkpoint (asserted); nothing is written. to_moments not open: weights alone. checkpoint: gets both files' entries and, as
- * they are written, their checksums; NULL: neither checksums nor flushing (a snapshot). -ENOSPC, -errno, -ENOMEM. */
+ * there is a checkpoint (asserted); nothing is written. to_moments not open: weights alone. checkpoint: gets both
+ * files' entries and, as they are written, their checksums; NULL: neither checksums nor flushing (a snapshot). -ENOSPC,
+ * -errno, -ENOMEM. */
 int store_files_begin(struct store_files *files, struct file to_weights, struct file to_moments,
                       struct checkpoint *checkpoint, struct error *err);
 
-/* Writes an own unit (asserted) as it is now: weights, moments, its count of updates. The unit must not change meanwhile. */
+/* Writes an own unit (asserted) as it is now: weights, moments, its count of updates. The unit must not change
+ * meanwhile. */
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err);
 
 /* After every own unit (asserted). Leading: writes "updates", and flushes both files if there is a checkpoint; -EPROTO

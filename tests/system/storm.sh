@@ -39,7 +39,8 @@ pick() { draw=$((RANDOM % $1)); }
 # given.
 cat >cable.pl <<'PERL'
 use IO::Socket::INET; use IO::Select; use strict;
-my $door = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $ARGV[1], ReuseAddr => 1, Listen => 8) or die; my (%other, $bytes);
+my $door = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $ARGV[1], ReuseAddr => 1, Listen => 8) or die;
+my (%other, $bytes);
 $| = 1; print $door->sockport, "\n"; close STDOUT; $SIG{PIPE} = "IGNORE";
 my $all = IO::Select->new($door);
 while (my @ready = $all->can_read) {

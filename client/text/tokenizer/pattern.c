@@ -87,8 +87,8 @@ static bool is_script(const char *name, size_t n)
     return script != NULL;
 }
 
-/* Translates {NAME} after \p or \P; returns the number of bytes read. A script is its own characters in Oniguruma; in PCRE2
- * also those that it shares with others, such as the comma of Chinese and Japanese in \p{Han}. */
+/* Translates {NAME} after \p or \P; returns the number of bytes read. A script is its own characters in Oniguruma; in
+ * PCRE2 also those that it shares with others, such as the comma of Chinese and Japanese in \p{Han}. */
 static int translate_property(struct translation *t, const char *at)
 {
     const size_t n = strcspn(at, "}"), begin = at[1] == '^' ? 2 : 1;
@@ -242,7 +242,6 @@ static int count_attempt(pcre2_callout_block *at, void *data)
     struct tokenizer_matcher *m = data;
     const size_t now = at->current_position;
     const uint64_t taken = 1 + (now > m->seen ? now - m->seen : m->seen - now) / BYTES_OF_STEP;
-
     const uint64_t before = m->left;
 
     m->seen = now;
