@@ -1,4 +1,5 @@
 #include "tests/kit/outputs.h"
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 
 #include "proto/model/checkpoint.h"
@@ -140,4 +141,12 @@ void outputs_check_whole(const char *out, uint64_t step)
     checkpoint_free(&checkpoint);
     close(fd);
     ck_assert_uint_eq(outputs_latest(out), step);
+}
+
+void outputs_check_python(const char *arguments)
+{
+    const char *python = getenv("EPS_ORACLE_PYTHON");
+
+    if (python)
+        ck_assert_int_eq(system(print("%s %s/oracle/check_saved.py %s", python, TESTS_DIR, arguments)), 0);
 }

@@ -28,4 +28,8 @@ void outputs_check_whole(const char *out, uint64_t step);
 /* The step that `latest` points to. */
 uint64_t outputs_latest(const char *out);
 
+/* With a Python that has transformers at hand (EPS_ORACLE_PYTHON), it loads these exports, too: the arguments of
+ * tests/oracle/check_saved.py. */
+void outputs_check_python(const char *arguments);
+
 #endif

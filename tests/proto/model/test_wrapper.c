@@ -1,5 +1,5 @@
 /* Text models within others, by config.json and names of tensors as they are published. Weights: test_exact_logits and
- * test_export. */
+ * test_export_sources. */
 #include "tests/kit/command.h"
 #include "tests/kit/test.h"
 
