@@ -75,8 +75,8 @@ struct eps_train_options {
 
     /* Address of a daemon. NULL: a private daemon and private workers, as processes. */
     const char *connect;
-    /* With connect: seconds to wait for the daemon and a worker on each of its hosts, not counting any in which this
-     * process is stopped. 0: none; NAN: 60. */
+    /* With connect: seconds to wait for the daemon and a worker on each of its hosts, not counting any in which this process
+     * is stopped. 0: none; NAN: 60. */
     double wait;
 
     /* Directory of epsd and eps-worker. NULL: the calling program's, then the one installed with libeps, then PATH. */
@@ -137,9 +137,9 @@ struct eps_train_options {
     uint64_t host_mem;   /* bytes for the job at the daemon; 0: free memory */
     bool require_pinned; /* refuse if host memory cannot be locked */
 
-    /* The run goes on by itself, from its newest checkpoint, at most this often, if its daemon, one of the daemon's
-     * hosts, or the last worker that can do a step is lost. With connect it waits for the next daemon at that address.
-     * Not with trace, nor data from standard input. Not stored with the run. */
+    /* The run goes on by itself, from its newest checkpoint, at most this often, if its daemon, one of the daemon's hosts, or
+     * the last worker that can do a step is lost. With connect it waits for the next daemon at that address. Not with trace,
+     * nor data from standard input. Not stored with the run. */
     uint32_t restarts;
 
     /* A new file: records when each thread did what, for chrome://tracing or ui.perfetto.dev. NULL: none. Not stored
@@ -317,17 +317,16 @@ struct eps_train_options eps_train_defaults(void);
 
 /* Trains; writes metrics.jsonl, step-N/ and latest into the run directory. Without `connect`, a daemon and workers
  * start and end with the call. A run that could not save its first checkpoint is refused before its first step: -ENOSPC,
- * -EDQUOT, -EFBIG, -EROFS, -EACCES. If the disk is too full for the last checkpoint, waits up to 10 minutes for room; a
- * stop ends the wait. 20 skipped steps in a row (fenced commit) end the run. Each callback may be NULL. */
+ * -EDQUOT, -EFBIG, -EROFS, -EACCES. If the disk is too full for the last checkpoint, waits up to 10 minutes for room; a stop
+ * ends the wait. 20 skipped steps in a row (fenced commit) end the run. Each callback may be NULL. */
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 
 /* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step, disk. Needs
- * no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If
- * host_mem is unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits
- * the daemon alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown;
- * classes are called LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json
- * has more. */
+ * no daemon, weights, data or device. Reads the options on model, task, batch, optimizer, numbers and memory. If host_mem is
+ * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
+ * alone, as in training. Of a task: seq unset is the model's positions, as the longest row is unknown; classes are called
+ * LABEL_0, LABEL_1 and so on, and longer names take more bytes of the host, as many as config.json has more. */
 struct eps_plan_term {
     const char *category; /* as eps_memory_row's */
     uint64_t bytes;

@@ -78,7 +78,7 @@ static int open_source(struct source *from, const struct client_model *model, st
     *from = (struct source){0};
     int rc = model_init(&from->model, &model->config, err);
 
-    return rc != 0 ? rc : weights_open(&from->weights, &from->model, model->weights, model->n_weights, err);
+    return rc != 0 ? rc : weights_open(&from->weights, &from->model, model->weights, model->n_weights, NULL, err);
 }
 
 static void close_source(struct source *from)

@@ -12,8 +12,8 @@ struct client_files;
 /* True if the daemon belongs to another user. The session must be open. */
 bool client_files_are_needed(const struct client_link *link);
 
-/* Asks the daemon for its sockets and its memory, and starts the thread. trace_fd: a file for events, borrowed, or -1.
- * Errors as client_link_expect; -EPROTO, -EAGAIN, -ENOMEM. Undo: client_files_close. */
+/* Asks the daemon for its sockets and its memory, and starts the thread. trace_fd: a file for events, borrowed, or -1. Errors
+ * as client_link_expect; -EPROTO, -EAGAIN, -ENOMEM. Undo: client_files_close. */
 int client_files_open(struct client_files **out, struct client_link *link, int trace_fd, struct error *err);
 /* The same with what the daemon sent (proto/wire/files.h), which it takes; theirs[FILES_SENT] only with a trace. */
 int client_files_start(struct client_files **out, const int *theirs, int trace_fd, struct error *err);

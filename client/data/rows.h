@@ -43,10 +43,10 @@ struct client_rows_rules {
     const struct client_watch *watch;   /* as in client_data_rules */
 };
 
-/* Reads every row of the files (client_data_open_rows); adds to labels, or finds the rows' there if they are fixed, and
- * sorts them. Returns -EINVAL, -EDOM (columns) or -errno with a sentence that begins with the file and the line: a
- * column is missing, a line has too few or too many fields, a row has no token, a label is none, or the first line is
- * one of names where columns are numbers. Undo: client_rows_free, also after a failure. */
+/* Reads every row of the files (client_data_open_rows); adds to labels, or finds the rows' there if they are fixed, and sorts
+ * them. Returns -EINVAL, -EDOM (columns) or -errno with a sentence that begins with the file and the line: a column is
+ * missing, a line has too few or too many fields, a row has no token, a label is none, or the first line is one of names
+ * where columns are numbers. Undo: client_rows_free, also after a failure. */
 int client_rows_read(struct client_rows *out, struct client_data *data, struct client_labels *labels,
                      const struct client_rows_rules *rules, struct error *err);
 void client_rows_free(struct client_rows *rows); /* safe on a zeroed struct whose fd is -1 */

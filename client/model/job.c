@@ -164,6 +164,18 @@ static int serve_files(struct client_job *job, struct message *request, const st
     return 0;
 }
 
+static int count_headers(uint64_t *out, const struct client_model *model, int moments, struct error *err)
+{
+    const struct file file = file_own(moments);
+    uint64_t bytes = 0;
+    int rc = client_model_header_bytes(out, model, err);
+
+    if (!rc && moments >= 0)
+        rc = safetensors_header_bytes(&bytes, &file, err);
+    *out = *out > bytes ? *out : bytes;
+    return rc;
+}
+
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err)
 {
@@ -181,6 +193,9 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     request->job.side = files->side >= 0;
     request->job.trace = files->trace >= 0;
     request->job.resume = files->moments >= 0;
+    rc = count_headers(&request->job.header_bytes, model, files->moments, err);
+    if (rc)
+        return rc;
     rc = (client_files_are_needed(link) ? serve_files : send_files)(job, request, model, files, err);
     if (rc)
         return rc;

@@ -307,7 +307,7 @@ static int match(struct client_model *out, char *drawn, struct error *err)
 
     if (rc)
         return rc;
-    rc = (drawn ? weights_open_base : weights_open)(&weights, &model, out->weights, out->n_weights, err);
+    rc = (drawn ? weights_open_base : weights_open)(&weights, &model, out->weights, out->n_weights, NULL, err);
     if (!rc && drawn)
         weights_missing(drawn, &weights, &model);
     if (!rc && !find_dtype(&out->dtype, out))
@@ -326,6 +326,19 @@ int client_model_match_base(struct client_model *model, char *drawn, struct erro
 {
     *drawn = 0;
     return match(model, drawn, err);
+}
+
+int client_model_header_bytes(uint64_t *out, const struct client_model *model, struct error *err)
+{
+    uint64_t bytes;
+    int rc = 0;
+
+    *out = 0;
+    for (unsigned i = 0; !rc && i < model->n_weights; i++) {
+        rc = safetensors_header_bytes(&bytes, &model->weights[i], err);
+        *out += rc ? 0 : bytes;
+    }
+    return rc;
 }
 
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,

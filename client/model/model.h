@@ -68,6 +68,9 @@ int client_model_match(struct client_model *model, struct error *err);
  * files lack and the seed draws; "" if there are none. */
 int client_model_match_base(struct client_model *model, char *drawn, struct error *err);
 
+/* Bytes of the headers of the model's files: safetensors_header_bytes. */
+int client_model_header_bytes(uint64_t *out, const struct client_model *model, struct error *err);
+
 /* Prints the model's config.json for weights of this type (model_config_print). Owned: free. NULL with a sentence. */
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err);
 

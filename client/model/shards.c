@@ -51,16 +51,15 @@ static int check_placed(const struct safetensors *file, const char *name, json_t
 /* As the daemon will: a header that is far beyond the model is not read. */
 static int open_header(struct safetensors *out, const struct client_model *of, int fd, struct error *err)
 {
-    const struct file file = file_own(fd);
     struct model model;
     const int rc = model_init(&model, &of->config, err);
 
     *out = (struct safetensors){0};
     if (rc)
         return rc;
-    uint64_t left = weights_header_bytes(&model);
+    const uint64_t most = weights_header_bytes(&model);
     model_free(&model);
-    return safetensors_open_within(out, &file, &left, err);
+    return safetensors_open_most(out, fd, most, err);
 }
 
 /* map: the index's weight_map, or NULL without an index. */

@@ -30,6 +30,8 @@ struct question {
     struct model_config config;
     enum eps_task task;                /* the model's */
     uint64_t config_bytes, side_bytes; /* of the job's files */
+    uint64_t header_bytes;             /* of its weights' files */
+    uint32_t n_files;                  /* of weights */
     uint64_t saved_bytes;              /* of those files in a checkpoint */
     struct model model;
     struct profile profile;
@@ -66,6 +68,18 @@ static int set_labels(struct client_model *model, uint32_t n, struct error *err)
     return rc;
 }
 
+/* Of a model whose weights are there; it may be planned without. */
+static void read_headers(struct question *q, const struct eps_train_options *in)
+{
+    struct client_model model;
+
+    if (client_classifier_open(&model, in->model, in->task, NULL))
+        return;
+    if (client_model_header_bytes(&q->header_bytes, &model, NULL) == 0)
+        q->n_files = model.n_weights;
+    client_model_close(&model);
+}
+
 static int read_config(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const char *name = in->model;
@@ -94,6 +108,8 @@ static int read_config(struct question *q, const struct eps_train_options *in, s
         q->config_bytes = (uint64_t)st.st_size;
     q->saved_bytes = q->config_bytes + client_side_file_saved_bytes(model.side, preset);
     client_model_close(&model);
+    if (!rc && !preset)
+        read_headers(q, in);
     return rc;
 }
 
@@ -177,6 +193,8 @@ static struct plan_fit_asked asked_of(struct question *q)
         .microbatch = o->microbatch < part_rows ? o->microbatch : part_rows,
         .config_bytes = q->config_bytes,
         .side_bytes = q->side_bytes,
+        .n_files = q->n_files,
+        .header_bytes = q->header_bytes,
         .devices = q->devices,
         .n_workers = n_workers,
         .n_cores = sysconf(_SC_NPROCESSORS_ONLN),

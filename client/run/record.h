@@ -6,8 +6,8 @@
  * eval_data, identify the data, so that it may be moved. "device_mem" and "workers" are 0 and "device" is absent if
  * they were left unset or are a daemon's; the result does not depend on them. In older checkpoints the keys
  * precision, moments, grad_dtype, commit, clip_norm, clip_update, host_mem and save_minutes may be absent: that means
- * fp32, eager, no clip, and the default. "columns" is absent if they were not named. "freeze" is absent if all tensors
- * are trained, and "source_dtype", the type of the weights that the run began from, is absent if that is fp32. */
+ * fp32, eager, no clip, and the default. "columns" is absent if they were not named. "freeze" is absent if all tensors are trained, and "source_dtype", the type of the weights that the run
+ * began from, is absent if that is fp32. */
 #ifndef CLIENT_RUN_RECORD_H
 #define CLIENT_RUN_RECORD_H
 

@@ -1,6 +1,6 @@
-/* client/run/restart.h - a run that goes on by itself after a daemon, one of its hosts, or a worker was lost: the
- * options of its next attempt. Each attempt is a run of its own: it resumes from the newest checkpoint, or begins anew
- * in the same directory if there is none. So the result is that of a run that lost nothing. */
+/* client/run/restart.h - a run that goes on by itself after a daemon, one of its hosts, or a worker was lost: the options of
+ * its next attempt. Each attempt is a run of its own: it resumes from the newest checkpoint, or begins anew in the same
+ * directory if there is none. So the result is that of a run that lost nothing. */
 #ifndef CLIENT_RUN_RESTART_H
 #define CLIENT_RUN_RESTART_H
 

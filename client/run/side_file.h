@@ -1,5 +1,5 @@
-/* client/run/side_file.h - a job's side file: what its checkpoints hold beside weights and moments, {"options": ...,
- * "files": ...}, which the client hands to the daemon in memory. */
+/* client/run/side_file.h - a job's side file: what its checkpoints hold beside weights and moments, {"options": ..., "files":
+ * ...}, which the client hands to the daemon in memory. */
 #ifndef CLIENT_RUN_SIDE_FILE_H
 #define CLIENT_RUN_SIDE_FILE_H
 

@@ -1,7 +1,7 @@
-/* logits = h W^T, with a bias or capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of
- * W for one chunk of the vocabulary; logits exist for one tile of tokens at a time only (plan.head_tile). Forward
- * accumulates each row's log-sum-exp over the chunks, so that backward can turn any chunk's recomputed logits into
- * their gradient without the others.
+/* logits = h W^T, with a bias or capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk
+ * of the vocabulary; logits exist for one tile of tokens at a time only (plan.head_tile). Forward accumulates each row's
+ * log-sum-exp over the chunks, so that backward can turn any chunk's recomputed logits into their gradient without the
+ * others.
  *
  * With all chunks on the device, forward does everything, tile by tile: logits, log-sum-exp, their gradient, and its
  * contribution. Operations stay chunk by chunk, in the same order for every sum, so the bits are the same; products

@@ -76,9 +76,8 @@ struct hosts_ops {
                       const void *data, size_t bytes);
     /* The slot, whose HOSTS_SLICE was taken (asserted), may be overwritten by its host. -EIO: a host is lost. */
     int (*free_slot)(struct hosts *hosts, uint32_t from, uint32_t slot);
-    /* From open on. Other hosts may fetch these bytes from now on, as that one of HOSTS_REGIONS; 0 bytes: nothing. The
-     * memory is borrowed until the next call for the region, which must come after what others fetch of it has
-     * ended. */
+    /* From open on. Other hosts may fetch these bytes from now on, as that one of HOSTS_REGIONS; 0 bytes: nothing. The memory is
+     * borrowed until the next call for the region, which must come after what others fetch of it has ended. */
     void (*expose)(struct hosts *hosts, uint32_t region, const void *base, size_t bytes);
     /* Reads bytes > 0 at an offset of a region that another host exposes into memory that is borrowed until
      * HOSTS_FETCHED with the same token. Reads what is there at some moment in between. Asserted: no more than
@@ -93,9 +92,8 @@ struct hosts_ops {
     void (*close)(struct hosts *hosts);
 };
 
-/* "mpi": from eps-mpi.so (proto/base/module.h, with hosts_module) beside the running program, else in the installed
- * library directory. NULL with a sentence: there is no such backend or module, it does not load, or it is of another
- * build. A loaded module stays. */
+/* "mpi": from eps-mpi.so (proto/base/module.h, with hosts_module) beside the running program, else in the installed library directory. NULL with a sentence:
+ * there is no such backend or module, it does not load, or it is of another build. A loaded module stays. */
 const struct hosts_ops *hosts_find(const char *name, struct error *err);
 
 #endif

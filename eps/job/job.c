@@ -564,6 +564,7 @@ struct peer *job_free(struct job *job)
     close_files(job);
     ledger_sub(&job->hub->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
+    free(job->headers);
     segment_close(&job->config);
     job_enter(job, JOB_NONE);
     job_init(job);

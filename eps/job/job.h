@@ -89,6 +89,7 @@ struct job {
     int trace_file;                             /* or -1 */
     struct trace optimizer_trace, writer_trace; /* tracks of the two threads, closed without a trace_file */
     char *side_text;                            /* NULL: no side file */
+    void *headers;                              /* (plan_load_bytes) for reading its files, or NULL */
     size_t side_bytes;
     unsigned said;        /* MEMORY_... (eps/store/memory.h) that the log has reported already */
     uint64_t table_bytes; /* of the config, the client's files and job_take_table, as in the ledger */

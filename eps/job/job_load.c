@@ -245,13 +245,19 @@ static int check_updates(struct job *job)
 
 static int load_model(struct job *job)
 {
+    struct reserve headers = {.bytes =
+                                  plan_load_bytes(&job->model, job->n_weight_files, job->request.job.header_bytes)};
     int rc;
 
     if (job->request.job.fresh)
         return store_draw(&job->store, job->request.job.seed);
-    rc = store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
+    headers.memory = job->headers = malloc(headers.bytes);
+    if (!job->headers)
+        return error_set(&job->load_error, -ENOMEM, "no memory for the headers of its files");
+    ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(headers.bytes));
+    rc = store_load(&job->store, job->weight_files, job->n_weight_files, &headers, &job->load_error);
     if (!rc && file_is_open(&job->moments_file))
-        rc = store_load_moments(&job->store, &job->moments_file, &job->load_error);
+        rc = store_load_moments(&job->store, &job->moments_file, &headers, &job->load_error);
     if (!rc && file_is_open(&job->moments_file))
         rc = check_updates(job);
     return rc;

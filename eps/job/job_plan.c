@@ -3,6 +3,7 @@
 
 #include "eps/base/rights.h"
 #include "proto/base/process.h"
+#include "proto/model/weights.h"
 #include "proto/plan/advice.h"
 #include "proto/plan/search.h"
 
@@ -11,6 +12,9 @@
 #include <unistd.h>
 
 enum { MOST_STEPS = 1 << 30 };
+
+/* Two moments of each tensor are in one file. */
+enum { MOST_HEADERS = 2 };
 
 static int check_request(const struct job *job, struct error *err)
 {
@@ -25,6 +29,11 @@ static int check_request(const struct job *job, struct error *err)
         return error_set(err, -EINVAL, "--batch %u x --seq %u: more than 2^28 tokens in a minibatch", batch, seq);
     if (job->request.job.fresh != (job->n_weight_files == 0))
         return error_set(err, -EINVAL, "a job has weight files or fresh weights, exactly one of them");
+    if (job->request.job.header_bytes > MOST_HEADERS * weights_header_bytes(&job->model))
+        return error_set(err, -EINVAL,
+                         "the headers of its files have %" PRIu64
+                         " bytes, more than this model's may: do they have other tensors, or large metadata?",
+                         job->request.job.header_bytes);
     if (job->request.job.resume && (!job_trains(job) || job->request.job.fresh))
         return error_set(err, -EINVAL, "only training can be resumed, from files of weights and moments");
     if (job->request.job.step > 0 && !job->request.job.resume)
@@ -230,6 +239,8 @@ static int plan_all(struct job *job, bool *again, struct error *err)
                                          .config_bytes = job->config_bytes,
                                          .side_bytes = job->side_bytes,
                                          .files_bytes = job->files ? FILES_BYTES : 0,
+                                         .n_files = job->n_weight_files,
+                                         .header_bytes = job->request.job.header_bytes,
                                          .devices = devices,
                                          .n_workers = job->n_workers,
                                          .n_parts = job_is_spread(job) ? job->n_parts : 0,

@@ -3,8 +3,8 @@
  * Whatever the daemon waits for, somebody owes. A worker owes the answer to ASSIGN or RELEASE, its part of an
  * evaluation, or the next loss or contribution of the step. The optimizer thread owes what it was given. Each has a
  * count that rises as it works. A worker's counts device operations and comes with its PONGs. The optimizer thread's
- * counts tasks done and pieces of a load (eps/store/pieces.h). A party that owes something hangs if its count does not
- * rise for too long. A worker that waits for weights of the open step, for a slot or for its next share owes nothing.
+ * counts tasks done and pieces of a load (eps/store/pieces.h). A party that owes something hangs if its count does not rise for too long.
+ * A worker that waits for weights of the open step, for a slot or for its next share owes nothing.
  *
  * Too long is 60 ticks, or eight times the longest silence that it has come back from, whichever is more. Time for a
  * single operation is added: memory that is claimed, given back, folded or updated, at 64 MiB/s. A device that runs

@@ -47,8 +47,7 @@ void save_on_output_done(struct saves *saves, const struct message *m);
 void save_on_first_step(struct saves *saves);
 /* True if the model's present version is saved. */
 bool save_stands(const struct saves *saves);
-/* Begins a checkpoint that nobody asked for, of an open job with a directory. 0 also if one is under way; -EBUSY,
- * -ENOMEM. */
+/* Begins a checkpoint that nobody asked for, of an open job with a directory. 0 also if one is under way; -EBUSY, -ENOMEM. */
 int save_without_client(struct saves *saves, struct error *err);
 /* The client is gone while its job goes on: saves that need it end. */
 void save_on_client_gone(struct saves *saves);

@@ -102,16 +102,18 @@ void store_copy_frozen(struct store *store);
 /* Reads weights from open safetensors files of F32, F16 or BF16, which stay the caller's. The files' tensors are matched
  * with the model's before any is read: errors as weights_open (proto/model/weights.h). Then -EINVAL, with the tensor's
  * name, for a value that is not finite, and for a tied model's copy of its head that differs from the table of tokens;
- * -ENOMEM; -EIO, -errno if a file cannot be read; -ECANCELED as store_draw. With options.draws_head, draws what weights_open_base allows to miss.
- * After a failure the weights must be loaded again. */
-int store_load(struct store *store, const struct file *files, unsigned n_files, struct error *err);
+ * -ENOMEM; -EIO, -errno if a file cannot be read; -ECANCELED as store_draw. With options.draws_head, draws what
+ * weights_open_base allows to miss. After a failure the weights must be loaded again. The reserve (plan_load_bytes) stays
+ * the caller's, and is all free again at the end. */
+int store_load(struct store *store, const struct file *files, unsigned n_files, struct reserve *reserve,
+               struct error *err);
 
 /* Reads both moments of the own units, and all counts of updates, from an open optimizer.safetensors
  * (proto/model/checkpoint.h), which stays the caller's. It must hold "m.NAME" and "v.NAME" of every trained tensor exactly
  * once, as F32, with the tensor's shape, those of the own units finite, v not negative, and "updates". -EINVAL, by name,
  * for anything else. 16-bit moments are rounded to nearest, which is exact for moments that a run with 16-bit moments
  * wrote. -ENOMEM. The store trains (asserted). After a failure it must be freed. Writing: eps/store/store_files.h. */
-int store_load_moments(struct store *store, const struct file *from, struct error *err);
+int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err);
 
 /* The buffer that has a unit's weights, 0 or 1; `before`: as they were before the last update. Only the owner's thread
  * may call this while updates are under way. before: with replay, of a unit that has been updated. */

@@ -15,21 +15,12 @@ struct places {
     uint32_t *unit;        /* (n_pieces) */
 };
 
-static void free_places(struct places *places)
+static int find_places(struct places *out, const struct model *model, struct reserve *reserve, struct error *err)
 {
-    free(places->first_piece);
-    free(places->unit);
-    *places = (struct places){0};
-}
-
-static int find_places(struct places *out, const struct model *model, struct error *err)
-{
-    *out = (struct places){.first_piece = calloc(model->n_tensors + 1, sizeof *out->first_piece),
-                           .unit = calloc(model->n_pieces + 1, sizeof *out->unit)};
-    if (!out->first_piece || !out->unit) {
-        free_places(out);
+    out->first_piece = reserve_take(reserve, (model->n_tensors + 1) * sizeof *out->first_piece);
+    out->unit = reserve_take(reserve, (model->n_pieces + 1) * sizeof *out->unit);
+    if (!out->first_piece || !out->unit)
         return error_set(err, -ENOMEM, "no memory for a table of %u tensors", model->n_tensors);
-    }
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
             const uint32_t p = model->units[u].first_piece + i;
@@ -243,30 +234,39 @@ static int check_head(const struct loading *loading, const struct safetensors_en
     return rc;
 }
 
-int store_load(struct store *store, const struct file *files, unsigned n_files, struct error *err)
+static int load_weights(struct loading *loading, const struct weights *weights, struct error *err)
 {
-    struct loading loading = {.store = store};
-    struct weights weights;
-    int rc =
-        (store->options.draws_head ? weights_open_base : weights_open)(&weights, store->model, files, n_files, err);
+    struct store *store = loading->store;
+    int rc = 0;
 
-    if (rc != 0)
-        return rc;
-    rc = find_places(&loading.places, store->model, err);
     for (uint32_t t = 0; rc == 0 && t < store->model->n_tensors; t++) {
-        if (weights.entries[t])
-            rc = read_tensor(&loading, weights.entries[t], t, WEIGHTS, err);
+        if (weights->entries[t])
+            rc = read_tensor(loading, weights->entries[t], t, WEIGHTS, err);
         else
-            draw_tensor(&loading, t);
+            draw_tensor(loading, t);
     }
-    if (rc == 0 && weights.head)
-        rc = check_head(&loading, weights.head, err);
+    if (rc == 0 && weights->head)
+        rc = check_head(loading, weights->head, err);
     if (rc == 0)
         store_copy_frozen(store);
     if (rc == 0 && pieces_are_abandoned(store->options.pieces)) /* while it drew */
         rc = error_set(err, -ECANCELED, "the job has ended");
-    free_places(&loading.places);
-    weights_close(&weights);
+    return rc;
+}
+
+int store_load(struct store *store, const struct file *files, unsigned n_files, struct reserve *reserve,
+               struct error *err)
+{
+    struct loading loading = {.store = store};
+    struct weights weights;
+    int rc = find_places(&loading.places, store->model, reserve, err);
+
+    if (rc == 0)
+        rc = (store->options.draws_head ? weights_open_base : weights_open)(&weights, store->model, files, n_files,
+                                                                            reserve, err);
+    if (rc == 0)
+        rc = load_weights(&loading, &weights, err);
+    reserve->used = 0;
     return rc;
 }
 
@@ -353,32 +353,32 @@ static int check_all_moments(const struct loading *loading, struct error *err)
     return 0;
 }
 
-int store_load_moments(struct store *store, const struct file *from, struct error *err)
+static int load_moments(struct loading *loading, const struct safetensors *file, struct error *err)
+{
+    const struct safetensors_entry *updates = safetensors_find(file, "updates");
+    int rc = updates ? load_updates(loading->store, updates, err)
+                     : error_set(err, -EINVAL, "updates is missing; was this file written by eps?");
+
+    for (size_t i = 0; rc == 0 && i < file->n_entries; i++)
+        if (&file->entries[i] != updates)
+            rc = load_moment(loading, &file->entries[i], err);
+    return rc ? rc : check_all_moments(loading, err);
+}
+
+int store_load_moments(struct store *store, const struct file *from, struct reserve *reserve, struct error *err)
 {
     struct loading loading = {.store = store};
-    const struct safetensors_entry *updates;
     struct safetensors file;
 
     assert(store->options.train);
-    uint64_t left = 2 * weights_header_bytes(store->model); /* two moments of each tensor */
-    int rc = safetensors_open_within(&file, from, &left, err);
-    if (rc != 0)
-        return rc;
-    rc = find_places(&loading.places, store->model, err);
-    loading.seen = calloc(2 * (size_t)store->model->n_tensors, sizeof *loading.seen);
+    int rc = find_places(&loading.places, store->model, reserve, err);
+    loading.seen = reserve_take(reserve, 2 * (size_t)store->model->n_tensors);
     if (rc == 0 && !loading.seen)
         rc = error_set(err, -ENOMEM, "no memory for a list of moments");
-    updates = safetensors_find(&file, "updates");
     if (rc == 0)
-        rc = updates ? load_updates(store, updates, err)
-                     : error_set(err, -EINVAL, "updates is missing; was this file written by eps?");
-    for (size_t i = 0; rc == 0 && i < file.n_entries; i++)
-        if (&file.entries[i] != updates)
-            rc = load_moment(&loading, &file.entries[i], err);
+        rc = safetensors_open_within(&file, from, reserve, err);
     if (rc == 0)
-        rc = check_all_moments(&loading, err);
-    free_places(&loading.places);
-    free(loading.seen);
-    safetensors_close(&file);
+        rc = load_moments(&loading, &file, err);
+    reserve->used = 0;
     return rc;
 }

@@ -42,8 +42,8 @@ struct trace_arg {
 /* Names the track by process and thread. Neither may contain quotes; that applies to all names here. */
 void trace_open(struct trace *t, int fd, const char *process, const char *thread);
 
-/* Writes pending events and zeroes *t; the descriptor stays the caller's. Returns 0, or why the track is incomplete:
- * -ENOBUFS if writes were dropped.
+/* Writes pending events and zeroes *t; the descriptor stays the caller's. Returns 0, or why the track is incomplete: -ENOBUFS
+ * if writes were dropped.
  * Safe on a zeroed struct. */
 int trace_close(struct trace *t);
 

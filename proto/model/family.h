@@ -95,8 +95,8 @@ struct family {
     const char *const *architectures;           /* accepted; NULL ends them; the first is the one trained */
     const struct family_classifier *classifier; /* of configs with its architecture; NULL: there is none */
     const struct family_key *keys; /* where two set the same number, the later one wins; the last one has no name */
-    /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at
-     * the end of a name stands for any ending. model_config.c has the keys that all families share. */
+    /* Keys that change nothing here, and keys that must be off; NULL ends each list, or stands for none. An asterisk at the end of a name
+     * stands for any ending. model_config.c has the keys that all families share. */
     const char *const *harmless, *const *unsupported;
     struct model_config defaults;
     uint32_t end_token; /* the id that transformers assumes if config.json has none; or FAMILY_NO_TOKEN */

@@ -7,13 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, MAX_DIMS = 8 };
-
-/* The range of an entry, while the header is read. */
-struct range {
-    uint64_t begin, end; /* bytes, from the data's start */
-    size_t entry;
+enum {
+    LENGTH_BYTES = 8,
+    MAX_HEADER_BYTES = 100000000,
+    MAX_DIMS = 8,
+    MAX_MEMBER_BYTES = 1024, /* of a name, and of what it names; real ones have some 100 */
 };
+
+/* A header's shortest member, with its comma: "":{"dtype":"U8","shape":[],"data_offsets":[0,1]}, */
+enum { LEAST_MEMBER_BYTES = 50 };
 
 static const struct type {
     const char *name;
@@ -70,35 +72,34 @@ static int read_shape(struct safetensors_entry *entry, const json_t *shape, stru
 }
 
 /* data_bytes: of the whole file. */
-static int read_range(struct range *out, const struct safetensors_entry *entry, const json_t *offsets,
-                      const struct type *type, uint64_t data_bytes, struct error *err)
+static int read_range(struct safetensors_entry *entry, const json_t *offsets, const struct type *type,
+                      uint64_t data_bytes, struct error *err)
 {
-    uint64_t bytes;
+    uint64_t begin, end, bytes;
 
-    if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
-        !read_size(&out->begin, json_array_get(offsets, 0)) || !read_size(&out->end, json_array_get(offsets, 1)) ||
-        out->begin > out->end)
+    if (!json_is_array(offsets) || json_array_size(offsets) != 2 || !read_size(&begin, json_array_get(offsets, 0)) ||
+        !read_size(&end, json_array_get(offsets, 1)) || begin > end)
         return error_set(err, -EINVAL, "tensor %.64s: its data_offsets are not a begin and an end", entry->name);
-    if (out->end > data_bytes)
+    if (end > data_bytes)
         return error_set(
             err, -EINVAL,
             "tensor %.64s: its data ends at %ju, but the file holds %ju bytes of data: truncated or damaged",
-            entry->name, (uintmax_t)out->end, (uintmax_t)data_bytes);
-    if (__builtin_mul_overflow(entry->n, type->bytes, &bytes) || bytes != out->end - out->begin)
+            entry->name, (uintmax_t)end, (uintmax_t)data_bytes);
+    if (__builtin_mul_overflow(entry->n, type->bytes, &bytes) || bytes != end - begin)
         return error_set(err, -EINVAL, "tensor %.64s: %ju elements of %s do not fill its %ju bytes", entry->name,
-                         (uintmax_t)entry->n, type->name, (uintmax_t)(out->end - out->begin));
+                         (uintmax_t)entry->n, type->name, (uintmax_t)(end - begin));
+    entry->offset = begin;
     return 0;
 }
 
-static int read_entry(struct safetensors_entry *entry, struct range *range, const char *name, const json_t *value,
-                      uint64_t data_bytes, struct error *err)
+/* The offset is one within the data. */
+static int read_entry(struct safetensors_entry *entry, const char *name, const json_t *value, uint64_t data_bytes,
+                      struct error *err)
 {
     const char *type_name = json_string_value(json_object_get(value, "dtype"));
     const struct type *type = find_type(type_name);
 
-    entry->name = strdup(name);
-    if (!entry->name)
-        return error_set(err, -ENOMEM, "no memory for the names of the tensors");
+    *entry = (struct safetensors_entry){.name = name};
     if (!type)
         return error_set(err, -EINVAL, "tensor %.64s: its type is unknown (dtype %.32s)", name,
                          type_name ? type_name : "missing");
@@ -106,45 +107,168 @@ static int read_entry(struct safetensors_entry *entry, struct range *range, cons
     entry->dtype = type->name;
     int rc = read_shape(entry, json_object_get(value, "shape"), err);
     if (rc == 0)
-        rc = read_range(range, entry, json_object_get(value, "data_offsets"), type, data_bytes, err);
+        rc = read_range(entry, json_object_get(value, "data_offsets"), type, data_bytes, err);
     return rc;
 }
 
-static int check_metadata(json_t *metadata, struct error *err)
-{
-    const char *key;
-    json_t *value;
+/* The header's JSON as it is read: member by member, since a tree of all would take many times its bytes. */
+struct text {
+    char *bytes; /* (n), and one to spare */
+    size_t n, at;
+};
 
-    if (!json_is_object(metadata))
-        return error_set(err, -EINVAL, "__metadata__ is not an object");
-    json_object_foreach(metadata, key,
-                        value) if (!json_is_string(value)) return error_set(err, -EINVAL,
-                                                                            "__metadata__: %.64s is not a text", key);
-    return 0;
+static int not_json(const struct text *text, const char *why, struct error *err)
+{
+    return error_set(err, -EINVAL, "its header is not JSON at byte %zu: %s", text->at, why);
 }
 
-static int by_begin(const void *a, const void *b)
+/* The next character that is no blank, not passed; 0 at the end. */
+static char peek(struct text *text)
 {
-    const struct range *left = a, *right = b;
-
-    if (left->begin != right->begin)
-        return left->begin < right->begin ? -1 : 1;
-    return (left->end > right->end) - (left->end < right->end); /* an empty range precedes its neighbour */
+    while (text->at < text->n && memchr(" \t\r\n", text->bytes[text->at], 4))
+        text->at++;
+    return text->at < text->n ? text->bytes[text->at] : 0;
 }
 
-/* Sorts the ranges and checks that they cover the data without gap or overlap. */
-static int check_ranges(const struct safetensors *file, struct range *ranges, uint64_t data_bytes, struct error *err)
+/* Passes `wanted`, or else says what it expected. */
+static int pass(struct text *text, char wanted, struct error *err)
+{
+    char why[] = "',' expected";
+
+    if (peek(text) == wanted) {
+        text->at++;
+        return 0;
+    }
+    why[1] = wanted;
+    return not_json(text, text->at < text->n ? why : "premature end of input", err);
+}
+
+/* Passes one value of at most MAX_MEMBER_BYTES. */
+static int read_value(json_t **out, struct text *text, struct error *err)
+{
+    const size_t left = text->n - text->at, most = left < MAX_MEMBER_BYTES ? left : MAX_MEMBER_BYTES;
+    json_error_t why;
+
+    *out = json_loadb(text->bytes + text->at, most, JSON_DECODE_ANY | JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES,
+                      &why);
+    if (*out) {
+        text->at += (size_t)why.position;
+        return 0;
+    }
+    if (most < left && json_error_code(&why) == json_error_premature_end_of_input)
+        return error_set(err, -EINVAL, "byte %zu of its header begins a value of more than %d bytes", text->at,
+                         MAX_MEMBER_BYTES);
+    text->at += (size_t)why.position;
+    return not_json(text, why.text, err);
+}
+
+/* Passes a member's name, which takes the place of its JSON. */
+static int read_name(const char **out, struct text *text, struct error *err)
+{
+    json_t *name = NULL;
+    char *place;
+    int rc = 0;
+
+    if (peek(text) != '"')
+        return not_json(text, text->at < text->n ? "string expected" : "premature end of input", err);
+    place = text->bytes + text->at;
+    rc = read_value(&name, text, err);
+    if (rc == 0)
+        rc = pass(text, ':', err);
+    if (rc == 0 && peek(text) == 0)
+        rc = not_json(text, "premature end of input", err);
+    if (rc == 0)
+        *out = memcpy(place, json_string_value(name), json_string_length(name) + 1); /* shorter, by the quotes */
+    json_decref(name);
+    return rc;
+}
+
+/* Passes an object, whose first character is next: read passes the value of each member. */
+static int read_members(struct text *text,
+                        int (*read)(void *context, const char *name, struct text *text, struct error *err),
+                        void *context, struct error *err)
+{
+    const char *name = NULL;
+    int rc = pass(text, '{', err);
+    bool more = rc == 0 && peek(text) != '}';
+
+    if (rc == 0 && !more)
+        return pass(text, '}', err);
+    while (rc == 0 && more) {
+        rc = read_name(&name, text, err);
+        if (rc == 0)
+            rc = read(context, name, text, err);
+        more = peek(text) == ',';
+        if (rc == 0)
+            rc = pass(text, more ? ',' : '}', err);
+    }
+    return rc;
+}
+
+/* Nobody reads the text; it may be long. */
+static int skip_text(void *context, const char *name, struct text *text, struct error *err)
+{
+    (void)context;
+    if (peek(text) != '"')
+        return error_set(err, -EINVAL, "__metadata__: %.64s is not a text", name);
+    for (text->at++; text->at < text->n && text->bytes[text->at] != '"'; text->at++)
+        text->at += text->bytes[text->at] == '\\';
+    return pass(text, '"', err);
+}
+
+struct header {
+    struct safetensors *file;
+    uint64_t data_bytes;
+    size_t most_entries; /* for which there is memory */
+};
+
+static int read_member(void *context, const char *name, struct text *text, struct error *err)
+{
+    const struct header *header = context;
+    struct safetensors_entry entry;
+    json_t *value = NULL;
+
+    if (strcmp(name, "__metadata__") == 0)
+        return peek(text) == '{' ? read_members(text, skip_text, NULL, err)
+                                 : error_set(err, -EINVAL, "__metadata__ is not an object");
+    int rc = read_value(&value, text, err);
+    if (rc == 0)
+        rc = read_entry(&entry, name, value, header->data_bytes, err);
+    assert(rc != 0 || header->file->n_entries < header->most_entries);
+    if (rc == 0)
+        header->file->entries[header->file->n_entries++] = entry;
+    json_decref(value);
+    return rc;
+}
+
+static uint64_t entry_end(const struct safetensors_entry *entry)
+{
+    return entry->offset + entry->n * find_type(entry->dtype)->bytes;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct safetensors_entry *left = a, *right = b;
+
+    if (left->offset != right->offset)
+        return left->offset < right->offset ? -1 : 1;
+    return (left->n > 0) - (right->n > 0); /* an empty range precedes its neighbour */
+}
+
+/* Sorts the entries and checks that they cover the data without gap or overlap. */
+static int check_ranges(struct safetensors *file, uint64_t data_bytes, struct error *err)
 {
     uint64_t end = 0;
 
-    qsort(ranges, file->n_entries, sizeof *ranges, by_begin);
+    qsort(file->entries, file->n_entries, sizeof *file->entries, by_offset);
     for (size_t i = 0; i < file->n_entries; i++) {
-        if (ranges[i].begin != end)
-            return error_set(err, -EINVAL, "tensor %.64s: its data begins at %ju and %s %ju",
-                             file->entries[ranges[i].entry].name, (uintmax_t)ranges[i].begin,
-                             ranges[i].begin < end ? "overlaps the one that ends at" : "leaves a gap from",
+        const struct safetensors_entry *entry = &file->entries[i];
+        if (entry->offset != end)
+            return error_set(err, -EINVAL, "tensor %.64s: its data begins at %ju and %s %ju", entry->name,
+                             (uintmax_t)entry->offset,
+                             entry->offset < end ? "overlaps the one that ends at" : "leaves a gap from",
                              (uintmax_t)end);
-        end = ranges[i].end;
+        end = entry_end(entry);
     }
     if (end != data_bytes)
         return error_set(err, -EINVAL, "the last tensor ends at %ju, but the file holds %ju bytes of data",
@@ -159,48 +283,34 @@ static int by_name(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-/* The data follows at data_offset. */
-static int read_header(struct safetensors *file, const struct file *from, json_t *header, uint64_t data_offset,
-                       uint64_t data_bytes, struct error *err)
+static int check_names(struct safetensors *file, struct error *err)
 {
-    const size_t n = json_object_size(header);
-    struct range *ranges = calloc(n + 1, sizeof *ranges);
-    const char *name;
-    json_t *value;
-    int rc = 0;
-
-    file->entries = calloc(n + 1, sizeof *file->entries);
-    if (!ranges || !file->entries)
-        rc = error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
-    json_object_foreach(header, name, value)
-    {
-        if (rc != 0)
-            break;
-        if (strcmp(name, "__metadata__") == 0) {
-            rc = check_metadata(value, err);
-            continue;
-        }
-        const size_t i = file->n_entries++;
-        ranges[i].entry = i;
-        rc = read_entry(&file->entries[i], &ranges[i], name, value, data_bytes, err);
-        file->entries[i].offset = data_offset + ranges[i].begin;
-        file->entries[i].file = *from;
-    }
-    if (rc == 0)
-        rc = check_ranges(file, ranges, data_bytes, err);
-    if (rc == 0)
-        qsort(file->entries, file->n_entries, sizeof *file->entries, by_name);
-    free(ranges);
-    return rc;
+    qsort(file->entries, file->n_entries, sizeof *file->entries, by_name);
+    for (size_t i = 1; i < file->n_entries; i++)
+        if (strcmp(file->entries[i - 1].name, file->entries[i].name) == 0)
+            return error_set(err, -EINVAL, "tensor %.64s: its name is there twice", file->entries[i].name);
+    return 0;
 }
 
-static int look_at(uint64_t *file_bytes, const struct file *file, struct error *err)
+static int read_header(struct safetensors *file, const struct file *from, struct text *text, uint64_t data_bytes,
+                       struct error *err)
 {
-    const int rc = file_size(file_bytes, file, err);
+    struct header header = {file, data_bytes, text->n / LEAST_MEMBER_BYTES};
+    int rc = 0;
 
-    if (rc == 0 && *file_bytes < LENGTH_BYTES)
-        return error_set(err, -EINVAL, "truncated: %ju bytes are too few for a safetensors file",
-                         (uintmax_t)*file_bytes);
+    if (text->n == 0 || text->bytes[0] != '{')
+        return error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
+    rc = read_members(text, read_member, &header, err);
+    if (rc == 0 && peek(text) != 0)
+        rc = not_json(text, "end of file expected", err);
+    if (rc == 0)
+        rc = check_ranges(file, data_bytes, err);
+    if (rc == 0)
+        rc = check_names(file, err);
+    for (size_t i = 0; rc == 0 && i < file->n_entries; i++) {
+        file->entries[i].offset += LENGTH_BYTES + text->n;
+        file->entries[i].file = *from;
+    }
     return rc;
 }
 
@@ -227,65 +337,105 @@ static int read_length(uint64_t *out, const struct file *file, uint64_t file_byt
     return 0;
 }
 
-/* The header as JSON; *header is the caller's. */
-static int parse_header(json_t **header, const struct file *file, uint64_t length, struct error *err)
-{
-    json_error_t why;
-    char *text = malloc(length + 1);
-    int rc =
-        text ? file_read(file, text, length, LENGTH_BYTES, err) : error_set(err, -ENOMEM, "no memory for its header");
+/* What an entry takes: itself, and two pointers while qsort orders them. */
+enum { ENTRY_BYTES = sizeof(struct safetensors_entry) + 2 * sizeof(void *) };
 
-    if (rc == 0 && (length == 0 || text[0] != '{'))
-        rc = error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
-    if (rc == 0 && !(*header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why)))
-        rc = error_set(err, -EINVAL, "its header is not JSON at byte %d: %s", why.position, why.text);
-    free(text);
+uint64_t safetensors_memory(uint64_t header_bytes)
+{
+    return reserve_rounded(header_bytes + header_bytes / LEAST_MEMBER_BYTES * ENTRY_BYTES);
+}
+
+static int look_at(uint64_t *length, uint64_t *file_bytes, const struct file *file, struct error *err)
+{
+    const int rc = file_size(file_bytes, file, err);
+
+    if (rc == 0 && *file_bytes < LENGTH_BYTES)
+        return error_set(err, -EINVAL, "truncated: %ju bytes are too few for a safetensors file",
+                         (uintmax_t)*file_bytes);
+    return rc ? rc : read_length(length, file, *file_bytes, err);
+}
+
+int safetensors_header_bytes(uint64_t *out, const struct file *file, struct error *err)
+{
+    uint64_t file_bytes, length = 0;
+    const int rc = look_at(&length, &file_bytes, file, err);
+
+    *out = LENGTH_BYTES + length;
+    return rc;
+}
+
+/* Takes the memory of a header of `length` bytes: its text, whose names the entries borrow, and the most entries that it
+ * can have. */
+static int take_memory(struct safetensors *out, struct text *text, struct reserve *reserve, uint64_t length,
+                       struct error *err)
+{
+    const uint64_t n_entries = length / LEAST_MEMBER_BYTES, left = reserve_left(reserve);
+
+    text->n = length;
+    text->bytes = reserve_take(reserve, length + 1);
+    out->entries = reserve_take(reserve, n_entries * ENTRY_BYTES);
+    if (!text->bytes || !out->entries)
+        return error_set(err, -EINVAL,
+                         "a header of %ju bytes, where %ju are left for this model: does the file have other tensors, "
+                         "or large metadata?",
+                         (uintmax_t)length,
+                         (uintmax_t)(left / (LEAST_MEMBER_BYTES + ENTRY_BYTES) * LEAST_MEMBER_BYTES));
+    return 0;
+}
+
+int safetensors_open_within(struct safetensors *out, const struct file *file, struct reserve *reserve,
+                            struct error *err)
+{
+    uint64_t file_bytes = 0, length = 0;
+    struct text text = {0};
+
+    *out = (struct safetensors){0};
+    int rc = look_at(&length, &file_bytes, file, err);
+    if (rc == 0)
+        rc = take_memory(out, &text, reserve, length, err);
+    if (rc == 0)
+        rc = file_read(file, text.bytes, length, LENGTH_BYTES, err);
+    if (rc == 0)
+        rc = read_header(out, file, &text, file_bytes - LENGTH_BYTES - length, err);
+    if (rc != 0)
+        *out = (struct safetensors){0};
+    return rc;
+}
+
+int safetensors_open_most(struct safetensors *out, int fd, uint64_t most, struct error *err)
+{
+    const struct file file = file_own(fd);
+    struct reserve reserve = {0};
+    uint64_t header_bytes;
+
+    *out = (struct safetensors){0};
+    int rc = safetensors_header_bytes(&header_bytes, &file, err);
+    if (rc != 0)
+        return rc;
+    reserve.bytes = safetensors_memory(header_bytes < most ? header_bytes : most);
+    reserve.memory = malloc(reserve.bytes);
+    if (!reserve.memory)
+        return error_set(err, -ENOMEM, "no memory for its header");
+    rc = safetensors_open_within(out, &file, &reserve, err);
+    if (rc == 0)
+        out->memory = reserve.memory;
+    else
+        free(reserve.memory);
     return rc;
 }
 
 int safetensors_open(struct safetensors *out, int fd, struct error *err)
 {
-    const struct file file = file_own(fd);
-    uint64_t left = MAX_HEADER_BYTES;
-
-    return safetensors_open_within(out, &file, &left, err);
-}
-
-int safetensors_open_within(struct safetensors *out, const struct file *file, uint64_t *left, struct error *err)
-{
-    uint64_t file_bytes = 0, length = 0;
-    json_t *header = NULL;
-
-    *out = (struct safetensors){0};
-    int rc = look_at(&file_bytes, file, err);
-    if (rc == 0)
-        rc = read_length(&length, file, file_bytes, err);
-    if (rc == 0 && length > *left)
-        rc = error_set(err, -EINVAL,
-                       "a header of %ju bytes, where %ju are left for this model: does the file have other tensors, or "
-                       "large metadata?",
-                       (uintmax_t)length, (uintmax_t)*left);
-    if (rc == 0)
-        *left -= length;
-    if (rc == 0)
-        rc = parse_header(&header, file, length, err);
-    if (rc == 0)
-        rc = read_header(out, file, header, LENGTH_BYTES + length, file_bytes - LENGTH_BYTES - length, err);
-    json_decref(header);
-    if (rc != 0)
-        safetensors_close(out);
-    return rc;
+    return safetensors_open_most(out, fd, UINT64_MAX, err);
 }
 
 void safetensors_close(struct safetensors *file)
 {
-    for (size_t i = 0; i < file->n_entries; i++)
-        free(file->entries[i].name);
-    free(file->entries);
+    free(file->memory);
     *file = (struct safetensors){0};
 }
 
-const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name)
+struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name)
 {
     for (size_t low = 0, high = file->n_entries; low < high;) {
         const size_t middle = low + (high - low) / 2;

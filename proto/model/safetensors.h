@@ -9,7 +9,9 @@
 #define PROTO_MODEL_SAFETENSORS_H
 
 #include "proto/base/file.h"
+#include "proto/base/reserve.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,7 +21,8 @@ enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFE
 const char *safetensors_type_name(enum safetensors_type type);
 
 struct safetensors_entry {
-    char *name;
+    const char *name;
+    bool taken; /* by whoever matches names; false at first */
     enum safetensors_type type;
     const char *dtype; /* the type's name in the file, "BF16"; static */
     uint32_t n_dims;
@@ -32,19 +35,28 @@ struct safetensors_entry {
 struct safetensors {
     struct safetensors_entry *entries; /* by name */
     size_t n_entries;
+    void *memory; /* (safetensors_memory), owned; NULL: in a reserve */
 };
+
+/* Bytes of a file before its data. Errors as safetensors_open's. */
+int safetensors_header_bytes(uint64_t *out, const struct file *file, struct error *err);
+/* Bytes of memory that headers take while their files are open, by their bytes, of one or of several together. */
+uint64_t safetensors_memory(uint64_t header_bytes);
 
 /* Reads the header of an open regular file. fd is borrowed until safetensors_close. -EINVAL with a sentence (truncated,
  * header too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass
  * the end, a name twice), or -errno. On failure *out is zeroed. Undo: safetensors_close. */
 int safetensors_open(struct safetensors *out, int fd, struct error *err);
-/* The same of any file, where headers may take *left bytes, those of earlier files subtracted; it subtracts this one's. A longer one is
- * refused before any of it is read: it would take 13 times its bytes. */
-int safetensors_open_within(struct safetensors *out, const struct file *file, uint64_t *left, struct error *err);
+/* The same of a header that may have `most` bytes. A longer one is refused before any of it is read. */
+int safetensors_open_most(struct safetensors *out, int fd, uint64_t most, struct error *err);
+/* The same of any file, with memory of the reserve, which stays the caller's. A header for which there is not enough is
+ * refused likewise. */
+int safetensors_open_within(struct safetensors *out, const struct file *file, struct reserve *reserve,
+                            struct error *err);
 void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 
 /* Borrowed, or NULL. */
-const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
+struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
 /* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
  * one of these three. -EIO if the file has become shorter, -errno, with a sentence; any thread that may read the file. */

@@ -67,7 +67,6 @@ static void check_entry(struct tally *tally, const struct safetensors_entry *ent
 /* A name in the files, and what has been found of it. */
 struct search {
     const struct weights *weights;
-    bool **taken; /* (n_files)(n_entries) */
     const struct safetensors_entry *found;
     unsigned n_found;
 };
@@ -75,11 +74,10 @@ struct search {
 static void search_name(struct search *search, const char *name)
 {
     for (unsigned i = 0; i < search->weights->n_files; i++) {
-        const struct safetensors *file = &search->weights->files[i];
-        const struct safetensors_entry *entry = safetensors_find(file, name);
+        struct safetensors_entry *entry = safetensors_find(&search->weights->files[i], name);
         if (!entry)
             continue;
-        search->taken[i][entry - file->entries] = true;
+        entry->taken = true;
         search->found = search->found ? search->found : entry;
         search->n_found++;
     }
@@ -155,7 +153,7 @@ static void take_head(struct weights *out, const struct model *model, struct sea
         for (size_t k = 0; k < out->files[i].n_entries; k++) {
             const struct safetensors_entry *entry = &out->files[i].entries[k];
             const char *name = unwrapped(out, entry->name);
-            if (!search->taken[i][k] && model_is_tied_copy(model, name))
+            if (!entry->taken && model_is_tied_copy(model, name))
                 out->head = take(search, tally, name, model->config.family);
         }
     if (out->head && !out->entries[table]) {
@@ -181,11 +179,9 @@ static void take_bias(struct weights *out, const struct model *model, struct sea
         out->entries[model->logit_bias - model->tensors] = bias;
 }
 
-/* first_drawn: tensors from this one on may be missing. */
-static void match(struct weights *out, const struct model *model, uint32_t first_drawn, bool **taken,
-                  struct tally *tally)
+static void match(struct weights *out, const struct model *model, uint32_t first_drawn, struct tally *tally)
 {
-    struct search search = {.weights = out, .taken = taken};
+    struct search search = {.weights = out};
 
     find_wrapper(out);
     for (uint32_t t = 0; t < model->n_tensors; t++)
@@ -200,7 +196,7 @@ static void match(struct weights *out, const struct model *model, uint32_t first
     }
     for (unsigned i = 0; i < out->n_files; i++)
         for (size_t k = 0; k < out->files[i].n_entries; k++)
-            if (!taken[i][k] && is_ours(out, model, out->files[i].entries[k].name))
+            if (!out->files[i].entries[k].taken && is_ours(out, model, out->files[i].entries[k].name))
                 note(tally, UNEXPECTED, "%.64s is not a tensor of this model", out->files[i].entries[k].name);
 }
 
@@ -228,30 +224,6 @@ static int report(const struct tally *tally, struct error *err)
     return remedy ? error_set(err, -EINVAL, "%s: %s", text, remedy) : 0;
 }
 
-static int account(struct weights *out, const struct model *model, uint32_t first_drawn, struct error *err)
-{
-    struct tally tally = {0};
-    bool **taken = calloc(out->n_files + 1, sizeof *taken);
-    int rc = 0;
-
-    out->entries = calloc(model->n_tensors, sizeof *out->entries);
-    if (!taken || !out->entries)
-        rc = -ENOMEM;
-    for (unsigned i = 0; rc == 0 && i < out->n_files; i++)
-        if (!(taken[i] = calloc(out->files[i].n_entries + 1, sizeof *taken[i])))
-            rc = -ENOMEM;
-    if (rc == 0) {
-        match(out, model, first_drawn, taken, &tally);
-        rc = report(&tally, err);
-    } else {
-        error_set(err, rc, "no memory for a list of %u tensors", model->n_tensors);
-    }
-    for (unsigned i = 0; taken && i < out->n_files; i++)
-        free(taken[i]);
-    free(taken);
-    return rc;
-}
-
 uint64_t weights_header_bytes(const struct model *model)
 {
     enum { OTHERS = 2 << 20, BESIDE_NAME = 200 }; /* {"dtype":"BF16","shape":[...],"data_offsets":[...]} */
@@ -262,35 +234,60 @@ uint64_t weights_header_bytes(const struct model *model)
     return bytes;
 }
 
-static int open_files(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
-                      uint32_t first_drawn, struct error *err)
+uint64_t weights_memory(const struct model *model, uint32_t n_files, uint64_t header_bytes)
 {
-    uint64_t left = weights_header_bytes(model);
+    return reserve_rounded(n_files * sizeof(struct safetensors)) +
+           reserve_rounded(model->n_tensors * sizeof(struct safetensors_entry *)) + safetensors_memory(header_bytes);
+}
+
+static int read_headers(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
+                        struct reserve *reserve, struct error *err)
+{
     int rc = 0;
 
-    *out = (struct weights){.files = calloc(n_files + 1, sizeof *out->files)};
-    if (!out->files)
-        rc = error_set(err, -ENOMEM, "no memory for a list of %u files", n_files);
+    out->files = reserve_take(reserve, n_files * sizeof *out->files);
+    out->entries = reserve_take(reserve, model->n_tensors * sizeof *out->entries);
+    if (!out->files || !out->entries)
+        rc = error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     for (; rc == 0 && out->n_files < n_files; out->n_files += rc == 0)
-        rc = safetensors_open_within(&out->files[out->n_files], &files[out->n_files], &left, err);
-    if (rc == 0)
-        rc = account(out, model, first_drawn, err);
+        rc = safetensors_open_within(&out->files[out->n_files], &files[out->n_files], reserve, err);
+    return rc;
+}
+
+/* first_drawn: tensors from this one on may be missing. */
+static int open_files(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
+                      uint32_t first_drawn, struct reserve *reserve, struct error *err)
+{
+    struct reserve own = {0};
+    struct tally tally = {0};
+
+    *out = (struct weights){0};
+    if (!reserve) {
+        own.bytes = weights_memory(model, n_files, weights_header_bytes(model));
+        own.memory = out->memory = malloc(own.bytes);
+        reserve = &own;
+    }
+    int rc = read_headers(out, model, files, n_files, reserve, err);
+    if (rc == 0) {
+        match(out, model, first_drawn, &tally);
+        rc = report(&tally, err);
+    }
     if (rc != 0)
         weights_close(out);
     return rc;
 }
 
 int weights_open(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
-                 struct error *err)
+                 struct reserve *reserve, struct error *err)
 {
-    return open_files(out, model, files, n_files, model->n_tensors, err);
+    return open_files(out, model, files, n_files, model->n_tensors, reserve, err);
 }
 
 int weights_open_base(struct weights *out, const struct model *model, const struct file *files, unsigned n_files,
-                      struct error *err)
+                      struct reserve *reserve, struct error *err)
 {
     return open_files(out, model, files, n_files,
-                      model->config.n_labels ? model_first_above_blocks(model) : model->n_tensors, err);
+                      model->config.n_labels ? model_first_above_blocks(model) : model->n_tensors, reserve, err);
 }
 
 uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *weights, const struct model *model)
@@ -312,10 +309,7 @@ uint32_t weights_missing(char out[WEIGHTS_MISSING_BYTES], const struct weights *
 
 void weights_close(struct weights *weights)
 {
-    for (unsigned i = 0; i < weights->n_files; i++)
-        safetensors_close(&weights->files[i]);
-    free(weights->files);
-    free(weights->entries);
+    free(weights->memory);
     *weights = (struct weights){0};
 }
 

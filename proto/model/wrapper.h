@@ -11,8 +11,8 @@
 /* "text model of Gemma3ForConditionalGeneration (without vision)", cut to fit. */
 enum { WRAPPER_NOTE_BYTES = 96 };
 
-/* The text model's config.json, owned, and a note of what it was taken from; sizes that it leaves to the family's
- * defaults in transformers are filled in. NULL: text (n bytes) is no wrapper of a decoder that is known. */
+/* The text model's config.json, owned, and a note of what it was taken from; sizes that it leaves to the family's defaults in
+ * transformers are filled in. NULL: text (n bytes) is no wrapper of a decoder that is known. */
 char *wrapper_text_config(char note[WRAPPER_NOTE_BYTES], const char *text, size_t n);
 
 /* The prefix of a text model's tensors if this is one's name, "language_model.model.norm.weight"; else NULL. */

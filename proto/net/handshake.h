@@ -83,8 +83,8 @@ void handshake_begin(struct handshake *h, const struct handshake_setup *setup, u
 size_t handshake_wants(const struct handshake *h);
 /* Takes handshake_wants bytes. *n_out bytes (at most HANDSHAKE_HELLO_BYTES) in out must be sent, also if it is now
  * done. -EACCES, -EPROTO, -EPROTONOSUPPORT, -EBUSY (both have the key, but the answerer has no room) and *why, a
- * constant: close the connection. With -EACCES for a proof, -EBUSY and -EPROTONOSUPPORT the answerer first sends its
- * *n_out bytes, which say why; otherwise *n_out is 0. */
+ * constant: close the connection. With -EACCES for a proof, -EBUSY and -EPROTONOSUPPORT the answerer first sends its *n_out bytes, which say
+ * why; otherwise *n_out is 0. */
 int handshake_take(struct handshake *h, const uint8_t *bytes, uint8_t *out, size_t *n_out, const char **why);
 /* Forgets all secrets. */
 void handshake_wipe(struct handshake *h);

@@ -68,6 +68,8 @@ static struct plan_host_setting host_setting(const struct plan_fit_asked *asked)
                                       .config_bytes = asked->config_bytes,
                                       .side_bytes = asked->side_bytes,
                                       .files_bytes = asked->files_bytes,
+                                      .n_files = asked->n_files,
+                                      .header_bytes = asked->header_bytes,
                                       .own_first = asked->own_first,
                                       .n_own = asked->n_own,
                                       .own_parts = asked->n_parts,

@@ -32,6 +32,8 @@ struct plan_fit_asked {
     struct plan_goal goal;
     uint32_t microbatch;                            /* rows, at most a part's; 0: free */
     uint64_t config_bytes, side_bytes, files_bytes; /* as in plan_host_setting */
+    uint32_t n_files;                               /* likewise */
+    uint64_t header_bytes;                          /* likewise */
     const struct plan_fit_device *devices;          /* (n_workers) */
     uint32_t n_workers;                             /* with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
     uint32_t n_parts;                               /* of a step, those that these workers share; 0: all */

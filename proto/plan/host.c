@@ -2,6 +2,7 @@
 
 #include "proto/base/process.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/weights.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -212,12 +213,21 @@ void plan_host_files(struct plan_host_files *out, const struct model *model)
                  (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
 }
 
+uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t header_bytes)
+{
+    const uint64_t places = reserve_rounded((model->n_tensors + 1) * sizeof(uint32_t)) +
+                            reserve_rounded((model->n_pieces + 1) * sizeof(uint32_t));
+    const uint64_t seen = reserve_rounded(2 * (uint64_t)model->n_tensors); /* moments */
+
+    return n_files == 0 ? 0 : places + seen + weights_memory(model, n_files, header_bytes);
+}
+
 /* Tables of units and visits, and the job's texts. */
 static uint64_t table_bytes(const struct model *model, const struct plan_host_setting *s)
 {
     struct plan_host_files files;
     uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes) + ledger_table(s->files_bytes) +
-                     ledger_table(s->hosts_tables);
+                     ledger_table(s->hosts_tables) + ledger_table(plan_load_bytes(model, s->n_files, s->header_bytes));
 
     bytes += ledger_table(model->n_visits * sizeof(uint32_t));             /* slices of each visit */
     bytes += ledger_table(model->n_units * sizeof(double));                /* a fenced step's squares */

@@ -42,6 +42,10 @@ struct plan_host_files {
 };
 void plan_host_files(struct plan_host_files *out, const struct model *model);
 
+/* Of the reserve from which the headers of files are read (store_load, store_load_moments), kept until the job ends.
+ * No files: 0. */
+uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t header_bytes);
+
 /* With replay, relayed weights alternate between two buffers by update. So version t of a unit stands until step t is
  * folded, and the parts of a lost worker can be redone from it. A fenced commit needs none. */
 enum plan_replay { PLAN_REPLAY_NONE, PLAN_REPLAY_ON, PLAN_REPLAY_NO_ROOM, PLAN_REPLAY_OVER_CAP };
@@ -55,6 +59,8 @@ struct plan_host_setting {
     uint64_t config_bytes;     /* of config.json; 0: unknown, usually small */
     uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or unknown */
     uint64_t files_bytes;      /* of the memory by which another user's client serves its files; 0: none */
+    uint32_t n_files;          /* of weights, which are loaded; 0: fresh weights */
+    uint64_t header_bytes;     /* of these, or of the moments if they have more: safetensors_header_bytes */
     uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all */
     uint32_t own_parts;        /* of a step, this host's; counts if n_own > 0 */
     uint64_t hosts_bytes;      /* of slots for contributions of other hosts */

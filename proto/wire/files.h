@@ -21,8 +21,8 @@ static_assert((int)FILES_BYTES >= (int)MESSAGE_MAX_CONFIG_BYTES, "it has config.
 
 struct files; /* the daemon's side */
 
-/* theirs: the descriptors for the client, which are the caller's: socket, memory, and with a trace the socket that its
- * events come from. -EMFILE, -ENOMEM with a sentence. The caller holds it. */
+/* theirs: the descriptors for the client, which are the caller's: socket, memory, and with a trace the socket that its events
+ * come from. -EMFILE, -ENOMEM with a sentence. The caller holds it. */
 enum { FILES_SENT = 2 };
 int files_open(struct files **out, int theirs[FILES_SENT + 1], bool trace, struct error *err);
 /* The socket for events (proto/base/trace.h), which becomes the caller's; -1: there is none. */
@@ -37,8 +37,8 @@ struct file_server *files_server(struct files *files);
 /* What the client has put into the memory, FILES_BYTES; it may change at any time. */
 const void *files_memory(const struct files *files);
 
-/* Requests and answers on the socket, for both sides. 0; -EPIPE: the other side has closed it; -EPROTO with a sentence:
- * what came is no message. Receiving waits. */
+/* Requests and answers on the socket, for both sides. 0; -EPIPE: the other side has closed it; -EPROTO with a sentence: what
+ * came is no message. Receiving waits. */
 int files_send(int fd, const struct message *m, struct error *err);
 int files_receive(int fd, struct message *m, struct error *err);
 

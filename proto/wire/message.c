@@ -155,6 +155,7 @@ static void job(struct wire *w, struct message *m)
     wire_u32_in(w, &m->job.config_bytes, 0, MESSAGE_MAX_CONFIG_BYTES);
     wire_u32(w, &m->job.side_bytes);
     wire_u32_in(w, &m->job.n_files, 0, MESSAGE_MAX_FILES);
+    wire_u64(w, &m->job.header_bytes);
     if (m->job.output && m->job.files)
         wire_wrong(w, "an output directory, and files in its place");
     if (m->job.config_bytes == 0 && (m->job.side_bytes || m->job.n_files))

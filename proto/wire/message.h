@@ -74,7 +74,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 23,
+    MESSAGE_VERSION = 24,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -239,6 +239,7 @@ struct message {
             uint32_t config_bytes;           /* of config.json, in the memory of FILES; 0: descriptors are sent */
             uint32_t side_bytes;             /* of the side file, if it is served */
             uint32_t n_files;                /* that are served: weights, then moments */
+            uint64_t header_bytes; /* of the weights' files, or of the moments' if more: safetensors_header_bytes */
         } job;
         struct {
             bool trace; /* a socket for events, as in job, is asked for, or sent */

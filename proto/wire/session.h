@@ -13,8 +13,8 @@
  * the door, as nanomsg can wedge (proto/wire/channel.h).
  *
  * Each user other than the daemon's own and root has at most 64 sessions at a time, or a quarter of the process's
- * descriptors if that is less, and what it asks in a tick is bounded (session_charge). Their sessions and files leave
- * SESSION_SPARE_FDS descriptors free. One more is reserved so that the owner can always come in.
+ * descriptors if that is less, and what it asks in a tick is bounded (session_charge). Their sessions and files leave SESSION_SPARE_FDS descriptors free. One more is reserved
+ * so that the owner can always come in.
  *
  * Everything runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not
  * take. A message that does not decode or has the wrong sequence number ends the session, reported by on_closed; so do
@@ -71,9 +71,9 @@ void session_limit_group(struct session_listener *listener, gid_t users);
  * are refused. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
-/* The daemon's side: answering the peer costs n messages (> 0), read or sent. Users other than the daemon's own and
- * root have a budget of these (proto/wire/budget.h), for all their sessions; an attempt to attach costs some, too. Once
- * it is spent, the session's next messages stay unread until the budget allows them. Free for a session by tcp. */
+/* The daemon's side: answering the peer costs n messages (> 0), read or sent. Users other than the daemon's own and root have
+ * a budget of these (proto/wire/budget.h), for all their sessions; an attempt to attach costs some, too. Once it is spent,
+ * the session's next messages stay unread until the budget allows them. Free for a session by tcp. */
 void session_charge(struct session *s, unsigned n);
 /* The same for a request that took so much of the daemon's time. No session of that user is read before the budget allows
  * it: what waits there may take as much. */

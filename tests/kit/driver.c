@@ -104,12 +104,26 @@ void driver_open_mute(struct driver *driver)
     driver->mute_socket = fds[0];
 }
 
+uint64_t driver_header_bytes(const int *fds, unsigned n_fds)
+{
+    uint64_t most = 1, bytes;
+
+    for (unsigned i = n_fds - 2; i < n_fds; i++) {
+        const struct file file = file_own(fds[i]);
+        if (safetensors_header_bytes(&bytes, &file, NULL) == 0 && bytes > most)
+            most = bytes;
+    }
+    return most;
+}
+
 static void send_job(struct driver *driver, struct message *m, const struct driver_options *options, struct error *err)
 {
     const char *side = options->side ? options->side : "";
     uint32_t first;
 
     driver->n_fds = collect_files(driver->fds, options);
+    if (options->resume)
+        m->job.header_bytes = options->headers ? options->headers : driver_header_bytes(driver->fds, driver->n_fds);
     if (!client_files_are_needed(&driver->link) || options->out) {
         client_link_send_fds(&driver->link, m, driver->fds, driver->n_fds);
         return;

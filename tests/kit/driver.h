@@ -22,6 +22,7 @@ struct driver_options {
     bool mute;           /* to a daemon of another user: nobody answers for the files that it serves */
     const char *resume;  /* step-N/, or NULL: fresh weights */
     uint64_t step;       /* its N */
+    uint64_t headers;    /* bytes that its files' headers are said to have; 0: the truth */
     const char *side;    /* JSON, or NULL */
     uint32_t n_layers;   /* 0: 2 */
     uint32_t vocabulary; /* 0: 256; a large one's update outlasts many messages */
@@ -46,6 +47,9 @@ struct driver {
 
 extern const char driver_config[]; /* of 2 layers */
 
+/* What a job says of the headers of its files, of which the last two are weights and moments: those of the one that has
+ * more; some, if they are no such files. */
+uint64_t driver_header_bytes(const int *fds, unsigned n_fds);
 /* Attaches to the daemon of this name. */
 void driver_attach(struct client_link *link, const char *name, enum message_role role);
 /* The same, and opens a job. */

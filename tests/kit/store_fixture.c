@@ -137,15 +137,43 @@ int store_fixture_file(void)
     return fd;
 }
 
+static struct reserve reserve_for(const struct store *store, const struct file *files, unsigned n_files)
+{
+    uint64_t sum = 0, bytes;
+
+    for (unsigned i = 0; i < n_files; i++)
+        sum += safetensors_header_bytes(&bytes, &files[i], NULL) == 0 ? bytes : 0;
+    const uint64_t needed = plan_load_bytes(store->model, n_files ? n_files : 1, sum);
+    return (struct reserve){.memory = malloc(needed), .bytes = needed};
+}
+
+int store_fixture_load(struct store *store, const struct file *files, unsigned n_files, struct error *err)
+{
+    struct reserve reserve = reserve_for(store, files, n_files);
+    const int rc = store_load(store, files, n_files, &reserve, err);
+
+    free(reserve.memory);
+    return rc;
+}
+
+int store_fixture_load_moments(struct store *store, const struct file *file, struct error *err)
+{
+    struct reserve reserve = reserve_for(store, file, 1);
+    const int rc = store_load_moments(store, file, &reserve, err);
+
+    free(reserve.memory);
+    return rc;
+}
+
 void store_fixture_reload(struct store_fixture *to, const struct store_fixture *from)
 {
     const int weights = store_fixture_file(), moments = store_fixture_file();
     struct error err = {""};
 
     store_fixture_write(&from->store, weights, moments, NULL);
-    ck_assert_msg(store_load(&to->store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&to->store, &(struct file){.fd = weights}, 1, &err) == 0, "%s", err.text);
     if (to->store.options.train)
-        ck_assert_msg(store_load_moments(&to->store, (struct file[]){file_own(moments)}, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_fixture_load_moments(&to->store, &(struct file){.fd = moments}, &err) == 0, "%s", err.text);
     close(weights), close(moments);
 }
 

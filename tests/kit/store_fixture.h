@@ -58,6 +58,9 @@ void store_values_free(struct store_values *values);
 void store_fixture_write(const struct store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint);
 /* An empty file in memory. */
 int store_fixture_file(void);
+/* store_load and store_load_moments, with as much memory for the headers as plan_load_bytes says. */
+int store_fixture_load(struct store *store, const struct file *files, unsigned n_files, struct error *err);
+int store_fixture_load_moments(struct store *store, const struct file *file, struct error *err);
 /* Writes weights and moments, and loads `to` from them: in an evaluation the weights alone. */
 void store_fixture_reload(struct store_fixture *to, const struct store_fixture *from);
 

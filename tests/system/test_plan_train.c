@@ -202,6 +202,28 @@ static const char bert[] = "{\"model_type\": \"bert\", \"architectures\": [\"Ber
                            "\"hidden_size\": 32, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
                            "\"intermediate_size\": 64, \"max_position_embeddings\": 64}";
 
+/* From files, whose headers are read into memory of the plan. */
+TEST(a_model_that_is_loaded_takes_what_is_planned)
+{
+    static const struct eps_train_events events = {.on_memory = on_memory};
+    const char *const files[] = {"data.txt"};
+    struct eps_train_options options = processes_options("text-small", files, "drawn-first");
+    struct seen seen = {.plan = NULL};
+    struct eps_error error = {""};
+    struct eps_plan fresh, plan;
+
+    options.workers = 1, options.batch = 4, options.seq = 16, options.steps = 1, options.device_mem = 64 << 20;
+    ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
+    options.model = "drawn-first/step-1/config.json", options.out = "loaded";
+    ck_assert_msg(eps_plan(&fresh, &options, &error) == 0, "%s", error.text);
+    options.model = "drawn-first/step-1";
+    ck_assert_msg(eps_plan(&plan, &options, &error) == 0, "%s", error.text);
+    ck_assert_uint_gt(plan.host.bytes, fresh.host.bytes);
+    seen.plan = &plan;
+    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_workers, 1);
+}
+
 /* 300 classes, so that their weights, logits and names all count; and one number. */
 TEST_EACH(a_task_takes_what_is_planned_without_its_data, 2)
 {

@@ -199,8 +199,7 @@ bool tokenizer_is_nothing(const json_t *value);
 /* Refuses a part of a tokenizer by name. */
 int tokenizer_refuse(struct error *err, const char *part, const char *type);
 
-/* Reads a part of tokenizer.json, `name`, by steps: it is one, or a Sequence with a list of them, `key`. NULL, null:
- * none. */
+/* Reads a part of tokenizer.json, `name`, by steps: it is one, or a Sequence with a list of them, `key`. NULL, null: none. */
 int tokenizer_read_part(struct client_tokenizer *t, const json_t *part, const char *name, const char *key,
                         int (*read_step)(struct client_tokenizer *t, const json_t *step, struct error *err),
                         struct error *err);

@@ -168,8 +168,7 @@ template <int N> __device__ inline void exponentiate(const cached &c, room<N> *r
     }
 }
 
-/* The chunk's outputs, passed to `take`; at_first: of the first query, counted from the chunk's first key. All threads
- * that are available share each piece. */
+/* The chunk's outputs, passed to `take`; at_first: of the first query, counted from the chunk's first key. All threads that are available share each piece. */
 template <typename T, int V, int N, typename Take>
 __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t first, int at_first, int n, Take take)
 {

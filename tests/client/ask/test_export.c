@@ -69,7 +69,7 @@ static void load(struct store_fixture *f, const char *path, bool tied)
 
     ck_assert_msg(client_model_open(&model, path, &err) == 0, "%s", err.text);
     store_fixture_open(f, model.config, tied, 0);
-    ck_assert_msg(store_load(&f->store, model.weights, model.n_weights, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&f->store, model.weights, model.n_weights, &err) == 0, "%s", err.text);
     client_model_close(&model);
 }
 

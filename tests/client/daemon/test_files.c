@@ -292,7 +292,7 @@ TEST(a_header_that_changes_while_it_is_read_is_one_or_the_other)
     ck_assert_int_eq(pthread_create(&thread, NULL, change, memory), 0);
     for (int i = 0; i < 300; i++) {
         struct weights weights;
-        if (weights_open(&weights, &f.model, &file, 1, &err))
+        if (weights_open(&weights, &f.model, &file, 1, NULL, &err))
             continue;
         for (size_t k = 0; k < weights.files[0].n_entries; k++)
             ck_assert_uint_le(weights.files[0].entries[k].offset, size);
@@ -322,8 +322,8 @@ TEST(a_model_is_loaded_by_windows_with_the_same_bits)
     store_fixture_write(&from.store, weights, moments, NULL);
     const struct file files_of[] = {serve_file(weights), serve_file(moments)};
     store_fixture_open(&to, config, true, 0);
-    ck_assert_msg(store_load(&to.store, &files_of[0], 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_load_moments(&to.store, &files_of[1], &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&to.store, &files_of[0], 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load_moments(&to.store, &files_of[1], &err) == 0, "%s", err.text);
     for (uint32_t u = 0; u < from.model.n_units; u++) {
         const size_t n = from.model.units[u].n * sizeof(float);
         ck_assert_msg(memcmp(store_weights(&to.store, u), store_weights(&from.store, u), n) == 0, "unit %u", u);

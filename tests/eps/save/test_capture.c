@@ -5,6 +5,7 @@
 #include "tests/kit/model.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "eps/save/capture.h"
@@ -213,8 +214,8 @@ TEST_EACH(a_version_written_during_a_step_is_what_a_still_run_saves_and_resumes_
     begin(&run, other, CUT);
     int weights = open_file("moving/step-3/model.safetensors"),
         moments = open_file("moving/step-3/optimizer.safetensors");
-    ck_assert_msg(store_load(&run.ip->store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_load_moments(&run.ip->store, (struct file[]){file_own(moments)}, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&run.ip->store, &(struct file){.fd = weights}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load_moments(&run.ip->store, &(struct file){.fd = moments}, &err) == 0, "%s", err.text);
     close(weights), close(moments);
     train(&run, END);
     save(&run, "resumed");

@@ -144,6 +144,8 @@ static const struct {
     {{.side = "[]"}, -EINVAL, "side file"}, /* others: test_job */
     {{.resume = "source/step-1", .step = 1, .only_looks = true}, -EINVAL, "training"},
     {{.resume = "source/step-9", .step = 1}, -EINVAL, "is not a tensor of this model"}, /* moments for weights */
+    {{.resume = "source/step-1", .step = 1, .headers = 100}, -EINVAL, " bytes, where 100 are left for this model"},
+    {{.resume = "source/step-1", .step = 1, .headers = (uint64_t)1 << 40}, -EINVAL, "more than this model's may"},
 };
 
 TEST(a_job_resumes_from_what_can_be_resumed_alone)

@@ -113,14 +113,14 @@ TEST(a_load_counts_its_pieces_and_ends_where_it_is_abandoned)
     ck_assert_uint_ge(drawn - touched, 4 * f.model.n_parameters / PIECES_BYTES);
     const int weights = store_fixture_file(), moments = store_fixture_file();
     store_fixture_write(&f.store, weights, moments, NULL);
-    ck_assert_msg(store_load(&f.store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&f.store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
     const uint64_t loaded = pieces_count(&pieces);
     ck_assert_uint_ge(loaded - drawn, 4 * f.model.n_parameters / PIECES_BYTES);
     const float kept = store_weights(&f.store, 1)[5];
     pieces_abandon(&pieces);
     ck_assert_int_eq(store_draw(&f.store, 2), -ECANCELED);
-    ck_assert_int_eq(store_load(&f.store, (struct file[]){file_own(weights)}, 1, &err), -ECANCELED);
-    ck_assert_int_eq(store_load_moments(&f.store, (struct file[]){file_own(moments)}, &err), -ECANCELED);
+    ck_assert_int_eq(store_fixture_load(&f.store, (struct file[]){file_own(weights)}, 1, &err), -ECANCELED);
+    ck_assert_int_eq(store_fixture_load_moments(&f.store, (struct file[]){file_own(moments)}, &err), -ECANCELED);
     ck_assert_int_eq(store_init(&again, &f.model, &options, &ledger, &err), -ECANCELED);
     ck_assert_uint_eq(ledger.total.current, 0);
     ck_assert_uint_eq(pieces_count(&pieces), loaded);

@@ -127,7 +127,8 @@ TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 7)
     if (tied)
         add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
     fds[1] = finish(&file);
-    ck_assert_msg(store_load(&f.store, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&f.store, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err) == 0, "%s",
+                  err.text);
     check_exact(&f);
     close(fds[0]), close(fds[1]);
     store_fixture_close(&f);
@@ -157,7 +158,7 @@ TEST(a_head_that_is_missing_is_drawn)
     store_draw(&fresh.store, 77);
     add_all_but(&file, &f.model, "classifier.weight");
     const int fd = finish(&file);
-    ck_assert_msg(store_load(&f.store, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&f.store, &(struct file){.fd = fd}, 1, &err) == 0, "%s", err.text);
     const uint32_t last = f.model.n_units - 1; /* classifier.weight */
     ck_assert_str_eq(f.model.tensors[f.model.pieces[f.model.units[last].first_piece].tensor].name, "classifier.weight");
     store_fixture_same(store_weights(&f.store, last), store_weights(&fresh.store, last), f.model.units[last].n,
@@ -165,7 +166,7 @@ TEST(a_head_that_is_missing_is_drawn)
     ck_assert_float_ne(store_weights(&f.store, last)[0], 0);
     ck_assert_float_eq(store_weights(&f.store, 0)[3], exact(3)); /* the others are the file's */
     f.store.options.draws_head = false;
-    ck_assert_int_eq(store_load(&f.store, (struct file[]){file_own(fd)}, 1, &err), -EINVAL);
+    ck_assert_int_eq(store_fixture_load(&f.store, &(struct file){.fd = fd}, 1, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "classifier.weight is missing"));
     close(fd);
     store_fixture_close(&f);
@@ -184,12 +185,12 @@ TEST(a_tensor_in_two_files_is_refused)
     fds[0] = finish(&file);
     add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "lm_head.weight"), 0);
     fds[1] = finish(&file);
-    ck_assert_int_eq(store_load(&f.store, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err), -EINVAL);
+    ck_assert_int_eq(store_fixture_load(&f.store, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight is there twice"));
-    ck_assert_int_eq(store_load(&f.store, (struct file[]){file_own(fds[1])}, 1, &err), -EINVAL);
+    ck_assert_int_eq(store_fixture_load(&f.store, &(struct file){.fd = fds[1]}, 1, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "transformer.wte.weight is missing"));
-    ck_assert_int_eq(store_load(&f.store, NULL, 0, &err), -EINVAL);
-    ck_assert_msg(store_load(&f.store, (struct file[]){file_own(fds[0])}, 1, &err) == 0, "%s",
+    ck_assert_int_eq(store_fixture_load(&f.store, NULL, 0, &err), -EINVAL);
+    ck_assert_msg(store_fixture_load(&f.store, &(struct file){.fd = fds[0]}, 1, &err) == 0, "%s",
                   err.text); /* after all that, still */
     check_exact(&f);
     close(fds[0]), close(fds[1]);
@@ -234,7 +235,7 @@ TEST_EACH(moments_and_their_counts_are_loaded, 2)
     add_moments_but(&file, &f.model, NULL);
     add_updates(&file, "I64", f.model.n_tensors, 5);
     int fd = finish(&file);
-    ck_assert_msg(store_load_moments(&f.store, (struct file[]){file_own(fd)}, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load_moments(&f.store, &(struct file){.fd = fd}, &err) == 0, "%s", err.text);
     for (uint32_t u = 0; u < f.model.n_units; u++)
         ck_assert_uint_eq(f.store.updates[u], 5);
     for (struct store_piece at = {0}; store_fixture_next(&f, &at);) {
@@ -247,19 +248,24 @@ TEST_EACH(moments_and_their_counts_are_loaded, 2)
     store_fixture_close(&f);
 }
 
-/* What a header takes is bounded by the model before any of it is read. */
-TEST(a_header_of_moments_far_beyond_the_model_is_refused)
+/* What a header may take is known before any of it is read. */
+TEST(a_header_for_which_there_is_no_memory_is_refused)
 {
+    enum { ANNOUNCED = 1 << 16 };
     const uint64_t header = 8 << 20;
     const int fd = memfd_create("moments", MFD_CLOEXEC);
+    static _Alignas(8) char memory[1 << 20];
     struct store_fixture f;
     struct error err = {0};
 
     store_fixture_open(&f, store_fixture_small, true, 0);
+    struct reserve reserve = {.memory = memory, .bytes = plan_load_bytes(&f.model, 1, ANNOUNCED)};
+    ck_assert_uint_le(reserve.bytes, sizeof memory);
     ck_assert_int_eq(write(fd, &header, sizeof header), sizeof header);
     ck_assert_int_eq(ftruncate(fd, 16 << 20), 0);
-    ck_assert_int_eq(store_load_moments(&f.store, (struct file[]){file_own(fd)}, &err), -EINVAL);
+    ck_assert_int_eq(store_load_moments(&f.store, &(struct file){.fd = fd}, &reserve, &err), -EINVAL);
     ck_assert_holds(err.text, "a header of 8388608 bytes, where ", " are left for this model");
+    ck_assert_uint_eq(reserve.used, 0);
     close(fd);
     store_fixture_close(&f);
 }
@@ -329,8 +335,8 @@ TEST_EACH(what_is_wrong_with_a_file_is_said_by_name, COUNT(bad_files))
     if (bad->updates && !odd_updates)
         add_updates(&file, "I64", f.model.n_tensors, 5);
     int fd = finish(&file);
-    ck_assert_int_eq(bad->updates ? store_load_moments(&f.store, (struct file[]){file_own(fd)}, &err)
-                                  : store_load(&f.store, (struct file[]){file_own(fd)}, 1, &err),
+    ck_assert_int_eq(bad->updates ? store_fixture_load_moments(&f.store, &(struct file){.fd = fd}, &err)
+                                  : store_fixture_load(&f.store, &(struct file){.fd = fd}, 1, &err),
                      -EINVAL);
     if (strncmp(err.text, bad->sentence, strlen(bad->sentence)) != 0)
         ck_abort_msg("'%s', not '%s...'", err.text, bad->sentence);

@@ -164,8 +164,9 @@ TEST(a_unit_is_written_as_it_is_when_it_is_captured)
             a.store.updates[u]++;
         }
         ck_assert_int_eq(store_files_end(&files, &err), 0);
-        ck_assert_msg(store_load(&b.store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
-        ck_assert_msg(store_load_moments(&b.store, (struct file[]){file_own(moments)}, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_fixture_load(&b.store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_fixture_load_moments(&b.store, (struct file[]){file_own(moments)}, &err) == 0, "%s",
+                      err.text);
         fill(&a);
         store_fixture_same_stores(&a, &b);
     }

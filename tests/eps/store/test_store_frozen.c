@@ -177,7 +177,7 @@ TEST_EACH(moments_of_another_frozen_set_are_refused_by_name, COUNT(others))
     open_frozen(&a, others[_i].written, &forms[0]);
     open_frozen(&b, others[_i].loaded, &forms[0]);
     store_fixture_write(&a.store, weights, moments, NULL);
-    ck_assert_int_eq(store_load_moments(&b.store, (struct file[]){file_own(moments)}, &err), -EINVAL);
+    ck_assert_int_eq(store_fixture_load_moments(&b.store, (struct file[]){file_own(moments)}, &err), -EINVAL);
     ck_assert_msg(strstr(err.text, others[_i].sentence) != NULL, "%s", err.text);
     close(weights), close(moments);
     store_fixture_close(&a), store_fixture_close(&b);

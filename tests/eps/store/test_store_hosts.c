@@ -309,8 +309,8 @@ static void load(struct store_fixture *f, const int *fds)
 {
     struct error err = {""};
 
-    ck_assert_msg(store_load(&f->store, (struct file[]){file_own(fds[0])}, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_load_moments(&f->store, (struct file[]){file_own(fds[1])}, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load(&f->store, (struct file[]){file_own(fds[0])}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_fixture_load_moments(&f->store, (struct file[]){file_own(fds[1])}, &err) == 0, "%s", err.text);
 }
 
 /* Both files and all checksums are what one host writes, byte for byte. Any number of hosts goes on from them. */
@@ -386,8 +386,9 @@ TEST(a_copy_of_the_tied_head_is_accepted_on_every_host)
     open_hosts(hosts, 2 * COUNT(forms) + 1, 2);
     store_fixture_open_frozen(&frozen, store_fixture_small, true, "wte.weight", &bf16);
     for (int h = 0; h < 2; h++)
-        ck_assert_msg(store_load(&hosts[h].store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(store_load(&frozen.store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_fixture_load(&hosts[h].store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s",
+                      err.text);
+    ck_assert_msg(store_fixture_load(&frozen.store, (struct file[]){file_own(weights)}, 1, &err) == 0, "%s", err.text);
     close(weights);
     store_fixture_close(&from), store_fixture_close(&frozen), close_hosts(hosts, 2);
 }

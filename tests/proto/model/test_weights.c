@@ -125,7 +125,8 @@ TEST_EACH(every_tensor_is_accounted_for_in_one_sentence, COUNT(faults))
         n++;
     make_model(&model, small);
     const int fds[] = {make_file_of(&model, left_out, more), make_file(faults[_i].other, n)};
-    ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err), -EINVAL);
+    ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, NULL, &err),
+                     -EINVAL);
     ck_assert_str_eq(err.text, faults[_i].why);
     ck_assert_mem_eq(&weights, &zero, sizeof weights);
     close(fds[0]), close(fds[1]);
@@ -150,11 +151,11 @@ TEST(a_header_far_beyond_the_model_is_refused)
         plan[i] = (struct safetensors_plan){names[i], 1, {1, 1}, F32};
     }
     const int fds[] = {make_file_of(&model, none, nothing), make_file(plan, COUNT(plan)), make_file(plan, COUNT(plan))};
-    ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, &err),
+    ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}}, 2, NULL, &err),
                      -EINVAL); /* read, and then accounted for */
     ck_assert_holds(err.text, "is not a tensor of this model");
     ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){{.fd = fds[0]}, {.fd = fds[1]}, {.fd = fds[2]}}, 3,
-                                  &err),
+                                  NULL, &err),
                      -EINVAL);
     ck_assert_holds(err.text, "a header of 1", " bytes, where ", " are left for this model");
     for (int i = 0; i < COUNT(fds); i++)
@@ -178,7 +179,7 @@ TEST(a_header_may_be_as_long_as_the_model)
     const int fd = make_file_of(&model, none, nothing);
     ck_assert_int_eq(pread(fd, &n, sizeof n, 0), sizeof n);
     ck_assert_uint_gt(n, 4 << 20);
-    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
     weights_close(&weights);
     close(fd);
     model_free(&model);
@@ -202,7 +203,7 @@ TEST(what_transformers_loads_is_accepted)
 
     make_model(&model, small);
     int fd = make_file_of(&model, two, more);
-    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
     for (uint32_t t = 0; t < model.n_tensors; t++)
         ck_assert_ptr_eq(model_find(&model, weights.entries[t]->name), &model.tensors[t]);
     ck_assert_str_eq(weights.head->name, "lm_head.weight");
@@ -214,7 +215,7 @@ TEST(what_transformers_loads_is_accepted)
 
     make_model(&model, decoder);
     fd = make_file_of(&model, none, buffers);
-    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
     ck_assert_ptr_null(weights.head);
     weights_close(&weights);
     close(fd);
@@ -231,7 +232,7 @@ TEST(a_tied_table_may_have_the_head_s_name_alone)
 
     make_model(&model, small);
     const int fd = make_file_of(&model, table, head);
-    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
     ck_assert_ptr_null(weights.head);
     ck_assert_str_eq(weights.entries[model.embedding.tables[0].tensor]->name, "lm_head.weight");
     weights_close(&weights);
@@ -256,13 +257,14 @@ TEST(a_bias_of_logits_may_have_the_head_s_name_too)
     const uint32_t bias = (uint32_t)(model.logit_bias - model.tensors);
     for (int alone = 0; alone < 2; alone++) {
         const int fd = make_file_of(&model, alone ? own : none, decoder_bias);
-        ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+        ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s",
+                      err.text);
         ck_assert_str_eq(weights.entries[bias]->name, "cls.predictions.decoder.bias");
         weights_close(&weights);
         close(fd);
     }
     const int fd = make_file_of(&model, none, short_one);
-    ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err), -EINVAL);
+    ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err), -EINVAL);
     ck_assert_str_eq(err.text, "cls.predictions.decoder.bias is 16, the model's is 17" CONFIG);
     close(fd);
     model_free(&model);
@@ -307,7 +309,7 @@ TEST(a_classifier_may_begin_without_its_head)
             *c = *c == '\'' ? '"' : *c;
         make_model(&model, text);
         const int fd = make_file_of(&model, rows[i].left_out, model.config.n_labels ? others : nothing);
-        const int rc = weights_open_base(&weights, &model, (struct file[]){file_own(fd)}, 1, &err);
+        const int rc = weights_open_base(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err);
         ck_assert_msg(rc == (rows[i].missing ? 0 : -EINVAL), "%s", err.text);
         if (rows[i].missing) {
             const uint32_t n = weights_missing(missing, &weights, &model);
@@ -317,7 +319,7 @@ TEST(a_classifier_may_begin_without_its_head)
             ck_assert_int_eq(weights_type(&weights, &model), F32);
             weights_close(&weights);
         }
-        ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err),
+        ck_assert_int_eq(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err),
                          *rows[i].left_out ? -EINVAL : 0);
         weights_close(&weights);
         close(fd);
@@ -345,7 +347,8 @@ TEST(weights_have_the_type_that_all_of_them_have)
             plan[t] = plan_of(&model.tensors[t], types[i][t + 1 == model.n_tensors]);
         plan[model.n_tensors] = buffer;
         const int fd = make_file(plan, model.n_tensors + 1);
-        ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+        ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s",
+                      err.text);
         ck_assert_int_eq(weights_type(&weights, &model), types[i][0] == types[i][1] ? types[i][0] : F32);
         weights_close(&weights);
         close(fd);
@@ -370,7 +373,7 @@ TEST(of_large_files_only_headers_are_read)
     const int fd = make_file_of(&model, none, (const struct safetensors_plan[]){{0}});
     ck_assert_int_gt(lseek(fd, 0, SEEK_END), (off_t)280 * 1000 * 1000 * 1000);
     const uint64_t before = processes_bytes_read();
-    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(weights_open(&weights, &model, (struct file[]){file_own(fd)}, 1, NULL, &err) == 0, "%s", err.text);
     ck_assert_uint_lt(processes_bytes_read() - before, 1 << 20);
     weights_close(&weights);
     close(fd);

@@ -200,6 +200,25 @@ TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
     ck_assert_uint_eq(with.total, sum);
 }
 
+/* Headers are read into memory of their own size, beside the entries that they can hold, of 50 bytes each at least, and two
+ * pointers for sorting each; a pointer of each tensor, two numbers of each tensor and piece, two flags of each tensor. */
+TEST(headers_of_files_stand_in_it)
+{
+    struct plan_host_setting s = training();
+    const struct plan_host without = host_of(&s);
+    const uint64_t n = model.n_tensors, n_pieces = model.n_pieces;
+
+    ck_assert_uint_eq(n, 148);
+    s.n_files = 3, s.header_bytes = 14001;
+    const uint64_t entries = 280 * (sizeof(struct safetensors_entry) + 16);
+    const uint64_t lists = 3 * sizeof(struct safetensors) + 8 * n + (4 * (n + 1) + 7) / 8 * 8 +
+                           (4 * (n_pieces + 1) + 7) / 8 * 8 + (2 * n + 7) / 8 * 8;
+    ck_assert_uint_eq(host_of(&s).bytes[LEDGER_OTHER],
+                      without.bytes[LEDGER_OTHER] + (14001 + entries + 7) / 8 * 8 + lists);
+    s.n_files = 0; /* fresh weights */
+    ck_assert_uint_eq(host_of(&s).total, without.total);
+}
+
 /* Of the two files of a checkpoint, by hand, of a model whose units are pieces of n_runs runs of 4 MiB at most: headers of
  * at most 200 bytes a tensor and 64 more, an offset of 8 bytes for each tensor and one more, a count of 8 bytes of its
  * updates; 24 bytes for each run of weights, and of both moments, and for headers and counts, which are short. */

@@ -74,6 +74,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                              .clip_norm = 1.5,
                              .clip_update = 0.25,
                              .host_mem = (uint64_t)5 << 40,
+                             .header_bytes = (uint64_t)3 << 33,
                              .out = "/home/jürgen/runs/a",
                              .freeze = "*.bias"}},
     [MESSAGE_JOB_OPENED] = {.job_opened = {.n_parameters = 123456789012,
@@ -369,7 +370,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 23 && hash == 0xdcbb2d6483605219, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 24 && hash == 0x1f6d33b64d44318d, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 

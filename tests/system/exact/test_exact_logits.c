@@ -2,6 +2,7 @@
 #include "tests/kit/command.h"
 #include "tests/kit/inprocess.h"
 #include "tests/kit/processes.h"
+#include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
 
 #include "proto/model/wrapper.h"
@@ -77,7 +78,8 @@ static struct inprocess *load(const struct tokens *t)
     ck_assert_uint_le(found.gl_pathc, 8);
     for (size_t i = 0; i < found.gl_pathc; i++)
         files[i] = file_own(open(found.gl_pathv[i], O_RDONLY | O_CLOEXEC));
-    ck_assert_msg(store_load(&ip->store, files, (unsigned)found.gl_pathc, &err) == 0, "%s: %s", t->directory, err.text);
+    ck_assert_msg(store_fixture_load(&ip->store, files, (unsigned)found.gl_pathc, &err) == 0, "%s: %s", t->directory,
+                  err.text);
     for (size_t i = 0; i < found.gl_pathc; i++)
         close(files[i].fd);
     globfree(&found);

@@ -1,6 +1,7 @@
 /* What people do with a daemon: a client that trains from the last checkpoint on, and a viewer. */
 #include "client/daemon/link.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/safetensors.h"
 #include "proto/plan/host.h"
 #include "proto/wire/segment.h"
 #include "tests/system/world/world.h"
@@ -124,12 +125,24 @@ static unsigned open_files(int fds[4], long step)
     return n;
 }
 
+/* Of a checkpoint's files the moments' has the longer header. */
+static uint64_t header_bytes(int moments)
+{
+    const struct file file = file_own(moments);
+    struct error err;
+    uint64_t bytes;
+
+    if (safetensors_header_bytes(&bytes, &file, &err))
+        world_fail("a checkpoint's moments: %s", err.text);
+    return bytes;
+}
+
 /* The code of the refusal, or of whatever else came. */
 static int open_job(struct client *c, struct error *err)
 {
     const struct world_setting *setting = world_is;
     const long step = script_last_step();
-    const struct message m = {
+    struct message m = {
         .kind = MESSAGE_JOB,
         .job = {.goal = {.purpose = PLAN_TRAIN,
                          .fenced = setting->fenced,
@@ -156,6 +169,7 @@ static int open_job(struct client *c, struct error *err)
     int fds[4], fd = -1;
     const unsigned n_fds = open_files(fds, step);
 
+    m.job.header_bytes = step < 0 ? 0 : header_bytes(fds[n_fds - 1]);
     client_link_send_fds(&c->link, &m, fds, n_fds);
     int rc = client_link_expect(&c->link, MESSAGE_JOB_OPENED, &opened, &fd, err);
     for (unsigned i = 0; i < n_fds; i++)
