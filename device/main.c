@@ -430,10 +430,8 @@ static int run(const struct place *place, const struct compute_options *options,
         rc = session_hold_thread(&w->messages_held, err);
     if (rc)
         return rc;
-    if (place->other && process_survive_abort(start_pool, w, err)) {
-        log_error("%s", err->text);
-        end(1); /* libuv would wait for the rest of its threads */
-    }
+    if (place->other)
+        process_end_if_aborted(start_pool, w);
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));

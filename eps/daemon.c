@@ -135,10 +135,7 @@ static int start_threads(struct daemon *d, struct error *err)
         rc = session_hold_thread(&d->messages_held, err);
     if (rc)
         return rc;
-    if (process_survive_abort(start_pool, d, err)) {
-        log_error("%s", err->text);
-        _exit(1); /* libuv would wait for the rest of its threads */
-    }
+    process_end_if_aborted(start_pool, d);
     rc = updater_start(&d->hub.updater, &d->job->store, d->look.n_threads, settle_wake, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }

@@ -1,6 +1,7 @@
 #include "proto/base/process.h"
 
 #include "proto/base/cgroup.h"
+#include "proto/base/log.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -148,44 +149,77 @@ int process_check_threads(unsigned n, struct error *err)
                             n > 1 ? "s" : "");
 }
 
-static _Thread_local sigjmp_buf *before_call; /* where this thread goes on if it aborts; NULL: nowhere */
+#define NO_THREAD "no thread can be made any more: allow more processes (ulimit -u, pids.max of the control group)"
+
+/* A call of a library that may abort. */
+struct daring {
+    int printed, nowhere; /* descriptors of stderr, and of /dev/null in its place; or -1 */
+    struct sigaction before;
+    sigjmp_buf here;
+    bool ends; /* the process, if it aborts */
+};
+static _Thread_local struct daring *daring; /* NULL: this thread is in none */
+
+/* Nothing is printed meanwhile: a library that aborts would print its stack. */
+static void hush(struct daring *d)
+{
+    d->printed = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    d->nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (d->printed >= 0 && d->nowhere >= 0)
+        dup2(d->nowhere, STDERR_FILENO);
+}
+
+static void print_again(const struct daring *d)
+{
+    if (d->printed >= 0 && d->nowhere >= 0)
+        dup2(d->printed, STDERR_FILENO);
+    if (d->printed >= 0)
+        close(d->printed);
+    if (d->nowhere >= 0)
+        close(d->nowhere);
+}
 
 /* If this returns, abort ends the process. */
 static void on_abort(int number)
 {
     (void)number;
-    if (before_call)
-        siglongjmp(*before_call, 1);
+    if (daring && !daring->ends)
+        siglongjmp(daring->here, 1);
+    if (!daring)
+        return;
+    print_again(daring);
+    log_error(NO_THREAD);
+    _exit(1);
 }
 
-/* Nothing is printed meanwhile: a library that aborts would print its stack. */
+static bool dare(struct daring *d, void (*call)(void *arg), void *arg)
+{
+    const struct sigaction survive = {.sa_handler = on_abort};
+
+    hush(d);
+    sigaction(SIGABRT, &survive, &d->before);
+    daring = d;
+    const bool aborted = sigsetjmp(d->here, 1) != 0;
+    if (!aborted)
+        call(arg);
+    daring = NULL;
+    sigaction(SIGABRT, &d->before, NULL);
+    print_again(d);
+    return !aborted;
+}
+
 int process_survive_abort(void (*call)(void *arg), void *arg, struct error *err)
 {
-    const int printed = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    const struct sigaction survive = {.sa_handler = on_abort};
-    struct sigaction before;
-    sigjmp_buf here;
-    int rc = 0;
+    struct daring d = {.ends = false};
 
-    if (printed >= 0 && nowhere >= 0)
-        dup2(nowhere, STDERR_FILENO);
-    sigaction(SIGABRT, &survive, &before);
-    before_call = &here;
-    if (sigsetjmp(here, 1) == 0)
-        call(arg);
-    else
-        rc = error_set(
-            err, -EAGAIN,
-            "no thread can be made any more: allow more processes (ulimit -u, pids.max of the control group)");
-    before_call = NULL;
-    sigaction(SIGABRT, &before, NULL);
-    if (printed >= 0 && nowhere >= 0)
-        dup2(printed, STDERR_FILENO);
-    if (printed >= 0)
-        close(printed);
-    if (nowhere >= 0)
-        close(nowhere);
-    return rc;
+    return dare(&d, call, arg) ? 0 : error_set(err, -EAGAIN, NO_THREAD);
+}
+
+void process_end_if_aborted(void (*call)(void *arg), void *arg)
+{
+    struct daring d = {.ends = true};
+
+    dare(&d, call, arg);
 }
 
 bool process_follow_parent(long parent)

@@ -36,6 +36,10 @@ int process_check_threads(unsigned n, struct error *err);
  * taken it since process_check_threads. What the call had locked then stays locked: the library can be used no more. */
 int process_survive_abort(void (*call)(void *arg), void *arg, struct error *err);
 
+/* The same of a call that may have made threads before it aborts: they use its frame, so it is not left. The process ends
+ * with that sentence and status 1. */
+void process_end_if_aborted(void (*call)(void *arg), void *arg);
+
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive it. False if
  * process `parent` (0: unknown) is no longer the parent: it died before this call. */
 bool process_follow_parent(long parent);
