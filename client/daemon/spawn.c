@@ -247,6 +247,13 @@ static bool is_replaced(const struct client_child *child)
     return child->lost || child->signal || child->status == 0;
 }
 
+/* The session with the daemon has ended, and so has it, or will: a worker that ends with it is not the cause, though its
+ * end may be known first. */
+static bool ends_with_daemon(const struct client_spawn *spawn, unsigned i)
+{
+    return i > 0 && !spawn->link->session && !spawn->children[0].ended;
+}
+
 /* Once libuv has let go of the old one. */
 static int replace(struct client_spawn *spawn, unsigned i, struct error *err)
 {
@@ -275,7 +282,8 @@ static int check_children(void *data, struct error *err)
                 return rc;
             continue;
         }
-        if (may_replace(spawn, i) && uv_now(&spawn->link->loop) - child->ended_ms < LOST_MS)
+        if ((may_replace(spawn, i) || ends_with_daemon(spawn, i)) &&
+            uv_now(&spawn->link->loop) - child->ended_ms < LOST_MS)
             continue;
         spawn->lost_worker = i > 0 && is_replaced(child);
         last_words(words, sizeof words, spawn, child);
