@@ -80,8 +80,8 @@ static void drop(struct daemon *d, struct aside **at)
 {
     struct aside *aside = *at;
 
-    *at = aside->next;
     updater_stop(aside->updater);
+    *at = aside->next;
     ledger_sub(&d->hub.ledger, LEDGER_OTHER, aside->bytes);
     d->hub.aside_bytes -= aside->bytes;
     log_line("job %u, set aside, has given its memory back", aside->job->id);
