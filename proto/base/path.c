@@ -19,8 +19,8 @@ static bool is_trusted(const struct stat *link)
     return S_ISLNK(link->st_mode) && (link->st_uid == 0 || link->st_uid == geteuid()) && link->st_nlink == 1;
 }
 
-/* Replaces the path of a link by where it leads, and returns 0. 1: it is a link of /proc, such as /proc/self/fd/1: nobody
- * makes links there, and the kernel alone knows where it leads. */
+/* Replaces the path of a link by where it leads, and returns 0. 1: it is a link of /proc, where nobody makes links, and the
+ * kernel alone knows where it leads. */
 static int follow(char path[PATH_MAX])
 {
     const int link = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC); /* the link that is checked is the one that is read */
@@ -45,22 +45,48 @@ static int follow(char path[PATH_MAX])
     return snprintf(name, (size_t)(path + PATH_MAX - name), "%s", target) < path + PATH_MAX - name ? 0 : -ENAMETOOLONG;
 }
 
+/* A descriptor of this process by its name in /proc: shared, so that what it leads to is not cut, nor written from its
+ * beginning once more. */
+static int share(const char *path)
+{
+    int number, end = 0, fd;
+
+    if ((sscanf(path, "/proc/self/fd/%d%n", &number, &end) != 1 && sscanf(path, "/dev/fd/%d%n", &number, &end) != 1) ||
+        path[end])
+        return -ELOOP;
+    const int flags = fcntl(number, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+        return -EBADF;
+    fd = fcntl(number, F_DUPFD_CLOEXEC, 0);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Non-blocking: a pipe without a reader would make open wait. Writing may wait. */
+static int open_file(const char *path, int flags, mode_t mode)
+{
+    const int fd = open(path, flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, mode);
+
+    if (fd < 0)
+        return -errno;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+    return fd;
+}
+
 static int open_followed(const char *path, int flags, mode_t mode)
 {
-    int no_link = O_NOFOLLOW;
     char at[PATH_MAX];
 
     if ((size_t)snprintf(at, sizeof at, "%s", path) >= sizeof at)
         return -ENAMETOOLONG;
     for (int i = 0; i <= MOST_LINKS; i++) {
-        const int fd = open(at, flags | no_link | O_CLOEXEC | O_NONBLOCK, mode);
-        if (fd >= 0 || errno != ELOOP || !no_link)
-            return fd >= 0 ? fd : -errno;
+        const int fd = open_file(at, flags, mode);
+        if (fd != -ELOOP)
+            return fd;
         const int rc = follow(at);
         if (rc < 0)
             return rc;
         if (rc > 0)
-            no_link = 0;
+            return share(at);
     }
     return -ELOOP;
 }

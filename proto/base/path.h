@@ -1,8 +1,8 @@
 /* proto/base/path.h - opens a file by its name, where others may write to its directory.
  *
  * There, a link in the file's place may be another user's, and lead to a file that only this process may write. So a
- * link is followed only if root or this process's effective user owns it and each further link that it leads to, as
- * /dev/stdout and /proc/self/fd/1. Directories on the way are not checked. */
+ * link is followed only if root or this process's effective user owns it and each further link that it leads to.
+ * /dev/stdout, /dev/fd/1 and /proc/self/fd/1 are the descriptor itself. Directories on the way are not checked. */
 #ifndef PROTO_BASE_PATH_H
 #define PROTO_BASE_PATH_H
 
@@ -13,7 +13,7 @@
 /* What is wrong with a link that is not followed; a remedy follows. */
 #define PATH_IS_A_LINK "it is a link, and may be another user's"
 
-/* open(2), with O_CLOEXEC; `mode` is of a file that is made. Waits for no pipe's reader. The descriptor; or -errno with a
+/* open(2) for writing, with O_CLOEXEC; `mode` is of a file that is made. Waits for no pipe's reader. The descriptor; or -errno with a
  * sentence that the path may precede: -ELOOP, a link that is not followed. */
 int path_open(const char *path, int flags, mode_t mode, struct error *err);
 

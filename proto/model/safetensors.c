@@ -11,7 +11,7 @@ enum {
     LENGTH_BYTES = 8,
     MAX_HEADER_BYTES = 100000000,
     MAX_DIMS = 8,
-    MAX_MEMBER_BYTES = 1024, /* of a name, and of what it names; real ones have some 100 */
+    MAX_MEMBER_BYTES = 4096, /* of a name, and of what it names; real ones have some 100 */
 };
 
 /* A header's shortest member, with its comma: "":{"dtype":"U8","shape":[],"data_offsets":[0,1]}, */
@@ -155,7 +155,7 @@ static int read_value(json_t **out, struct text *text, struct error *err)
         text->at += (size_t)why.position;
         return 0;
     }
-    if (most < left && json_error_code(&why) == json_error_premature_end_of_input)
+    if (most < left && why.position >= MAX_MEMBER_BYTES - 8) /* it is cut, maybe within a word or a character */
         return error_set(err, -EINVAL, "byte %zu of its header begins a value of more than %d bytes", text->at,
                          MAX_MEMBER_BYTES);
     text->at += (size_t)why.position;
@@ -211,8 +211,11 @@ static int skip_text(void *context, const char *name, struct text *text, struct 
     (void)context;
     if (peek(text) != '"')
         return error_set(err, -EINVAL, "__metadata__: %.64s is not a text", name);
-    for (text->at++; text->at < text->n && text->bytes[text->at] != '"'; text->at++)
+    for (text->at++; text->at < text->n && text->bytes[text->at] != '"'; text->at++) {
+        if ((unsigned char)text->bytes[text->at] < ' ')
+            return not_json(text, "control character", err);
         text->at += text->bytes[text->at] == '\\';
+    }
     return pass(text, '"', err);
 }
 
@@ -220,14 +223,18 @@ struct header {
     struct safetensors *file;
     uint64_t data_bytes;
     size_t most_entries; /* for which there is memory */
+    bool has_metadata;
 };
 
 static int read_member(void *context, const char *name, struct text *text, struct error *err)
 {
-    const struct header *header = context;
+    struct header *header = context;
     struct safetensors_entry entry;
     json_t *value = NULL;
 
+    if (strcmp(name, "__metadata__") == 0 && header->has_metadata)
+        return error_set(err, -EINVAL, "__metadata__ is there twice");
+    header->has_metadata = header->has_metadata || strcmp(name, "__metadata__") == 0;
     if (strcmp(name, "__metadata__") == 0)
         return peek(text) == '{' ? read_members(text, skip_text, NULL, err)
                                  : error_set(err, -EINVAL, "__metadata__ is not an object");
@@ -246,13 +253,44 @@ static uint64_t entry_end(const struct safetensors_entry *entry)
     return entry->offset + entry->n * find_type(entry->dtype)->bytes;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const struct safetensors_entry *left = a, *right = b;
+/* True if a must come before b. */
+typedef bool (*before_fn)(const struct safetensors_entry *a, const struct safetensors_entry *b);
 
-    if (left->offset != right->offset)
-        return left->offset < right->offset ? -1 : 1;
-    return (left->n > 0) - (right->n > 0); /* an empty range precedes its neighbour */
+static bool by_offset(const struct safetensors_entry *a, const struct safetensors_entry *b)
+{
+    return a->offset < b->offset || (a->offset == b->offset && a->n == 0 && b->n > 0); /* an empty range comes first */
+}
+
+static bool by_name(const struct safetensors_entry *a, const struct safetensors_entry *b)
+{
+    return strcmp(a->name, b->name) < 0;
+}
+
+static void sink(struct safetensors_entry *entries, size_t at, size_t n, before_fn before)
+{
+    const struct safetensors_entry entry = entries[at];
+
+    for (size_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(&entries[child], &entries[child + 1]))
+            child++;
+        if (!before(&entry, &entries[child]))
+            break;
+        entries[at] = entries[child];
+    }
+    entries[at] = entry;
+}
+
+/* Heapsort (Williams, 1964): qsort would take memory that nobody counts. */
+static void sort(struct safetensors_entry *entries, size_t n, before_fn before)
+{
+    for (size_t i = n / 2; i-- > 0;)
+        sink(entries, i, n, before);
+    for (size_t end = n; end-- > 1;) {
+        const struct safetensors_entry last = entries[end];
+        entries[end] = entries[0];
+        entries[0] = last;
+        sink(entries, 0, end, before);
+    }
 }
 
 /* Sorts the entries and checks that they cover the data without gap or overlap. */
@@ -260,7 +298,7 @@ static int check_ranges(struct safetensors *file, uint64_t data_bytes, struct er
 {
     uint64_t end = 0;
 
-    qsort(file->entries, file->n_entries, sizeof *file->entries, by_offset);
+    sort(file->entries, file->n_entries, by_offset);
     for (size_t i = 0; i < file->n_entries; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
         if (entry->offset != end)
@@ -276,16 +314,9 @@ static int check_ranges(struct safetensors *file, uint64_t data_bytes, struct er
     return 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    const struct safetensors_entry *left = a, *right = b;
-
-    return strcmp(left->name, right->name);
-}
-
 static int check_names(struct safetensors *file, struct error *err)
 {
-    qsort(file->entries, file->n_entries, sizeof *file->entries, by_name);
+    sort(file->entries, file->n_entries, by_name);
     for (size_t i = 1; i < file->n_entries; i++)
         if (strcmp(file->entries[i - 1].name, file->entries[i].name) == 0)
             return error_set(err, -EINVAL, "tensor %.64s: its name is there twice", file->entries[i].name);
@@ -295,13 +326,14 @@ static int check_names(struct safetensors *file, struct error *err)
 static int read_header(struct safetensors *file, const struct file *from, struct text *text, uint64_t data_bytes,
                        struct error *err)
 {
-    struct header header = {file, data_bytes, text->n / LEAST_MEMBER_BYTES};
+    struct header header = {file, data_bytes, text->n / LEAST_MEMBER_BYTES, false};
     int rc = 0;
 
     if (text->n == 0 || text->bytes[0] != '{')
         return error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
     rc = read_members(text, read_member, &header, err);
-    if (rc == 0 && peek(text) != 0)
+    peek(text);
+    if (rc == 0 && text->at < text->n)
         rc = not_json(text, "end of file expected", err);
     if (rc == 0)
         rc = check_ranges(file, data_bytes, err);
@@ -337,12 +369,9 @@ static int read_length(uint64_t *out, const struct file *file, uint64_t file_byt
     return 0;
 }
 
-/* What an entry takes: itself, and two pointers while qsort orders them. */
-enum { ENTRY_BYTES = sizeof(struct safetensors_entry) + 2 * sizeof(void *) };
-
 uint64_t safetensors_memory(uint64_t header_bytes)
 {
-    return reserve_rounded(header_bytes + header_bytes / LEAST_MEMBER_BYTES * ENTRY_BYTES);
+    return reserve_rounded(header_bytes + header_bytes / LEAST_MEMBER_BYTES * sizeof(struct safetensors_entry));
 }
 
 static int look_at(uint64_t *length, uint64_t *file_bytes, const struct file *file, struct error *err)
@@ -373,13 +402,14 @@ static int take_memory(struct safetensors *out, struct text *text, struct reserv
 
     text->n = length;
     text->bytes = reserve_take(reserve, length + 1);
-    out->entries = reserve_take(reserve, n_entries * ENTRY_BYTES);
+    out->entries = reserve_take(reserve, n_entries * sizeof(struct safetensors_entry));
     if (!text->bytes || !out->entries)
         return error_set(err, -EINVAL,
                          "a header of %ju bytes, where %ju are left for this model: does the file have other tensors, "
                          "or large metadata?",
                          (uintmax_t)length,
-                         (uintmax_t)(left / (LEAST_MEMBER_BYTES + ENTRY_BYTES) * LEAST_MEMBER_BYTES));
+                         (uintmax_t)(left / (LEAST_MEMBER_BYTES + sizeof(struct safetensors_entry)) *
+                                     LEAST_MEMBER_BYTES));
     return 0;
 }
 

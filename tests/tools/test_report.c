@@ -186,7 +186,9 @@ TEST_IF(a_link_of_ones_own_is_followed, has_gnuplot())
     ck_assert_int_eq(symlink("../picture", "followed/report.svg"), 0);
     expect("eps report followed", 0, "followed/report.svg: 3 steps");
     ck_assert_int_eq(symlink("/dev/stdout", "shown.svg"), 0);
-    expect("eps report followed --out shown.svg | cat", 0, "<?xml");
+    expect("eps report followed --out shown.svg | (sleep 0.2; cat)", 0, "<?xml");
+    expect("echo before >all; eps report followed --out shown.svg >>all; cat all", 0, "before\n<?xml",
+           "</svg>\n\nshown.svg: 3 steps");
     expect("head -c 5 picture", 0, "<?xml");
 }
 

@@ -31,8 +31,8 @@ static int make_from_header(const char *header, size_t data_bytes)
     bytes[0] = (char)n;
     bytes[1] = (char)(n >> 8);
     memcpy(bytes + 8, header, n);
-    for (char *quote = bytes + 8; (quote = memchr(quote, '\'', n));)
-        *quote = '"';
+    for (size_t i = 8; i < 8 + n; i++)
+        bytes[i] = bytes[i] == '\'' ? '"' : bytes[i];
     return make_file(bytes, 8 + n + data_bytes);
 }
 
@@ -197,6 +197,9 @@ static const struct {
     {"{'a':[]}", 8, "tensor a: its type is unknown (dtype missing)"},
     {"{'a\\nb':1}", 8, "tensor a?b: its type is unknown (dtype missing)"},
     {"{'__metadata__':[]}", 0, "__metadata__ is not an object"},
+    {"{'__metadata__':{},'__metadata__':{}}", 0, "__metadata__ is there twice"},
+    {"{'__metadata__':{'a':'b\nc'}}", 0, "its header is not JSON at byte 23: control character"},
+    {"{} {}", 0, "its header is not JSON at byte 3: end of file expected"},
     {"{'__metadata__':{'format':1}}", 0, "__metadata__: format is not a text"},
     {"[]", 0, "not a safetensors file: its header does not begin with '{'"},
     {"", 0, "not a safetensors file: its header does not begin with '{'"},
@@ -290,7 +293,8 @@ TEST(a_header_length_that_lies_is_refused)
     check_refused(-1, -EBADF, "cannot be looked at");
 }
 
-/* Half of the bytes are brackets: the parser must stop neither at the end of the stack, nor at that of a tree of all. */
+/* Half of the bytes are brackets: the parser must stop at its depth, not at the end of the stack. And one value must not
+ * take many times the header's bytes. */
 TEST(a_deeply_nested_header_is_refused)
 {
     const size_t n = 1 << 20;
@@ -298,7 +302,10 @@ TEST(a_deeply_nested_header_is_refused)
 
     memset(bytes, '[', n);
     memcpy(bytes, "\xF8\xFF\x0F\0\0\0\0\0{\"a\":", 13); /* 2^20 - 8 */
-    check_refused(make_file(bytes, n), -EINVAL, "byte 5 of its header begins a value of more than 1024 bytes");
+    check_refused(make_file(bytes, n), -EINVAL, "maximum parsing depth");
+    for (size_t i = 13; i + 3 < n; i += 3)
+        memcpy(bytes + i, i == 13 ? "[[]" : ",[]", 3);
+    check_refused(make_file(bytes, n), -EINVAL, "byte 5 of its header begins a value of more than 4096 bytes");
     free(bytes);
 }
 
