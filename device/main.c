@@ -136,7 +136,8 @@ static void rest(long ms)
     sigset_t ending;
 
     sigemptyset(&ending);
-    sigaddset(&ending, SIGTERM);
+    if (!process_ignores(SIGTERM))
+        sigaddset(&ending, SIGTERM);
     sigaddset(&ending, SIGINT);
     if (!process_ignores(SIGHUP))
         sigaddset(&ending, SIGHUP);
@@ -233,7 +234,8 @@ static void watch_signals(struct worker_process *w)
     uv_signal_init(&w->loop, &w->sigint);
     uv_signal_init(&w->loop, &w->sighup);
     w->sigterm.data = w->sigint.data = w->sighup.data = w;
-    uv_signal_start(&w->sigterm, on_signal, SIGTERM);
+    if (!process_ignores(SIGTERM)) /* eps up has it so: it ends its workers itself */
+        uv_signal_start(&w->sigterm, on_signal, SIGTERM);
     uv_signal_start(&w->sigint, on_signal, SIGINT);
     if (!process_ignores(SIGHUP))
         uv_signal_start(&w->sighup, on_signal, SIGHUP);

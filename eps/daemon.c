@@ -50,20 +50,31 @@ static void on_lonely(uv_timer_t *timer)
     settle(d);
 }
 
+static const char *name_signal(int number)
+{
+    return number == SIGTERM  ? "by SIGTERM"
+           : number == SIGINT ? "by SIGINT"
+           : number == SIGHUP ? "by SIGHUP"
+                              : "by eps up";
+}
+
+/* Slurm and systemd may send SIGTERM to all processes of a job, eps up and its daemon among them. eps up then passes its
+ * own on as SIGUSR1, which is counted apart: it is no second request. */
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct daemon *d = handle->data;
+    bool *const asked = number == SIGUSR1 ? &d->told_by_up : &d->signalled;
 
     if (number == SIGHUP && !d->hub.is_private) {
         log_reopen();
         return;
     }
-    if (d->spread && number == SIGTERM) {
+    if (d->spread && (number == SIGTERM || number == SIGUSR1)) {
         settle_on_launcher(d);
     } else {
-        const bool again = d->signalled;
-        d->signalled = true;
-        settle_ask_to_stop(d, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP", again);
+        const bool again = *asked;
+        *asked = true;
+        settle_ask_to_stop(d, name_signal(number), again);
     }
     settle(d);
 }
@@ -90,9 +101,11 @@ static void watch_signals(struct daemon *d)
     uv_signal_init(d->hub.loop, &d->sigterm);
     uv_signal_init(d->hub.loop, &d->sigint);
     uv_signal_init(d->hub.loop, &d->sighup);
-    d->sigterm.data = d->sigint.data = d->sighup.data = d;
+    uv_signal_init(d->hub.loop, &d->sigusr1);
+    d->sigterm.data = d->sigint.data = d->sighup.data = d->sigusr1.data = d;
     uv_signal_start(&d->sigterm, on_signal, SIGTERM);
     uv_signal_start(&d->sigint, on_signal, SIGINT);
+    uv_signal_start(&d->sigusr1, on_signal, SIGUSR1);
     if (!d->hub.is_private || !process_ignores(SIGHUP))
         uv_signal_start(&d->sighup, on_signal, SIGHUP);
     process_take_signals();

@@ -50,6 +50,7 @@ void settle_stop(struct daemon *d, const char *why)
     close_handle((uv_handle_t *)&d->sigterm);
     close_handle((uv_handle_t *)&d->sigint);
     close_handle((uv_handle_t *)&d->sighup);
+    close_handle((uv_handle_t *)&d->sigusr1);
     close_handle((uv_handle_t *)&d->lonely);
     close_handle((uv_handle_t *)&d->judge);
 }

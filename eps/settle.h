@@ -24,7 +24,7 @@ struct daemon {
     struct notify *notify; /* daemon_run's */
     struct session_listener *listener;
     struct port *port; /* the tcp port; NULL: none */
-    uv_signal_t sigterm, sigint, sighup;
+    uv_signal_t sigterm, sigint, sighup, sigusr1;
     uv_timer_t lonely;     /* how long a private daemon waits for its client */
     uv_timer_t judge;      /* several hosts: how long the others may take to say that the launcher has told them, too */
     struct error launcher; /* what it did, once that is judged; empty before */
@@ -38,7 +38,8 @@ struct daemon {
     uint32_t n_jobs;       /* number of the last job */
     uint32_t first_client; /* its client's id; 0: no client has come */
     const char *asked;     /* why the daemon is stopping; NULL: it is not */
-    bool signalled;        /* a signal has asked for that */
+    bool signalled;        /* a signal has asked for that; */
+    bool told_by_up;       /* eps up has */
     unsigned n_ticks;      /* ticks since then */
     unsigned patience;     /* how many the client may take */
     bool stopping;

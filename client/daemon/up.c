@@ -31,6 +31,10 @@ enum {
     MOST_OPTIONS = 64      /* of the daemon */
 };
 
+/* Slurm and systemd may send SIGTERM to every process of a job. The daemon must not take that and eps up's own request for
+ * two; nor may a worker leave then, as the run needs it to finish its step and save. So workers ignore SIGTERM. */
+enum { DAEMON_SIGNAL = SIGUSR1, WORKER_SIGNAL = SIGINT };
+
 struct up_child {
     pid_t pid; /* 0: it does not run */
     bool ready;
@@ -81,14 +85,16 @@ static int open_notify(struct up *up, struct error *err)
 
 /* In the child, between fork and exec: only calls that are safe there. In a process session of its own, Ctrl-C reaches the
  * caller alone; the kernel ends the child when the caller is killed. */
-static void become(const char *program, char *const *argv, char *const *env, pid_t parent)
+static void become(const char *program, char *const *argv, char *const *env, pid_t parent, bool is_worker)
 {
     sigset_t none;
 
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, is_worker ? WORKER_SIGNAL : SIGTERM);
     if (getppid() != parent)
         _exit(1);
     setsid();
+    signal(SIGTERM, is_worker ? SIG_IGN : SIG_DFL);
+    signal(SIGINT, SIG_DFL); /* a shell's background job ignores it */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     const int in = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -111,7 +117,7 @@ static int start(struct up *up, struct up_child *child, char *const *argv, struc
         return error_set(err, -ENOMEM, "out of memory");
     child->pid = fork();
     if (child->pid == 0)
-        become(program, argv, env, parent);
+        become(program, argv, env, parent, child != &up->children[0]);
     free(env);
     child->ready = false;
     child->began_ms = now_ms();
@@ -257,7 +263,7 @@ static void pass_stop_on(struct up *up)
     const int wanted = up->events && up->events->should_stop ? up->events->should_stop(up->user) : 0;
 
     for (; up->level < wanted && up->children[0].pid; up->level++)
-        kill(up->children[0].pid, SIGTERM);
+        kill(up->children[0].pid, DAEMON_SIGNAL);
 }
 
 /* Until the daemon ends: 0, or -errno with a sentence. */
@@ -295,7 +301,7 @@ static void end_all(struct up *up)
 
     for (uint32_t i = 0; i <= up->n_workers; i++)
         if (up->children[i].pid)
-            kill(up->children[i].pid, SIGTERM);
+            kill(up->children[i].pid, i == 0 ? DAEMON_SIGNAL : WORKER_SIGNAL);
     while (left) {
         left = false;
         for (uint32_t i = 0; i <= up->n_workers; i++) {

@@ -236,6 +236,7 @@ static void mask_signals(int how)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR1);
     pthread_sigmask(how, &set, NULL);
 }
 

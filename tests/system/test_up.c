@@ -75,18 +75,24 @@ TEST(a_worker_that_is_killed_comes_again_and_one_that_is_drained_does_not)
     ck_assert_uint_eq(processes_count("up.err", "worker 3 attached"), 0);
 }
 
+/* One that does not end by itself. */
+static pid_t start_run(const char *options)
+{
+    return processes_start("/bin/sh",
+                           (const char *const[]){"-c",
+                                                 print("exec " BIN_DIR "/eps train --connect lab" RUN
+                                                       " --steps 100000 --save-every 100000 --out up%s 2>&1 >train.log",
+                                                       options),
+                                                 NULL},
+                           NULL);
+}
+
 /* Its daemon saves at the first signal, as a run's own does. A terminal's Ctrl-C goes to all processes of the group: only
  * eps up is to hear it. */
 TEST_EACH(a_signal_saves_and_ends_all, 2)
 {
     const pid_t up = start(_i ? "exec setsid eps up lab" WORKER : "exec eps up lab" WORKER);
-    const pid_t run =
-        processes_start("/bin/sh",
-                        (const char *const[]){"-c",
-                                              "exec " BIN_DIR "/eps train --connect lab" RUN
-                                              " --steps 100000 --save-every 100000 --out up 2>&1 >train.log",
-                                              NULL},
-                        NULL);
+    const pid_t run = start_run("");
 
     processes_await_text("up/metrics.jsonl", "\"step\": 2,");
     ck_assert_int_eq(_i ? kill(-up, SIGINT) : kill(up, SIGTERM), 0);
@@ -158,6 +164,29 @@ TEST(mpirun_starts_it_on_each_host)
     train_and_stop(up);
 }
 
+/* Slurm and systemd may send SIGTERM to all processes of a job. Steps are slow here, so that eps up passes the signal on
+ * while the run has not saved yet. */
+TEST_EACH(a_signal_to_every_process_saves, 2)
+{
+    if (_i && !has_mpirun())
+        return;
+    processes_put_text("hosts", "localhost slots=2\n");
+    const pid_t up = start(_i ? MPI "exec mpirun --hostfile hosts --mca odls_base_sigkill_timeout 60 " BIN_DIR
+                                    "/eps up lab" WORKER " -- --mpi"
+                              : "exec eps up lab" WORKER);
+    const pid_t run = start_run(" --batch 512");
+
+    processes_await_text("up/metrics.jsonl", "\"step\": 2,");
+    expect("pids=$(sed -n 's/.*, pid //p' up.err); " /* daemons and workers */
+           "kill -TERM $pids $(for p in $pids; do sed -n 's/^PPid:.//p' /proc/$p/status; done | sort -u)",
+           0);
+    processes_wait(up);
+    processes_wait(run);
+    ck_assert(processes_nobody());
+    ck_assert_uint_eq(processes_count("up.err", "leaves"), 0);
+    expect("eps verify up", 0, "step-");
+}
+
 /* The script in epsd(1), with this model, this text and two hosts; srun is mpirun. It saves when Slurm says that its time is
  * over, and goes on when it is submitted again. */
 TEST(the_manuals_batch_script_trains_on)
@@ -174,6 +203,7 @@ TEST(the_manuals_batch_script_trains_on)
     const pid_t first = processes_start("/bin/sh", (const char *const[]){"-c", submit, NULL}, NULL);
     processes_await_text("runs/big/metrics.jsonl", "\"step\": 3,");
     kill(first, SIGTERM);
+    ck_assert_int_eq(processes_wait(first), 1); /* that of eps train, not that of the signal */
     processes_await_nobody();
     ck_assert_uint_eq(processes_count("runs/big/metrics.jsonl", "\"step\": 40,"), 0);
     expect(submit, 0);
