@@ -3,6 +3,7 @@
 #include "eps/aside.h"
 #include "eps/step/roster.h"
 #include "eps/takeover.h"
+#include "proto/base/process.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -47,6 +48,7 @@ void settle_stop(struct daemon *d, const char *why)
     session_unlisten(d->listener, NULL); /* first: whoever is sent away finds no daemon a moment later */
     for (struct peer *p = d->hub.peers; p; p = p->next)
         session_close(p->session);
+    process_hold_signals(); /* a late one would end what other hosts, or the files' owner, still wait for */
     close_handle((uv_handle_t *)&d->sigterm);
     close_handle((uv_handle_t *)&d->sigint);
     close_handle((uv_handle_t *)&d->sighup);

@@ -294,7 +294,7 @@ int command_train(int argc, char **argv)
          "are never drawn. Default 0.15"},
         {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for fresh weights, order, masks and dropout; default 0"},
         {"--deterministic", NULL, ARGUMENT_FLAG, &options.deterministic,
-         "give the same bits for any number of workers"},
+         "give the same bits for any number of workers, with the same --microbatch"},
         {"Measuring", .kind = ARGUMENT_HEADING},
         {"--eval-every", "N", ARGUMENT_LONG, &options.eval_every,
          "measure the held-out loss every N steps and before the first; it is always measured after the last. The "

@@ -180,11 +180,22 @@ TEST_EACH(a_signal_to_every_process_saves, 2)
     expect("pids=$(sed -n 's/.*, pid //p' up.err); " /* daemons and workers */
            "kill -TERM $pids $(for p in $pids; do sed -n 's/^PPid:.//p' /proc/$p/status; done | sort -u)",
            0);
-    processes_wait(up);
+    ck_assert_int_eq(processes_wait(up), 0);
     processes_wait(run);
     ck_assert(processes_nobody());
     ck_assert_uint_eq(processes_count("up.err", "leaves"), 0);
     expect("eps verify up", 0, "step-");
+}
+
+/* The daemon may be ending when eps up passes the signal on. */
+TEST(a_signal_to_every_process_ends_an_idle_daemon_well)
+{
+    for (int i = 0; i < 8; i++) {
+        expect("rm -f up.out up.err", 0); /* of the one before */
+        const pid_t up = start("exec eps up lab" WORKER);
+        expect(print("kill -TERM %d $(sed -n 's/.*, pid //p' up.err)", (int)up), 0);
+        ck_assert_int_eq(processes_wait(up), 0);
+    }
 }
 
 /* The script in epsd(1), with this model, this text and two hosts; srun is mpirun. It saves when Slurm says that its time is
