@@ -438,8 +438,7 @@ TEST(hosts_with_other_sizes_do_not_start)
 
 TEST(a_host_that_cannot_start_keeps_no_other_waiting)
 {
-    const int rc = mpirun(2, "", "impossible");
-    ck_assert_msg(rc != 0 && rc != 3, "%d: %s", rc, output);
+    mpirun(2, "--mca orte_abort_on_non_zero_status 0", "impossible");
     ck_assert_holds(output, "a slot of 2147483648 bytes is larger than an MPI message",
                     "the hosts of this job have slots of different numbers or sizes");
 }
