@@ -260,7 +260,8 @@ int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, cons
     const int n = __real_relay_feed(relay, event, actions);
 
     see(process_running);
-    for (int i = 0; i < n && relay == seen->daemon->job->relay; i++) {
+    const struct job *job = seen->daemon->job;
+    for (int i = 0; i < n && relay == job->relay && job_is_open(job); i++) { /* an ending one acts on captures alone */
         const struct relay_action *a = &(*actions)[i];
         const struct job_seat *seat = a->kind == RELAY_SHARE ? job_find_seat(seen->daemon->job, a->worker) : NULL;
         if (a->kind == RELAY_SHARE && (!seat || !seat->peer))
