@@ -4,8 +4,10 @@
 #ifndef DEVICE_FIND_H
 #define DEVICE_FIND_H
 
-#include "device/device.h"
+#include "proto/operation/device.h"
 #include "proto/base/module.h"
+
+extern const struct device_ops device_cpu, device_cuda; /* device_cuda is in the module */
 
 /* "cpu"; or "cuda" from the module beside the running program, else in the installed library directory. NULL with a
  * sentence: there is no such backend or module, it does not load, or it belongs to another build. A loaded module stays

@@ -4,7 +4,7 @@
 #   eps/               itself and proto/; hosts < store < relay < base < job < save < step < observe < the files of eps/ itself
 #   client/            itself and proto/; daemon < text < data < model < run < ask: each folder those before it
 #   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
-#   proto/             base < model < plan < wire < net: each folder those before it
+#   proto/             base < operation < model < plan < step < wire < net: each folder those before it
 #   *_state.h, *_internal.h: their own folder, and its tests, alone
 #
 # usage: tools/rooms.sh         prints each line that breaks a rule; exit status 1 if there is one
@@ -19,7 +19,7 @@ find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c
     function wrong(rule) { print $1 ":" $2 ": " target ": " rule; found = 1 }
     BEGIN {
         others["eps"] = others["device"] = others["client"] = "proto"
-        orders["proto"] = "base model plan wire net "
+        orders["proto"] = "base operation model plan step wire net "
         orders["eps"] = "hosts store relay base job save step observe "
         orders["client"] = "daemon text data model run ask "
     }

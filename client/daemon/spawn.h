@@ -8,7 +8,7 @@
 
 #include "client/daemon/link.h"
 #include "proto/base/error.h"
-#include "proto/plan/device_name.h"
+#include "proto/operation/device_name.h"
 #include "proto/wire/message.h"
 
 #include <limits.h>

@@ -406,9 +406,9 @@ int client_windows_read(const struct client_windows *windows, uint32_t *ids, uin
         return rc;
     memcpy(labels, ids + 1, (n - 1) * sizeof *labels);
     for (uint32_t i = n; i < windows->seq; i++)
-        ids[i] = 0, labels[i] = MESSAGE_NO_LABEL;
+        ids[i] = 0, labels[i] = PLAN_NO_LABEL;
     for (uint32_t i = 0; i < overlap; i++)
-        labels[i] = MESSAGE_NO_LABEL;
+        labels[i] = PLAN_NO_LABEL;
     return client_data_read(windows->data, labels + n - 1, first + n, 1, err);
 }
 

@@ -128,7 +128,7 @@ struct client_windows client_windows_held_out(const struct client_data *data, ui
 uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n);
 
 /* Reads ids (seq) and labels (seq) of window k, as row `row` of the run, on which masks may depend. A short window is
- * padded with id 0, and what it does not predict has the label MESSAGE_NO_LABEL. Errors as client_data_read. */
+ * padded with id 0, and what it does not predict has the label PLAN_NO_LABEL. Errors as client_data_read. */
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k, uint64_t row,
                         struct error *err);
 

@@ -70,7 +70,7 @@ void client_masks_draw(const struct client_masks *masks, uint32_t *ids, uint32_t
     bool any = false;
 
     for (uint32_t i = 0; i < n; i++) {
-        labels[i] = MESSAGE_NO_LABEL;
+        labels[i] = PLAN_NO_LABEL;
         if (i < first || masks->special[ids[i]])
             continue;
         random_quad(word, key, row, i);

@@ -38,7 +38,7 @@ void client_masks_close(struct client_masks *masks); /* safe on a zeroed struct 
 /* To be set before masks are drawn. fraction: above 0 and below 1. */
 void client_masks_set(struct client_masks *masks, double fraction, uint64_t seed);
 
-/* Masks tokens first .. n-1 of a row; ids (n), labels (n): MESSAGE_NO_LABEL where no token is chosen. */
+/* Masks tokens first .. n-1 of a row; ids (n), labels (n): PLAN_NO_LABEL where no token is chosen. */
 void client_masks_draw(const struct client_masks *masks, uint32_t *ids, uint32_t *labels, uint32_t first, uint32_t n,
                        bool evaluates, uint64_t row);
 

@@ -49,7 +49,7 @@ static bool is_absent(const struct reading *r, struct text label)
 
 static int add_label(struct reading *r, struct client_row *row, struct text label, struct error *err)
 {
-    row->label = MESSAGE_NO_LABEL;
+    row->label = PLAN_NO_LABEL;
     if (is_absent(r, label)) {
         r->rows->labelled = false;
         return 0;
@@ -388,7 +388,7 @@ static int sort_labels(struct reading *r, struct error *err)
         return error_set(err, -ENOMEM, "out of memory");
     client_labels_sort(labels, to);
     for (size_t i = 0; i < r->rows->n; i++)
-        if (r->rows->list[i].label != MESSAGE_NO_LABEL)
+        if (r->rows->list[i].label != PLAN_NO_LABEL)
             r->rows->list[i].label = to[r->rows->list[i].label];
     free(to);
     return 0;

@@ -22,7 +22,7 @@
 struct client_row {
     uint64_t at;    /* the first text's first token in the file; the second text follows */
     uint32_t n[2];  /* tokens of the texts */
-    uint32_t label; /* a class, the bits of a number, or MESSAGE_NO_LABEL */
+    uint32_t label; /* a class, the bits of a number, or PLAN_NO_LABEL */
     uint32_t is_paired;
 };
 

@@ -237,7 +237,7 @@ uint64_t client_job_labels(const struct client_job *job, unsigned buffer, uint32
     uint64_t n = 0;
 
     for (size_t i = 0; i < (size_t)n_rows * job->seq; i++)
-        n += labels[i] != MESSAGE_NO_LABEL;
+        n += labels[i] != PLAN_NO_LABEL;
     return n;
 }
 

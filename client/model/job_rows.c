@@ -22,7 +22,7 @@ int client_job_put_rows(struct client_minibatch *out, struct client_job *job, un
     *out = (struct client_minibatch){.n_tokens = n_tokens};
     memset(ids, 0, (size_t)job->batch * n_tokens * sizeof *ids);
     for (size_t i = 0; i < (size_t)job->batch * n_tokens; i++)
-        labels[i] = MESSAGE_NO_LABEL;
+        labels[i] = PLAN_NO_LABEL;
     for (uint32_t row = 0; row < job->batch; row++)
         all[row] = (struct plan_row){1, 1};
     for (uint32_t row = 0; row < n; row++) {
@@ -33,7 +33,7 @@ int client_job_put_rows(struct client_minibatch *out, struct client_job *job, un
             return (int)length;
         all[row].n_tokens = (uint32_t)length;
         labels[first] = rows->list[list[row]].label;
-        out->n_labels += labels[first] != MESSAGE_NO_LABEL;
+        out->n_labels += labels[first] != PLAN_NO_LABEL;
     }
     return 0;
 }

@@ -6,7 +6,7 @@
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"
-#include "proto/plan/device_name.h"
+#include "proto/operation/device_name.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -33,7 +33,7 @@
 #include "proto/base/error.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
-#include "proto/plan/device_name.h"
+#include "proto/operation/device_name.h"
 #include "proto/plan/plan.h"
 
 #include <stdbool.h>

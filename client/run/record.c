@@ -2,7 +2,7 @@
 
 #include "client/data/data.h"
 #include "client/run/change.h"
-#include "proto/plan/device_name.h"
+#include "proto/operation/device_name.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -1,6 +1,7 @@
 /* device/cpu/cpu.c - the CPU as a device: its own arena, its own copies, kernels for the machine it runs on. */
 #include "device/cpu/cpu.h"
 
+#include "device/find.h"
 #include "proto/base/process.h"
 
 #include <assert.h>

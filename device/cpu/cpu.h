@@ -6,9 +6,9 @@
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
 
-#include "device/device.h"
+#include "proto/operation/device.h"
 #include "proto/base/size.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 
 #ifdef _OPENMP
 #include <omp.h>

@@ -68,7 +68,7 @@ static inline void cuda_note(struct device *dev, cudaError_t rc)
         dev->failed = rc;
 }
 
-/* probe.c: device/device.h's. */
+/* probe.c: proto/operation/device.h's. */
 int cuda_probe(unsigned index, struct device_facts *facts, struct error *err);
 /* Checks that device `index` exists and is supported, without making a context. -ENODEV. */
 int cuda_check(unsigned index, char model[64], struct error *err);
@@ -81,7 +81,7 @@ cudaError_t cuda_load_kernels(void);
 /* marks.c: CUDA_MARKS events. cudaErrorMemoryAllocation. Undo: cuda_marks_close, safe on a zeroed one. */
 cudaError_t cuda_marks_open(struct cuda_marks *marks);
 void cuda_marks_close(struct cuda_marks *marks);
-/* device/device.h's. */
+/* proto/operation/device.h's. */
 uint64_t cuda_mark(struct device *dev, enum device_queue queue);
 void cuda_follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t mark);
 int cuda_finish(struct device *dev, enum device_queue queue, uint64_t mark);
@@ -102,7 +102,7 @@ void cuda_fetch(struct device *dev, const void *host, size_t bytes);
 /* matmul.c: the products. Handle and workspace are the device's. -ENOMEM. Undo: cuda_matmul_close, safe on NULL. */
 int cuda_matmul_open(struct device *dev);
 void cuda_matmul_close(struct device *dev);
-/* device/device.h's. */
+/* proto/operation/device.h's. */
 void cuda_matmul(struct device *dev, const struct device_matmul *op);
 void cuda_matmul_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out);
 int cuda_matmul_choose(struct device *dev, const struct products *products, struct error *err);
@@ -110,7 +110,7 @@ int cuda_matmul_choose(struct device *dev, const struct products *products, stru
 /* dnn/dnn.c: attention through cuDNN, if it is found (dnn/dnn.h: dnn_api_load). Undo: cuda_dnn_close, safe without. */
 void cuda_dnn_open(struct device *dev);
 void cuda_dnn_close(struct device *dev);
-/* device/device.h's prepare_attention. */
+/* proto/operation/device.h's prepare_attention. */
 void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
                       char told[DEVICE_TOLD]);
 /* False: not prepared, so our own kernels must compute it. True: queued, or the device has failed. */

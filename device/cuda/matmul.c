@@ -2,7 +2,7 @@
  *
  * Its matrices are column-major. Read so, ours are their own transposes, and c' = op(b)' op(a)'. Descriptors and an
  * algorithm are found once per shape and kept in a table of fixed size. The algorithm is the one chosen for the
- * product's class (proto/plan/products.h) if it applies, else the library's first choice.
+ * product's class (proto/operation/products.h) if it applies, else the library's first choice.
  *
  * The first choice depends on the shape alone: the library is told alignments of at most 16 bytes, which all of its
  * kernels accept, so the place in the arena does not matter. Parts of a sum over k are never added in bf16. With beta 0

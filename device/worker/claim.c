@@ -2,7 +2,7 @@
 
 #include "device/find.h"
 #include "proto/base/process.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,8 +2,8 @@
 #ifndef DEVICE_WORKER_CLAIM_H
 #define DEVICE_WORKER_CLAIM_H
 
-#include "device/device.h"
-#include "proto/plan/device_name.h"
+#include "proto/operation/device.h"
+#include "proto/operation/device_name.h"
 
 struct device_claim {
     const struct device_ops *ops;

@@ -1,7 +1,7 @@
 #include "device/worker/compute.h"
 
-#include "device/step/generate.h"
-#include "device/step/step.h"
+#include "proto/step/generate.h"
+#include "proto/step/step.h"
 #include "device/worker/link.h"
 #include "proto/base/process.h"
 #include "proto/plan/host.h"

@@ -1,4 +1,4 @@
-/* device/worker/link.h - the step's link (device/step/step.h) over messages to a daemon on this host.
+/* device/worker/link.h - the step's link (proto/step/step.h) over messages to a daemon on this host.
  *
  * Weights are read from a segment that the daemon lends for reading. Contributions go into slots of this worker's
  * inbox. Slot 0 is reserved: it holds only the contribution that the daemon grants it to by name. Those before that
@@ -6,7 +6,7 @@
 #ifndef DEVICE_WORKER_LINK_H
 #define DEVICE_WORKER_LINK_H
 
-#include "device/step/step.h"
+#include "proto/step/step.h"
 #include "device/worker/mailbox.h"
 #include "proto/plan/plan.h"
 #include "proto/wire/segment.h"

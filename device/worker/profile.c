@@ -1,7 +1,7 @@
 #include "device/worker/profile.h"
 
 #include "proto/base/random.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 #ifndef DEVICE_WORKER_PROFILE_H
 #define DEVICE_WORKER_PROFILE_H
 
-#include "device/device.h"
+#include "proto/operation/device.h"
 #include "proto/plan/profile.h"
 
 /* Takes some seconds and 256 MiB of host memory, plus at most 192 MiB of it, or 1.1 GiB of a device's own memory. Each

@@ -1,6 +1,6 @@
-/* A worker's life outside its steps, which are in device/step/step.c. */
-#include "device/layers/layers.h"
-#include "device/step/step.h"
+/* A worker's life outside its steps, which are in proto/step/step.c. */
+#include "proto/step/layers.h"
+#include "proto/step/step.h"
 #include "proto/plan/units.h"
 
 #include <errno.h>

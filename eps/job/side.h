@@ -6,7 +6,7 @@
 #define EPS_JOB_SIDE_H
 
 #include "proto/base/error.h"
-#include "proto/plan/products.h"
+#include "proto/operation/products.h"
 
 #include <jansson.h>
 #include <stddef.h>

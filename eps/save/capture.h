@@ -11,7 +11,7 @@
 
 #include "eps/store/store_files.h"
 #include "proto/model/checkpoint.h"
-#include "proto/plan/products.h"
+#include "proto/operation/products.h"
 
 #include <stdbool.h>
 

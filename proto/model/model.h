@@ -18,7 +18,7 @@
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
 #include "proto/model/safetensors.h"
-#include "proto/model/schedule.h"
+#include "proto/operation/schedule.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -45,7 +45,7 @@ static double optimizer_of(const struct costs *c, const struct model_unit *unit)
     return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
 }
 
-/* The units in the buffers: those used last, as in device/step/weights.c. */
+/* The units in the buffers: those used last, as in proto/step/weights.c. */
 struct buffers {
     uint32_t units[PLAN_MAX_WEIGHT_BUFFERS], n, capacity;
 };
@@ -69,7 +69,7 @@ static bool use(struct buffers *b, uint32_t unit)
 }
 
 /* Buffers bound how far pulls run ahead; sums and sets bound how many contributions and tiles wait to be sent. With one
- * of each the worker waits for its transfers before it requests the next unit (device/step/offers.h). */
+ * of each the worker waits for its transfers before it requests the next unit (proto/step/offers.h). */
 struct pipeline {
     double pulled;
     double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SUMS]; /* ends of the last visits, the latest first */
@@ -167,7 +167,7 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
     return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->goal.precision);
 }
 
-/* Bytes of a host stash that a visit moves, both ways (device/step/boundaries.c). Forward reads its input and writes
+/* Bytes of a host stash that a visit moves, both ways (proto/step/boundaries.c). Forward reads its input and writes
  * its output; backward reads its input, and reads and writes the gradient. A layer's later visits add to what earlier
  * ones wrote. The head reads no gradient, and the embedding writes none. */
 static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward)

@@ -153,12 +153,15 @@ struct plan_row {
     uint32_t second;   /* the first token of segment 1; n_tokens: there is none */
 };
 
+/* Label of a position that does not count. */
+#define PLAN_NO_LABEL UINT32_MAX
+
 /* Where everything is in a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's
  * logits.
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
  * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a float.
- * MESSAGE_NO_LABEL (proto/wire/message.h): no label. */
+ * PLAN_NO_LABEL: no label. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */

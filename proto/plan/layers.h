@@ -1,7 +1,7 @@
 /* proto/plan/layers.h - the layout of a layer's workspace, for a microbatch: its size for the plan, offsets for
- * device/layers.
+ * proto/step.
  *
- * Buffers whose steps overlap lie apart; others may share bytes (proto/model/schedule.h). Each is placed at the lowest
+ * Buffers whose steps overlap lie apart; others may share bytes (proto/operation/schedule.h). Each is placed at the lowest
  * offset that is free during its steps. This is done largest first, and again in order of first step; the smaller
  * layout is used. Greedy by size: Pisarchyk & Lee, arXiv:2001.03288. */
 #ifndef PROTO_PLAN_LAYERS_H
@@ -37,7 +37,7 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
 /* What a block keeps of every microbatch of the plan's share. Sets all members but first, n_blocks and at. */
 struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t keeping);
 
-/* How the setting's device computes attention's gradient for supported shapes (proto/plan/attention.h): by our kernels
+/* How the setting's device computes attention's gradient for supported shapes (proto/operation/attention.h): by our kernels
  * if cuDNN cannot, values are fp32, or attention has dropout, shared keys or a window shorter than a row. */
 enum plan_attention plan_attention_way(const struct program_attention_options *attention,
                                        const struct plan_setting *setting);

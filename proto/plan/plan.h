@@ -2,7 +2,7 @@
  *
  * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so its prediction is
  * exact to the byte. It is pure arithmetic and needs neither device nor daemon: the sizes that a device's operations
- * need are in a table (proto/plan/backend.h). The setting is given; the choice is what a planner can trade against it.
+ * need are in a table (proto/operation/backend.h). The setting is given; the choice is what a planner can trade against it.
  *
  * The arena holds weight buffers, each as large as the largest unit that passes through them; resident units;
  * contribution sums; boundary activations and their gradient; the workspace of one microbatch in one layer. Every layer
@@ -28,7 +28,7 @@
 #include "proto/base/ledger.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
-#include "proto/plan/attention.h"
+#include "proto/operation/attention.h"
 
 #include <stdbool.h>
 

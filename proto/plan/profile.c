@@ -1,7 +1,7 @@
 #include "proto/plan/profile.h"
 
 #include "proto/base/path.h"
-#include "proto/plan/device_name.h"
+#include "proto/operation/device_name.h"
 
 #include <assert.h>
 #include <errno.h>

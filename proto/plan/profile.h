@@ -7,7 +7,7 @@
  *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
  *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}},
  *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P,
- *    "host_bytes_per_s": B, "products": {...: proto/plan/products.h}}
+ *    "host_bytes_per_s": B, "products": {...: proto/operation/products.h}}
  *
  * Products and attention are timed on random numbers. Three figures may be absent: attention_flops (then the default
  * profile's fraction of the rate of products), host_bytes_per_s (not measured yet), and products (no choice of
@@ -17,7 +17,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
-#include "proto/plan/products.h"
+#include "proto/operation/products.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -8,7 +8,7 @@
 
 enum { STEPS = 2 };
 
-/* ---- boundaries: device/step/boundaries.c ---- */
+/* ---- boundaries: proto/step/boundaries.c ---- */
 
 struct microbatch {
     uint32_t visit, run, number;
@@ -102,7 +102,7 @@ static void leave_tiles(struct timeline_run *r, const struct microbatch *m)
     r->tile = (r->tile + 1) % r->plan->n_sets;
 }
 
-/* ---- a step: device/step/step.c ---- */
+/* ---- a step: proto/step/step.c ---- */
 
 static void load_rows(struct timeline_run *r)
 {

@@ -104,12 +104,12 @@ void timeline_copy(struct timeline_run *r, enum plan_queue queue, double bytes);
 /* Slices contributed to a unit in a step. */
 uint64_t timeline_slices_of(const struct timeline_run *r, uint32_t unit);
 
-/* As device/step/weights.c: computation at this place waits for its weights; meanwhile those of a later place go down,
+/* As proto/step/weights.c: computation at this place waits for its weights; meanwhile those of a later place go down,
  * up to a fraction (0..1) of their bytes. */
 void timeline_next_weights(struct timeline_run *r, uint32_t place);
 void timeline_weights_ahead(struct timeline_run *r, uint32_t place, double part);
 
-/* As device/step/offers.c. The number of contributions that lie apart from the sums: a whole head's. */
+/* As proto/step/offers.c. The number of contributions that lie apart from the sums: a whole head's. */
 uint64_t timeline_count_apart(const struct timeline_run *r);
 /* Computation waits for the sum in which this contribution is computed. */
 void timeline_begin_sum(struct timeline_run *r, uint64_t contribution);

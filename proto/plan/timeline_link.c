@@ -4,7 +4,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Where the visit at a place finds its weights, as in device/step/weights.c. */
+/* Where the visit at a place finds its weights, as in proto/step/weights.c. */
 enum where { NOWHERE, BUFFER, RESIDENT, HOST };
 
 /* ---- queues ---- */
@@ -111,7 +111,7 @@ static void contribute(struct timeline_run *r, uint32_t unit, uint32_t slice)
     optimize(r, unit, (double)slice_n(u, slice) * r->contributions, plan_work_update(r->s->host, u).fold, false);
 }
 
-/* ---- weights: device/step/weights.c ---- */
+/* ---- weights: proto/step/weights.c ---- */
 
 static uint32_t unit_at(const struct timeline_run *r, uint32_t place)
 {
@@ -223,7 +223,7 @@ void timeline_weights_ahead(struct timeline_run *r, uint32_t place, double part)
         send_weights(r, part);
 }
 
-/* ---- contributions: device/step/offers.c ---- */
+/* ---- contributions: proto/step/offers.c ---- */
 
 uint64_t timeline_count_apart(const struct timeline_run *r)
 {

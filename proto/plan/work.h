@@ -1,6 +1,6 @@
 /* proto/plan/work.h - predicts by a profile how long a device computes a visit, and the host an update.
  *
- * Times are summed over the operations that device/layers enqueues, for programs over the steps of their schedules. An
+ * Times are summed over the operations that proto/step enqueues, for programs over the steps of their schedules. An
  * operation moves its bytes at the memory's rate or computes at its own rate, whichever takes longer:
  *
  *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (of the head, for a tile's)

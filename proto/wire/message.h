@@ -180,9 +180,6 @@ enum message_loss {
     LOSS_UNFIT,   /* it is left out of the job, and stays attached */
 };
 
-/* Label of a position that does not count. */
-#define MESSAGE_NO_LABEL UINT32_MAX
-
 /* In SAVE: the next step; from a client only while its open step waits for a worker: SAVE_FAILED with -EAGAIN says that it
  * cannot be saved without that step. In status: nothing saved yet. */
 #define MESSAGE_NO_STEP UINT64_MAX
@@ -201,8 +198,8 @@ struct message {
             char host[64];   /* name of its machine */
             uint64_t budget; /* --device-mem in bytes */
             uint64_t
-                library_bytes;  /* of these, held by its libraries outside any arena; 0: as in proto/plan/backend.h */
-            uint32_t attention; /* how it can compute attention's gradient: enum plan_attention */
+                library_bytes; /* of these, held by its libraries outside any arena; 0: as in proto/operation/backend.h */
+            uint32_t attention;     /* how it can compute attention's gradient: enum plan_attention */
             struct profile profile; /* all zero: not known */
         } hello;
         struct {

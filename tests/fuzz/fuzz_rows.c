@@ -35,7 +35,7 @@ static void read_rows(const struct client_rows *rows, const struct client_labels
         const uint32_t label = rows->list[k].label;
         const int64_t length = client_rows_get(rows, ids, &second, work, k, SEQ, &err);
         fuzz_demand(length > 0 && length <= SEQ && length == client_rows_length(rows, k, SEQ) && second <= SEQ);
-        fuzz_demand(labels->numbers || label == MESSAGE_NO_LABEL || label < labels->n);
+        fuzz_demand(labels->numbers || label == PLAN_NO_LABEL || label < labels->n);
     }
 }
 

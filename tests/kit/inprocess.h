@@ -7,7 +7,7 @@
 #ifndef TESTS_KIT_INPROCESS_H
 #define TESTS_KIT_INPROCESS_H
 
-#include "device/step/step.h"
+#include "proto/step/step.h"
 #include "eps/relay/relay.h"
 #include "eps/store/store.h"
 

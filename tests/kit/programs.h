@@ -3,7 +3,7 @@
 #ifndef TESTS_KIT_PROGRAMS_H
 #define TESTS_KIT_PROGRAMS_H
 
-#include "proto/model/program.h"
+#include "proto/operation/program.h"
 
 struct programs_shape {
     uint32_t width, n_heads, n_kv_heads, inner; /* n_kv_heads: Llama's */

@@ -1,7 +1,7 @@
 /* How kernels touch memory: the counts of uncoalesced accesses and bank conflicts of every packed kernel are stated here,
  * and must not rise. That the counting is right is shown of kernels whose counts are known by hand. */
 #include "device/cuda/kernels/kernel.cuh"
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 #include "tests/sim/access/access.hpp"
 #include "tests/sim/planted.hpp"
 

@@ -1,7 +1,7 @@
 /* Tokens through client, daemon and worker as processes: what the worker says by itself, bit for bit; requests that
  * cannot be; jobs that end in the middle. */
 #include "client/daemon/link.h"
-#include "device/step/generate.h"
+#include "proto/step/generate.h"
 #include "proto/plan/host.h"
 #include "proto/wire/segment.h"
 #include "tests/kit/command.h"
@@ -10,6 +10,7 @@
 #include "tests/kit/inprocess.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,11 +1,12 @@
 /* A device that works beside the host, in any order that the step's marks allow: the CPU's bits (tests/kit/device/late.h). */
-#include "device/step/generate.h"
-#include "device/step/offers.h"
+#include "proto/step/generate.h"
+#include "proto/step/offers.h"
 #include "proto/plan/units.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/late.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* eps plan as it is called: what it prints, and what it answers to programs. What it refuses: test_cli. */
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

@@ -5,11 +5,12 @@
  *
  *   bench_generate [LAYERS WIDTH HEADS VOCABULARY [DEVICE_MEM]]      default 12 768 12 50257 4GiB: GPT-2 124M */
 #include "client/eps.h"
-#include "device/step/generate.h"
+#include "proto/step/generate.h"
 #include "eps/store/store_files.h"
 #include "proto/base/process.h"
 #include "proto/plan/search.h"
 #include "tools/bench/samples.h"
+#include "device/find.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,6 +8,7 @@
  * fifth of a second, at least five: other load only makes it slower. A single thread is timed by its own clock, so a
  * busy machine can be measured, too. */
 #include "device/cpu/cpu.h"
+#include "device/find.h"
 
 #include <immintrin.h>
 #include <math.h>

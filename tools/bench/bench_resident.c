@@ -8,7 +8,7 @@
  * Prints the choice, and "ms X": the median of the steps. The device is cuda; FILE is its backend, by default the one
  * beside this program; --device-mem is 31/32 of its free memory, as for a worker. */
 #include "device/find.h"
-#include "device/step/step.h"
+#include "proto/step/step.h"
 #include "proto/plan/search.h"
 #include "tools/bench/samples.h"
 

@@ -5,7 +5,7 @@
 #define DEVICE_CPU_KERNELS_DROPOUT_H
 
 #include "device/cpu/kernels/vector.h"
-#include "device/device.h"
+#include "proto/operation/device.h"
 
 enum {
     DROPOUT_BLOCK = 4 * VECTOR, /* elements of one run of Philox */

@@ -1,6 +1,6 @@
 /* device/cuda/kernels/kernels.h - launchers of the CUDA kernels.
  *
- * Each queues one operation of device/device.h on a stream and returns the launch's status; it neither waits nor
+ * Each queues one operation of proto/operation/device.h on a stream and returns the launch's status; it neither waits nor
  * allocates. All are deterministic: no sum depends on the order of blocks. Views whose address or stride is not a
  * multiple of 16 bytes are supported, more slowly.
  *
@@ -9,8 +9,8 @@
 #ifndef DEVICE_CUDA_KERNELS_KERNELS_H
 #define DEVICE_CUDA_KERNELS_KERNELS_H
 
-#include "device/device.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/device.h"
+#include "proto/operation/backend.h"
 
 #include <cuda_runtime_api.h>
 

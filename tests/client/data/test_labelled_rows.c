@@ -113,26 +113,26 @@ static const struct {
      3,
      false,
      {1, 1, 0}},
-    {"none.tsv", "text\tother\nx\tyes\n", {.unlabelled = true}, 1, false, {MESSAGE_NO_LABEL}},
+    {"none.tsv", "text\tother\nx\tyes\n", {.unlabelled = true}, 1, false, {PLAN_NO_LABEL}},
     /* As in GLUE's test files, which hide their labels. */
     {"hidden.tsv",
      "text\tlabel\nx\t-1\ny\t\n",
      {.unlabelled = true, .classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
      2,
      false,
-     {MESSAGE_NO_LABEL, MESSAGE_NO_LABEL}},
+     {PLAN_NO_LABEL, PLAN_NO_LABEL}},
     {"hidden.jsonl",
      "{\"text\": \"x\", \"label\": null}\n{\"text\": \"x\", \"label\": 1}\n{\"text\": \"x\"}\n",
      {.unlabelled = true, .classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
      3,
      false,
-     {MESSAGE_NO_LABEL, 1, MESSAGE_NO_LABEL}},
+     {PLAN_NO_LABEL, 1, PLAN_NO_LABEL}},
     {"later.jsonl",
      "{\"text\": \"x\"}\n{\"text\": \"x\", \"label\": \"yes\"}\n",
      {.columns = "text,label", .unlabelled = true, .classes = "{\"id2label\": {\"0\": \"no\", \"1\": \"yes\"}}"},
      2,
      false,
-     {MESSAGE_NO_LABEL, 1}},
+     {PLAN_NO_LABEL, 1}},
     /* But not where -1 is a label. */
     {"minus.tsv",
      "text\tlabel\nx\t-1\ny\t1\n",
@@ -149,15 +149,10 @@ static const struct {
      {.unlabelled = true},
      3,
      false,
-     {MESSAGE_NO_LABEL, MESSAGE_NO_LABEL, MESSAGE_NO_LABEL}},
-    {"numbered.tsv", "\nx\n", {.columns = "1", .unlabelled = true}, 2, false, {MESSAGE_NO_LABEL, MESSAGE_NO_LABEL}},
+     {PLAN_NO_LABEL, PLAN_NO_LABEL, PLAN_NO_LABEL}},
+    {"numbered.tsv", "\nx\n", {.columns = "1", .unlabelled = true}, 2, false, {PLAN_NO_LABEL, PLAN_NO_LABEL}},
     {"mark.jsonl", "\xEF\xBB\xBF{\"text\": \"x\", \"label\": 0}\n", {0}, 1, false, {0}},
-    {"alone.tsv",
-     "x\tyes\ny\tno\n",
-     {.columns = "1", .unlabelled = true},
-     2,
-     false,
-     {MESSAGE_NO_LABEL, MESSAGE_NO_LABEL}},
+    {"alone.tsv", "x\tyes\ny\tno\n", {.columns = "1", .unlabelled = true}, 2, false, {PLAN_NO_LABEL, PLAN_NO_LABEL}},
 };
 
 TEST_EACH(rows_are_read_in_the_layouts_of_glue, COUNT(files))
@@ -170,7 +165,7 @@ TEST_EACH(rows_are_read_in_the_layouts_of_glue, COUNT(files))
         ck_assert_uint_eq(rows.list[i].is_paired, files[_i].paired);
         ck_assert_uint_eq(rows.list[i].label, files[_i].labels[i]);
     }
-    ck_assert(rows.labelled == (files[_i].labels[0] != MESSAGE_NO_LABEL));
+    ck_assert(rows.labelled == (files[_i].labels[0] != PLAN_NO_LABEL));
     forget();
 }
 

@@ -77,14 +77,14 @@ TEST(chosen_tokens_and_what_becomes_of_them_have_the_documented_shares)
         memcpy(ids, before, sizeof ids);
         client_masks_draw(&masks, ids, labels, 0, N, false, row);
         for (uint32_t i = 0; i < N; i++) {
-            const bool is_chosen = labels[i] != MESSAGE_NO_LABEL;
+            const bool is_chosen = labels[i] != PLAN_NO_LABEL;
             ck_assert(is_chosen ? labels[i] == before[i] && before[i] >= N_SPECIAL : ids[i] == before[i]);
             ck_assert(ids[i] == before[i] || ids[i] < N_IDS);
             if (before[i] < N_SPECIAL)
                 continue;
             n++, chosen += is_chosen, at[i] += is_chosen;
             if (i % 7 != 2 && i + 1 < N) /* its neighbour is ordinary, too */
-                pairs++, both += is_chosen && labels[i + 1] != MESSAGE_NO_LABEL;
+                pairs++, both += is_chosen && labels[i + 1] != PLAN_NO_LABEL;
             if (!is_chosen)
                 continue;
             masked += ids[i] == MASK, stayed += ids[i] == before[i];
@@ -141,7 +141,7 @@ TEST(a_row_has_a_label_unless_all_its_tokens_are_special)
         client_masks_draw(&masks, ids, labels, 0, 4, false, row);
         client_masks_draw(&more, again, others, 0, 4, false, row);
         const bool first = labels[1] == 20, second = labels[2] == 30;
-        ck_assert(labels[0] == MESSAGE_NO_LABEL && labels[3] == MESSAGE_NO_LABEL && (first || second));
+        ck_assert(labels[0] == PLAN_NO_LABEL && labels[3] == PLAN_NO_LABEL && (first || second));
         ck_assert((!first || others[1] == 20) && (!second || others[2] == 30));
         n_first += first, n_both += first && second;
     }
@@ -150,7 +150,7 @@ TEST(a_row_has_a_label_unless_all_its_tokens_are_special)
     uint32_t ids[4] = {CLS, UNK, PAD, SEP};
     client_masks_draw(&masks, ids, labels, 0, 4, false, 1);
     for (int i = 0; i < 4; i++)
-        ck_assert(labels[i] == MESSAGE_NO_LABEL);
+        ck_assert(labels[i] == PLAN_NO_LABEL);
     ck_assert(ids[0] == CLS && ids[1] == UNK && ids[2] == PAD && ids[3] == SEP);
     client_masks_close(&masks), client_masks_close(&more);
 }

@@ -1,7 +1,8 @@
 /* The CPU as a device: what open claims and refuses, copies, and the library's own bytes. */
-#include "device/device.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/device.h"
+#include "proto/operation/backend.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,6 +3,7 @@
 #include "tests/kit/device/operation.h"
 #include "tests/kit/device/reference.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* The CPU's own exponential and hyperbolic tangent, in every instruction set. */
 #include "device/cpu/cpu.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <math.h>
 

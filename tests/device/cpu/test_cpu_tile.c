@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 #include "tests/kit/device/operation.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <math.h>
 #include <stdlib.h>

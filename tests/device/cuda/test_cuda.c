@@ -1,7 +1,7 @@
 /* The host side of the CUDA backend, on the device of tests/sim: queues, host memory, and what goes wrong. Its
  * operations are computed by the tests of every backend; here they are as few as show an order. */
 #include "proto/base/number.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 

@@ -4,6 +4,7 @@
 
 #include "proto/wire/segment.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <fcntl.h>
 #include <pthread.h>

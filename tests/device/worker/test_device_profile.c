@@ -2,6 +2,7 @@
 #include "device/cpu/cpu.h"
 #include "device/worker/profile.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <math.h>
 #include <string.h>

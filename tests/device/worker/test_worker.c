@@ -1,4 +1,4 @@
-#include "device/step/step.h"
+#include "proto/step/step.h"
 
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"

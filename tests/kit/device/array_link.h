@@ -6,7 +6,7 @@
 #ifndef TESTS_KIT_DEVICE_ARRAY_LINK_H
 #define TESTS_KIT_DEVICE_ARRAY_LINK_H
 
-#include "device/step/step.h"
+#include "proto/step/step.h"
 
 #include <stdbool.h>
 #include <stddef.h>

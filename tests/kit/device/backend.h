@@ -5,8 +5,8 @@
 #ifndef TESTS_KIT_DEVICE_BACKEND_H
 #define TESTS_KIT_DEVICE_BACKEND_H
 
-#include "device/device.h"
-#include "proto/plan/attention.h"
+#include "proto/operation/device.h"
+#include "proto/operation/attention.h"
 
 #include <stdbool.h>
 

@@ -1,12 +1,12 @@
-/* tests/kit/device/call.h - a call of one operation of device/device.h, as data: its struct, and the arrays that it names.
+/* tests/kit/device/call.h - a call of one operation of proto/operation/device.h, as data: its struct, and the arrays that it names.
  *
  * What tests and doubles know of an operation's arguments stands here once: how large each array is, and which of them it
- * reads and writes. Written from device/device.h. */
+ * reads and writes. Written from proto/operation/device.h. */
 #ifndef TESTS_KIT_DEVICE_CALL_H
 #define TESTS_KIT_DEVICE_CALL_H
 
-#include "device/device.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/device.h"
+#include "proto/operation/backend.h"
 
 /* Operations that take one struct, and its type. */
 #define CALL_STRUCTS(X)                                                                                                \

@@ -2,6 +2,7 @@
 
 #include "tests/kit/device/call.h"
 #include "tests/kit/device/setting.h"
+#include "device/find.h"
 
 #include <check.h>
 #include <stdlib.h>

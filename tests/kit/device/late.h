@@ -6,7 +6,7 @@
 #ifndef TESTS_KIT_DEVICE_LATE_H
 #define TESTS_KIT_DEVICE_LATE_H
 
-#include "device/device.h"
+#include "proto/operation/device.h"
 
 enum late_order {
     LATE_LAZY,    /* nothing runs before something that is waited for needs it */

@@ -1,5 +1,6 @@
 #include "tests/kit/device/mirror.h"
 #include "tests/kit/test.h"
+#include "device/find.h"
 
 #include <check.h>
 #include <stdlib.h>

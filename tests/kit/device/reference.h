@@ -1,4 +1,4 @@
-/* tests/kit/device/reference.h - the operations of device/device.h, plainly and in double.
+/* tests/kit/device/reference.h - the operations of proto/operation/device.h, plainly and in double.
  *
  * What every backend is compared with. Written from the formulas, one loop per index, nothing shared with the code
  * under test but proto/base/random.h; the backward functions are proven by finite differences in test_reference.c. */

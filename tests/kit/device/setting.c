@@ -39,7 +39,7 @@ static void draw_rows(struct setting *s, uint64_t *state)
         s->rows[row] = (struct plan_row){n, c->encoder.n_segments > 1 ? setting_below(state, n + 1) : n};
         for (uint32_t t = 0; t < s->seq; t++) {
             s->ids[at + t] = setting_below(state, c->vocabulary);
-            s->labels[at + t] = MESSAGE_NO_LABEL;
+            s->labels[at + t] = PLAN_NO_LABEL;
         }
         if (row % 4 == 2)
             continue;
@@ -75,8 +75,8 @@ void setting_open(struct setting *s, const struct model_config *config, uint32_t
         draw_rows(s, &state);
     for (size_t i = 0; i < (size_t)batch * seq && !s->rows; i++) {
         s->ids[i] = setting_below(&state, config->vocabulary);
-        s->labels[i] = i % 6 == 4 ? MESSAGE_NO_LABEL : setting_below(&state, config->vocabulary);
-        s->n_valid += s->labels[i] != MESSAGE_NO_LABEL;
+        s->labels[i] = i % 6 == 4 ? PLAN_NO_LABEL : setting_below(&state, config->vocabulary);
+        s->n_valid += s->labels[i] != PLAN_NO_LABEL;
     }
 }
 

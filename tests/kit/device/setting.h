@@ -2,7 +2,7 @@
 #ifndef TESTS_KIT_DEVICE_SETTING_H
 #define TESTS_KIT_DEVICE_SETTING_H
 
-#include "device/step/step.h"
+#include "proto/step/step.h"
 #include "tests/kit/device/array_link.h"
 #include "tests/kit/device/reference_gpt2.h"
 

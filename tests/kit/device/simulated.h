@@ -2,7 +2,7 @@
 #ifndef TESTS_KIT_DEVICE_SIMULATED_H
 #define TESTS_KIT_DEVICE_SIMULATED_H
 
-#include "device/device.h"
+#include "proto/operation/device.h"
 #include "tests/sim/cudasim.h"
 
 enum { SIMULATED_ARENA = 8 << 20, SIMULATED_ORDERS = 4 /* of the queues */ };

@@ -1,6 +1,6 @@
 #include "tests/kit/device/timed.h"
 
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 
 #include <check.h>
 #include <math.h>

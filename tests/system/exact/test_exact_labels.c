@@ -55,7 +55,7 @@ static void minibatch_open(struct minibatch *m, const struct exact *exact, uint3
         for (uint32_t t = 0; t < n_tokens; t++) {
             m->ids[i * n_tokens + t] =
                 t < length ? (uint32_t)json_integer_value(json_array_get(ids, t)) : (padding + t) % 61;
-            m->labels[i * n_tokens + t] = MESSAGE_NO_LABEL;
+            m->labels[i * n_tokens + t] = PLAN_NO_LABEL;
         }
         put_label(&m->labels[i * n_tokens], &exact->ip->model.config, json_object_get(row, "label"));
     }

@@ -2,7 +2,7 @@
 #include "tests/system/world/world.h"
 
 #include "eps/job/job.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 #include "proto/plan/host.h"
 #include "tests/system/world/loop.h"
 

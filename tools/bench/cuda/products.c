@@ -8,7 +8,7 @@
 #include "tools/bench/cuda/bench.h"
 
 #include "device/worker/profile.h"
-#include "proto/plan/backend.h"
+#include "proto/operation/backend.h"
 #include "tools/bench/samples.h"
 
 #include <math.h>

@@ -1,0 +1,84 @@
+#include "proto/operation/backend.h"
+
+#include "proto/operation/device_name.h"
+
+#include <stddef.h>
+
+static uint64_t cpu_library_bytes(unsigned n_threads)
+{
+    return (uint64_t)n_threads * PLAN_CPU_PRODUCT_SCRATCH;
+}
+
+static uint64_t cpu_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
+                                  unsigned n_threads)
+{
+    (void)n_rows; /* each thread computes one head of one row at a time */
+    return n_threads * plan_cpu_attention_scratch(n_tokens, width / n_heads, n_kv_heads < n_heads) * sizeof(float);
+}
+
+static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
+{
+    return 2 * n_heads * plan_cpu_attention_kept(n_positions, width / n_heads) * number_bytes(type);
+}
+
+const struct plan_backend plan_cpu = {
+    .name = "cpu",
+    .takes_turns = true,
+    .head_tile = PLAN_CPU_HEAD_TILE,
+    .head_pad = 1,
+    .joins_rows = true,
+    .library_bytes = cpu_library_bytes,
+    .scratch_bytes = cpu_scratch_bytes,
+    .rounding_bytes = 0,
+    .cache_bytes = cpu_cache_bytes,
+};
+
+static uint64_t cuda_library_bytes(unsigned n_threads)
+{
+    (void)n_threads;
+    return PLAN_CUDA_LIBRARY_BYTES;
+}
+
+static uint64_t cuda_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
+                                   unsigned n_threads)
+{
+    (void)n_kv_heads, (void)width, (void)n_threads;
+    return plan_cuda_attention_scratch(n_rows, n_tokens, n_heads);
+}
+
+/* (2, n_heads, n_positions, head_width). */
+static uint64_t cuda_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
+{
+    (void)n_heads;
+    return 2 * n_positions * width * number_bytes(type);
+}
+
+const struct plan_backend plan_cuda = {
+    .name = "cuda",
+    .takes_turns = false,
+    .head_tile = PLAN_CUDA_HEAD_TILE,
+    .head_pad = PLAN_CUDA_HEAD_PAD,
+    .head_sums = true,
+    .library_bytes = cuda_library_bytes,
+    .scratch_bytes = cuda_scratch_bytes,
+    .rounding_bytes = PLAN_CUDA_ROUNDING_BYTES,
+    .cache_bytes = cuda_cache_bytes,
+};
+
+const struct plan_backend *plan_backend_find(const char *name)
+{
+    static const struct plan_backend *const backends[] = {&plan_cpu, &plan_cuda};
+
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (device_name_is(name, backends[i]->name))
+            return backends[i];
+    return NULL;
+}
+
+uint64_t plan_default_budget(const struct plan_backend *backend, uint64_t free_bytes, uint32_t n_workers)
+{
+    const uint64_t mib = 1 << 20, margin = free_bytes / (backend->takes_turns ? 8 : 32);
+    const uint64_t each = (free_bytes - margin) / (backend->takes_turns ? n_workers : 1);
+
+    return each < mib ? mib : each - each % mib;
+}

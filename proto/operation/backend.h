@@ -1,0 +1,111 @@
+/* proto/operation/backend.h - the sizes that a device's operations need, known without the device.
+ *
+ * One table per backend, by the name of its operations (proto/operation/device.h): the plan lays out what they ask for, and the
+ * kernels take no more. So `eps plan` and the daemon can plan for a device that this machine lacks. */
+#ifndef PROTO_OPERATION_BACKEND_H
+#define PROTO_OPERATION_BACKEND_H
+
+#include "proto/base/number.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct plan_backend {
+    const char *name; /* "cpu", "cuda" */
+    /* The device uses the daemon's cores and memory: pulls, contributions and updates wait for each other. */
+    bool takes_turns;
+    uint32_t head_tile; /* maximum tokens whose logits exist at a time */
+    uint32_t head_pad;  /* on the device, the head's units are padded with zero rows to a multiple of this */
+    /* A token has the same bits whatever tokens are beside it in a product, so tokens of several texts that are generated
+     * run in one. Otherwise the weights are still read into device memory once for all texts. */
+    bool joins_rows;
+    bool head_sums; /* in bf16, the head's units sum their input's gradient in fp32 */
+    /* Bytes outside the arena for products and libraries; they count against the budget. */
+    uint64_t (*library_bytes)(unsigned n_threads);
+    /* Scratch of attention, enough for forward and backward. A multiple of 64. */
+    uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
+                              unsigned n_threads);
+    /* Free bytes before a sum, needed to round it to bf16 in place (round_bf16, proto/operation/device.h). */
+    uint64_t rounding_bytes;
+    /* Keys and values of n_positions tokens in one block; heads and width: of keys. */
+    uint64_t (*cache_bytes)(enum number_type type, size_t n_positions, size_t n_heads, size_t width);
+};
+
+extern const struct plan_backend plan_cpu, plan_cuda;
+
+/* By the name of a device ("cuda:1") or of its kind. NULL: there is none of this name. */
+const struct plan_backend *plan_backend_find(const char *name);
+
+/* The default budget of each of n_workers (> 0) for a device with free_bytes. In host memory: 7/8 of them, divided by
+ * the workers. On a device with its own memory: 31/32, as its driver and a screen take some. Rounded down to MiB, at
+ * least one. */
+uint64_t plan_default_budget(const struct plan_backend *backend, uint64_t free_bytes, uint32_t n_workers);
+
+/* Maximum tokens whose logits exist at a time. A constant, and the head's products are always cut by units: both order
+ * sums, so no budget changes a bit. On CUDA a tile of 4,096 tokens and a unit of at most 8,192 rows make some 2,000
+ * blocks of 128 x 128, enough for any device, so products over several units would be no faster. The logits of one unit
+ * take at most 128 MiB. A block of width 1,100 or more takes as much for as many tokens, so logits seldom raise the
+ * smallest budget. */
+enum {
+    PLAN_CPU_HEAD_TILE = 256,
+    PLAN_CUDA_HEAD_TILE = 4096,
+    PLAN_CUDA_HEAD_PAD = 8, /* values: 16 bytes of bf16, the size of a tensor core's loads */
+};
+
+/* Queries and keys per tile of the CPU's attention. A constant, so that sums are the same on every machine of an
+ * instruction set. */
+enum { PLAN_CPU_TILE = 64 };
+
+/* Its scratch per thread, in floats, for every instruction set. is_shared: several heads share keys and values. */
+static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_width, bool is_shared)
+{
+    const size_t tile = PLAN_CPU_TILE, width = (head_width + 15) / 16 * 16;
+    const size_t tokens = (n_tokens + tile - 1) / tile * tile;
+
+    /* Backward needs more. Per head: q, the gradients of out and q, two numbers per token. Per tile: k, k and v
+     * transposed, the gradients of k and v; two tiles of scores. Shared keys and values: also all tokens' gradients */
+    return tokens * ((is_shared ? 5 : 3) * width + 2) + tile * 5 * width + 2 * tile * tile;
+}
+
+/* CUDA's memory outside the arena: a context with our kernels, estimated until measured; an allowance for what cuBLASLt
+ * and cuDNN load on first use; cuBLASLt's workspace, which also stages copies from host memory that was not lent;
+ * partial sums of kernels that sum over rows. */
+enum {
+    PLAN_CUDA_CONTEXT_BYTES = 640 << 20,
+    PLAN_CUDA_LAZY_BYTES = 192 << 20,
+    PLAN_CUDA_WORKSPACE_BYTES = 32 << 20,
+    PLAN_CUDA_SCRATCH_BYTES = 8 << 20,
+    PLAN_CUDA_LIBRARY_BYTES =
+        PLAN_CUDA_CONTEXT_BYTES + PLAN_CUDA_LAZY_BYTES + PLAN_CUDA_WORKSPACE_BYTES + PLAN_CUDA_SCRATCH_BYTES,
+};
+
+/* The first launch that rounds a sum in place covers half a million numbers; each next one as many as all before. */
+enum { PLAN_CUDA_ROUNDING_BYTES = 1 << 20 };
+
+/* CUDA's attention: two numbers per query and head, for backward. */
+static inline uint64_t plan_cuda_attention_scratch(size_t n_rows, size_t n_tokens, size_t n_heads)
+{
+    return ((uint64_t)n_rows * n_tokens * n_heads * 2 * sizeof(float) + 255) / 256 * 256;
+}
+
+/* The CPU's products are computed in tiles of at most HEIGHT x WIDTH, and along k in steps of at most DEPTH. Scratch
+ * per thread, in bytes, whole pages, for every instruction set: a tile's sums and the packed panels of both factors,
+ * with room for six rows packed as eight. */
+enum {
+    PLAN_CPU_PRODUCT_HEIGHT = 384,
+    PLAN_CPU_PRODUCT_WIDTH = 384,
+    PLAN_CPU_PRODUCT_DEPTH = 256,
+    PLAN_CPU_PRODUCT_SCRATCH = 4 * (PLAN_CPU_PRODUCT_HEIGHT * PLAN_CPU_PRODUCT_WIDTH + PLAN_CPU_PRODUCT_DEPTH * 32 +
+                                    PLAN_CPU_PRODUCT_HEIGHT / 6 * (PLAN_CPU_PRODUCT_DEPTH * 8 + 16)),
+};
+
+/* Elements of one head's keys (or values) of n tokens in the cache: whole tiles, as the products require. */
+static inline size_t plan_cpu_attention_kept(size_t n, size_t head_width)
+{
+    const size_t tile = PLAN_CPU_TILE;
+
+    return (n + tile - 1) / tile * tile * ((head_width + 15) / 16 * 16);
+}
+
+#endif

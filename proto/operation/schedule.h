@@ -1,0 +1,70 @@
+/* proto/operation/schedule.h - the order of a program's operations, forward or backward, and each value's lifetime.
+ *
+ * Forward runs the operations in order. Backward first recomputes, in order, the values that it reads and that were not
+ * kept. Then it runs the derivatives, from the last operation to the first. Of each cheap kind (program_rules) only the
+ * last value survives the recomputation. An earlier one, such as the output of GPT-2's first norm, is computed once
+ * more just before backward reads it, so that it occupies memory for a short time only.
+ *
+ * Every array that a step reads or writes is a buffer: a value or a gradient, from its first step to its last, or the
+ * scratch of one step. Where an operation may write over its input, and no later step reads that input, input and
+ * output share a buffer. A layout only has to keep apart the buffers whose steps overlap (proto/plan/layers.h).
+ *
+ * The gradient of the layer's input takes the place of the gradient of its output. A sum passes its gradient on without
+ * a copy. */
+#ifndef PROTO_OPERATION_SCHEDULE_H
+#define PROTO_OPERATION_SCHEDULE_H
+
+#include "proto/operation/program.h"
+
+enum { SCHEDULE_STEPS = 80, SCHEDULE_BUFFERS = 64, SCHEDULE_NONE = -1 };
+
+enum schedule_action {
+    SCHEDULE_FORWARD,    /* outputs from inputs */
+    SCHEDULE_CONTRIBUTE, /* the gradients of a linear map's weight and bias */
+    SCHEDULE_BACKWARD,   /* the gradients of inputs, and of tensors other than a linear map's */
+};
+
+/* Where a buffer lies: one of the layer's own places, or the workspace. */
+enum schedule_place {
+    SCHEDULE_WORKSPACE,
+    SCHEDULE_KEPT,     /* among the values kept for backward */
+    SCHEDULE_INPUT,    /* boundary below */
+    SCHEDULE_OUTPUT,   /* boundary above; backward, while it is free, gradients of that size */
+    SCHEDULE_GRADIENT, /* of the output on entry, of the input on return */
+};
+
+struct schedule_buffer {
+    enum schedule_place place;
+    int value;       /* the value whose shape it has; SCHEDULE_NONE for scratch */
+    int first, last; /* steps: the one that writes it, the last one that reads it */
+    bool gradient;   /* it holds the value's gradient */
+    bool attended;   /* attention reads or writes it: aligned to 64 bytes */
+};
+
+struct schedule_step {
+    enum schedule_action action;
+    int operation;
+    /* The activation that a linear map's step computes as well: an operation, or SCHEDULE_NONE. Forward, it follows the
+     * map, and the step writes its output (`after`). Backward, it precedes the map: the step reads the activation's
+     * input and writes the gradient of that. */
+    int activation;
+    int after;                                            /* buffer */
+    int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the values that the step touches */
+    int y_gradient, x_gradient;                           /* buffers: of output 0; of input 0, or of PROGRAM_ADD's h */
+    bool accumulate;                                      /* x_gradient += */
+    int scratch;                                          /* buffer */
+};
+
+struct schedule {
+    int n_steps, n_buffers;
+    int n_recomputed; /* steps of backward that come before any derivative */
+    int gradient;     /* backward: the buffer of the input's gradient */
+    struct schedule_step steps[SCHEDULE_STEPS];
+    struct schedule_buffer buffers[SCHEDULE_BUFFERS];
+};
+
+/* kept: the values that forward leaves for backward, a subset of program_keepable. */
+void schedule_forward(struct schedule *out, const struct program *program, uint64_t kept);
+void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept);
+
+#endif

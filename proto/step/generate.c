@@ -1,0 +1,303 @@
+#include "proto/step/generate.h"
+
+#include "proto/step/layers.h"
+#include "proto/step/weights.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* One pass through the layers: a tile of each row that has tokens left, side by side. */
+struct tiles {
+    struct device_worker *worker;
+    const struct device_run *run;
+    const struct device_link *link;
+    void *context;
+    struct device_weights weights;
+    uint32_t ids[PLAN_GENERATE_ROWS * PLAN_GENERATE_TILE];
+    struct layer_span spans[PLAN_GENERATE_ROWS];
+    uint32_t rows[PLAN_GENERATE_ROWS]; /* (n_spans) of the spans */
+    uint32_t n_spans;
+    uint32_t ends[PLAN_GENERATE_ROWS]; /* (n_ends) spans that end their row's tokens, whose logits are needed */
+    uint32_t n_ends;
+    uint64_t loaded; /* DEVICE_PULL: ids may be overwritten */
+};
+
+static void *address(const struct device_worker *w, uint64_t offset)
+{
+    return (char *)w->ops->arena(w->dev) + offset;
+}
+
+/* Backends that may round a token differently beside others, or at another alignment, run each row as if it were alone. */
+static bool joins(const struct device_worker *w)
+{
+    return w->plan.setting.backend->joins_rows;
+}
+
+static uint64_t token_bytes(const struct device_worker *w)
+{
+    return w->model.config.width * number_bytes(w->plan.setting.goal.precision);
+}
+
+/* Places in a boundary: of a span's first token; above the blocks, of an end. */
+static uint64_t place_of_span(const struct tiles *t, uint32_t span)
+{
+    return joins(t->worker) ? t->spans[span].at * token_bytes(t->worker) : span * t->worker->plan.row_bytes;
+}
+
+static uint64_t place_of_end(const struct tiles *t, uint32_t end)
+{
+    return end * (joins(t->worker) ? token_bytes(t->worker) : t->worker->plan.row_bytes);
+}
+
+static void *boundary(const struct device_worker *w, uint32_t layer, uint64_t place)
+{
+    return address(w, w->plan.boundaries + layer % w->plan.n_boundaries * w->plan.boundary_bytes + place);
+}
+
+/* n tokens, at `from` where the layer reads and at `to` where it writes. */
+static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const void *weights, uint64_t from, uint64_t to,
+                                 uint32_t n)
+{
+    struct device_worker *w = t->worker;
+    const uint32_t l = w->model.visit_layers[visit];
+
+    return (struct layer_pass){.ops = w->ops,
+                               .dev = w->dev,
+                               .model = &w->model,
+                               .layer = &w->model.layers[l],
+                               .unit = &w->model.units[w->model.visits[visit]],
+                               .weights = weights,
+                               .input = l > 0 ? boundary(w, l - 1, from) : NULL,
+                               .output = l < w->model.n_layers - 1 ? boundary(w, l, to) : NULL,
+                               .workspace = address(w, w->plan.workspace),
+                               .n_rows = 1,
+                               .n_tokens = n,
+                               .setting = &w->plan.setting,
+                               .plan = &w->plan};
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    layer_table[pass->layer->kind]->forward(pass);
+}
+
+/* As many spans at a time as the backend joins and the workspace has room for. */
+static void run_spans(const struct tiles *t, uint32_t visit, const void *weights)
+{
+    const struct device_worker *w = t->worker;
+    const uint32_t room = plan_shape_of(&w->plan).n_tokens;
+    struct layer_span spans[PLAN_GENERATE_ROWS];
+
+    for (uint32_t first = 0, n; first < t->n_spans; first += n) {
+        const uint32_t at = t->spans[first].at;
+        uint32_t n_tokens = 0;
+        for (n = 0; first + n < t->n_spans && n_tokens + t->spans[first + n].n <= room; n++) {
+            if (n > 0 && !joins(w))
+                break;
+            spans[n] = t->spans[first + n];
+            spans[n].at -= at;
+            n_tokens += spans[n].n;
+        }
+        const uint64_t place = place_of_span(t, first);
+        struct layer_pass pass = pass_of(t, visit, weights, place, place, n_tokens);
+        pass.ids = (const uint32_t *)address(w, w->plan.ids) + at;
+        pass.spans = spans;
+        pass.n_spans = n;
+        forward(&pass);
+    }
+}
+
+/* Above the blocks only the last tokens continue, side by side: the first layer there reads each from its span. */
+static void run_ends(const struct tiles *t, uint32_t visit, const void *weights)
+{
+    const struct device_worker *w = t->worker;
+    const uint32_t l = w->model.visit_layers[visit];
+    const bool gathers = w->model.layers[l - 1].kind == MODEL_BLOCK;
+    const uint32_t n = gathers || !joins(w) ? 1 : t->n_ends;
+
+    for (uint32_t end = 0; end < t->n_ends; end += n) {
+        const uint32_t span = t->ends[end];
+        const uint64_t last = place_of_span(t, span) + (t->spans[span].n - 1) * token_bytes(w);
+        const uint64_t place = place_of_end(t, end);
+        struct layer_pass pass = pass_of(t, visit, weights, gathers ? last : place, place, n);
+        pass.logits = (float *)address(w, w->plan.logits) + end * w->plan.logits_stride;
+        forward(&pass);
+    }
+}
+
+static int run_layers(struct tiles *t)
+{
+    struct device_worker *w = t->worker;
+
+    device_weights_init(&t->weights, w, t->link, t->context);
+    if (t->n_ends == 0) /* no tile needs the layers above the blocks */
+        t->weights.n_visits = w->model.layers[w->model.first_block + w->model.config.n_layers].first_visit;
+    for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
+        const void *weights;
+        int rc = t->link->ended(t->context);
+        if (rc == 0)
+            rc = device_weights_next(&t->weights, visit, &weights);
+        if (rc != 0)
+            return rc;
+        if (model_is_above_blocks(&w->model, &w->model.layers[w->model.visit_layers[visit]]))
+            run_ends(t, visit, weights);
+        else
+            run_spans(t, visit, weights);
+    }
+    return 0;
+}
+
+/* Takes the next tile of each row. False: no row has tokens left. */
+static bool take_tiles(struct tiles *t)
+{
+    const struct device_worker *w = t->worker;
+    const uint32_t most = plan_row_tile(&w->plan);
+    uint32_t at = 0;
+
+    t->n_spans = t->n_ends = 0;
+    for (uint32_t row = 0; row < t->run->n_rows; row++) {
+        const struct plan_tokens *tokens = &t->run->rows[row];
+        const uint32_t left = tokens->n > 0 ? tokens->first + tokens->n - w->n_run[row] : 0;
+        if (left == 0)
+            continue;
+        if (left <= most)
+            t->ends[t->n_ends++] = t->n_spans;
+        t->rows[t->n_spans] = row;
+        t->spans[t->n_spans++] = (struct layer_span){.at = at,
+                                                     .n = left < most ? left : most,
+                                                     .position = w->n_run[row],
+                                                     .cache = address(w, plan_row_cache(&w->plan, &w->model, row))};
+        at += left < most ? left : most;
+    }
+    return t->n_spans > 0;
+}
+
+/* Checks and uses a copy of the ids, as the client can write its own at any time. Everything uploaded for this pass,
+ * including weights, waits until the previous pass is done. */
+static int load_ids(struct tiles *t, struct error *err)
+{
+    struct device_worker *w = t->worker;
+    const uint32_t vocabulary = w->model.config.vocabulary;
+    uint32_t n = 0;
+
+    if (w->ops->finish(w->dev, DEVICE_PULL, t->loaded) != 0)
+        return -EIO;
+    for (uint32_t i = 0; i < t->n_spans; i++) {
+        const struct layer_span *span = &t->spans[i];
+        const uint64_t first = (uint64_t)t->rows[i] * w->plan.setting.goal.seq + span->position;
+        memcpy(t->ids + n, t->run->ids + first, span->n * sizeof *t->ids);
+        for (const uint32_t *id = t->ids + n; id < t->ids + n + span->n; id++)
+            if (*id >= vocabulary)
+                return error_set(err, -EINVAL, "token id %u at position %u: the vocabulary has %u", *id,
+                                 span->position + (uint32_t)(id - t->ids) - n, vocabulary);
+        n += span->n;
+    }
+    w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, w->ops->mark(w->dev, DEVICE_COMPUTE));
+    w->ops->upload(w->dev, address(w, w->plan.ids), t->ids, n * sizeof *t->ids);
+    t->loaded = w->ops->mark(w->dev, DEVICE_PULL);
+    return 0;
+}
+
+/* Downloads the logits of the rows that have ended. */
+static void give_logits(const struct tiles *t)
+{
+    const struct device_worker *w = t->worker;
+    const size_t vocabulary = w->model.config.vocabulary;
+
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, w->ops->mark(w->dev, DEVICE_COMPUTE));
+    for (uint32_t i = 0; i < t->n_ends; i++)
+        w->ops->download(w->dev, t->run->logits + t->rows[t->ends[i]] * vocabulary,
+                         (const float *)address(w, w->plan.logits) + i * w->plan.logits_stride,
+                         vocabulary * sizeof(float));
+    w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PUSH, w->ops->mark(w->dev, DEVICE_PUSH)); /* before the next pass's */
+}
+
+static int run_tiles(struct tiles *t, struct error *err)
+{
+    struct device_worker *w = t->worker;
+    int rc = 0;
+
+    if (!w->loaded) {
+        device_weights_init(&t->weights, w, t->link, t->context);
+        rc = device_weights_load(&t->weights);
+        w->loaded = rc == 0;
+    }
+    while (rc == 0 && take_tiles(t)) {
+        rc = load_ids(t, err);
+        if (rc == 0)
+            rc = run_layers(t);
+        if (rc != 0)
+            break;
+        give_logits(t);
+        for (uint32_t i = 0; i < t->n_spans; i++)
+            w->n_run[t->rows[i]] += t->spans[i].n;
+    }
+    return rc;
+}
+
+/* Keys and values of another row, with whatever follows them. A copy of values, as a device has for columns. */
+static void copy_cache(const struct device_worker *w, uint32_t to, uint32_t from)
+{
+    const size_t bytes = plan_row_cache_bytes(&w->plan, &w->model);
+    const struct device_dropout_add copy = {.n_rows = 1,
+                                            .n_tokens = bytes / PLAN_ALIGNMENT,
+                                            .n = PLAN_ALIGNMENT / number_bytes(w->plan.setting.goal.precision),
+                                            .h = address(w, plan_row_cache(&w->plan, &w->model, from)),
+                                            .y = address(w, plan_row_cache(&w->plan, &w->model, to))};
+
+    if (bytes > 0)
+        w->ops->dropout_add(w->dev, &copy);
+}
+
+/* Keys and values from each row's first new token on are replaced, or will have to be. */
+static void forget(struct device_worker *w, const struct device_run *run)
+{
+    for (uint32_t row = 0; row < run->n_rows; row++)
+        if (run->rows[row].n > 0)
+            w->n_run[row] = run->rows[row].first;
+}
+
+static void copy_caches(const struct device_worker *w, const struct device_run *run)
+{
+    for (uint32_t row = 0; row < run->n_rows; row++)
+        if (run->rows[row].n > 0 && run->rows[row].from != row)
+            copy_cache(w, row, run->rows[row].from);
+}
+
+static int check_rows(const struct device_worker *w, const struct device_run *run, struct error *err)
+{
+    const struct plan *plan = &w->plan;
+    bool any = false;
+
+    if (plan->setting.goal.purpose != PLAN_GENERATE || run->n_rows > plan->choice.microbatch)
+        return error_set(err, -EINVAL, "%u texts to generate: this worker was planned for %u", run->n_rows,
+                         plan->setting.goal.purpose == PLAN_GENERATE ? plan->choice.microbatch : 0);
+    for (uint32_t i = 0; i < run->n_rows; i++) {
+        const struct plan_tokens *row = &run->rows[i];
+        any = any || row->n > 0;
+        if (row->n > 0 && (row->from >= run->n_rows || run->rows[row->from].from != row->from))
+            return error_set(err, -EINVAL, "row %u goes on after row %u, which has no tokens of its own", i, row->from);
+        if (row->n > 0 && (row->first > w->n_run[row->from] || row->n > plan->setting.goal.seq - row->first))
+            return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", row->first,
+                             (unsigned long long)row->first + row->n, w->n_run[row->from], plan->setting.goal.seq);
+    }
+    return any ? 0 : error_set(err, -EINVAL, "no row has tokens to run");
+}
+
+int device_worker_generate(struct device_worker *worker, const struct device_run *run, const struct device_link *link,
+                           void *context, struct error *err)
+{
+    int rc = check_rows(worker, run, err);
+
+    if (rc != 0)
+        return rc;
+    struct tiles t = {.worker = worker, .run = run, .link = link, .context = context};
+    forget(worker, run);
+    copy_caches(worker, run);
+    rc = run_tiles(&t, err);
+    if (rc != 0)
+        forget(worker, run);
+    if (rc == -EIO || worker->ops->sync(worker->dev) != 0)
+        return worker->ops->fault(worker->dev, err);
+    return rc;
+}

@@ -1,0 +1,267 @@
+/* logits = h W^T, with a bias or capped in some families; loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk
+ * of the vocabulary; logits exist for one tile of tokens at a time only (plan.head_tile). Forward accumulates each row's
+ * log-sum-exp over the chunks, so that backward can turn any chunk's recomputed logits into their gradient without the
+ * others.
+ *
+ * With all chunks on the device, forward does everything, tile by tile: logits, log-sum-exp, their gradient, and its
+ * contribution. Operations stay chunk by chunk, in the same order for every sum, so the bits are the same; products
+ * over several chunks would change them with the device's memory.
+ *
+ * The bias is another layer's tensor (proto/step/program.c). The operations on logits add it as they read them.
+ *
+ * A classifier's labels are in place of the vocabulary, and only the first token of a row has one. A regression's loss is
+ * the square of the error.
+ *
+ * Chunks that the plan pads end with rows of zeros. Their logits are not read, and have gradient 0. */
+#include "proto/step/layers.h"
+
+#include "proto/plan/units.h"
+
+#include <assert.h>
+
+struct chunk {
+    uint32_t first;
+    size_t n;      /* labels */
+    size_t padded; /* rows of weights and contribution, and the stride of logits: those beyond n are zeros */
+    const void *weights;
+    float *contribution;
+};
+
+static struct chunk chunk_of(const struct layer_pass *pass, const struct model_unit *unit)
+{
+    const struct model_piece *piece = &pass->model->pieces[unit->first_piece];
+
+    return (struct chunk){.first = (uint32_t)piece->first_row,
+                          .n = piece->n_rows,
+                          .padded = plan_head_pad(piece->n_rows, pass->plan->head_pad),
+                          .weights = pass->weights,
+                          .contribution = pass->contribution};
+}
+
+/* Chunk i of a head in one pass. */
+static struct chunk chunk_at(const struct layer_pass *pass, uint32_t i)
+{
+    struct chunk chunk = chunk_of(pass, pass->chunks[i].unit);
+
+    chunk.weights = pass->chunks[i].weights;
+    chunk.contribution = pass->chunks[i].contribution;
+    return chunk;
+}
+
+static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t tokens)
+{
+    return tokens - first < pass->plan->head_tile ? tokens - first : pass->plan->head_tile;
+}
+
+/* Tokens first .. first+m-1: logits (m, n) into `to`, capped where the family caps them; 0 stays 0 in padding. Those that
+ * are generated from have the plan's stride, and are not padded. */
+static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
+{
+    const size_t width = pass->model->config.width, n_capped = pass->logits ? m : 1;
+    const size_t stride = pass->logits ? pass->plan->logits_stride : chunk.padded;
+    const struct device_matmul op = {.transpose_b = true,
+                                     .m = m,
+                                     .n = chunk.padded,
+                                     .k = width,
+                                     .a = layer_element(pass, pass->input, first * width),
+                                     .a_stride = width,
+                                     .b = chunk.weights,
+                                     .b_stride = width,
+                                     .c = to,
+                                     .c_stride = stride,
+                                     .wide = true};
+
+    pass->ops->matmul(pass->dev, &op);
+    for (size_t i = 0; pass->model->logit_cap > 0 && i < n_capped; i++)
+        pass->ops->soft_cap(pass->dev, to + i * stride, m / n_capped * chunk.padded, pass->model->logit_cap);
+}
+
+/* For tokens first .. first+m-1. */
+static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pass, struct chunk chunk, float *logits,
+                                                    size_t first, size_t m)
+{
+    return (struct device_cross_entropy){.m = m,
+                                         .n = chunk.n,
+                                         .logits_stride = chunk.padded,
+                                         .first = chunk.first,
+                                         .start = chunk.first == 0,
+                                         .logits = logits,
+                                         .bias = pass->logit_bias ? pass->logit_bias + chunk.first : NULL,
+                                         .labels = pass->labels + first,
+                                         .running = pass->running + first * 3,
+                                         .scale = pass->loss_scale,
+                                         .cap = pass->model->logit_cap};
+}
+
+static struct device_squared_error squared_error_of(const struct layer_pass *pass, struct chunk chunk, float *logits,
+                                                    size_t first, size_t m)
+{
+    return (struct device_squared_error){.m = m,
+                                         .logits_stride = chunk.padded,
+                                         .logits = logits,
+                                         .bias = pass->logit_bias,
+                                         .labels = pass->labels + first,
+                                         .losses = pass->losses + first,
+                                         .scale = pass->loss_scale};
+}
+
+static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+{
+    const struct device_cross_entropy op = cross_entropy_of(pass, chunk, logits, first, m);
+
+    pass->ops->log_sum_exp(pass->dev, &op);
+}
+
+/* Rows' logits, with their bias, of the first tokens among tokens first .. first+m-1. */
+static void copy_row_logits(const struct layer_pass *pass, struct chunk chunk, const float *logits, size_t first,
+                            size_t m)
+{
+    const size_t n_tokens = pass->n_tokens, bytes = chunk.n * sizeof(float);
+
+    for (size_t row = (first + n_tokens - 1) / n_tokens; row * n_tokens < first + m; row++) {
+        float *to = pass->row_logits + row * pass->model->config.n_labels + chunk.first;
+        pass->ops->zero(pass->dev, to, bytes);
+        pass->ops->add(pass->dev, to, logits + (row * n_tokens - first) * chunk.padded, chunk.n);
+        pass->ops->add(pass->dev, to, pass->logit_bias + chunk.first, chunk.n);
+    }
+}
+
+/* What forward takes from the logits of tokens first .. first+m-1. */
+static void read_logits(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+{
+    const struct device_squared_error op = squared_error_of(pass, chunk, logits, first, m);
+
+    if (pass->row_logits)
+        copy_row_logits(pass, chunk, logits, first, m);
+    if (pass->model->config.regression)
+        pass->ops->squared_error(pass->dev, &op);
+    else
+        add_log_sum_exp(pass, chunk, logits, first, m);
+}
+
+/* Logits become their gradient. */
+static void differentiate(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+{
+    const struct device_cross_entropy softmax = cross_entropy_of(pass, chunk, logits, first, m);
+    const struct device_squared_error square = squared_error_of(pass, chunk, logits, first, m);
+
+    if (pass->model->config.regression)
+        pass->ops->squared_error_gradient(pass->dev, &square);
+    else
+        pass->ops->cross_entropy_gradient(pass->dev, &softmax);
+}
+
+/* The bias's gradient += column sums of g (m, n), or =. */
+static void sum_bias(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t g_stride, size_t m,
+                     bool fresh)
+{
+    float *const sum = pass->logit_bias_sum + chunk.first;
+
+    if (fresh)
+        pass->ops->zero(pass->dev, sum, chunk.n * sizeof *sum);
+    pass->ops->reduce_rows(pass->dev, sum, g, m, chunk.n, g_stride);
+}
+
+/* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; g (m, n)
+ * is the gradient of the logits of tokens first .. first+m-1, in their place. Computes only what is needed. */
+static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, float *sum, size_t first,
+                          size_t m)
+{
+    const size_t width = pass->model->config.width,
+                 g_stride = chunk.padded * device_wide(pass->setting->goal.precision);
+    const void *h = layer_element(pass, pass->input, first * width);
+    const struct device_matmul input = {.m = m,
+                                        .n = width,
+                                        .k = chunk.padded,
+                                        .a = g,
+                                        .a_stride = g_stride,
+                                        .b = chunk.weights,
+                                        .b_stride = width,
+                                        .c = sum ? sum : layer_element(pass, pass->gradient, first * width),
+                                        .c_stride = width,
+                                        .wide = sum != NULL,
+                                        .beta = chunk.first + chunk.n == model_outputs(&pass->model->config) ? 0 : 1};
+    const struct device_matmul weights = {.transpose_a = true,
+                                          .m = chunk.padded,
+                                          .n = width,
+                                          .k = m,
+                                          .a = g,
+                                          .a_stride = g_stride,
+                                          .b = h,
+                                          .b_stride = width,
+                                          .c = chunk.contribution,
+                                          .c_stride = width,
+                                          .wide = true,
+                                          .over_rows = true,
+                                          .beta = pass->fresh && first == 0 ? 0 : 1};
+
+    differentiate(pass, chunk, g, first, m);
+    if (!pass->lowest)
+        pass->ops->matmul(pass->dev, &input);
+    if (chunk.contribution)
+        pass->ops->matmul(pass->dev, &weights);
+    if (pass->logit_bias_sum)
+        sum_bias(pass, chunk, g, g_stride, m, pass->fresh && first == 0);
+}
+
+/* All chunks of one tile: logits side by side, then backward from the top chunk down. */
+static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t m)
+{
+    const size_t width = pass->model->config.width;
+    float *logits = pass->workspace;
+
+    for (uint32_t i = 0; i < pass->layer->n_visits; i++) {
+        const struct chunk chunk = chunk_at(pass, i);
+        multiply(pass, chunk, first, m, logits);
+        read_logits(pass, chunk, logits, first, m);
+        logits += m * chunk.padded;
+    }
+    float *const sum = pass->plan->head_sums ? logits : NULL; /* after all logits */
+    for (uint32_t i = pass->layer->n_visits; i-- > 0;) {
+        const struct chunk chunk = chunk_at(pass, i);
+        logits -= m * chunk.padded;
+        tile_backward(pass, chunk, logits, sum, first, m);
+    }
+    if (sum && !pass->lowest)
+        pass->ops->round_bf16(pass->dev, layer_element(pass, pass->gradient, first * width), sum, m * width);
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    const struct chunk chunk = chunk_of(pass, pass->unit);
+    const size_t tokens = layer_tokens(pass);
+
+    if (pass->logits) {
+        assert(!pass->logit_bias); /* families with a bias do not generate */
+        multiply(pass, chunk, 0, tokens, pass->logits + chunk.first);
+        return;
+    }
+    for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {
+        const size_t m = tile_tokens(pass, first, tokens);
+        if (pass->chunks) {
+            tile_in_one_pass(pass, first, m);
+        } else {
+            multiply(pass, chunk, first, m, pass->workspace);
+            read_logits(pass, chunk, pass->workspace, first, m);
+        }
+    }
+    if (pass->top && !pass->model->config.regression)
+        pass->ops->loss(pass->dev, pass->losses, pass->running, pass->labels, tokens);
+}
+
+static void backward(const struct layer_pass *pass)
+{
+    const struct chunk chunk = chunk_of(pass, pass->unit);
+    const size_t tokens = layer_tokens(pass), width = pass->model->config.width;
+    float *const sum = pass->gradient_sum;
+
+    for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {
+        const size_t m = tile_tokens(pass, first, tokens);
+        multiply(pass, chunk, first, m, pass->workspace);
+        tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
+    }
+    if (sum && pass->bottom && !pass->lowest)
+        pass->ops->round_bf16(pass->dev, pass->gradient, sum, tokens * width);
+}
+
+const struct layer_ops layer_head = {forward, backward};

@@ -1,0 +1,123 @@
+/* proto/step/layers.h - the step loop's interface to a layer.
+ *
+ * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads boundary l-1 and writes
+ * boundary l (the embedding reads ids; the head reads the last boundary and writes losses). In backward the gradient
+ * buffer holds dL/d(boundary l) on entry to the layer's first visit and dL/d(boundary l-1) on return from its last.
+ * Backward reads the activations that forward kept, or recomputes them in the workspace from the layer's input, with
+ * the same bits.
+ *
+ * Dropout's bits depend on the id of the visited unit; for the embedding, which has several units, on that of its
+ * topmost visit. */
+#ifndef PROTO_STEP_LAYERS_H
+#define PROTO_STEP_LAYERS_H
+
+#include "proto/operation/device.h"
+#include "proto/base/number.h"
+#include "proto/model/model.h"
+#include "proto/plan/layers.h"
+
+/* One unit of a head in one pass. */
+struct layer_chunk {
+    const struct model_unit *unit;
+    const void *weights;
+    float *contribution; /* +=, or = if the pass is fresh; NULL: the unit is frozen */
+};
+
+/* In generation: new tokens of one text, side by side with those of others. */
+struct layer_span {
+    uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
+    uint32_t position; /* of the first in its text */
+    void *cache;       /* of its text, block after block */
+};
+
+/* One visit over one microbatch: everything a layer may touch. */
+struct layer_pass {
+    const struct device_ops *ops;
+    struct device *dev;
+    const struct model *model;
+    const struct model_layer *layer;
+    const struct model_unit *unit;
+    bool bottom, top; /* this is the layer's first visit in forward; in backward */
+    bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */
+    /* The unit's weights, on the device; the head's are padded by rows of zeros. The embedding's may be host memory,
+     * which embed and position can read; they are NULL in backward. */
+    const void *weights;
+    float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
+    bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
+    const void *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
+    /* (tokens, width) boundary l; NULL for the head. Written forward; unused in backward. */
+    void *output;
+    void *gradient; /* (tokens, width) of this microbatch, in and out; NULL forward */
+    /* (tokens, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit rounds
+     * the sum to `gradient`, which lies at its beginning or in the input's place; else NULL. */
+    float *gradient_sum;
+    const uint32_t *ids, *labels; /* (tokens), on the device */
+    /* In a classifier, on the device: the length of each row, (n_rows); the segment of each token, (tokens). Else
+     * NULL. */
+    const uint32_t *lengths, *segments;
+    float *running; /* (tokens, 3) */
+    /* (vocabulary), if the logits have a bias, else NULL: written forward by the layer whose unit has it, read by the
+     * head. */
+    float *logit_bias;
+    /* (vocabulary): the sum of its gradient over the microbatches of this part, written by the head, which begins anew
+     * if fresh, and read backward by that layer. NULL: no bias, or a frozen one. */
+    float *logit_bias_sum;
+    double *losses;  /* (tokens) */
+    void *workspace; /* plan_workspace(), of any content */
+    /* What a block keeps of its activations (struct model_program), and where (plan_kept_bytes): written forward, read
+     * backward, which recomputes the others. NULL: nothing. */
+    void *kept;
+    uint32_t keeping;
+    /* (the head's units, bottom first): forward also does backward's work for all of them; NULL otherwise. */
+    const struct layer_chunk *chunks;
+    uint32_t n_rows, n_tokens; /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */
+    uint64_t first_row;        /* in the minibatch */
+    uint64_t seed, step;
+    float loss_scale; /* 1/T */
+    bool dropout;     /* false in evaluation */
+    /* Generating, where n_rows is 1, and n_tokens those of all spans: */
+    const struct layer_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise, and above the blocks */
+    uint32_t n_spans;
+    /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise. */
+    float *logits;
+    /* (n_rows, labels): of a classifier's first tokens, which an evaluation's head writes beside losses; else NULL. */
+    float *row_logits;
+    const struct plan_setting *setting;
+    const struct plan *plan; /* setting is its setting */
+};
+
+struct layer_ops {
+    void (*forward)(const struct layer_pass *pass);
+    void (*backward)(const struct layer_pass *pass);
+};
+
+/* Called before any pass of a model with blocks: device_ops.prepare_attention for passes of as many rows or fewer.
+ * Reads ops, dev, model, setting, plan, workspace, kept, n_rows, n_tokens and dropout of pass; writes into workspace
+ * and kept. */
+void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
+
+/* By enum model_layer_kind; every member set. */
+extern const struct layer_ops layer_embedding, layer_program, layer_head;
+extern const struct layer_ops *const layer_table[];
+
+/* Tokens of the microbatch. */
+static inline size_t layer_tokens(const struct layer_pass *pass)
+{
+    return (size_t)pass->n_rows * pass->n_tokens;
+}
+
+/* Element n of values: of weights, boundaries, or a layer's own. */
+static inline void *layer_element(const struct layer_pass *pass, const void *values, size_t n)
+{
+    return device_element(pass->setting->goal.precision, values, n);
+}
+
+/* The dropout of one site of this visit; p as configured, or 0 where the pass has none. */
+static inline struct device_dropout layer_dropout(const struct layer_pass *pass, float p, enum random_site site)
+{
+    return (struct device_dropout){.p = pass->dropout ? p : 0,
+                                   .key = random_site_key(pass->seed, pass->step, pass->unit->id, site),
+                                   .first_row = pass->first_row};
+}
+
+#endif

@@ -1,0 +1,199 @@
+#include "proto/step/pass.h"
+
+#include "proto/plan/host.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 16 << 10 }; /* bytes copied through the stack between host and device */
+
+void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
+                        const struct trace_arg *args)
+{
+    char name[MODEL_NAME_BYTES];
+
+    if (pass->worker->trace)
+        trace_end(pass->worker->trace, since, what, model_visit_name(name, &pass->worker->model, visit), args);
+}
+
+int device_pass_finish(const struct device_pass *pass, enum device_queue queue, uint64_t mark)
+{
+    const struct device_worker *w = pass->worker;
+
+    return w->ops->finish(w->dev, queue, mark) ? w->ops->fault(w->dev, pass->err) : 0;
+}
+
+enum field { IDS, LABELS };
+
+static bool is_label(const struct model_config *config, uint32_t label)
+{
+    float number;
+
+    memcpy(&number, &label, sizeof number);
+    return label == PLAN_NO_LABEL || (config->regression ? isfinite(number) : label < model_outputs(config));
+}
+
+static int refuse(const struct device_pass *pass, enum field field, uint32_t value, size_t at)
+{
+    const struct model_config *config = &pass->worker->model.config;
+    const size_t row = at / pass->n_tokens, position = at % pass->n_tokens;
+
+    if (field == LABELS && config->regression)
+        return error_set(pass->err, -EINVAL, "the label in row %zu, position %zu is no finite number", row, position);
+    if (field == LABELS && config->n_labels)
+        return error_set(pass->err, -EINVAL, "label %u in row %zu, position %zu: the model has %u labels", value, row,
+                         position, config->n_labels);
+    return error_set(pass->err, -EINVAL, "%s %u in row %zu, position %zu: the vocabulary has %u",
+                     field == LABELS ? "label" : "token id", value, row, position, config->vocabulary);
+}
+
+/* Waits, so that the caller may overwrite `from`. */
+static int upload(const struct device_pass *pass, uint32_t *to, const uint32_t *from, size_t n)
+{
+    const struct device_worker *w = pass->worker;
+
+    w->ops->upload(w->dev, to, from, n * sizeof *from);
+    return device_pass_finish(pass, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
+}
+
+/* Loads one field (n tokens from the minibatch's token `first` on) to the device. The client can write this memory at
+ * any time, so a copy is checked and used. */
+static int load_field(const struct device_pass *pass, uint32_t *to, const uint32_t *from, size_t first, size_t n,
+                      enum field field)
+{
+    const struct model_config *config = &pass->worker->model.config;
+    uint32_t chunk[CHUNK_BYTES / sizeof(uint32_t)];
+    const size_t most = sizeof chunk / sizeof *chunk;
+    int rc = 0;
+
+    for (size_t at = 0; rc == 0 && at < n; at += most) {
+        const size_t here = n - at < most ? n - at : most;
+        memcpy(chunk, from + first + at, here * sizeof *chunk);
+        for (size_t i = 0; i < here; i++)
+            if (field == IDS ? chunk[i] >= config->vocabulary : !is_label(config, chunk[i]))
+                return refuse(pass, field, chunk[i], first + at + i);
+        rc = upload(pass, to + at, chunk, here);
+    }
+    return rc;
+}
+
+/* Numbers on their way to the device, in order. */
+struct outgoing {
+    const struct device_pass *pass;
+    uint32_t *to, chunk[CHUNK_BYTES / sizeof(uint32_t)];
+    size_t n;
+};
+
+static int flush(struct outgoing *out)
+{
+    const int rc = out->n == 0 ? 0 : upload(out->pass, out->to, out->chunk, out->n);
+
+    out->to += out->n;
+    out->n = 0;
+    return rc;
+}
+
+static int put(struct outgoing *out, uint32_t value)
+{
+    out->chunk[out->n++] = value;
+    return out->n == sizeof out->chunk / sizeof *out->chunk ? flush(out) : 0;
+}
+
+static uint32_t count_segments(const struct model *model)
+{
+    const struct model_embedding *e = &model->embedding;
+
+    for (uint32_t i = 0; i < e->n_tables; i++)
+        if (e->tables[i].by == MODEL_BY_SEGMENT)
+            return (uint32_t)model->tensors[e->tables[i].tensor].shape[0];
+    return 1;
+}
+
+static int check_row(const struct device_pass *pass, const struct plan_row *row, size_t number)
+{
+    if (row->n_tokens < 1 || row->n_tokens > pass->n_tokens || row->second > row->n_tokens)
+        return error_set(pass->err, -EINVAL,
+                         "row %zu has %u tokens, and its second segment begins at %u: rows here have 1 to %u tokens",
+                         number, row->n_tokens, row->second, pass->n_tokens);
+    if (row->second < row->n_tokens && count_segments(&pass->worker->model) < 2)
+        return error_set(pass->err, -EINVAL, "row %zu has a second segment: the model has embeddings for one", number);
+    return 0;
+}
+
+/* Loads lengths and segments of a run, from the minibatch's row `first` on; `at` is its first row on the device. Each row
+ * is read once, as the client can write it at any time. */
+static int load_lengths(const struct device_pass *pass, const struct plan_row *rows, size_t first, size_t at)
+{
+    const struct plan *plan = &pass->worker->plan;
+    struct outgoing lengths = {.pass = pass, .to = (uint32_t *)device_pass_address(pass, plan->lengths) + at};
+    struct outgoing segments = {.pass = pass,
+                                .to = (uint32_t *)device_pass_address(pass, plan->segments) + at * pass->n_tokens};
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < pass->run_rows; i++) {
+        struct plan_row row;
+        memcpy(&row, &rows[first + i], sizeof row);
+        rc = check_row(pass, &row, first + i);
+        if (rc == 0)
+            rc = put(&lengths, row.n_tokens);
+        for (uint32_t t = 0; rc == 0 && t < pass->n_tokens; t++)
+            rc = put(&segments, t >= row.second && t < row.n_tokens);
+    }
+    if (rc == 0)
+        rc = flush(&lengths);
+    return rc ? rc : flush(&segments);
+}
+
+int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows)
+{
+    const struct plan *plan = &pass->worker->plan;
+    const size_t n = (size_t)pass->run_rows * pass->n_tokens;
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < pass->n_runs; i++) {
+        const size_t row = device_pass_first_row(pass, i), first = row * pass->n_tokens;
+        rc = load_field(pass, (uint32_t *)device_pass_address(pass, plan->ids) + i * n, rows->ids, first, n, IDS);
+        if (rc == 0)
+            rc = load_field(pass, (uint32_t *)device_pass_address(pass, plan->labels) + i * n, rows->labels, first, n,
+                            LABELS);
+        if (rc == 0 && pass->worker->model.config.n_labels)
+            rc = load_lengths(pass, rows->rows, row, (size_t)i * pass->run_rows);
+    }
+    return rc;
+}
+
+int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum)
+{
+    struct device_worker *w = pass->worker;
+    const size_t n = (size_t)pass->run_rows * pass->n_tokens;
+    const double *losses = (const double *)device_pass_address(pass, w->plan.losses) + run * n;
+    double chunk[CHUNK_BYTES / sizeof(double)];
+    const size_t most = sizeof chunk / sizeof *chunk;
+
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, pass->forward);
+    for (size_t at = 0; at < n; at += most) {
+        const size_t here = n - at < most ? n - at : most;
+        w->ops->download(w->dev, chunk, losses + at, here * sizeof *chunk);
+        int rc = device_pass_finish(pass, DEVICE_PUSH, w->ops->mark(w->dev, DEVICE_PUSH));
+        if (rc != 0)
+            return rc;
+        for (size_t i = 0; i < here; i++)
+            *sum += chunk[i];
+    }
+    return 0;
+}
+
+int device_pass_tell_losses(struct device_pass *pass)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && !pass->told && i < pass->n_runs; i++) {
+        double sum = 0;
+        rc = device_pass_add_losses(pass, i, &sum);
+        if (rc == 0)
+            rc = pass->link->loss(pass->context, pass->parts[i], sum, isfinite(sum));
+    }
+    pass->told = true;
+    return rc;
+}

@@ -1,0 +1,84 @@
+/* proto/step/pass.h - one pass of some rows through the model, for a step or an evaluation.
+ *
+ * The rows come in runs: the parts of a share, or one run for an evaluation. On the device they are packed, run after
+ * run. */
+#ifndef PROTO_STEP_PASS_H
+#define PROTO_STEP_PASS_H
+
+#include "proto/step/offers.h"
+#include "proto/step/step.h"
+#include "proto/step/weights.h"
+
+struct device_pass {
+    struct device_worker *worker;
+    const struct device_link *link;
+    void *context;
+    struct error *err;
+    struct device_weights weights;
+    const uint32_t *parts; /* (n_runs), or NULL: one run from first_row on */
+    uint32_t n_runs, run_rows, first_row;
+    uint32_t n_tokens; /* of each row */
+    bool row_logits;   /* the head writes those of each row: plan.logits */
+    uint64_t step;
+    float loss_scale;
+    bool train;
+    uint32_t place;   /* in the sequence of weights: the visit being queued */
+    uint64_t forward; /* DEVICE_COMPUTE: the losses are computed */
+    bool told;        /* the losses were told */
+    struct device_offers offers;
+    struct device_tiles {
+        uint64_t used;  /* DEVICE_COMPUTE: its last use is done */
+        uint64_t saved; /* DEVICE_PUSH: its content is on the host */
+    } tiles[PLAN_MAX_SETS];
+    uint32_t tile; /* the next set */
+};
+
+/* True if the host queues ahead of the device, so that copies and computation overlap. */
+static inline bool device_pass_overlaps(const struct device_pass *pass)
+{
+    return pass->worker->plan.n_sets > 1;
+}
+
+static inline uint32_t device_pass_count_microbatches(const struct device_pass *pass)
+{
+    const uint32_t most = pass->worker->plan.choice.microbatch;
+
+    return (pass->run_rows + most - 1) / most;
+}
+
+/* Records an event under the visit's name, if traced. */
+void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
+                        const struct trace_arg *args);
+
+/* Makes the host wait for a mark. -EIO with a sentence. */
+int device_pass_finish(const struct device_pass *pass, enum device_queue queue, uint64_t mark);
+
+/* Address in the arena. */
+static inline void *device_pass_address(const struct device_pass *pass, uint64_t offset)
+{
+    return (char *)pass->worker->ops->arena(pass->worker->dev) + offset;
+}
+
+/* Row of the minibatch. */
+static inline uint64_t device_pass_first_row(const struct device_pass *pass, uint32_t run)
+{
+    return pass->parts ? (uint64_t)pass->parts[run] * pass->run_rows : pass->first_row;
+}
+
+/* Token of the pass, as packed on the device. */
+static inline size_t device_pass_token(const struct device_pass *pass, uint32_t run, uint32_t row)
+{
+    return ((size_t)run * pass->run_rows + row) * pass->n_tokens;
+}
+
+/* Loads ids and labels of all runs, and of a classifier lengths and segments. 0; -EINVAL with a sentence for a number that
+ * is out of range; -EIO. */
+int device_pass_load_rows(struct device_pass *pass, const struct device_rows *rows);
+
+/* Adds the losses of one run, computed by forward, to *sum, row by row and token by token. 0 or -EIO. */
+int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum);
+
+/* Tells the losses of all parts, once. -EIO, or errors of the link. */
+int device_pass_tell_losses(struct device_pass *pass);
+
+#endif

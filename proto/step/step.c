@@ -1,0 +1,342 @@
+#include "proto/step/step.h"
+
+#include "proto/step/layers.h"
+#include "proto/step/boundaries.h"
+#include "proto/step/pass.h"
+#include "proto/plan/units.h"
+
+#include <assert.h>
+#include <errno.h>
+
+static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
+{
+    const uint32_t most = pass->worker->plan.choice.microbatch;
+
+    return pass->run_rows - row < most ? pass->run_rows - row : most;
+}
+
+/* What a block keeps of its activations; NULL: nothing. */
+static const struct plan_kept *kept_of(const struct plan *plan, const struct model_layer *layer)
+{
+    const struct plan_kept *kept = plan_kept_of(plan, layer->index);
+
+    return layer->kind == MODEL_BLOCK && kept->keeping != MODEL_KEEPS_NOTHING ? kept : NULL;
+}
+
+/* Their address for the microbatch that begins at `row` of a run; NULL if the block keeps none. An evaluation keeps
+ * nothing: all its microbatches then share the place of the first. */
+static void *kept_at(const struct device_pass *pass, const struct model_layer *layer, uint32_t run, uint32_t row)
+{
+    const struct plan *plan = &pass->worker->plan;
+    const struct plan_kept *kept = kept_of(plan, layer);
+
+    if (!kept)
+        return NULL;
+    return device_pass_address(pass,
+                               kept->at + (layer->index - kept->first) * kept->bytes +
+                                   (pass->train ? run * kept->part + row / plan->choice.microbatch * kept->microbatch
+                                                : 0));
+}
+
+/* What a visit may use for the microbatch that begins at `row` of a run, except weights and boundaries. */
+static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit, uint32_t run, uint32_t row)
+{
+    struct device_worker *w = pass->worker;
+    const struct plan *plan = &w->plan;
+    const struct model *model = &w->model;
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const size_t token = device_pass_token(pass, run, row);
+    const struct plan_kept *kept = kept_of(plan, layer);
+    const size_t first = token / pass->n_tokens; /* row */
+    const uint32_t n_labels = model->config.n_labels;
+
+    return (struct layer_pass){
+        .ops = w->ops,
+        .dev = w->dev,
+        .model = model,
+        .layer = layer,
+        .unit = &model->units[model->visits[visit]],
+        .bottom = visit == layer->first_visit,
+        .top = visit == layer->first_visit + layer->n_visits - 1,
+        .lowest = model->visit_layers[visit] == model->lowest_trained,
+        .ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token,
+        .labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token,
+        .lengths = n_labels ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first : NULL,
+        .segments = n_labels ? (const uint32_t *)device_pass_address(pass, plan->segments) + token : NULL,
+        .row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL,
+        .running = (float *)device_pass_address(pass, plan->running) + token * 3,
+        .losses = (double *)device_pass_address(pass, plan->losses) + token,
+        .logit_bias = model->logit_bias ? device_pass_address(pass, plan->logit_bias) : NULL,
+        .logit_bias_sum = pass->train && model->logit_bias && !model->logit_bias->frozen
+                              ? device_pass_address(pass, plan_logit_bias_sum(plan, model, run))
+                              : NULL,
+        .workspace = device_pass_address(pass, plan->workspace),
+        .kept = kept_at(pass, layer, run, row),
+        .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
+        .n_rows = microbatch_at(pass, row),
+        .n_tokens = pass->n_tokens,
+        .first_row = device_pass_first_row(pass, run) + row,
+        .seed = w->seed,
+        .step = pass->step,
+        .loss_scale = pass->loss_scale,
+        .dropout = pass->train,
+        .setting = &plan->setting,
+        .plan = plan};
+}
+
+/* The place of a contribution's sum, available to what is queued next; NULL if the visit's unit is frozen. */
+static float *begin_contribution(const struct device_pass *pass, uint32_t visit, uint32_t run)
+{
+    const struct model *model = &pass->worker->model;
+
+    if (!model_contributes(model, visit))
+        return NULL;
+    const uint32_t n = (uint32_t)model_contribution_number(model, visit, run, pass->n_runs);
+    device_offers_begin(pass, n);
+    return device_offers_sum(pass, n);
+}
+
+/* True if forward does all the work of this visit's layer, for all units at once, at its topmost visit. */
+static bool in_one_pass(const struct device_pass *pass, uint32_t visit)
+{
+    return pass->train && pass->worker->plan.one_pass && visit >= plan_head(&pass->worker->model)->first_visit;
+}
+
+/* The head's units with the sums of their contributions to one part. */
+static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint32_t run, const void *weights)
+{
+    struct device_worker *w = pass->worker;
+    const struct model_layer *head = plan_head(&w->model);
+
+    for (uint32_t i = 0; i < head->n_visits; i++) {
+        const uint32_t unit = w->model.visits[head->first_visit + i];
+        w->chunks[i] =
+            (struct layer_chunk){.unit = &w->model.units[unit],
+                                 .weights = w->plan.head_apart
+                                                ? device_pass_address(pass, plan_resident(&w->plan, &w->model, unit))
+                                                : weights,
+                                 .contribution = begin_contribution(pass, head->first_visit + i, run)};
+    }
+    return w->chunks;
+}
+
+/* For an evaluation, leaves out the step, which it does not belong to. */
+static void record_forward(const struct device_pass *pass, uint64_t since, uint32_t visit)
+{
+    const struct trace_arg args[] = {{"visit", visit},
+                                     {"microbatches", pass->n_runs * device_pass_count_microbatches(pass)},
+                                     {pass->train ? "step" : NULL, pass->step + 1},
+                                     {NULL, 0}};
+
+    device_pass_record(pass, since, "forward", visit, args);
+}
+
+/* Between a microbatch's computation and its download: uploads what comes next and sends what was made before. done:
+ * microbatches of the run, including this one. */
+static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool is_backward)
+{
+    const uint32_t n = device_pass_count_microbatches(pass);
+    int rc = 0;
+
+    if (!device_pass_overlaps(pass))
+        return 0;
+    rc = device_weights_ahead(&pass->weights, pass->place + 1, run * n + done, pass->n_runs * n);
+    return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
+}
+
+/* Runs every microbatch of one run. contribution: NULL forward, and if the unit is frozen. */
+static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
+                     const struct layer_chunk *chunks, float *contribution)
+{
+    const bool is_backward = pass->place >= pass->worker->model.n_visits;
+    uint32_t done = 0;
+    int rc = 0;
+
+    for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += microbatch_at(pass, row)) {
+        const size_t token = device_pass_token(pass, run, row);
+        struct layer_pass v = visit_of(pass, visit, run, row);
+        const struct layer_ops *layer = layer_table[v.layer->kind];
+        v.weights = weights;
+        v.chunks = chunks;
+        v.contribution = contribution;
+        v.fresh = row == 0;
+        device_boundaries_enter(pass, &v, token, is_backward);
+        (is_backward ? layer->backward : layer->forward)(&v);
+        rc = overlap(pass, run, ++done, is_backward);
+        device_boundaries_leave(pass, &v, token, is_backward);
+    }
+    return rc;
+}
+
+static int forward(struct device_pass *pass)
+{
+    struct device_worker *w = pass->worker;
+    const uint32_t n = w->model.n_visits;
+    int rc = 0;
+
+    for (uint32_t visit = 0; rc == 0 && visit < n; visit++) {
+        const void *weights;
+        pass->place = visit;
+        rc = device_weights_next(&pass->weights, visit, &weights);
+        if (rc != 0 || (in_one_pass(pass, visit) && visit + 1 < n))
+            continue;
+        const uint64_t since = trace_begin(w->trace);
+        for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
+            rc = visit_run(pass, visit, run, weights, in_one_pass(pass, visit) ? chunks_of(pass, run, weights) : NULL,
+                           NULL);
+        record_forward(pass, since, visit);
+    }
+    if (pass->train)
+        device_offers_made_apart(pass);
+    pass->forward = w->ops->mark(w->dev, DEVICE_COMPUTE);
+    return rc;
+}
+
+static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights)
+{
+    const uint64_t since = trace_begin(pass->worker->trace);
+    const int rc = visit_run(pass, visit, run, weights, NULL, begin_contribution(pass, visit, run));
+
+    device_pass_record(pass, since, "backward", visit,
+                       (struct trace_arg[]){{"visit", visit},
+                                            {"microbatches", device_pass_count_microbatches(pass)},
+                                            {"step", pass->step + 1},
+                                            {"part", pass->parts[run]},
+                                            {NULL, 0}});
+    return rc;
+}
+
+static int backward(struct device_pass *pass)
+{
+    const struct model *model = &pass->worker->model;
+    const uint32_t end = model_end_of_backward(model);
+    int rc = 0;
+
+    for (uint32_t place = model->n_visits; rc == 0 && place < end; place++) {
+        const uint32_t visit = device_weights_visit(&pass->weights, place);
+        const void *weights;
+        pass->place = place;
+        rc = device_weights_next(&pass->weights, place, &weights);
+        for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
+            if (!in_one_pass(pass, visit))
+                rc = backward_run(pass, visit, run, weights);
+            if (rc == 0 && model_contributes(model, visit))
+                rc = device_offers_made(pass);
+        }
+    }
+    return rc ? rc : device_offers_finish(pass);
+}
+
+/* Waits until the device no longer uses anything borrowed, however the step ended. */
+static int settle(const struct device_pass *pass, int rc)
+{
+    const struct device_worker *w = pass->worker;
+
+    return rc != -EIO && w->ops->sync(w->dev) != 0 ? w->ops->fault(w->dev, pass->err) : rc;
+}
+
+static int check_rows(const struct device_worker *w, const struct device_rows *rows, struct error *err)
+{
+    const uint32_t seq = w->plan.setting.goal.seq;
+
+    if (rows->n_tokens < 1 || rows->n_tokens > seq)
+        return error_set(err, -EINVAL, "rows of %u tokens: the plan has rows of 1 to %u", rows->n_tokens, seq);
+    assert(rows->rows || !w->model.config.n_labels);
+    return 0;
+}
+
+static int check_share(const struct device_worker *w, const struct device_share *share, struct error *err)
+{
+    const struct plan_setting *s = &w->plan.setting;
+
+    if (s->goal.purpose != PLAN_TRAIN || (uint64_t)share->n_parts * s->part_rows > s->share_rows)
+        return error_set(err, -EINVAL, "a share of %u parts was not planned for", share->n_parts);
+    for (uint32_t i = 0; i < share->n_parts; i++)
+        if (share->parts[i] >= s->goal.batch / s->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
+            return error_set(err, -EINVAL, "part %u has no place in a share of %u rows", share->parts[i],
+                             s->goal.batch);
+    return check_rows(w, &share->rows, err);
+}
+
+int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
+                       void *context, struct error *err)
+{
+    int rc = check_share(worker, share, err);
+
+    if (rc != 0 || share->n_parts == 0)
+        return rc;
+    struct device_pass pass = {.worker = worker,
+                               .link = link,
+                               .context = context,
+                               .err = err,
+                               .parts = share->parts,
+                               .n_runs = share->n_parts,
+                               .run_rows = worker->plan.setting.part_rows,
+                               .n_tokens = share->rows.n_tokens,
+                               .step = share->step,
+                               .loss_scale = share->n_valid ? (float)(1.0 / (double)share->n_valid) : 0,
+                               .train = true};
+    device_weights_init(&pass.weights, worker, link, context);
+    pass.weights.version = share->step;
+    pass.weights.backward = true;
+
+    rc = device_pass_load_rows(&pass, &share->rows);
+    if (rc == 0)
+        rc = forward(&pass);
+    if (rc == 0 && !device_pass_overlaps(&pass))
+        rc = device_pass_tell_losses(&pass);
+    if (rc == 0)
+        rc = backward(&pass);
+    return settle(&pass, rc);
+}
+
+/* Into the minibatch's logits. They have arrived once the pass has settled. */
+static void download_logits(const struct device_pass *pass, float *logits)
+{
+    const struct device_worker *w = pass->worker;
+    const size_t n = w->model.config.n_labels;
+
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, pass->forward);
+    w->ops->download(w->dev, logits + pass->first_row * n, device_pass_address(pass, w->plan.logits),
+                     pass->run_rows * n * sizeof *logits);
+}
+
+int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,
+                           const struct device_link *link, void *context, double *sum, struct error *err)
+{
+    const uint32_t most = worker->plan.setting.share_rows, batch = worker->plan.setting.goal.batch;
+    int rc = 0;
+
+    *sum = 0;
+    if (worker->plan.setting.goal.purpose == PLAN_GENERATE)
+        return error_set(err, -EINVAL, "this worker was planned to generate, not to evaluate");
+    if ((uint64_t)evaluation->first_row + evaluation->n_rows > batch)
+        return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,
+                         evaluation->first_row + evaluation->n_rows, batch);
+    assert(!evaluation->logits || worker->model.config.n_labels);
+    rc = check_rows(worker, &evaluation->rows, err);
+    for (uint32_t done = 0; rc == 0 && done < evaluation->n_rows; done += most) {
+        struct device_pass pass = {.worker = worker,
+                                   .link = link,
+                                   .context = context,
+                                   .err = err,
+                                   .n_runs = 1,
+                                   .run_rows = evaluation->n_rows - done < most ? evaluation->n_rows - done : most,
+                                   .first_row = evaluation->first_row + done,
+                                   .n_tokens = evaluation->rows.n_tokens,
+                                   .row_logits = evaluation->logits != NULL,
+                                   .step = evaluation->version};
+        device_weights_init(&pass.weights, worker, link, context);
+        pass.weights.version = evaluation->version;
+
+        rc = device_pass_load_rows(&pass, &evaluation->rows);
+        if (rc == 0)
+            rc = forward(&pass);
+        if (rc == 0)
+            rc = device_pass_add_losses(&pass, 0, sum);
+        if (rc == 0 && evaluation->logits)
+            download_logits(&pass, evaluation->logits);
+        rc = settle(&pass, rc);
+    }
+    return rc;
+}

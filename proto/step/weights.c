@@ -1,0 +1,263 @@
+#include "proto/step/weights.h"
+
+#include "proto/plan/units.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum location { NOWHERE, BUFFER, RESIDENT, HOST };
+
+void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
+                         const struct device_link *link, void *context)
+{
+    *weights =
+        (struct device_weights){.worker = worker, .link = link, .context = context, .n_visits = worker->model.n_visits};
+}
+
+uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place)
+{
+    return place < weights->n_visits ? place : 2 * weights->n_visits - 1 - place;
+}
+
+static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
+{
+    return weights->worker->model.visits[device_weights_visit(weights, place)];
+}
+
+static uint32_t count_places(const struct device_weights *weights)
+{
+    return weights->backward ? model_end_of_backward(&weights->worker->model) : weights->n_visits;
+}
+
+static bool is_backward(const struct device_weights *weights, uint32_t place)
+{
+    return place >= weights->n_visits;
+}
+
+/* Where the visit at this place finds its weights. */
+static enum location locate(const struct device_weights *weights, uint32_t place)
+{
+    const struct plan *plan = &weights->worker->plan;
+    const struct model *model = &weights->worker->model;
+    const uint32_t layer = model->visit_layers[device_weights_visit(weights, place)];
+    const bool looks_up = model->layers[layer].kind == MODEL_EMBEDDING;
+
+    if (is_backward(weights, place) && (looks_up || (plan->one_pass && model->layers[layer].kind == MODEL_HEAD)))
+        return NOWHERE;
+    if (looks_up)
+        return HOST;
+    return plan_place_of(model, unit_at(weights, place)) < plan->n_resident ? RESIDENT : BUFFER;
+}
+
+/* True if weights that pass through no buffer have arrived: for generation before all visits, otherwise with their
+ * visit in forward. */
+static bool has_arrived(const struct device_weights *weights, uint32_t place)
+{
+    return weights->worker->plan.setting.goal.purpose == PLAN_GENERATE || is_backward(weights, place);
+}
+
+static struct device_weights_buffer *find(struct device_weights *weights, uint32_t unit)
+{
+    for (uint32_t i = 0; i < weights->worker->plan.n_weight_buffers; i++)
+        if (weights->buffers[i].taken && weights->buffers[i].unit == unit)
+            return &weights->buffers[i];
+    return NULL;
+}
+
+/* An empty buffer, or the longest unused buffer that no visit from `place` on is known to need, or NULL. */
+static struct device_weights_buffer *find_free(struct device_weights *weights, uint32_t place)
+{
+    struct device_weights_buffer *best = NULL;
+
+    for (uint32_t i = 0; i < weights->worker->plan.n_weight_buffers; i++) {
+        struct device_weights_buffer *b = &weights->buffers[i];
+        if (!b->taken)
+            return b;
+        if (b->last < place && (!best || b->last < best->last))
+            best = b;
+    }
+    return best;
+}
+
+/* Requests what a later place needs, during the visit at `place`. False if that is impossible yet; *rc of the link. */
+static bool request_unit(struct device_weights *weights, uint32_t place, uint32_t wanted, int *rc)
+{
+    const uint32_t unit = unit_at(weights, wanted);
+    const enum location from = locate(weights, wanted);
+    struct device_weights_buffer *b = from == BUFFER ? find(weights, unit) : NULL;
+
+    if (b)
+        b->last = wanted;
+    if (b || from == NOWHERE || (from != BUFFER && has_arrived(weights, wanted)))
+        return true;
+    b = from == BUFFER ? find_free(weights, place) : NULL;
+    if ((from == BUFFER && !b) || weights->n_pending == weights->worker->plan.choice.n_weight_buffers)
+        return false;
+    *rc = weights->link->pull(weights->context, weights->version, unit);
+    if (*rc != 0)
+        return false;
+    weights->pending[weights->n_pending++] = wanted;
+    if (b)
+        *b = (struct device_weights_buffer){.unit = unit, .last = wanted, .taken = true, .used = b->used};
+    return true;
+}
+
+static int arrange(struct device_weights *weights, uint32_t place)
+{
+    const uint32_t end = count_places(weights);
+    int rc = 0;
+
+    while (weights->arranged < end && request_unit(weights, place, weights->arranged, &rc))
+        weights->arranged++;
+    return rc;
+}
+
+static void *device_address(struct device_weights *weights, uint32_t place)
+{
+    const struct device_worker *w = weights->worker;
+    const uint32_t unit = unit_at(weights, place);
+    char *arena = w->ops->arena(w->dev);
+
+    assert(locate(weights, place) != HOST);
+    if (locate(weights, place) == RESIDENT)
+        return arena + plan_resident(&w->plan, &w->model, unit);
+    return arena + w->plan.weights[find(weights, unit) - weights->buffers];
+}
+
+/* Uploads bytes first .. end-1 of a unit. */
+static void upload(const struct device_worker *w, uint32_t unit, void *to, const void *host, uint64_t first,
+                   uint64_t end)
+{
+    const uint64_t since = trace_begin(w->trace);
+    char name[MODEL_NAME_BYTES];
+
+    w->ops->upload(w->dev, (char *)to + first, (const char *)host + first, end - first);
+    if (w->trace)
+        trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, unit),
+                  (struct trace_arg[]){{"bytes", end - first}, {NULL, 0}});
+}
+
+/* Clears the padding rows of the head's unit in a buffer that held other units. A resident unit has them since the
+ * arena was zeroed. */
+static void clear_padding(struct device_weights *weights, uint32_t place)
+{
+    const struct device_worker *w = weights->worker;
+    const uint32_t unit = unit_at(weights, place);
+    const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
+    const size_t value = number_bytes(w->plan.setting.goal.precision);
+
+    if (locate(weights, place) == BUFFER && room > n)
+        w->ops->zero(w->dev, (char *)device_address(weights, place) + n * value, (room - n) * value);
+}
+
+/* Before the next wait: what it gave may be lent, and must be on the device then. */
+static int wait_weights(struct device_weights *weights)
+{
+    const struct device_worker *w = weights->worker;
+    int rc = 0;
+
+    if (weights->coming.lent)
+        rc = w->ops->finish(w->dev, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
+    weights->coming.lent = false;
+    return rc ? rc : weights->link->wait_weights(weights->context, &weights->coming.host, &weights->coming.lent);
+}
+
+/* Visits need their units in the order of the pulls, so the oldest pull is this one's. */
+static int receive(struct device_weights *weights, uint32_t place)
+{
+    int rc = wait_weights(weights);
+
+    weights->n_pending--;
+    memmove(weights->pending, weights->pending + 1, weights->n_pending * sizeof *weights->pending);
+    weights->coming.place = place;
+    weights->coming.sent = 0;
+    return rc;
+}
+
+/* Queues the rest of the first done/n of the incoming unit. */
+static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t n)
+{
+    const struct device_worker *w = weights->worker;
+    const uint32_t place = weights->coming.place, unit = unit_at(weights, place);
+    const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision);
+    const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+
+    if (locate(weights, place) == HOST || end == weights->coming.sent)
+        return;
+    if (locate(weights, place) == BUFFER)
+        w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, find(weights, unit)->used);
+    upload(w, unit, device_address(weights, place), weights->coming.host, weights->coming.sent, end);
+    weights->coming.sent = end;
+}
+
+/* Called when the visit before `place` is queued. */
+static void leave(struct device_weights *weights, uint32_t place)
+{
+    const struct device_worker *w = weights->worker;
+
+    if (place > 0 && locate(weights, place - 1) == BUFFER)
+        find(weights, unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
+}
+
+int device_weights_next(struct device_weights *weights, uint32_t place, const void **out)
+{
+    const struct device_worker *w = weights->worker;
+    bool has_arrived = weights->coming.host && weights->coming.place == place;
+
+    leave(weights, place);
+    int rc = arrange(weights, place);
+    assert(rc != 0 || weights->arranged > place);
+    if (rc == 0 && !has_arrived && weights->n_pending > 0 && weights->pending[0] == place) {
+        rc = receive(weights, place);
+        has_arrived = true;
+    }
+    *out = NULL;
+    if (rc != 0)
+        return rc;
+    if (has_arrived)
+        upload_piece(weights, 1, 1);
+    w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
+    if (has_arrived)
+        clear_padding(weights, place);
+    if (locate(weights, place) == HOST)
+        *out = has_arrived ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
+    else if (locate(weights, place) != NOWHERE)
+        *out = device_address(weights, place);
+    return 0;
+}
+
+int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n)
+{
+    int rc = 0;
+
+    if (weights->n_pending > 0 && weights->pending[0] == place)
+        rc = receive(weights, place);
+    if (rc == 0 && weights->coming.host && weights->coming.place == place)
+        upload_piece(weights, done, n);
+    return rc;
+}
+
+int device_weights_load(struct device_weights *weights)
+{
+    const struct device_worker *w = weights->worker;
+    const uint32_t n_resident = w->plan.n_resident, n = n_resident + w->model.layers[0].n_visits;
+    const uint32_t ahead = w->plan.choice.n_weight_buffers;
+    char *arena = w->ops->arena(w->dev);
+    int rc = 0;
+
+    for (uint32_t at = 0, asked = 0; rc == 0 && at < n; at++) {
+        for (; rc == 0 && asked < n && asked < at + ahead; asked++)
+            rc = weights->link->pull(weights->context, weights->version,
+                                     asked < n_resident ? plan_unit_at(&w->model, asked)
+                                                        : w->model.visits[asked - n_resident]);
+        if (rc == 0)
+            rc = wait_weights(weights);
+        if (rc == 0 && at < n_resident) {
+            const uint32_t unit = plan_unit_at(&w->model, at);
+            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), weights->coming.host, 0,
+                   w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision));
+        } else if (rc == 0)
+            w->tables[at - n_resident] = weights->coming.host;
+    }
+    return rc;
+}

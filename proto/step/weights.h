@@ -1,0 +1,62 @@
+/* proto/step/weights.h - the place of a visit's weights.
+ *
+ * Weights are in one of a few buffers through which units pass; in a place of their own, if the unit is resident; or,
+ * for embedding lookups, in host memory. The visits of a step are known in advance, so units are pulled ahead: as far
+ * as the plan has buffers that no earlier visit needs. This changes only the time of a pull, never what a visit reads.
+ *
+ * Among backward visits, those of the embedding, and of a head that computed everything in forward, need no weights. */
+#ifndef PROTO_STEP_WEIGHTS_H
+#define PROTO_STEP_WEIGHTS_H
+
+#include "proto/step/step.h"
+#include "proto/plan/plan.h"
+
+/* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far
+ * as backward goes (model_end_of_backward). */
+struct device_weights {
+    const struct device_worker *worker;
+    const struct device_link *link;
+    void *context;
+    uint64_t version;
+    uint32_t n_visits; /* the model's; or fewer, without the topmost ones */
+    bool backward;
+    struct device_weights_buffer {
+        uint32_t unit;
+        uint32_t last; /* place of the last visit known to need it */
+        bool taken;
+        uint64_t used; /* DEVICE_COMPUTE: everything queued with it is done */
+    } buffers[PLAN_MAX_WEIGHT_BUFFERS];
+    uint32_t pending[PLAN_MAX_WEIGHT_BUFFERS]; /* places of outstanding pulls, oldest first */
+    uint32_t n_pending;
+    struct {
+        uint32_t place;
+        const void *host; /* NULL: nothing was received ahead */
+        bool lent;
+        uint64_t sent; /* bytes queued */
+    } coming;
+    uint32_t arranged; /* units for visits up to here were requested or are present */
+};
+
+/* Begins with all of the model's visits, upwards, and empty buffers. Their earlier users must be done, or DEVICE_PULL
+ * must wait for them. Nothing to undo. */
+void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
+                         const struct device_link *link, void *context);
+
+/* For generation, before all visits: pulls resident units to the device, and the embedding's units to learn their place
+ * in host memory. Blocks; errors of the link. */
+int device_weights_load(struct device_weights *weights);
+
+/* The visit at this place of the sequence. */
+uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
+
+/* *out (unit.n): the weights of the visit at this place, which must follow the previous call's; NULL if it needs none.
+ * They may be used by what is queued until the next call. Pulls ahead as far as buffers allow. Blocks until the host
+ * has them; errors of the link. */
+int device_weights_next(struct device_weights *weights, uint32_t place, const void **out);
+
+/* Called while the visit before this place is queued, when `done` (> 0) of its n pieces are: uploads the same share of
+ * this place's unit, if it was requested. In pieces, so that tiles of a stash on the host fit in between. Blocks until
+ * the host has it; errors of the link. */
+int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n);
+
+#endif

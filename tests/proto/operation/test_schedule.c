@@ -1,0 +1,105 @@
+/* The order of a program's steps, written out, and what forward leaves for backward. */
+#include "proto/operation/schedule.h"
+#include "tests/kit/programs.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct programs_shape plain = {8, 2, 1, 32, 0}, dropping = {8, 2, 1, 32, 0.1f};
+
+/* A step as `norm ln_1`, `linear attn.c_attn+`: with the activation behind it, or before it on the way back; W: the
+ * gradients of the weights; x: of the input, `x+` where they are added. */
+static void print_step(char *out, size_t n, const struct program *p, const struct schedule_step *step)
+{
+    const struct program_operation *op = &p->operations[step->operation];
+    const char *direction = step->action == SCHEDULE_FORWARD      ? ""
+                            : step->action == SCHEDULE_CONTRIBUTE ? "W "
+                            : step->accumulate                    ? "x+ "
+                                                                  : "x ";
+    const size_t used = strlen(out);
+
+    snprintf(out + used, n - used, "%s%s%s%s%s", used ? ", " : "", direction, program_rules[op->kind].name,
+             op->n_tensors ? " " : "", op->n_tensors ? p->tensors[op->tensor].name : "");
+    if (op->n_tensors)
+        *strrchr(out, '.') = 0;
+    if (step->activation != SCHEDULE_NONE)
+        strcat(out, "+");
+}
+
+static void check_steps(const struct program *p, const struct schedule *s, const char *expected)
+{
+    char found[2000] = "";
+
+    for (int i = 0; i < s->n_steps; i++)
+        print_step(found, sizeof found - 2, p, &s->steps[i]);
+    ck_assert_str_eq(found, expected);
+}
+
+#define GPT2_RECOMPUTED "norm ln_1, linear attn.c_attn, attention, linear attn.c_proj, add, norm ln_2, linear mlp.c_fc+"
+#define GPT2_DERIVATIVES                                                                                               \
+    "W linear mlp.c_proj, x linear mlp.c_proj+, W linear mlp.c_fc, x linear mlp.c_fc, x+ norm ln_2, "                  \
+    "W linear attn.c_proj, x linear attn.c_proj, x attention, norm ln_1, W linear attn.c_attn, "                       \
+    "x linear attn.c_attn, x+ norm ln_1"
+
+/* The first norm is made again where the map behind it asks for it; nothing else is made twice. */
+TEST(gpt2_runs_in_the_order_that_is_written_out)
+{
+    static struct program p;
+    static struct schedule s;
+
+    programs_gpt2(&p, &plain);
+    schedule_forward(&s, &p, 0);
+    check_steps(&p, &s, GPT2_RECOMPUTED ", linear mlp.c_proj, add");
+    schedule_backward(&s, &p, 0);
+    check_steps(&p, &s, GPT2_RECOMPUTED ", " GPT2_DERIVATIVES);
+    schedule_backward(&s, &p, program_keepable(&p));
+    check_steps(&p, &s, "norm ln_2, activation, " GPT2_DERIVATIVES);
+    ck_assert_int_eq(s.n_recomputed, 2);
+    const int n = s.n_steps; /* a gradient passes through a sum as it is, unless something is dropped out */
+    programs_gpt2(&p, &dropping);
+    schedule_backward(&s, &p, program_keepable(&p));
+    ck_assert_int_eq(s.n_steps, n + 2);
+}
+
+/* Where forward kept all it can, backward computes nothing again but what is cheap. By hand: of 8 columns and 2 heads qkv 24, attended 8, log-sum-exp 2, residual 8, the inner 32 before its activation;
+ * Llama keeps queries and keys as they are turned, of 1 head of keys and values, and both halves of its gated unit. */
+TEST_EACH(what_can_be_kept_is_what_is_dear_and_is_not_computed_again, PROGRAMS)
+{
+    static const uint32_t columns[PROGRAMS][8] = {[PROGRAMS_GPT2] = {24, 8, 2, 8, 32},
+                                                  [PROGRAMS_LLAMA] = {16, 8, 2, 8, 64},
+                                                  [PROGRAMS_BERT] = {24, 8, 2, 8, 32, 8}};
+    static struct program p;
+    static struct schedule s;
+    int n = 0;
+
+    programs_write(&p, _i, &plain);
+    const uint64_t kept = program_keepable(&p);
+    for (int value = 0; value < p.n_values; value++)
+        if (kept >> value & 1)
+            ck_assert_uint_eq(p.values[value].columns, columns[_i][n++]);
+    ck_assert_uint_eq(columns[_i][n], 0);
+    schedule_backward(&s, &p, kept);
+    for (int i = 0; i < s.n_steps; i++)
+        if (s.steps[i].action == SCHEDULE_FORWARD)
+            ck_assert(program_rules[p.operations[s.steps[i].operation].kind].cheap);
+}
+
+/* A linear map cannot write over the gradient that it reads. So where nothing passes the gradient around it, backward
+ * leaves the place of the output's gradient before the map, and the input's gradient comes into that place. */
+TEST(a_linear_map_may_be_the_last_of_backward)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_norm_options norm = {.epsilon = 1e-5f};
+    const struct program_linear_options linear = {.deviation = 0.02f};
+
+    program_end(&p, program_norm(&p, program_linear(&p, program_begin(&p, 8), "dense", 8, &linear), "ln", &norm));
+    schedule_backward(&s, &p, 0);
+    check_steps(&p, &s, "linear dense, norm ln, x norm ln, W linear dense, x linear dense");
+    const struct schedule_buffer *of_input = &s.buffers[s.gradient], *of_output = &s.buffers[s.steps[2].y_gradient];
+    ck_assert_int_eq(of_input->place, SCHEDULE_GRADIENT);
+    ck_assert_int_eq(of_output->place, SCHEDULE_GRADIENT);
+    ck_assert_int_eq(s.buffers[s.steps[2].x_gradient].place == SCHEDULE_GRADIENT, false);
+    ck_assert_int_lt(of_output->last, of_input->first);
+}
