@@ -245,12 +245,12 @@ static int check_updates(struct job *job)
 
 static int load_model(struct job *job)
 {
-    struct reserve headers = {.bytes =
-                                  plan_load_bytes(&job->model, job->n_weight_files, job->request.job.header_bytes)};
+    struct reserve headers = {0};
     int rc;
 
     if (job->request.job.fresh)
         return store_draw(&job->store, job->request.job.seed);
+    headers.bytes = plan_load_bytes(&job->model, job->n_weight_files, job->request.job.header_bytes);
     headers.memory = job->headers = malloc(headers.bytes);
     if (!job->headers)
         return error_set(&job->load_error, -ENOMEM, "no memory for the headers of its files");

@@ -183,10 +183,10 @@ static void print_again(const struct daring *d)
 static void on_abort(int number)
 {
     (void)number;
-    if (daring && !daring->ends)
-        siglongjmp(daring->here, 1);
     if (!daring)
         return;
+    if (!daring->ends)
+        siglongjmp(daring->here, 1);
     print_again(daring);
     log_error(NO_THREAD);
     _exit(1);

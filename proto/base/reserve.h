@@ -6,7 +6,6 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct reserve {
@@ -28,10 +27,9 @@ static inline uint64_t reserve_left(const struct reserve *reserve)
 /* n bytes of zeros, aligned to 8; NULL if there are not as many. */
 static inline void *reserve_take(struct reserve *reserve, uint64_t n)
 {
-    char *piece = reserve->memory + reserve->used;
-
     if (!reserve->memory || n > reserve_left(reserve) || reserve_rounded(n) > reserve_left(reserve))
         return NULL;
+    char *const piece = reserve->memory + reserve->used;
     reserve->used += reserve_rounded(n);
     return memset(piece, 0, n);
 }

@@ -1,8 +1,8 @@
 /* proto/model/family.h - a family of models: its config keys, tensors and layers, named in one place.
  *
  * A family has one const table, family_NAME, in families/NAME.c, where the build finds it. Its model is an embedding (the
- * sum of rows of tables), layers that are programs (proto/operation/program.h), and a head (logits by a table). All other code
- * knows only layers, programs, tensors and units. */
+ * sum of rows of tables), layers that are programs (proto/operation/program.h), and a head (logits by a table). All other
+ * code knows only layers, programs, tensors and units. */
 #ifndef PROTO_MODEL_FAMILY_H
 #define PROTO_MODEL_FAMILY_H
 
