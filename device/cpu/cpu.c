@@ -124,8 +124,9 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
         if (cpu_isa_runs((enum cpu_isa)isa))
             cpu_isa_use(dev, (enum cpu_isa)isa);
-    dev->kernels->rows->zero(dev, dev->arena, arena_bytes); /* touches every page, so that the system allocates it */
-    dev->kernels->rows->zero(dev, dev->products, plan_cpu.library_bytes(n_threads));
+    /* touches every page, so that the system allocates it */
+    dev->kernels->rows->zero(dev, &(struct device_zero){dev->arena, arena_bytes});
+    dev->kernels->rows->zero(dev, &(struct device_zero){dev->products, plan_cpu.library_bytes(n_threads)});
     *out = dev;
     return 0;
 }
@@ -201,10 +202,10 @@ static int fault(struct device *dev, struct error *err)
     return error_set(err, -EIO, "the device is lost");
 }
 
-static void zero(struct device *dev, void *x, size_t bytes)
+static void zero(struct device *dev, const struct device_zero *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->zero(dev, x, bytes);
+    dev->kernels->rows->zero(dev, op);
 }
 
 enum { ROUNDED = 1024 }; /* numbers at a time */
@@ -223,40 +224,39 @@ static void round_some(char *to, const char *from, size_t n)
 
 /* Results take half the bytes of their source. So each round may be as long as all rounds before it: it overwrites only
  * what has been read. */
-static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
+static void round_bf16(struct device *dev, const struct device_round_bf16 *op)
 {
     device_count(dev->done);
-    for (size_t at = 0, here; at < n; at += here) {
-        here = size_smaller(n - at, at > ROUNDED ? at : ROUNDED);
+    for (size_t at = 0, here; at < op->n; at += here) {
+        here = size_smaller(op->n - at, at > ROUNDED ? at : ROUNDED);
 #pragma omp parallel for num_threads(dev->n_threads) if (here > ROUNDED)
         for (size_t i = 0; i < here; i += ROUNDED)
-            round_some((char *)(to + at + i), (const char *)(from + at + i), size_smaller(here - i, ROUNDED));
+            round_some((char *)(op->to + at + i), (const char *)(op->from + at + i), size_smaller(here - i, ROUNDED));
     }
 }
 
-static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
+static void activate(struct device *dev, const struct device_activate *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->activate(dev, y, x, n, activation);
+    dev->kernels->rows->activate(dev, op);
 }
 
-static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
-                              enum model_activation activation)
+static void activate_backward(struct device *dev, const struct device_activate *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->activate_backward(dev, gradient, x, n, activation);
+    dev->kernels->rows->activate_backward(dev, op);
 }
 
-static void add(struct device *dev, float *sum, const float *x, size_t n)
+static void add(struct device *dev, const struct device_add *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->add(dev, sum, x, n);
+    dev->kernels->rows->add(dev, op);
 }
 
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
+static void reduce_rows(struct device *dev, const struct device_reduce_rows *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->reduce_rows(dev, sum, x, m, n, stride);
+    dev->kernels->rows->reduce_rows(dev, op);
 }
 
 static void norm(struct device *dev, const struct device_norm *op)
@@ -342,10 +342,10 @@ static void position_backward(struct device *dev, const struct device_position *
     dev->kernels->rows->position_backward(dev, op);
 }
 
-static void soft_cap(struct device *dev, float *x, size_t n, float cap)
+static void soft_cap(struct device *dev, const struct device_soft_cap *op)
 {
     device_count(dev->done);
-    dev->kernels->softmax->soft_cap(dev, x, n, cap);
+    dev->kernels->softmax->soft_cap(dev, op);
 }
 
 static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
@@ -354,10 +354,10 @@ static void log_sum_exp(struct device *dev, const struct device_cross_entropy *o
     dev->kernels->softmax->log_sum_exp(dev, op);
 }
 
-static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
+static void loss(struct device *dev, const struct device_loss *op)
 {
     device_count(dev->done);
-    dev->kernels->softmax->loss(dev, losses, running, labels, m);
+    dev->kernels->softmax->loss(dev, op);
 }
 
 static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)

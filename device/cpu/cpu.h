@@ -25,12 +25,11 @@ struct cpu_tile {
 };
 
 struct cpu_row_kernels {
-    void (*zero)(struct device *dev, void *x, size_t bytes);
-    void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
-    void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
-                              enum model_activation activation);
-    void (*add)(struct device *dev, float *sum, const float *x, size_t n);
-    void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride);
+    void (*zero)(struct device *dev, const struct device_zero *op);
+    void (*activate)(struct device *dev, const struct device_activate *op);
+    void (*activate_backward)(struct device *dev, const struct device_activate *op);
+    void (*add)(struct device *dev, const struct device_add *op);
+    void (*reduce_rows)(struct device *dev, const struct device_reduce_rows *op);
     void (*embed)(struct device *dev, const struct device_embed *op);
     void (*embed_backward)(struct device *dev, const struct device_embed *op);
     void (*position)(struct device *dev, const struct device_position *op);
@@ -72,9 +71,9 @@ struct cpu_single_kernels {
 };
 
 struct cpu_softmax_kernels {
-    void (*soft_cap)(struct device *dev, float *x, size_t n, float cap);
+    void (*soft_cap)(struct device *dev, const struct device_soft_cap *op);
     void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
-    void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
+    void (*loss)(struct device *dev, const struct device_loss *op);
     void (*gradient)(struct device *dev, const struct device_cross_entropy *op);
     void (*squared_error)(const struct device_squared_error *op);
     void (*squared_error_gradient)(const struct device_squared_error *op);

@@ -138,43 +138,42 @@ static int fault(struct device *dev, struct error *err)
     return -EIO;
 }
 
-static void zero(struct device *dev, void *x, size_t bytes)
+static void zero(struct device *dev, const struct device_zero *op)
 {
-    cuda_note(dev, cudaMemsetAsync(x, 0, bytes, dev->queue.stream));
+    cuda_note(dev, cudaMemsetAsync(op->x, 0, op->bytes, dev->queue.stream));
 }
 
 /* Blocks run in any order, so a launch must not write what it reads. Each launch may be longer than the one before, as
  * results take half the bytes of what has been read. */
-static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
+static void round_bf16(struct device *dev, const struct device_round_bf16 *op)
 {
-    const size_t apart = (size_t)((const char *)from - (const char *)to) / sizeof *to;
+    const size_t n = op->n, apart = (size_t)((const char *)op->from - (const char *)op->to) / sizeof *op->to;
 
-    assert((const char *)to < (const char *)from);
+    assert((const char *)op->to < (const char *)op->from);
     for (size_t at = 0, here; at < n; at += here) {
         here = n - at < apart + at ? n - at : apart + at;
-        cuda_note(dev, cuda_to_bf16(&dev->queue, to + at, from + at, here));
+        cuda_note(dev, cuda_to_bf16(&dev->queue, op->to + at, op->from + at, here));
     }
 }
 
-static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
+static void activate(struct device *dev, const struct device_activate *op)
 {
-    cuda_note(dev, cuda_activate_rows(&dev->queue, y, x, n, 1, n, activation));
+    cuda_note(dev, cuda_activate(&dev->queue, op));
 }
 
-static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
-                              enum model_activation activation)
+static void activate_backward(struct device *dev, const struct device_activate *op)
 {
-    cuda_note(dev, cuda_activation_gradient(&dev->queue, gradient, x, n, 1, n, activation));
+    cuda_note(dev, cuda_activate_backward(&dev->queue, op));
 }
 
-static void add(struct device *dev, float *sum, const float *x, size_t n)
+static void add(struct device *dev, const struct device_add *op)
 {
-    cuda_note(dev, cuda_add(&dev->queue, sum, x, n));
+    cuda_note(dev, cuda_add(&dev->queue, op));
 }
 
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
+static void reduce_rows(struct device *dev, const struct device_reduce_rows *op)
 {
-    cuda_note(dev, cuda_reduce_rows(&dev->queue, sum, x, m, n, stride));
+    cuda_note(dev, cuda_reduce_rows(&dev->queue, op));
 }
 
 static void norm(struct device *dev, const struct device_norm *op)
@@ -282,9 +281,9 @@ static void position_backward(struct device *dev, const struct device_position *
     cuda_note(dev, cuda_position_backward(&dev->queue, op));
 }
 
-static void soft_cap(struct device *dev, float *x, size_t n, float cap)
+static void soft_cap(struct device *dev, const struct device_soft_cap *op)
 {
-    cuda_note(dev, cuda_soft_cap(&dev->queue, x, n, cap));
+    cuda_note(dev, cuda_soft_cap(&dev->queue, op));
 }
 
 static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
@@ -292,9 +291,9 @@ static void log_sum_exp(struct device *dev, const struct device_cross_entropy *o
     cuda_note(dev, cuda_log_sum_exp(&dev->queue, op));
 }
 
-static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
+static void loss(struct device *dev, const struct device_loss *op)
 {
-    cuda_note(dev, cuda_loss(&dev->queue, losses, running, labels, m));
+    cuda_note(dev, cuda_loss(&dev->queue, op));
 }
 
 static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)

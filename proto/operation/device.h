@@ -233,6 +233,57 @@ struct device_squared_error {
     float scale;            /* squared_error_gradient */
 };
 
+struct device_zero {
+    void *x;
+    size_t bytes;
+};
+
+/* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/operation/backend.h) before `from`, and may
+ * overlap it; or it lies apart. */
+struct device_round_bf16 {
+    uint16_t *to;
+    const float *from;
+    size_t n;
+};
+
+/* y = act(x), with the same bits as matmul's epilogue; and its gradient. */
+struct device_activate {
+    size_t n;
+    enum model_activation activation;
+    const void *x;  /* (n), read by both directions */
+    void *y;        /* (n), forward */
+    void *gradient; /* (n), backward: of y, on return of x */
+};
+
+/* sum (n) += x (n). */
+struct device_add {
+    float *sum;
+    const float *x;
+    size_t n;
+};
+
+/* sum (n) += sum over the m rows of x (m, n), `stride` elements apart. */
+struct device_reduce_rows {
+    float *sum;
+    const void *x;
+    size_t m, n, stride;
+};
+
+/* x (n) = cap * tanh(x / cap). */
+struct device_soft_cap {
+    float *x;
+    size_t n;
+    float cap; /* > 0 */
+};
+
+/* The loss of each row: -log p of the label, from log_sum_exp's sums; 0 without a label. */
+struct device_loss {
+    size_t m;
+    double *losses;         /* (m) */
+    const float *running;   /* (m, 3) */
+    const uint32_t *labels; /* (m) */
+};
+
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
 
@@ -274,10 +325,8 @@ struct device_ops {
     /* Explains the -EIO of finish or sync; returns -EIO. */
     int (*fault)(struct device *dev, struct error *err);
 
-    void (*zero)(struct device *dev, void *x, size_t bytes);
-    /* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/operation/backend.h) before `from`, and
-     * may overlap it; or it lies apart. */
-    void (*round_bf16)(struct device *dev, uint16_t *to, const float *from, size_t n);
+    void (*zero)(struct device *dev, const struct device_zero *op);
+    void (*round_bf16)(struct device *dev, const struct device_round_bf16 *op);
     void (*matmul)(struct device *dev, const struct device_matmul *op);
     /* Lists the algorithms for a product whose results do not depend on the order of execution. */
     void (*propose)(struct device *dev, const struct device_matmul *op, struct products_candidates *out);
@@ -285,17 +334,10 @@ struct device_ops {
      * choice. -ENOTSUP with a sentence for the log: some or all are unknown here, and ignored. */
     int (*choose)(struct device *dev, const struct products *products, struct error *err);
 
-    /* y = act(x), n elements; the same bits as matmul's epilogue. */
-    void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
-    /* gradient (n) *= act'(x): of y, on return of x. */
-    void (*activate_backward)(struct device *dev, void *gradient, const void *x, size_t n,
-                              enum model_activation activation);
-
-    /* sum (n) += x (n). */
-    void (*add)(struct device *dev, float *sum, const float *x, size_t n);
-
-    /* sum (n) += sum over the m rows of x (m, n), `stride` elements apart. */
-    void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride);
+    void (*activate)(struct device *dev, const struct device_activate *op);
+    void (*activate_backward)(struct device *dev, const struct device_activate *op);
+    void (*add)(struct device *dev, const struct device_add *op);
+    void (*reduce_rows)(struct device *dev, const struct device_reduce_rows *op);
 
     void (*norm)(struct device *dev, const struct device_norm *op);
     void (*norm_backward)(struct device *dev, const struct device_norm *op);
@@ -321,12 +363,10 @@ struct device_ops {
     void (*position)(struct device *dev, const struct device_position *op);
     void (*position_backward)(struct device *dev, const struct device_position *op);
 
-    /* x (n) = cap * tanh(x / cap); cap > 0. */
-    void (*soft_cap)(struct device *dev, float *x, size_t n, float cap);
+    void (*soft_cap)(struct device *dev, const struct device_soft_cap *op);
     /* Adds the chunk to `running`, which holds the chunks before it. */
     void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
-    /* loss (m) in double = -log p of the label, from running; 0 without a label. */
-    void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
+    void (*loss)(struct device *dev, const struct device_loss *op);
     /* Overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a label; of capped logits
      * by the gradient of those that were capped, which is that times 1 - (logit / cap)^2. The gradient has
      * the values' type: its row i begins where row i of the logits did, so its stride in elements is that of the logits

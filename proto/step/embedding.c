@@ -153,8 +153,8 @@ static void leave_padding_out(const struct layer_pass *pass, const struct table 
     const struct model_config *c = &pass->model->config;
 
     if (c->has_padding && c->padding >= table->first && c->padding - table->first < table->n)
-        pass->ops->zero(pass->dev, pass->contribution + (c->padding - table->first) * c->width,
-                        c->width * sizeof(float));
+        pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution + (c->padding - table->first) * c->width,
+                                                         c->width * sizeof(float)});
 }
 
 static void backward(const struct layer_pass *pass)
@@ -167,7 +167,7 @@ static void backward(const struct layer_pass *pass)
     if (!pass->contribution)
         return;
     if (pass->fresh)
-        pass->ops->zero(pass->dev, pass->contribution, pass->unit->n * sizeof(float));
+        pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution, pass->unit->n * sizeof(float)});
     switch (table.of->by) {
     case MODEL_BY_TOKEN:
         pass->ops->embed_backward(pass->dev, &op);

@@ -73,7 +73,8 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
 
     pass->ops->matmul(pass->dev, &op);
     for (size_t i = 0; pass->model->logit_cap > 0 && i < n_capped; i++)
-        pass->ops->soft_cap(pass->dev, to + i * stride, m / n_capped * chunk.padded, pass->model->logit_cap);
+        pass->ops->soft_cap(pass->dev, &(struct device_soft_cap){to + i * stride, m / n_capped * chunk.padded,
+                                                                 pass->model->logit_cap});
 }
 
 /* For tokens first .. first+m-1. */
@@ -120,9 +121,9 @@ static void copy_row_logits(const struct layer_pass *pass, struct chunk chunk, c
 
     for (size_t row = (first + n_tokens - 1) / n_tokens; row * n_tokens < first + m; row++) {
         float *to = pass->row_logits + row * pass->model->config.n_labels + chunk.first;
-        pass->ops->zero(pass->dev, to, bytes);
-        pass->ops->add(pass->dev, to, logits + (row * n_tokens - first) * chunk.padded, chunk.n);
-        pass->ops->add(pass->dev, to, pass->logit_bias + chunk.first, chunk.n);
+        pass->ops->zero(pass->dev, &(struct device_zero){to, bytes});
+        pass->ops->add(pass->dev, &(struct device_add){to, logits + (row * n_tokens - first) * chunk.padded, chunk.n});
+        pass->ops->add(pass->dev, &(struct device_add){to, pass->logit_bias + chunk.first, chunk.n});
     }
 }
 
@@ -158,8 +159,8 @@ static void sum_bias(const struct layer_pass *pass, struct chunk chunk, const fl
     float *const sum = pass->logit_bias_sum + chunk.first;
 
     if (fresh)
-        pass->ops->zero(pass->dev, sum, chunk.n * sizeof *sum);
-    pass->ops->reduce_rows(pass->dev, sum, g, m, chunk.n, g_stride);
+        pass->ops->zero(pass->dev, &(struct device_zero){sum, chunk.n * sizeof *sum});
+    pass->ops->reduce_rows(pass->dev, &(struct device_reduce_rows){sum, g, m, chunk.n, g_stride});
 }
 
 /* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; g (m, n)
@@ -223,7 +224,8 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
         tile_backward(pass, chunk, logits, sum, first, m);
     }
     if (sum && !pass->lowest)
-        pass->ops->round_bf16(pass->dev, layer_element(pass, pass->gradient, first * width), sum, m * width);
+        pass->ops->round_bf16(pass->dev, &(struct device_round_bf16){layer_element(pass, pass->gradient, first * width),
+                                                                     sum, m * width});
 }
 
 static void forward(const struct layer_pass *pass)
@@ -246,7 +248,7 @@ static void forward(const struct layer_pass *pass)
         }
     }
     if (pass->top && !pass->model->config.regression)
-        pass->ops->loss(pass->dev, pass->losses, pass->running, pass->labels, tokens);
+        pass->ops->loss(pass->dev, &(struct device_loss){tokens, pass->losses, pass->running, pass->labels});
 }
 
 static void backward(const struct layer_pass *pass)
@@ -261,7 +263,7 @@ static void backward(const struct layer_pass *pass)
         tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
     }
     if (sum && pass->bottom && !pass->lowest)
-        pass->ops->round_bf16(pass->dev, pass->gradient, sum, tokens * width);
+        pass->ops->round_bf16(pass->dev, &(struct device_round_bf16){pass->gradient, sum, tokens * width});
 }
 
 const struct layer_ops layer_head = {forward, backward};

@@ -60,7 +60,8 @@ static void round_sum(const struct device_pass *pass, uint32_t n)
     const struct device_worker *w = pass->worker;
 
     if (is_rounded(pass))
-        w->ops->round_bf16(w->dev, rounded(pass, n), device_offers_sum(pass, n), unit_of(pass, n)->n_trained);
+        w->ops->round_bf16(w->dev, &(struct device_round_bf16){rounded(pass, n), device_offers_sum(pass, n),
+                                                               unit_of(pass, n)->n_trained});
 }
 
 /* In storage order, as each begins where the one before it was read: part by part, bottom unit first. */

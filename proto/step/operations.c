@@ -276,8 +276,11 @@ static void run_attention(const struct operation_run *r, const struct schedule_s
 static void run_activation(const struct operation_run *r, const struct program_operation *op,
                            const struct schedule_step *step)
 {
-    r->pass->ops->activate(r->pass->dev, at(r, step->outputs[0]), at(r, step->inputs[0]),
-                           layer_tokens(r->pass) * columns(r, op->inputs[0]), op->activation);
+    r->pass->ops->activate(r->pass->dev,
+                           &(struct device_activate){.n = layer_tokens(r->pass) * columns(r, op->inputs[0]),
+                                                     .activation = op->activation,
+                                                     .x = at(r, step->inputs[0]),
+                                                     .y = at(r, step->outputs[0])});
 }
 
 /* What forward and backward have in common. */
@@ -389,7 +392,8 @@ static void run_contribution(const struct operation_run *r, const struct program
         if (matmul.c)
             pass->ops->matmul(pass->dev, &matmul);
         if (bias)
-            pass->ops->reduce_rows(pass->dev, bias, dy_part, layer_tokens(pass), part.columns, out);
+            pass->ops->reduce_rows(pass->dev,
+                                   &(struct device_reduce_rows){bias, dy_part, layer_tokens(pass), part.columns, out});
     }
 }
 
@@ -486,8 +490,10 @@ static void run_activation_backward(const struct operation_run *r, const struct 
     assert(!step->accumulate);
     if (step->y_gradient != step->x_gradient)
         pass->ops->dropout_add(pass->dev, &copy);
-    pass->ops->activate_backward(pass->dev, at(r, step->x_gradient), at(r, step->inputs[0]), layer_tokens(pass) * n,
-                                 op->activation);
+    pass->ops->activate_backward(pass->dev, &(struct device_activate){.n = layer_tokens(pass) * n,
+                                                                      .activation = op->activation,
+                                                                      .x = at(r, step->inputs[0]),
+                                                                      .gradient = at(r, step->x_gradient)});
 }
 
 static void run_backward(const struct operation_run *r, const struct schedule_step *step)

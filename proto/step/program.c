@@ -32,11 +32,11 @@ static void clear_vectors(const struct layer_pass *pass)
             continue;
         }
         if (n > 0)
-            pass->ops->zero(pass->dev, pass->contribution + first, n * sizeof(float));
+            pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution + first, n * sizeof(float)});
         n = 0;
     }
     if (n > 0)
-        pass->ops->zero(pass->dev, pass->contribution + first, n * sizeof(float));
+        pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution + first, n * sizeof(float)});
 }
 
 /* In the lowest trained layer, steps after the last contribution serve only layers below, so they are skipped. */
@@ -71,9 +71,10 @@ static void offer_logit_bias(const struct operation_run *r)
 
     if (!piece || !pass->fresh)
         return;
-    pass->ops->zero(pass->dev, pass->logit_bias, piece->n * sizeof(float));
-    pass->ops->reduce_rows(pass->dev, pass->logit_bias, layer_element(pass, pass->weights, piece->offset), 1, piece->n,
-                           piece->n);
+    pass->ops->zero(pass->dev, &(struct device_zero){pass->logit_bias, piece->n * sizeof(float)});
+    pass->ops->reduce_rows(pass->dev, &(struct device_reduce_rows){pass->logit_bias,
+                                                                   layer_element(pass, pass->weights, piece->offset), 1,
+                                                                   piece->n, piece->n});
 }
 
 /* Adds the sum that the head made of a whole part. */
@@ -83,7 +84,8 @@ static void take_logit_bias_sum(const struct operation_run *r)
     const struct model_piece *piece = logit_bias_of(r);
 
     if (piece && pass->fresh && pass->logit_bias_sum)
-        pass->ops->add(pass->dev, pass->contribution + piece->offset, pass->logit_bias_sum, piece->n);
+        pass->ops->add(pass->dev,
+                       &(struct device_add){pass->contribution + piece->offset, pass->logit_bias_sum, piece->n});
 }
 
 static void forward(const struct layer_pass *pass)

@@ -147,7 +147,8 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
     const size_t value = number_bytes(w->plan.setting.goal.precision);
 
     if (locate(weights, place) == BUFFER && room > n)
-        w->ops->zero(w->dev, (char *)device_address(weights, place) + n * value, (room - n) * value);
+        w->ops->zero(w->dev,
+                     &(struct device_zero){(char *)device_address(weights, place) + n * value, (room - n) * value});
 }
 
 /* Before the next wait: what it gave may be lent, and must be on the device then. */

@@ -18,7 +18,7 @@ enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ID = 3, N_TABLE = 13, N_ACT
 
 static void run_zero(struct mirror *at, void *const out[], const void *context)
 {
-    at->ops->zero(at->dev, out[0], *(const size_t *)context * sizeof(float));
+    at->ops->zero(at->dev, &(struct device_zero){out[0], *(const size_t *)context * sizeof(float)});
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)
@@ -49,7 +49,7 @@ TEST_EACH(round_bf16_writes_over_what_it_has_read, 5 * 3)
     mirror_begin(&at);
     char *to = mirror_scratch(&at, room + n * sizeof *from);
     mirror_put(&at, to + room, from, n * sizeof *from);
-    at.ops->round_bf16(at.dev, (uint16_t *)to, (const float *)(to + room), n);
+    at.ops->round_bf16(at.dev, &(struct device_round_bf16){(uint16_t *)to, (const float *)(to + room), n});
     ck_assert_int_eq(at.ops->sync(at.dev), 0);
     mirror_take(&at, got, to, n * sizeof *got);
     mirror_end(&at, NULL, 0);
@@ -82,7 +82,7 @@ static double near(const struct call_test *test, const char *output)
     const struct call *c = &test->call;
 
     (void)output;
-    return c->kind == CALL_reduce_rows         ? near_of_sums(c->plain.m)
+    return c->kind == CALL_reduce_rows         ? near_of_sums(c->reduce_rows.m)
            : c->kind == CALL_add               ? 0x1p-24
            : c->kind == CALL_position_backward ? near_of_sums(c->position.n_rows)
            : c->kind == CALL_position          ? 0x1p-24
@@ -105,9 +105,9 @@ static struct call call_of(const struct row_call *r, const struct shape *s)
     const size_t n_rows = s->m % 4 ? 1 : 4;
 
     if (r->kind == CALL_reduce_rows)
-        return (struct call){.kind = r->kind, .plain = {.m = s->m, .n = s->n, .stride = s->n + r->gap}};
+        return (struct call){.kind = r->kind, .reduce_rows = {.m = s->m, .n = s->n, .stride = s->n + r->gap}};
     if (r->kind == CALL_add)
-        return (struct call){.kind = r->kind, .plain = {.n = s->m * s->n}};
+        return (struct call){.kind = r->kind, .add = {.n = s->m * s->n}};
     if (r->kind == CALL_embed)
         return (struct call){.kind = r->kind,
                              .embed = {.m = s->m,
@@ -248,8 +248,8 @@ static struct call_test activation(enum call_kind kind, int i)
 {
     return (struct call_test){.type = (enum number_type)(i / N_ACTIVATIONS % NUMBER_TYPES),
                               .call = {.kind = kind,
-                                       .plain = {.n = lengths[i / N_ACTIVATIONS / NUMBER_TYPES],
-                                                 .activation = (enum model_activation)(i % N_ACTIVATIONS)}},
+                                       .activate = {.n = lengths[i / N_ACTIVATIONS / NUMBER_TYPES],
+                                                    .activation = (enum model_activation)(i % N_ACTIVATIONS)}},
                               .near = near_activation,
                               .is_elementwise = true};
 }
@@ -265,7 +265,7 @@ TEST_EACH(activations_and_their_slopes_are_the_formula, 2 * N_ACTIVATED)
 TEST_EACH(activate_gives_the_bits_of_a_product_s_epilogue, N_ACTIVATED)
 {
     struct call_test plain = activation(CALL_activate, _i), product = plain;
-    const size_t n = plain.call.plain.n;
+    const size_t n = plain.call.activate.n;
 
     product.call = (struct call){.kind = CALL_matmul,
                                  .matmul = {.m = n,
@@ -275,12 +275,12 @@ TEST_EACH(activate_gives_the_bits_of_a_product_s_epilogue, N_ACTIVATED)
                                             .b_stride = 1,
                                             .c_stride = 1,
                                             .epilogue = DEVICE_BIAS_ACTIVATION,
-                                            .activation = plain.call.plain.activation}};
+                                            .activation = plain.call.activate.activation}};
     call_make(&plain), call_make(&product);
     operation_set(plain.type, call_get(call_find(&product, "b")), 0, 1);
     operation_set(plain.type, call_get(call_find(&product, "bias")), 0, 0);
-    memcpy(call_get(call_find(&product, "a")), plain.host.plain.from, n * number_bytes(plain.type));
+    memcpy(call_get(call_find(&product, "a")), plain.host.activate.x, n * number_bytes(plain.type));
     call_once(&plain), call_once(&product);
-    ck_assert_mem_eq(product.host.matmul.pre, plain.host.plain.from, n * number_bytes(plain.type));
-    ck_assert_mem_eq(product.host.matmul.c, plain.host.plain.to, n * number_bytes(plain.type));
+    ck_assert_mem_eq(product.host.matmul.pre, plain.host.activate.x, n * number_bytes(plain.type));
+    ck_assert_mem_eq(product.host.matmul.c, plain.host.activate.y, n * number_bytes(plain.type));
 }

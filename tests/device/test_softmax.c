@@ -31,7 +31,7 @@ static void prepare(struct call_test *test)
 {
     const struct device_cross_entropy *op = &test->host.log_sum_exp;
     const bool is_loss = test->call.kind == CALL_loss;
-    uint32_t *labels = (void *)(uintptr_t)(is_loss ? test->host.plain.labels : op->labels);
+    uint32_t *labels = (void *)(uintptr_t)(is_loss ? test->host.loss.labels : op->labels);
     float *running = call_get(call_find(test, "running"));
 
     /* The sum of a logit and its bias is then exact. */
@@ -39,7 +39,7 @@ static void prepare(struct call_test *test)
         op->logits[i] = roundf(op->logits[i] * 64) / 64;
     for (size_t j = 0; !is_loss && op->bias && j < op->n; j++)
         ((float *)(uintptr_t)op->bias)[j] = roundf(op->bias[j] * 64) / 64;
-    for (size_t i = 0; i < (is_loss ? test->call.plain.m : op->m); i++) {
+    for (size_t i = 0; i < (is_loss ? test->call.loss.m : op->m); i++) {
         labels[i] = i % 3 == 2 ? UINT32_MAX : (uint32_t)(i * 7919 % (is_loss ? 99 : op->first + op->n));
         running[3 * i + 1] = 0.5f + fabsf(running[3 * i + 1]);
         for (size_t j = is_loss ? 0 : op->n; j < (is_loss ? 0 : op->logits_stride); j++)
@@ -54,7 +54,7 @@ static struct call_test test_of(enum call_kind kind, const struct shape *s, int 
     struct call_test test = {.type = (enum number_type)type, .call = {.kind = kind}, .near = near, .prepare = prepare};
 
     if (kind == CALL_loss)
-        test.call.plain.m = s->m;
+        test.call.loss.m = s->m;
     else
         test.call.log_sum_exp = (struct device_cross_entropy){.m = s->m,
                                                               .n = s->n,
@@ -102,7 +102,7 @@ TEST_EACH(a_cap_is_the_formula, 4 * 3)
     static const size_t sizes[] = {1, 7, 2051, 40000};
     static const float caps[] = {0.125f, 1.5f, 30};
     struct call_test test = {.type = NUMBER_FP32,
-                             .call = {.kind = CALL_soft_cap, .plain = {.n = sizes[_i / 3], .cap = caps[_i % 3]}},
+                             .call = {.kind = CALL_soft_cap, .soft_cap = {.n = sizes[_i / 3], .cap = caps[_i % 3]}},
                              .near = near_cap,
                              .is_elementwise = true};
 
@@ -281,7 +281,7 @@ static void run_row(struct mirror *at, void *const out[], const void *context)
     at->ops->log_sum_exp(at->dev, &op);
     op.start = false, op.first = CHUNK, op.logits += CHUNK;
     at->ops->log_sum_exp(at->dev, &op);
-    at->ops->loss(at->dev, out[0], op.running, op.labels, 1);
+    at->ops->loss(at->dev, &(struct device_loss){1, out[0], op.running, op.labels});
 }
 
 static void check_row(float *logits, double want)

@@ -144,7 +144,11 @@ static const struct {
      0, 0},
     {"cuda_to_bf16", [](auto q, auto x, auto y, auto, auto) { OK(cuda_to_bf16(q, (uint16_t *)x, y, ROWS * WIDTH)); }, 0,
      0},
-    {"cuda_reduce_rows", [](auto q, auto x, auto y, auto, auto) { OK(cuda_reduce_rows(q, x, y, ROWS, WIDTH, WIDTH)); },
+    {"cuda_reduce_rows",
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_reduce_rows op = {x, y, ROWS, WIDTH, WIDTH};
+         OK(cuda_reduce_rows(q, &op));
+     },
      0, 0},
     {"cuda_norm",
      [](auto q, auto x, auto y, auto z, auto w) {
@@ -185,8 +189,18 @@ static const struct {
          OK(cuda_position_backward(q, &op));
      },
      768, 0},
-    {"cuda_add", [](auto q, auto x, auto y, auto, auto) { OK(cuda_add(q, x, y, ROWS * WIDTH)); }, 0, 0},
-    {"cuda_soft_cap", [](auto q, auto x, auto, auto, auto) { OK(cuda_soft_cap(q, x, ROWS * WIDTH, 30)); }, 0, 0},
+    {"cuda_add",
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_add op = {x, y, ROWS * WIDTH};
+         OK(cuda_add(q, &op));
+     },
+     0, 0},
+    {"cuda_soft_cap",
+     [](auto q, auto x, auto, auto, auto) {
+         const struct device_soft_cap op = {x, ROWS * WIDTH, 30};
+         OK(cuda_soft_cap(q, &op));
+     },
+     0, 0},
     {"cuda_log_sum_exp",
      [](auto q, auto x, auto y, auto z, auto) {
          const struct device_cross_entropy op = cross_entropy_of(x, y, z);

@@ -294,7 +294,8 @@ static void norm_backward(struct bench *b)
 
 static void reduce_rows(struct bench *b)
 {
-    device_cpu.reduce_rows(b->dev, b->z, b->x, b->m, 4 * b->size.width, 4 * b->size.width);
+    device_cpu.reduce_rows(b->dev,
+                           &(struct device_reduce_rows){b->z, b->x, b->m, 4 * b->size.width, 4 * b->size.width});
 }
 
 static void dropout_add(struct bench *b, float p)

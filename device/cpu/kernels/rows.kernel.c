@@ -7,18 +7,22 @@
 
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: its sums in double stay in the first-level cache */
 
-static void zero(struct device *dev, void *x, size_t bytes)
+static void zero(struct device *dev, const struct device_zero *op)
 {
     enum { PIECE = 1 << 18 };
+    const size_t bytes = op->bytes;
 
 #pragma omp parallel for num_threads(dev->n_threads) if (bytes > PIECE)
     for (size_t i = 0; i < bytes; i += PIECE)
-        memset((char *)x + i, 0, size_smaller(PIECE, bytes - i));
+        memset((char *)op->x + i, 0, size_smaller(PIECE, bytes - i));
 }
 
-static void add(struct device *dev, float *sum, const float *x, size_t n)
+static void add(struct device *dev, const struct device_add *op)
 {
     enum { PIECE = 1 << 14 };
+    float *const sum = op->sum;
+    const float *const x = op->x;
+    const size_t n = op->n;
 
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t first = 0; first < n; first += PIECE)
@@ -49,11 +53,11 @@ static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t
         sum[j] = (float)((double)sum[j] + total[j]);
 }
 
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
+static void reduce_rows(struct device *dev, const struct device_reduce_rows *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t j = 0; j < n; j += COLUMNS)
-        sum_rows(sum + j, (const value *)x + j, stride, m, size_smaller(COLUMNS, n - j));
+    for (size_t j = 0; j < op->n; j += COLUMNS)
+        sum_rows(op->sum + j, (const value *)op->x + j, op->stride, op->m, size_smaller(COLUMNS, op->n - j));
 }
 
 /* y += x * scale, n elements */
@@ -267,27 +271,22 @@ VECTOR_INLINE void activate_any(enum model_activation activation, bool slope, va
 
 enum { PIECE = 1 << 14 };
 
-static void activate_values(struct device *dev, void *to, const void *from, size_t n, enum model_activation activation)
+static void activate_values(struct device *dev, const struct device_activate *op)
 {
-    value *y = to;
-    const value *x = from;
-
-    assert(activation <= MODEL_TANH);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
-    for (size_t i = 0; i < n; i += PIECE)
-        activate_any(activation, false, y + i, x + i, size_smaller(PIECE, n - i));
+    assert(op->activation <= MODEL_TANH);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
+    for (size_t i = 0; i < op->n; i += PIECE)
+        activate_any(op->activation, false, (value *)op->y + i, (const value *)op->x + i,
+                     size_smaller(PIECE, op->n - i));
 }
 
-static void activate_backward(struct device *dev, void *gradient, const void *from, size_t n,
-                              enum model_activation activation)
+static void activate_backward(struct device *dev, const struct device_activate *op)
 {
-    value *dx = gradient;
-    const value *x = from;
-
-    assert(activation <= MODEL_TANH);
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
-    for (size_t i = 0; i < n; i += PIECE)
-        activate_any(activation, true, dx + i, x + i, size_smaller(PIECE, n - i));
+    assert(op->activation <= MODEL_TANH);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
+    for (size_t i = 0; i < op->n; i += PIECE)
+        activate_any(op->activation, true, (value *)op->gradient + i, (const value *)op->x + i,
+                     size_smaller(PIECE, op->n - i));
 }
 
 const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {

@@ -11,8 +11,12 @@ enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more per lane; blocks are a
 
 enum { PIECE = 1 << 14 };
 
-static void soft_cap(struct device *dev, float *x, size_t n, float cap)
+static void soft_cap(struct device *dev, const struct device_soft_cap *op)
 {
+    float *const x = op->x;
+    const size_t n = op->n;
+    const float cap = op->cap;
+
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t first = 0; first < n; first += PIECE)
         for (size_t j = first; j < n && j < first + PIECE; j += VECTOR)
@@ -76,12 +80,12 @@ static void log_sum_exp(struct device *dev, const struct device_cross_entropy *o
     }
 }
 
-static void loss(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m)
+static void loss(struct device *dev, const struct device_loss *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t i = 0; i < m; i++) {
-        const float *state = running + 3 * i;
-        loss[i] = labels[i] == UINT32_MAX ? 0 : log((double)state[1]) + (double)state[0] - (double)state[2];
+    for (size_t i = 0; i < op->m; i++) {
+        const float *state = op->running + 3 * i;
+        op->losses[i] = op->labels[i] == UINT32_MAX ? 0 : log((double)state[1]) + (double)state[0] - (double)state[2];
     }
 }
 

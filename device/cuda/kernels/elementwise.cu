@@ -267,6 +267,16 @@ cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const 
                                   : multiply_gradient(q, (float *)c, (const float *)pre, stride, m, n, activation);
 }
 
+cudaError_t cuda_activate(const struct cuda_queue *q, const struct device_activate *op)
+{
+    return cuda_activate_rows(q, op->y, op->x, op->n, 1, op->n, op->activation);
+}
+
+cudaError_t cuda_activate_backward(const struct cuda_queue *q, const struct device_activate *op)
+{
+    return cuda_activation_gradient(q, op->gradient, op->x, op->n, 1, op->n, op->activation);
+}
+
 /* ---- soft caps: 2 numbers in fp32 per element ---- */
 
 template <typename, int V> struct capped {
@@ -289,12 +299,12 @@ template <typename, int V> struct capped {
     }
 };
 
-cudaError_t cuda_soft_cap(const struct cuda_queue *q, float *x, size_t n, float cap)
+cudaError_t cuda_soft_cap(const struct cuda_queue *q, const struct device_soft_cap *op)
 {
-    const capped<float, whole<float>::V> packs = {x, cap};
-    const capped<float, 1> elements = {x, cap};
+    const capped<float, whole<float>::V> packs = {op->x, op->cap};
+    const capped<float, 1> elements = {op->x, op->cap};
 
-    return run_either<float, capped>(q, is_whole(x, n), packs, elements, 1, n);
+    return run_either<float, capped>(q, is_whole(op->x, op->n), packs, elements, 1, op->n);
 }
 
 /* ---- sums: 3 numbers in fp32 per element ---- */
@@ -321,12 +331,12 @@ template <typename, int V> struct added {
     }
 };
 
-cudaError_t cuda_add(const struct cuda_queue *q, float *sum, const float *x, size_t n)
+cudaError_t cuda_add(const struct cuda_queue *q, const struct device_add *op)
 {
-    const added<float, whole<float>::V> packs = {sum, x};
-    const added<float, 1> elements = {sum, x};
+    const added<float, whole<float>::V> packs = {op->sum, op->x};
+    const added<float, 1> elements = {op->sum, op->x};
 
-    return run_either<float, added>(q, is_whole(sum, n) && is_whole(x, n), packs, elements, 1, n);
+    return run_either<float, added>(q, is_whole(op->sum, op->n) && is_whole(op->x, op->n), packs, elements, 1, op->n);
 }
 
 /* ---- gated: act(gate) * up, 3 values per element; its gradients, 5 ---- */

@@ -35,12 +35,14 @@ cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *
 /* c *= act'(pre). */
 cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
                                      size_t n, enum model_activation activation);
+cudaError_t cuda_activate(const struct cuda_queue *q, const struct device_activate *op);
+cudaError_t cuda_activate_backward(const struct cuda_queue *q, const struct device_activate *op);
 cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op);
 /* to (n) = from (n) to bf16. */
 cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n);
 
 /* rows.cu */
-cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n, size_t stride);
+cudaError_t cuda_reduce_rows(const struct cuda_queue *q, const struct device_reduce_rows *op);
 
 /* norm.cu */
 cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op);
@@ -52,9 +54,8 @@ cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op);
 /* elementwise.cu */
 cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op);
 cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op);
-/* sum (n) += x (n). */
-cudaError_t cuda_add(const struct cuda_queue *q, float *sum, const float *x, size_t n);
-cudaError_t cuda_soft_cap(const struct cuda_queue *q, float *x, size_t n, float cap);
+cudaError_t cuda_add(const struct cuda_queue *q, const struct device_add *op);
+cudaError_t cuda_soft_cap(const struct cuda_queue *q, const struct device_soft_cap *op);
 
 /* embed.cu. Tables must be readable by the device. */
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
@@ -66,7 +67,7 @@ cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct devi
 
 /* softmax.cu */
 cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op);
-cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *running, const uint32_t *labels, size_t m);
+cudaError_t cuda_loss(const struct cuda_queue *q, const struct device_loss *op);
 cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op);
 cudaError_t cuda_squared_error(const struct cuda_queue *q, const struct device_squared_error *op);
 cudaError_t cuda_squared_error_gradient(const struct cuda_queue *q, const struct device_squared_error *op);

@@ -25,12 +25,12 @@ static cudaError_t reduce_either(const struct cuda_queue *q, float *sum, const T
                                                        : reduce_rows<T, 1>(q, sum, x, m, n, stride);
 }
 
-cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n, size_t stride)
+cudaError_t cuda_reduce_rows(const struct cuda_queue *q, const struct device_reduce_rows *op)
 {
-    if (m == 0 || n == 0)
+    if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? reduce_either(q, sum, (const bf16 *)x, m, n, stride)
-                                  : reduce_either(q, sum, (const float *)x, m, n, stride);
+    return q->type == NUMBER_BF16 ? reduce_either(q, op->sum, (const bf16 *)op->x, op->m, op->n, op->stride)
+                                  : reduce_either(q, op->sum, (const float *)op->x, op->m, op->n, op->stride);
 }
 
 /* ---- positions ---- */

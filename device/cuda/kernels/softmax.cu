@@ -142,11 +142,12 @@ static __global__ void losses(double *loss, const float *running, const uint32_t
                       : log((double)running[3 * i + 1]) + (double)running[3 * i] - (double)running[3 * i + 2];
 }
 
-cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *running, const uint32_t *labels, size_t m)
+cudaError_t cuda_loss(const struct cuda_queue *q, const struct device_loss *op)
 {
-    if (m == 0)
+    if (op->m == 0)
         return cudaSuccess;
-    return launch(losses, dim3((unsigned)pieces(m, ROW_THREADS)), ROW_THREADS, 0, q->stream, loss, running, labels, m);
+    return launch(losses, dim3((unsigned)pieces(op->m, ROW_THREADS)), ROW_THREADS, 0, q->stream, op->losses,
+                  op->running, op->labels, op->m);
 }
 
 /* The derivative of cap * tanh(x / cap) where that is y. */

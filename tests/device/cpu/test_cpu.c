@@ -99,10 +99,10 @@ TEST(operations_are_counted_and_pieces_of_long_ones)
 
     ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, bytes, 2, NULL), 0);
     float *x = device_cpu.arena(dev);
-    device_cpu.zero(dev, x, 4);
+    device_cpu.zero(dev, &(struct device_zero){x, 4});
     ck_assert_uint_eq(done, 0);
     device_cpu.count(dev, &done);
-    device_cpu.zero(dev, x, 4);
+    device_cpu.zero(dev, &(struct device_zero){x, 4});
     ck_assert_uint_eq(done, 1);
     device_cpu.download(dev, x, x + 4, 4);
     ck_assert_uint_eq(done, 2);

@@ -49,8 +49,10 @@ static void check_activation(struct device *dev, enum model_activation activatio
         want[i] = reference_activation(activation, (double)x[i]);
         slope[i] = 3 * reference_activation_gradient(activation, (double)x[i]);
     }
-    device_cpu.activate(dev, out, x, GRID, activation);
-    device_cpu.activate_backward(dev, gradient, x, GRID, activation);
+    const struct device_activate op = {.n = GRID, .activation = activation, .x = x, .y = out, .gradient = gradient};
+
+    device_cpu.activate(dev, &op);
+    device_cpu.activate_backward(dev, &op);
     ck_assert_double_le(worst_ulp(out, want, 0.25), 3);
     ck_assert_double_le(worst_ulp(gradient, slope, 1), 4); /* of a slope of 3 ulp, times 3, rounded again */
 }

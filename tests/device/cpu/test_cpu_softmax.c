@@ -52,8 +52,8 @@ TEST_RANGE(the_hyperbolic_tangent_is_within_two_ulp, CPU_V2, CPU_ISAS)
     cpu_isa_use(dev, (enum cpu_isa)_i);
     for (int i = 0; i < TANGENTS; i++)
         out[i] = (float)i / 512 - 12;
-    device_cpu.soft_cap(dev, out, TANGENTS, 1);
-    device_cpu.soft_cap(dev, ends, 3, 1);
+    device_cpu.soft_cap(dev, &(struct device_soft_cap){out, TANGENTS, 1});
+    device_cpu.soft_cap(dev, &(struct device_soft_cap){ends, 3, 1});
     ck_assert(out[TANGENTS / 2] == 0 && ends[0] == 1 && ends[1] == -1 && isnan(ends[2]));
     for (int i = 0; i < TANGENTS; i++) {
         const double want = tanh((double)i / 512 - 12), ulp = ((double)out[i] - want) / (fabs(want) * 0x1p-23);

@@ -163,8 +163,8 @@ static void relay(struct device *dev, float *slots, unsigned n, unsigned spread)
             simulated.ops->mark(dev, DEVICE_PULL); /* so that `there` is an old one */
         simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, there);
         simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PUSH, taken);
-        simulated.ops->zero(dev, sum, COLUMNS * sizeof *sum);
-        simulated.ops->reduce_rows(dev, sum, x, ROWS, COLUMNS, COLUMNS);
+        simulated.ops->zero(dev, &(struct device_zero){sum, COLUMNS * sizeof *sum});
+        simulated.ops->reduce_rows(dev, &(struct device_reduce_rows){sum, x, ROWS, COLUMNS, COLUMNS});
         summed = simulated.ops->mark(dev, DEVICE_COMPUTE);
         simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, summed);
         simulated.ops->download(dev, slots + i * COLUMNS, sum, COLUMNS * sizeof *sum);
@@ -202,7 +202,7 @@ TEST(a_mark_is_waited_for_alone_however_many_came_after_it)
     simulated.ops->upload(dev, x, &one, sizeof one);
     after(dev, DEVICE_COMPUTE, DEVICE_PULL);
     const uint64_t before = simulated.ops->mark(dev, DEVICE_COMPUTE);
-    simulated.ops->zero(dev, x, 4);
+    simulated.ops->zero(dev, &(struct device_zero){x, 4});
     for (int i = 0; i < 200; i++)
         simulated.ops->mark(dev, DEVICE_COMPUTE);
     simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, before);
@@ -220,7 +220,7 @@ TEST(there_are_as_many_events_as_marks_under_way)
     ck_assert_uint_eq(simulated.count().events, FIRST_EVENTS);
     for (int step = 0; step < 5; step++) {
         for (int i = 0; i < 200; i++) {
-            simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+            simulated.ops->zero(dev, &(struct device_zero){simulated.ops->arena(dev), 4});
             simulated.ops->mark(dev, DEVICE_COMPUTE);
         }
         ck_assert_int_eq(simulated.ops->sync(dev), 0);
@@ -236,7 +236,7 @@ TEST(a_mark_that_finds_no_event_is_a_fault)
 
     simulated.fail_call("cudaEventCreateWithFlags", 9, cudaErrorMemoryAllocation);
     for (int i = 0; i < 70; i++) {
-        simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+        simulated.ops->zero(dev, &(struct device_zero){simulated.ops->arena(dev), 4});
         simulated.ops->mark(dev, DEVICE_COMPUTE);
     }
     ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
@@ -269,7 +269,7 @@ TEST(a_step_neither_allocates_nor_waits_for_the_whole_device)
     lend(dev, slots, sizeof slots, true);
     const struct cudasim_counts before = simulated.count();
     for (int i = 0; i < 100; i++) {
-        simulated.ops->zero(dev, x, 512);
+        simulated.ops->zero(dev, &(struct device_zero){x, 512});
         simulated.ops->matmul(dev, &op);
         after(dev, DEVICE_PUSH, DEVICE_COMPUTE);
         simulated.ops->download(dev, slots, x + 256, sizeof slots);
@@ -364,7 +364,7 @@ TEST_EACH(tables_in_host_memory_are_read_where_they_are, 2 * SIMULATED_ORDERS)
     for (int i = 0; i < M * WIDTH; i++)
         ck_assert_float_eq(got[i], want[i / WIDTH]);
 
-    simulated.ops->zero(dev, y, (size_t)N_TOKENS * WIDTH * sizeof *y);
+    simulated.ops->zero(dev, &(struct device_zero){y, (size_t)N_TOKENS * WIDTH * sizeof *y});
     simulated.ops->position(
         dev, &(struct device_position){.n_rows = 1, .n_tokens = N_TOKENS, .n = WIDTH, .table = table, .y = y});
     after(dev, DEVICE_PUSH, DEVICE_COMPUTE);
@@ -434,7 +434,7 @@ TEST(a_device_that_is_lost_is_told_once_by_a_sentence_and_closes)
 
     simulated.lose(cudaErrorIllegalAddress);
     simulated.ops->upload(dev, simulated.ops->arena(dev), x, sizeof x);
-    simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+    simulated.ops->zero(dev, &(struct device_zero){simulated.ops->arena(dev), 4});
     simulated.ops->download(dev, x, simulated.ops->arena(dev), sizeof x);
     ck_assert_int_eq(finish(dev, DEVICE_PUSH), -EIO);
     ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
@@ -450,9 +450,9 @@ TEST(of_several_faults_the_first_is_told)
     struct error err = {""};
 
     simulated.fail_call("cudaMemsetAsync", 0, cudaErrorECCUncorrectable);
-    simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+    simulated.ops->zero(dev, &(struct device_zero){simulated.ops->arena(dev), 4});
     simulated.fail_call("cudaMemsetAsync", 0, cudaErrorLaunchFailure);
-    simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+    simulated.ops->zero(dev, &(struct device_zero){simulated.ops->arena(dev), 4});
     ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
     says(simulated.ops->fault(dev, &err), -EIO, &err, "the device's memory has failed");
     simulated_close(dev);

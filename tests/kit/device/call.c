@@ -190,7 +190,7 @@ void call_arrays(struct call_arrays *out, struct call *call, const struct plan_b
     struct device_attention_cached *const cached = &call->attention_cached;
     struct device_rope *const rope = &call->rope;
     struct device_dropout_add *const drops = &call->dropout_add;
-    struct call_plain *const plain = &call->plain;
+    struct device_reduce_rows *const reduced = &call->reduce_rows;
     const unsigned sums = CALL_READ | CALL_WRITTEN;
 
     out->n = 0;
@@ -244,65 +244,47 @@ void call_arrays(struct call_arrays *out, struct call *call, const struct plan_b
         add_squared_error(out, &call->squared_error, call->kind == CALL_squared_error_gradient, device_wide(type));
         break;
     case CALL_zero:
-        add(out, "x", &plain->to, CALL_BYTES, CALL_WRITTEN, plain->n);
+        add(out, "x", &call->zero.x, CALL_BYTES, CALL_WRITTEN, call->zero.bytes);
         break;
     case CALL_round_bf16: /* two bytes each */
-        add(out, "y", &plain->to, CALL_BYTES, CALL_WRITTEN, 2 * plain->n);
-        add(out, "x", &plain->from, CALL_FP32, CALL_READ, plain->n);
+        add(out, "to", &call->round_bf16.to, CALL_BYTES, CALL_WRITTEN, 2 * call->round_bf16.n);
+        add(out, "from", &call->round_bf16.from, CALL_FP32, CALL_READ, call->round_bf16.n);
         break;
     case CALL_activate:
+        add(out, "y", &call->activate.y, CALL_VALUES, CALL_WRITTEN, call->activate.n);
+        add(out, "x", &call->activate.x, CALL_VALUES, CALL_READ, call->activate.n);
+        break;
     case CALL_activate_backward:
-        if (call->kind == CALL_activate)
-            add(out, "y", &plain->to, CALL_VALUES, CALL_WRITTEN, plain->n);
-        else
-            add(out, "x_gradient", &plain->to, CALL_VALUES, sums, plain->n);
-        add(out, "x", &plain->from, CALL_VALUES, CALL_READ, plain->n);
+        add(out, "gradient", &call->activate.gradient, CALL_VALUES, sums, call->activate.n);
+        add(out, "x", &call->activate.x, CALL_VALUES, CALL_READ, call->activate.n);
         break;
     case CALL_add:
-        add(out, "sum", &plain->to, CALL_FP32, sums, plain->n);
-        add(out, "x", &plain->from, CALL_FP32, CALL_READ, plain->n);
+        add(out, "sum", &call->add.sum, CALL_FP32, sums, call->add.n);
+        add(out, "x", &call->add.x, CALL_FP32, CALL_READ, call->add.n);
         break;
     case CALL_reduce_rows:
-        add(out, "sum", &plain->to, CALL_FP32, sums, plain->n);
-        add_rows(out, "x", &plain->from, CALL_VALUES, CALL_READ, plain->m, plain->n, plain->stride);
+        add(out, "sum", &reduced->sum, CALL_FP32, sums, reduced->n);
+        add_rows(out, "x", &reduced->x, CALL_VALUES, CALL_READ, reduced->m, reduced->n, reduced->stride);
         break;
     case CALL_soft_cap:
-        add(out, "x", &plain->to, CALL_FP32, sums, plain->n);
+        add(out, "x", &call->soft_cap.x, CALL_FP32, sums, call->soft_cap.n);
         break;
     case CALL_loss:
-        add(out, "losses", &plain->to, CALL_FP64, CALL_WRITTEN, plain->m);
-        add(out, "running", &plain->from, CALL_FP32, CALL_READ, 3 * plain->m);
-        add(out, "labels", &plain->labels, CALL_WORDS, CALL_READ, plain->m);
+        add(out, "losses", &call->loss.losses, CALL_FP64, CALL_WRITTEN, call->loss.m);
+        add(out, "running", &call->loss.running, CALL_FP32, CALL_READ, 3 * call->loss.m);
+        add(out, "labels", &call->loss.labels, CALL_WORDS, CALL_READ, call->loss.m);
         break;
     }
 }
 
 void call_run(const struct device_ops *ops, struct device *dev, const struct call *call)
 {
-    const struct call_plain *p = &call->plain;
-
 #define RUN(name, type)                                                                                                \
     case CALL_##name:                                                                                                  \
         return ops->name(dev, &call->name);
 
     switch (call->kind) {
         CALL_STRUCTS(RUN)
-    case CALL_zero:
-        return ops->zero(dev, p->to, p->n);
-    case CALL_round_bf16:
-        return ops->round_bf16(dev, p->to, p->from, p->n);
-    case CALL_activate:
-        return ops->activate(dev, p->to, p->from, p->n, p->activation);
-    case CALL_activate_backward:
-        return ops->activate_backward(dev, p->to, p->from, p->n, p->activation);
-    case CALL_add:
-        return ops->add(dev, p->to, p->from, p->n);
-    case CALL_reduce_rows:
-        return ops->reduce_rows(dev, p->to, p->from, p->m, p->n, p->stride);
-    case CALL_soft_cap:
-        return ops->soft_cap(dev, p->to, p->n, p->cap);
-    case CALL_loss:
-        return ops->loss(dev, p->to, p->from, p->labels, p->m);
     }
 }
 
@@ -310,55 +292,8 @@ void call_run(const struct device_ops *ops, struct device *dev, const struct cal
 
 static void (*on_call)(struct device *dev, struct call *call);
 
-static void plain(struct device *dev, enum call_kind kind, struct call_plain arguments)
-{
-    on_call(dev, &(struct call){.kind = kind, .plain = arguments});
-}
-
-static void zero(struct device *dev, void *x, size_t bytes)
-{
-    plain(dev, CALL_zero, (struct call_plain){.to = x, .n = bytes});
-}
-
-static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
-{
-    plain(dev, CALL_round_bf16, (struct call_plain){.to = to, .from = from, .n = n});
-}
-
-static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
-{
-    plain(dev, CALL_activate, (struct call_plain){.to = y, .from = x, .n = n, .activation = activation});
-}
-
-static void activate_backward(struct device *dev, void *gradient, const void *x, size_t n,
-                              enum model_activation activation)
-{
-    plain(dev, CALL_activate_backward,
-          (struct call_plain){.to = gradient, .from = x, .n = n, .activation = activation});
-}
-
-static void add_sums(struct device *dev, float *sum, const float *x, size_t n)
-{
-    plain(dev, CALL_add, (struct call_plain){.to = sum, .from = x, .n = n});
-}
-
-static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n, size_t stride)
-{
-    plain(dev, CALL_reduce_rows, (struct call_plain){.to = sum, .from = x, .m = m, .n = n, .stride = stride});
-}
-
-static void soft_cap(struct device *dev, float *x, size_t n, float cap)
-{
-    plain(dev, CALL_soft_cap, (struct call_plain){.to = x, .n = n, .cap = cap});
-}
-
-static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
-{
-    plain(dev, CALL_loss, (struct call_plain){.to = losses, .from = running, .labels = labels, .m = m});
-}
-
 #define CAUGHT(name, type)                                                                                             \
-    static void name(struct device *dev, const struct type *op)                                                        \
+    static void catch_##name(struct device *dev, const struct type *op)                                                \
     {                                                                                                                  \
         on_call(dev, &(struct call){.kind = CALL_##name, .name = *op});                                                \
     }
@@ -366,11 +301,7 @@ CALL_STRUCTS(CAUGHT)
 
 void call_intercept(struct device_ops *table, void (*hook)(struct device *dev, struct call *call))
 {
-#define REPLACE(name, type) table->name = name;
+#define REPLACE(name, type) table->name = catch_##name;
     on_call = hook;
     CALL_STRUCTS(REPLACE)
-    table->zero = zero, table->round_bf16 = round_bf16;
-    table->activate = activate, table->activate_backward = activate_backward;
-    table->add = add_sums, table->reduce_rows = reduce_rows, table->loss = loss;
-    table->soft_cap = soft_cap;
 }

@@ -8,9 +8,15 @@
 #include "proto/operation/device.h"
 #include "proto/operation/backend.h"
 
-/* Operations that take one struct, and its type. */
+/* Each operation, and the struct that it takes. */
 #define CALL_STRUCTS(X)                                                                                                \
+    X(zero, device_zero)                                                                                               \
+    X(round_bf16, device_round_bf16)                                                                                   \
     X(matmul, device_matmul)                                                                                           \
+    X(activate, device_activate)                                                                                       \
+    X(activate_backward, device_activate)                                                                              \
+    X(add, device_add)                                                                                                 \
+    X(reduce_rows, device_reduce_rows)                                                                                 \
     X(norm, device_norm)                                                                                               \
     X(norm_backward, device_norm)                                                                                      \
     X(rope, device_rope)                                                                                               \
@@ -24,7 +30,9 @@
     X(embed_backward, device_embed)                                                                                    \
     X(position, device_position)                                                                                       \
     X(position_backward, device_position)                                                                              \
+    X(soft_cap, device_soft_cap)                                                                                       \
     X(log_sum_exp, device_cross_entropy)                                                                               \
+    X(loss, device_loss)                                                                                               \
     X(cross_entropy_gradient, device_cross_entropy)                                                                    \
     X(squared_error, device_squared_error)                                                                             \
     X(squared_error_gradient, device_squared_error)
@@ -32,32 +40,12 @@
 #define CALL_KIND(name, type)   CALL_##name,
 #define CALL_MEMBER(name, type) struct type name;
 
-enum call_kind {
-    CALL_STRUCTS(CALL_KIND) CALL_zero,
-    CALL_round_bf16,
-    CALL_activate,
-    CALL_activate_backward,
-    CALL_add,
-    CALL_reduce_rows,
-    CALL_soft_cap,
-    CALL_loss
-};
-
-/* Of the others: (m, n) elements, or n, or bytes; the first array is the one that is written. */
-struct call_plain {
-    void *to;
-    const void *from;
-    const uint32_t *labels;
-    size_t m, n, stride; /* from a row to the next, of reduce_rows */
-    enum model_activation activation;
-    float cap;
-};
+enum call_kind { CALL_STRUCTS(CALL_KIND) };
 
 struct call {
     enum call_kind kind;
     union {
         CALL_STRUCTS(CALL_MEMBER)
-        struct call_plain plain;
     };
 };
 
@@ -71,7 +59,7 @@ enum {
 };
 
 struct call_array {
-    const char *name; /* as in the struct; of plain calls "y", "x", ..., or "sum" */
+    const char *name; /* as in the struct */
     void *member;     /* of the call, a pointer: call_get and call_set */
     enum call_type type;
     unsigned use;

@@ -357,13 +357,12 @@ static void log_sum_exp(const struct device_cross_entropy *op)
     }
 }
 
-static void loss(const struct call_plain *op)
+static void loss(const struct device_loss *op)
 {
-    const double *from = op->from;
-    double *to = op->to;
+    const double *from = (const double *)(const void *)op->running;
 
     for (size_t i = 0; i < op->m; i++)
-        to[i] = op->labels[i] == UINT32_MAX ? 0 : from[3 * i] + log(from[3 * i + 1]) - from[3 * i + 2];
+        op->losses[i] = op->labels[i] == UINT32_MAX ? 0 : from[3 * i] + log(from[3 * i + 1]) - from[3 * i + 2];
 }
 
 /* In its place, and zeros behind it. */
@@ -398,12 +397,40 @@ static void squared_error(const struct device_squared_error *op, bool gradient)
     }
 }
 
+static void activate(const struct device_activate *op)
+{
+    for (size_t i = 0; i < op->n; i++)
+        ((double *)op->y)[i] = reference_activation(op->activation, ((const double *)op->x)[i]);
+}
+
+static void activate_backward(const struct device_activate *op)
+{
+    for (size_t i = 0; i < op->n; i++)
+        ((double *)op->gradient)[i] *= reference_activation_gradient(op->activation, ((const double *)op->x)[i]);
+}
+
+static void add(const struct device_add *op)
+{
+    for (size_t i = 0; i < op->n; i++)
+        ((double *)(void *)op->sum)[i] += ((const double *)(const void *)op->x)[i];
+}
+
+static void reduce_rows(const struct device_reduce_rows *op)
+{
+    for (size_t i = 0; i < op->m * op->n; i++)
+        ((double *)(void *)op->sum)[i % op->n] += ((const double *)op->x)[i / op->n * op->stride + i % op->n];
+}
+
+static void soft_cap(const struct device_soft_cap *op)
+{
+    double *x = (double *)(void *)op->x;
+
+    for (size_t i = 0; i < op->n; i++)
+        x[i] = (double)op->cap * tanh(x[i] / (double)op->cap);
+}
+
 void reference_run(const struct call *call)
 {
-    const struct call_plain *p = &call->plain;
-    const double *from = p->from;
-    double *to = p->to;
-
     switch (call->kind) {
     case CALL_matmul:
         return matmul(&call->matmul);
@@ -436,25 +463,17 @@ void reference_run(const struct call *call)
     case CALL_squared_error_gradient:
         return squared_error(&call->squared_error, call->kind == CALL_squared_error_gradient);
     case CALL_loss:
-        return loss(p);
+        return loss(&call->loss);
     case CALL_activate:
+        return activate(&call->activate);
     case CALL_activate_backward:
-        for (size_t i = 0; i < p->n; i++)
-            to[i] = call->kind == CALL_activate ? reference_activation(p->activation, from[i])
-                                                : to[i] * reference_activation_gradient(p->activation, from[i]);
-        return;
+        return activate_backward(&call->activate_backward);
     case CALL_add:
-        for (size_t i = 0; i < p->n; i++)
-            to[i] += from[i];
-        return;
+        return add(&call->add);
     case CALL_reduce_rows:
-        for (size_t i = 0; i < p->m * p->n; i++)
-            to[i % p->n] += from[i / p->n * p->stride + i % p->n];
-        return;
+        return reduce_rows(&call->reduce_rows);
     case CALL_soft_cap:
-        for (size_t i = 0; i < p->n; i++)
-            to[i] = (double)p->cap * tanh(to[i] / (double)p->cap);
-        return;
+        return soft_cap(&call->soft_cap);
     case CALL_zero:
     case CALL_round_bf16:
     case CALL_attention_cached:

@@ -196,7 +196,7 @@ static double token_loss(const struct reference_gpt2 *ref, const double *h, uint
     assert(logits);
     reference_run(&(struct call){.kind = CALL_matmul, .matmul = product});
     reference_run(&(struct call){.kind = CALL_log_sum_exp, .log_sum_exp = softmax});
-    reference_run(&(struct call){.kind = CALL_loss, .plain = {.to = &loss, .from = running, .labels = &label, .m = 1}});
+    reference_run(&(struct call){.kind = CALL_loss, .loss = {1, &loss, (void *)running, &label}});
     free(logits);
     return loss;
 }

@@ -164,8 +164,7 @@ static double loss_of(double *logits, double *gradient)
             reference_run(
                 &(struct call){.kind = pass ? CALL_cross_entropy_gradient : CALL_log_sum_exp, .log_sum_exp = op});
         }
-    reference_run(
-        &(struct call){.kind = CALL_loss, .plain = {.to = losses, .from = running, .labels = labels, .m = 3}});
+    reference_run(&(struct call){.kind = CALL_loss, .loss = {3, losses, (void *)running, labels}});
     for (int i = 0; i < 3; i++)
         sum += losses[i];
     return sum;

@@ -47,10 +47,10 @@ static void record_matmul(struct device *dev, const struct device_matmul *op)
     device_extents.matmul(dev, op);
 }
 
-static void record_zero(struct device *dev, void *x, size_t bytes)
+static void record_zero(struct device *dev, const struct device_zero *op)
 {
-    cleared += bytes;
-    device_extents.zero(dev, x, bytes);
+    cleared += op->bytes;
+    device_extents.zero(dev, op);
 }
 
 /* One step, in the plan's bytes to the last. */

@@ -200,8 +200,10 @@ static void enter_visit(struct stage *st, uint32_t i)
     const size_t value = number_bytes(st->plan.setting.goal.precision);
 
     st->pass.unit = &m->units[unit];
-    backend_get()->ops->zero(st->dev, arena_of(st) + st->plan.weights[0] + st->pass.unit->n * value,
-                             (plan_unit_room(m, unit, st->plan.head_pad) - st->pass.unit->n) * value);
+    backend_get()->ops->zero(st->dev,
+                             &(struct device_zero){arena_of(st) + st->plan.weights[0] + st->pass.unit->n * value,
+                                                   (plan_unit_room(m, unit, st->plan.head_pad) - st->pass.unit->n) *
+                                                       value});
     st->pass.bottom = i == 0;
     st->pass.top = i == st->pass.layer->n_visits - 1;
     upload_values(st, st->plan.weights[0], st->s->weights + st->pass.unit->offset, st->pass.unit->n);
@@ -214,7 +216,8 @@ static void run_backward(struct stage *st, float *contribution)
     st->pass.gradient = arena_of(st) + st->plan.gradient;
     for (uint32_t i = st->pass.layer->n_visits; i-- > 0;) {
         enter_visit(st, i);
-        backend_get()->ops->zero(st->dev, st->pass.contribution, st->pass.unit->n * sizeof(float));
+        backend_get()->ops->zero(st->dev,
+                                 &(struct device_zero){st->pass.contribution, st->pass.unit->n * sizeof(float)});
         layer_table[st->pass.layer->kind]->backward(&st->pass);
         download(st, contribution + st->pass.unit->offset, st->plan.contribution[0], st->pass.unit->n * sizeof(float));
     }

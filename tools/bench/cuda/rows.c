@@ -27,18 +27,20 @@ static void copy(struct bench *b, void *context)
     must(cudaMemcpyAsync(r->y, r->x, r->copy_bytes, cudaMemcpyDeviceToDevice, b->stream));
 }
 
+static void activate_by(struct bench *b, const struct rows *r, enum model_activation activation)
+{
+    b->ops->activate(b->dev,
+                     &(struct device_activate){.n = r->m * r->n, .activation = activation, .x = r->x, .y = r->y});
+}
+
 static void activate(struct bench *b, void *context)
 {
-    const struct rows *r = context;
-
-    b->ops->activate(b->dev, r->y, r->x, r->m * r->n, MODEL_GELU_NEW);
+    activate_by(b, context, MODEL_GELU_NEW);
 }
 
 static void activate_erf(struct bench *b, void *context)
 {
-    const struct rows *r = context;
-
-    b->ops->activate(b->dev, r->y, r->x, r->m * r->n, MODEL_GELU);
+    activate_by(b, context, MODEL_GELU);
 }
 
 static struct device_norm norm_of(const struct rows *r)
@@ -76,7 +78,7 @@ static void reduce_rows(struct bench *b, void *context)
 {
     const struct rows *r = context;
 
-    b->ops->reduce_rows(b->dev, r->sum, r->x, r->m, r->n, r->n);
+    b->ops->reduce_rows(b->dev, &(struct device_reduce_rows){r->sum, r->x, r->m, r->n, r->n});
 }
 
 static struct device_dropout_add dropout_of(const struct rows *r, float p)
