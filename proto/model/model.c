@@ -1,6 +1,7 @@
 #include "proto/model/model.h"
 
 #include "proto/model/family.h"
+#include "proto/operation/operation.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -66,15 +67,15 @@ void model_complete_program(struct model_program *p)
     }
 }
 
-/* "attn.c_attn" of a linear map, by its first tensor; else the operation's kind. */
+/* "attn.c_attn" of an operation with tensors, by the first; else what its result is called. */
 static int print_operation(char *out, size_t size, const struct program *p, int operation)
 {
     const struct program_operation *op = &p->operations[operation];
-    const char *stem = p->tensors[op->tensor].name, *dot = strrchr(stem, '.');
+    const char *const stem = p->tensors[op->tensor].name, *const dot = strrchr(stem, '.');
 
-    if (op->kind != PROGRAM_LINEAR || !dot)
-        return snprintf(out, size, "%s", op->kind == PROGRAM_ADD ? "residual" : program_rules[op->kind].name);
-    return snprintf(out, size, "%.*s", (int)(dot - stem), stem);
+    if (op->n_tensors > 0)
+        return snprintf(out, size, "%.*s", (int)(dot - stem), stem);
+    return snprintf(out, size, "%s", op->kind->result ? op->kind->result : op->kind->name);
 }
 
 const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping)

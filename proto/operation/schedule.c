@@ -1,33 +1,25 @@
-#include "proto/operation/schedule.h"
+#include "proto/operation/operation.h"
+#include "proto/operation/schedule_internal.h"
 
 #include <assert.h>
-
-struct builder {
-    const struct program *p;
-    struct schedule *s;
-    uint64_t kept;
-    int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
-    int gradients[PROGRAM_VALUES]; /* the same for its gradient, as far as it is summed */
-    int changed[SCHEDULE_BUFFERS]; /* how often a gradient was added to */
-    int as_of[PROGRAM_VALUES];     /* `changed` when a sum passed this gradient on */
-};
 
 static bool contains(uint64_t set, int value)
 {
     return set >> value & 1;
 }
 
-static void begin(struct builder *b, struct schedule *s, const struct program *program, uint64_t kept)
+static void begin(struct schedule_builder *b, struct schedule *s, const struct program *program, uint64_t kept)
 {
-    *s = (struct schedule){.gradient = SCHEDULE_NONE};
-    *b = (struct builder){.p = program, .s = s, .kept = kept};
+    s->n_steps = s->n_buffers = s->n_recomputed = 0;
+    s->gradient = SCHEDULE_NONE;
+    *b = (struct schedule_builder){.program = program, .schedule = s, .kept = kept};
     for (int i = 0; i < PROGRAM_VALUES; i++)
         b->values[i] = b->gradients[i] = SCHEDULE_NONE;
 }
 
-static int add_buffer(struct builder *b, enum schedule_place place, int value, bool gradient)
+static int add_buffer(struct schedule_builder *b, enum schedule_place place, int value, bool gradient)
 {
-    struct schedule *s = b->s;
+    struct schedule *s = b->schedule;
 
     assert(s->n_buffers < SCHEDULE_BUFFERS);
     s->buffers[s->n_buffers] =
@@ -36,94 +28,95 @@ static int add_buffer(struct builder *b, enum schedule_place place, int value, b
 }
 
 /* Extends a buffer's life to the step that is being built. */
-static int touch(struct builder *b, int buffer, bool attends)
+static int touch(struct schedule_builder *b, int buffer)
 {
-    struct schedule_buffer *of = &b->s->buffers[buffer];
+    struct schedule_buffer *of = &b->schedule->buffers[buffer];
 
-    of->last = b->s->n_steps;
-    of->attended |= attends;
+    of->last = b->schedule->n_steps;
+    of->aligned |= b->aligned;
     return buffer;
 }
 
-/* Begins a step, which the caller fills in; the next call ends it. */
-static struct schedule_step *add_step(struct builder *b, enum schedule_action action, int operation)
+struct schedule_step *schedule_begin_step(struct schedule_builder *b, enum schedule_action action, int operation)
 {
-    struct schedule_step *step = &b->s->steps[b->s->n_steps];
+    struct schedule_step *step = &b->schedule->steps[b->schedule->n_steps];
 
-    assert(b->s->n_steps < SCHEDULE_STEPS);
+    assert(b->schedule->n_steps < SCHEDULE_STEPS);
     *step = (struct schedule_step){.action = action,
                                    .operation = operation,
-                                   .activation = SCHEDULE_NONE,
+                                   .absorbed = SCHEDULE_NONE,
                                    .after = SCHEDULE_NONE,
                                    .inputs = {SCHEDULE_NONE, SCHEDULE_NONE, SCHEDULE_NONE},
                                    .outputs = {SCHEDULE_NONE, SCHEDULE_NONE},
                                    .y_gradient = SCHEDULE_NONE,
                                    .x_gradient = SCHEDULE_NONE,
                                    .scratch = SCHEDULE_NONE};
+    b->aligned = b->program->operations[operation].kind->aligned;
     return step;
 }
 
-static int hold(struct builder *b, int value, bool attends)
+void schedule_end_step(struct schedule_builder *b)
+{
+    b->schedule->n_steps++;
+}
+
+int schedule_read(struct schedule_builder *b, int value)
 {
     assert(b->values[value] != SCHEDULE_NONE);
-    return touch(b, b->values[value], attends);
+    return touch(b, b->values[value]);
 }
 
-static int write_value(struct builder *b, int value, bool attends)
+static int write_value(struct schedule_builder *b, int value)
 {
-    const enum schedule_place place = contains(b->kept, value) ? SCHEDULE_KEPT
-                                      : value == b->p->output  ? SCHEDULE_OUTPUT
-                                                               : SCHEDULE_WORKSPACE;
+    const enum schedule_place place = contains(b->kept, value)      ? SCHEDULE_KEPT
+                                      : value == b->program->output ? SCHEDULE_OUTPUT
+                                                                    : SCHEDULE_WORKSPACE;
 
     b->values[value] = add_buffer(b, place, value, false);
-    return touch(b, b->values[value], attends);
+    return touch(b, b->values[value]);
 }
 
-static void add_scratch(struct builder *b, struct schedule_step *step)
+static void add_scratch(struct schedule_builder *b, struct schedule_step *step)
 {
-    step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false), true);
+    if (b->program->operations[step->operation].kind->scratch)
+        step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false));
 }
 
-/* The activation that a linear map's step computes as well, or SCHEDULE_NONE. */
-static int activation_after(const struct program *p, int operation)
+/* The neighbour that the operation's step can compute as well, or SCHEDULE_NONE. */
+static int neighbour_of(const struct program *p, int operation)
 {
-    const struct program_operation *op = &p->operations[operation], *next = op + 1;
+    const struct operation *kind = p->operations[operation].kind;
 
-    if (op->kind != PROGRAM_LINEAR || operation + 1 == p->n_operations || next->kind != PROGRAM_ACTIVATION ||
-        next->inputs[0] != op->outputs[0] || op->n_parts > 1 || !op->linear.bias)
-        return SCHEDULE_NONE;
-    return operation + 1;
+    return kind->absorb ? kind->absorb(p, operation) : SCHEDULE_NONE;
 }
 
-/* Runs an operation, with its activation if that is needed too. */
-static void run(struct builder *b, int operation, bool with_activation)
+/* Runs an operation, with its neighbour unless that is SCHEDULE_NONE. */
+static void run(struct schedule_builder *b, int operation, int neighbour)
 {
-    const struct program_operation *op = &b->p->operations[operation];
-    const bool attends = op->kind == PROGRAM_ATTENTION;
-    struct schedule_step *step = add_step(b, SCHEDULE_FORWARD, operation);
+    const struct program_operation *op = &b->program->operations[operation];
+    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_FORWARD, operation);
 
     for (int i = 0; i < op->n_inputs; i++)
-        step->inputs[i] = hold(b, op->inputs[i], attends);
+        step->inputs[i] = schedule_read(b, op->inputs[i]);
     for (int i = 0; i < op->n_outputs; i++)
-        step->outputs[i] = write_value(b, op->outputs[i], attends);
-    if (with_activation) {
-        step->activation = operation + 1;
-        step->after = write_value(b, op[1].outputs[0], false);
+        step->outputs[i] = write_value(b, op->outputs[i]);
+    if (neighbour != SCHEDULE_NONE) {
+        step->absorbed = neighbour;
+        step->after = write_value(b, b->program->operations[neighbour].outputs[0]);
     }
-    if (attends)
-        add_scratch(b, step);
-    b->s->n_steps++;
+    add_scratch(b, step);
+    schedule_end_step(b);
 }
 
 /* Runs the operations of a set, in order. */
-static void run_all(struct builder *b, uint64_t operations)
+static void run_all(struct schedule_builder *b, uint64_t operations)
 {
-    for (int i = 0; i < b->p->n_operations; i++) {
+    for (int i = 0; i < b->program->n_operations; i++) {
         if (!contains(operations, i))
             continue;
-        const int activation = activation_after(b->p, i);
-        const bool both = activation != SCHEDULE_NONE && contains(operations, activation);
-        run(b, i, both);
+        const int neighbour = neighbour_of(b->program, i);
+        const bool both = neighbour != SCHEDULE_NONE && contains(operations, neighbour);
+        run(b, i, both ? neighbour : SCHEDULE_NONE);
         i += both;
     }
 }
@@ -151,7 +144,7 @@ static void merge(struct schedule *s, int from, int into)
     replace(&s->gradient, from, into);
     b->first = a->first < b->first ? a->first : b->first;
     b->last = a->last > b->last ? a->last : b->last;
-    b->attended |= a->attended;
+    b->aligned |= a->aligned;
     *a = (struct schedule_buffer){.place = SCHEDULE_WORKSPACE, .value = SCHEDULE_NONE, .first = 0, .last = -1};
 }
 
@@ -170,15 +163,14 @@ static void merge_in_step(struct schedule *s, const struct program *p, int n, bo
 {
     const struct schedule_step *step = &s->steps[n];
     const struct program_operation *op = &p->operations[step->operation];
-    const struct program_rule *rule = &program_rules[op->kind];
 
     if (step->action == SCHEDULE_FORWARD)
         for (int i = op->n_inputs - 1; i >= 0; i--)
-            if (contains(rule->over_inputs, i) && may_merge(s, n, step->inputs[i], step->outputs[0])) {
+            if (contains(op->kind->over_inputs, i) && may_merge(s, n, step->inputs[i], step->outputs[0])) {
                 merge(s, step->inputs[i], step->outputs[0]);
                 return;
             }
-    if (step->action == SCHEDULE_BACKWARD && rule->gradient_over && !step->accumulate &&
+    if (step->action == SCHEDULE_BACKWARD && op->kind->gradient_over && !step->accumulate &&
         may_merge(s, n, step->y_gradient, step->x_gradient)) {
         const bool fixed = s->buffers[step->y_gradient].place != SCHEDULE_WORKSPACE;
         if (fixed && !over_entry)
@@ -195,7 +187,7 @@ static void merge_all(struct schedule *s, const struct program *p, bool over_ent
 
 void schedule_forward(struct schedule *out, const struct program *program, uint64_t kept)
 {
-    struct builder b;
+    struct schedule_builder b;
 
     begin(&b, out, program, kept);
     b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
@@ -207,7 +199,7 @@ void schedule_forward(struct schedule *out, const struct program *program, uint6
 
 static bool is_cheap(const struct program *p, int operation)
 {
-    return program_rules[p->operations[operation].kind].cheap;
+    return p->operations[operation].kind->cheap;
 }
 
 /* False if the recomputation computes another operation of this kind later. */
@@ -220,74 +212,73 @@ static bool is_made_last(const struct program *p, int operation, uint64_t operat
 }
 
 /* Adds the operations that must run to make a value available. */
-static void require(const struct builder *b, int value, uint64_t *operations)
+static void require(const struct schedule_builder *b, int value, uint64_t *operations)
 {
-    const int operation = b->p->values[value].operation;
+    const int operation = b->program->values[value].operation;
 
     if (operation < 0 || contains(b->kept, value) || contains(*operations, operation))
         return;
     *operations |= UINT64_C(1) << operation;
-    for (int i = 0; i < b->p->operations[operation].n_inputs; i++)
-        require(b, b->p->operations[operation].inputs[i], operations);
+    for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
+        require(b, b->program->operations[operation].inputs[i], operations);
 }
 
 /* True for a cheap value that is recomputed only when backward reads it, as a later one of its kind exists. */
-static bool waits(const struct builder *b, int value, uint64_t read)
+static bool waits(const struct schedule_builder *b, int value, uint64_t read)
 {
-    const int operation = b->p->values[value].operation;
+    const int operation = b->program->values[value].operation;
     uint64_t cheap = 0;
 
-    if (operation < 0 || !is_cheap(b->p, operation))
+    if (operation < 0 || !is_cheap(b->program, operation))
         return false;
-    for (int i = 0; i < b->p->n_values; i++)
-        if (contains(read, i) && b->p->values[i].operation >= 0 && is_cheap(b->p, b->p->values[i].operation))
-            cheap |= UINT64_C(1) << b->p->values[i].operation;
-    return !is_made_last(b->p, operation, cheap);
+    for (int i = 0; i < b->program->n_values; i++)
+        if (contains(read, i) && b->program->values[i].operation >= 0 &&
+            is_cheap(b->program, b->program->values[i].operation))
+            cheap |= UINT64_C(1) << b->program->values[i].operation;
+    return !is_made_last(b->program, operation, cheap);
 }
 
-static void recompute(struct builder *b)
+static void recompute(struct schedule_builder *b)
 {
-    const uint64_t read = program_read_backward(b->p);
+    const uint64_t read = program_read_backward(b->program);
     uint64_t operations = 0;
 
-    for (int value = 0; value < b->p->n_values; value++) {
+    for (int value = 0; value < b->program->n_values; value++) {
         if (contains(read, value) && !waits(b, value, read))
             require(b, value, &operations);
         if (contains(b->kept, value))
             b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
     }
     run_all(b, operations);
-    b->s->n_recomputed = b->s->n_steps;
-    for (int value = 0; value < b->p->n_values; value++) {
-        const int operation = b->p->values[value].operation;
+    b->schedule->n_recomputed = b->schedule->n_steps;
+    for (int value = 0; value < b->program->n_values; value++) {
+        const int operation = b->program->values[value].operation;
         if (operation >= 0 && !contains(b->kept, value) &&
-            (!contains(read, value) || (is_cheap(b->p, operation) && !is_made_last(b->p, operation, operations))))
+            (!contains(read, value) ||
+             (is_cheap(b->program, operation) && !is_made_last(b->program, operation, operations))))
             b->values[value] = SCHEDULE_NONE;
     }
 }
 
-/* Recomputes a value that backward reads, unless it is available. */
-static void ensure(struct builder *b, int value)
+void schedule_ensure(struct schedule_builder *b, int value)
 {
     if (b->values[value] != SCHEDULE_NONE)
         return;
-    const int operation = b->p->values[value].operation;
-    for (int i = 0; i < b->p->operations[operation].n_inputs; i++)
-        ensure(b, b->p->operations[operation].inputs[i]);
-    run(b, operation, false);
+    const int operation = b->program->values[value].operation;
+    for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
+        schedule_ensure(b, b->program->operations[operation].inputs[i]);
+    run(b, operation, SCHEDULE_NONE);
 }
 
-/* The gradient of a value that a step reads. */
-static int read_gradient(struct builder *b, int value, bool attends)
+int schedule_read_gradient(struct schedule_builder *b, int value)
 {
     const int buffer = b->gradients[value];
 
     assert(buffer != SCHEDULE_NONE && b->changed[buffer] == b->as_of[value]);
-    return touch(b, buffer, attends);
+    return touch(b, buffer);
 }
 
-/* Sets the gradient that a step writes, or adds to, for a value. */
-static void write_gradient(struct builder *b, struct schedule_step *step, int value, bool attends)
+void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int value)
 {
     int *buffer = &b->gradients[value];
 
@@ -296,120 +287,53 @@ static void write_gradient(struct builder *b, struct schedule_step *step, int va
         *buffer = add_buffer(b, SCHEDULE_WORKSPACE, value, true);
     else
         b->as_of[value] = ++b->changed[*buffer];
-    step->x_gradient = touch(b, *buffer, attends);
+    step->x_gradient = touch(b, *buffer);
 }
 
-/* Passes a gradient on unchanged, to a value that has none yet. */
-static void pass_gradient(struct builder *b, int from, int to)
+void schedule_pass_gradient(struct schedule_builder *b, int from, int to)
 {
     assert(b->gradients[to] == SCHEDULE_NONE);
     b->gradients[to] = b->gradients[from];
     b->as_of[to] = b->as_of[from];
 }
 
-static void add_backward(struct builder *b, int operation)
+bool schedule_has_gradient(const struct schedule_builder *b, int value)
 {
-    const struct program_operation *op = &b->p->operations[operation];
-
-    pass_gradient(b, op->outputs[0], op->inputs[0]);
-    if (op->dropout.p == 0) {
-        pass_gradient(b, op->outputs[0], op->inputs[1]);
-        return;
-    }
-    struct schedule_step *step = add_step(b, SCHEDULE_BACKWARD, operation);
-    step->y_gradient = read_gradient(b, op->outputs[0], false);
-    write_gradient(b, step, op->inputs[1], false);
-    b->s->n_steps++;
+    return b->gradients[value] != SCHEDULE_NONE;
 }
 
-/* The activation whose gradient a linear map's backward step computes as well, as its result's only reader. */
-static int activation_before(const struct program *p, int operation)
+void schedule_differentiate(struct schedule_builder *b, int operation)
 {
-    const int value = p->operations[operation].inputs[0], maker = p->values[value].operation;
-
-    if (maker < 0 || p->operations[maker].kind != PROGRAM_ACTIVATION || program_count_readers(p, value) != 1 ||
-        p->operations[operation].n_parts > 1)
-        return SCHEDULE_NONE;
-    return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
-}
-
-static void linear_backward(struct builder *b, int operation)
-{
-    const struct program_operation *op = &b->p->operations[operation];
-    const int activation = activation_before(b->p, operation);
-
-    ensure(b, op->inputs[0]);
-    struct schedule_step *step = add_step(b, SCHEDULE_CONTRIBUTE, operation);
-    step->inputs[0] = hold(b, op->inputs[0], false);
-    step->y_gradient = read_gradient(b, op->outputs[0], false);
-    b->s->n_steps++;
-
-    if (activation != SCHEDULE_NONE)
-        ensure(b, b->p->operations[activation].inputs[0]);
-    step = add_step(b, SCHEDULE_BACKWARD, operation);
-    step->activation = activation;
-    step->y_gradient = read_gradient(b, op->outputs[0], false);
-    if (activation == SCHEDULE_NONE) {
-        write_gradient(b, step, op->inputs[0], false);
-    } else {
-        step->inputs[0] = hold(b, b->p->operations[activation].inputs[0], false);
-        write_gradient(b, step, b->p->operations[activation].inputs[0], false);
-    }
-    b->s->n_steps++;
-}
-
-/* Backward of other operations: reads all values that its rule names, then one gradient. */
-static void other_backward(struct builder *b, int operation)
-{
-    const struct program_operation *op = &b->p->operations[operation];
-    const struct program_rule *rule = &program_rules[op->kind];
-    const bool attends = op->kind == PROGRAM_ATTENTION;
+    const struct program_operation *op = &b->program->operations[operation];
 
     for (int i = 0; i < op->n_inputs; i++)
-        if (contains(rule->reads_inputs, i))
-            ensure(b, op->inputs[i]);
+        if (contains(op->kind->reads_inputs, i))
+            schedule_ensure(b, op->inputs[i]);
     for (int i = 0; i < op->n_outputs; i++)
-        if (contains(rule->reads_outputs, i))
-            ensure(b, op->outputs[i]);
-    struct schedule_step *step = add_step(b, SCHEDULE_BACKWARD, operation);
+        if (contains(op->kind->reads_outputs, i))
+            schedule_ensure(b, op->outputs[i]);
+    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
+    step->contributes = op->n_tensors > 0;
     for (int i = 0; i < op->n_inputs; i++)
-        if (contains(rule->reads_inputs, i))
-            step->inputs[i] = hold(b, op->inputs[i], attends);
+        if (contains(op->kind->reads_inputs, i))
+            step->inputs[i] = schedule_read(b, op->inputs[i]);
     for (int i = 0; i < op->n_outputs; i++)
-        if (contains(rule->reads_outputs, i))
-            step->outputs[i] = hold(b, op->outputs[i], attends);
-    step->y_gradient = read_gradient(b, op->outputs[0], attends);
-    write_gradient(b, step, op->inputs[0], attends);
-    if (attends)
-        add_scratch(b, step);
-    b->s->n_steps++;
+        if (contains(op->kind->reads_outputs, i))
+            step->outputs[i] = schedule_read(b, op->outputs[i]);
+    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+    schedule_write_gradient(b, step, op->inputs[0]);
+    add_scratch(b, step);
+    schedule_end_step(b);
 }
 
-static void differentiate(struct builder *b, int operation)
+static void differentiate(struct schedule_builder *b, int operation)
 {
-    const struct program_operation *op = &b->p->operations[operation];
+    const struct operation *kind = b->program->operations[operation].kind;
 
-    switch (op->kind) {
-    case PROGRAM_ADD:
-        add_backward(b, operation);
-        return;
-    case PROGRAM_LINEAR:
-        linear_backward(b, operation);
-        return;
-    case PROGRAM_ACTIVATION:
-        if (b->gradients[op->inputs[0]] != SCHEDULE_NONE)
-            return; /* done by the linear map that reads it */
-        break;
-    case PROGRAM_NORM:
-    case PROGRAM_HEAD_NORM:
-    case PROGRAM_ROPE:
-    case PROGRAM_ATTENTION:
-    case PROGRAM_GLU:
-    case PROGRAM_DROPOUT:
-    case PROGRAM_KINDS:
-        break;
-    }
-    other_backward(b, operation);
+    if (kind->differentiate)
+        kind->differentiate(b, operation);
+    else
+        schedule_differentiate(b, operation);
 }
 
 static bool overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
@@ -421,7 +345,7 @@ static bool overlap(const struct schedule_buffer *a, const struct schedule_buffe
 static void use_output(struct schedule *s, const struct program *p)
 {
     for (struct schedule_buffer *b = s->buffers; b < s->buffers + s->n_buffers; b++) {
-        bool fits = b->place == SCHEDULE_WORKSPACE && b->gradient && !b->attended &&
+        bool fits = b->place == SCHEDULE_WORKSPACE && b->gradient && !b->aligned &&
                     p->values[b->value].columns == p->values[p->output].columns;
         for (const struct schedule_buffer *other = s->buffers; fits && other < s->buffers + s->n_buffers; other++)
             fits = other->place != SCHEDULE_OUTPUT || !overlap(b, other);
@@ -448,7 +372,7 @@ static void merge_gradients(struct schedule *s, const struct program *p, int ent
 
 void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept)
 {
-    struct builder b;
+    struct schedule_builder b;
 
     begin(&b, out, program, kept);
     b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);

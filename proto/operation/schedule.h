@@ -1,8 +1,8 @@
 /* proto/operation/schedule.h - the order of a program's operations, forward or backward, and each value's lifetime.
  *
  * Forward runs the operations in order. Backward first recomputes, in order, the values that it reads and that were not
- * kept. Then it runs the derivatives, from the last operation to the first. Of each cheap kind (program_rules) only the
- * last value survives the recomputation. An earlier one, such as the output of GPT-2's first norm, is computed once
+ * kept. Then it runs the derivatives, from the last operation to the first. Of each cheap kind only the last
+ * value survives the recomputation. An earlier one, such as the output of GPT-2's first norm, is computed once
  * more just before backward reads it, so that it occupies memory for a short time only.
  *
  * Every array that a step reads or writes is a buffer: a value or a gradient, from its first step to its last, or the
@@ -16,7 +16,7 @@
 
 #include "proto/operation/program.h"
 
-enum { SCHEDULE_STEPS = 80, SCHEDULE_BUFFERS = 64, SCHEDULE_NONE = -1 };
+enum { SCHEDULE_STEPS = 256, SCHEDULE_BUFFERS = 192, SCHEDULE_NONE = -1 };
 
 enum schedule_action {
     SCHEDULE_FORWARD,    /* outputs from inputs */
@@ -38,20 +38,21 @@ struct schedule_buffer {
     int value;       /* the value whose shape it has; SCHEDULE_NONE for scratch */
     int first, last; /* steps: the one that writes it, the last one that reads it */
     bool gradient;   /* it holds the value's gradient */
-    bool attended;   /* attention reads or writes it: aligned to 64 bytes */
+    bool aligned;    /* to 64 bytes, for an operation that reads or writes it */
 };
 
 struct schedule_step {
     enum schedule_action action;
     int operation;
-    /* The activation that a linear map's step computes as well: an operation, or SCHEDULE_NONE. Forward, it follows the
-     * map, and the step writes its output (`after`). Backward, it precedes the map: the step reads the activation's
-     * input and writes the gradient of that. */
-    int activation;
+    /* The neighbour that the step computes as well: an operation, or SCHEDULE_NONE. Forward, it is the next one, and the
+     * step writes its output (`after`). Backward, it is the one before: the step reads its input and writes the gradient of
+     * that. */
+    int absorbed;
     int after;                                            /* buffer */
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the values that the step touches */
-    int y_gradient, x_gradient;                           /* buffers: of output 0; of input 0, or of PROGRAM_ADD's h */
+    int y_gradient, x_gradient;                           /* buffers: of output 0; of input 0, or of an added h */
     bool accumulate;                                      /* x_gradient += */
+    bool contributes;                                     /* to the gradients of the operation's tensors */
     int scratch;                                          /* buffer */
 };
 

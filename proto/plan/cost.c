@@ -211,7 +211,7 @@ static double generate_of(const struct costs *c, uint32_t visit)
     const double rows = c->plan->choice.microbatch, passes = c->plan->setting.backend->joins_rows ? 1 : rows;
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
     const struct program_operation *attention =
-        layer->program ? program_find(&layer->program->program, PROGRAM_ATTENTION) : NULL;
+        layer->program ? program_find(&layer->program->program, &operation_attention) : NULL;
     const double cached =
         attention ? 2.0 * c->plan->setting.goal.seq * program_kv_columns(&layer->program->program, attention) : 0;
 

@@ -3,29 +3,25 @@
 #include "proto/base/size.h"
 #include "proto/plan/units.h"
 
-enum plan_attention plan_attention_way(const struct program_attention_options *attention,
-                                       const struct plan_setting *setting)
+struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape)
 {
-    const bool slides = attention->window > 0 && attention->window < setting->goal.seq;
-    const bool suits = setting->goal.purpose == PLAN_TRAIN && setting->goal.precision == NUMBER_BF16 &&
-                       attention->dropout.p == 0 && attention->n_kv_heads == attention->n_heads && !attention->full &&
-                       !slides;
-
-    return suits ? setting->attention : PLAN_ATTENTION_OWN;
+    return (struct operation_setting){.backend = setting->backend,
+                                      .type = setting->goal.precision,
+                                      .attention = setting->attention,
+                                      .trains = setting->goal.purpose == PLAN_TRAIN,
+                                      .n_threads = setting->n_threads,
+                                      .n_rows = shape.n_rows,
+                                      .n_tokens = shape.n_tokens};
 }
 
-/* Scratch of attention, enough for forward and backward. */
-static uint64_t scratch_bytes(const struct program *p, const struct program_operation *op,
+/* Scratch of a step. */
+static uint64_t scratch_bytes(const struct program *p, const struct schedule_step *step,
                               const struct plan_setting *setting, struct plan_shape shape)
 {
-    const uint32_t n_heads = op->attention.n_heads, width = p->values[op->outputs[0]].columns;
-    struct plan_attention_scratch scratch;
+    const struct program_operation *op = &p->operations[step->operation];
+    const struct operation_setting of = plan_operation_setting(setting, shape);
 
-    if (plan_attention_way(&op->attention, setting) == PLAN_ATTENTION_OWN)
-        return setting->backend->scratch_bytes(shape.n_rows, shape.n_tokens, n_heads, op->attention.n_kv_heads, width,
-                                               setting->n_threads);
-    plan_attention_lay_out(&scratch, setting->attention, shape.n_rows, shape.n_tokens, n_heads, width);
-    return scratch.bytes;
+    return op->kind->scratch(p, op, &of);
 }
 
 uint32_t plan_row_tile(const struct plan *plan)
@@ -151,10 +147,8 @@ void plan_places(struct plan_places *out, const struct program *program, const s
         const struct schedule_buffer *b = &schedule->buffers[i];
         if (b->place != SCHEDULE_WORKSPACE || b->last < b->first)
             continue;
-        g.bytes[i] =
-            b->value == SCHEDULE_NONE
-                ? scratch_bytes(program, &program->operations[schedule->steps[b->first].operation], setting, shape)
-                : value_bytes(&program->values[b->value], setting, shape);
+        g.bytes[i] = b->value == SCHEDULE_NONE ? scratch_bytes(program, &schedule->steps[b->first], setting, shape)
+                                               : value_bytes(&program->values[b->value], setting, shape);
         g.order[g.n++] = i;
     }
     place_all(&g, out);

@@ -7,6 +7,7 @@
 #ifndef PROTO_PLAN_LAYERS_H
 #define PROTO_PLAN_LAYERS_H
 
+#include "proto/operation/operation.h"
 #include "proto/plan/plan.h"
 
 /* A microbatch: n_rows rows of n_tokens. */
@@ -37,10 +38,8 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
 /* What a block keeps of every microbatch of the plan's share. Sets all members but first, n_blocks and at. */
 struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t keeping);
 
-/* How the setting's device computes attention's gradient for supported shapes (proto/operation/attention.h): by our kernels
- * if cuDNN cannot, values are fp32, or attention has dropout, shared keys or a window shorter than a row. */
-enum plan_attention plan_attention_way(const struct program_attention_options *attention,
-                                       const struct plan_setting *setting);
+/* What sizes of operations depend on, of a shape. */
+struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape);
 
 /* Bytes that a layer of this kind needs for one microbatch of the plan, forward or backward. */
 uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind);

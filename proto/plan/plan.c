@@ -212,7 +212,7 @@ static void lay_out(struct plan *plan, const struct model *model)
 static uint64_t cache_bytes(const struct plan_setting *s, const struct model *model)
 {
     const struct program *p = &model_block(model)->program->program;
-    const struct program_operation *op = program_find(p, PROGRAM_ATTENTION);
+    const struct program_operation *op = program_find(p, &operation_attention);
 
     return op ? s->backend->cache_bytes(s->goal.precision, s->goal.seq, op->attention.n_kv_heads,
                                         program_kv_columns(p, op))

@@ -90,8 +90,8 @@ static double each_part(const struct batch *b, const struct program *p, const st
 {
     double seconds = 0;
 
-    for (int i = 0; i < op->n_parts; i++)
-        seconds += product_of(b, p->values[op->inputs[0]].columns, op->part_columns[i]);
+    for (int i = 0; i < op->linear.n_parts; i++)
+        seconds += product_of(b, p->values[op->inputs[0]].columns, op->linear.columns[i]);
     return seconds;
 }
 
@@ -113,28 +113,24 @@ static double forward_of(const struct batch *b, const struct program *p, const s
     const struct program_operation *op = &p->operations[step->operation];
     const double in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
 
-    switch (op->kind) {
-    case PROGRAM_NORM:
+    if (op->kind == &operation_norm)
         return norm(b, in);
-    case PROGRAM_LINEAR:
-        return each_part(b, p, op, linear) + (step->activation != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
-    case PROGRAM_HEAD_NORM:
+    if (op->kind == &operation_linear)
+        return each_part(b, p, op, linear) + (step->absorbed != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
+    if (op->kind == &operation_head_norm)
         return norm(b, in);
-    case PROGRAM_ROPE:
+    if (op->kind == &operation_rope)
         return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
-    case PROGRAM_ATTENTION:
+    if (op->kind == &operation_attention)
         return attention(b, op, out, PROFILE_FORWARD, in + out, 1);
-    case PROGRAM_GLU:
+    if (op->kind == &operation_glu)
         return values(b, 3 * b->tokens * out);
-    case PROGRAM_ACTIVATION:
+    if (op->kind == &operation_activation)
         return values(b, 2 * b->tokens * out);
-    case PROGRAM_ADD:
+    if (op->kind == &operation_add)
         return values(b, 3 * b->tokens * out);
-    case PROGRAM_DROPOUT:
+    if (op->kind == &operation_dropout)
         return values(b, 2 * b->tokens * out);
-    case PROGRAM_KINDS:
-        break;
-    }
     return 0;
 }
 
@@ -144,31 +140,27 @@ static double backward_of(const struct batch *b, const struct program *p, const 
     const double in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
     double seconds;
 
-    switch (op->kind) {
-    case PROGRAM_NORM:
+    if (op->kind == &operation_norm)
         return norm_backward(b, in, step->accumulate ? 4 : 3);
-    case PROGRAM_LINEAR:
-        seconds = each_part(b, p, op, linear) + values(b, (op->n_parts - 1 + step->accumulate) * b->tokens * in);
-        if (step->activation != SCHEDULE_NONE &&
-            !is_slope_fused(b, p->operations[step->activation].activation, p->values[op->inputs[0]].columns))
+    if (op->kind == &operation_linear) {
+        seconds = each_part(b, p, op, linear) + values(b, (op->linear.n_parts - 1 + step->accumulate) * b->tokens * in);
+        if (step->absorbed != SCHEDULE_NONE &&
+            !is_slope_fused(b, p->operations[step->absorbed].activation.function, p->values[op->inputs[0]].columns))
             seconds += values(b, 3 * b->tokens * in);
         return seconds;
-    case PROGRAM_HEAD_NORM:
-        return norm_backward(b, in, 3);
-    case PROGRAM_ROPE:
-        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
-    case PROGRAM_ATTENTION:
-        return attention(b, op, out, PROFILE_BACKWARD, 2 * (in + out), 2.5);
-    case PROGRAM_GLU:
-        return values(b, 5 * b->tokens * out);
-    case PROGRAM_ACTIVATION:
-        return values(b, 3 * b->tokens * in);
-    case PROGRAM_ADD: /* dropout's gradient */
-    case PROGRAM_DROPOUT:
-        return values(b, 2 * b->tokens * out);
-    case PROGRAM_KINDS:
-        break;
     }
+    if (op->kind == &operation_head_norm)
+        return norm_backward(b, in, 3);
+    if (op->kind == &operation_rope)
+        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
+    if (op->kind == &operation_attention)
+        return attention(b, op, out, PROFILE_BACKWARD, 2 * (in + out), 2.5);
+    if (op->kind == &operation_glu)
+        return values(b, 5 * b->tokens * out);
+    if (op->kind == &operation_activation)
+        return values(b, 3 * b->tokens * in);
+    if (op->kind == &operation_add || op->kind == &operation_dropout)
+        return values(b, 2 * b->tokens * out);
     return 0;
 }
 
@@ -210,7 +202,7 @@ static double contribution_of(const struct batch *b, const struct program *p)
     double seconds = cleared(b, p);
 
     for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        if (op->kind == PROGRAM_LINEAR)
+        if (op->kind == &operation_linear)
             seconds += each_part(b, p, op, linear_contribution);
     return seconds;
 }

@@ -18,19 +18,19 @@ static struct table table_of(const struct layer_pass *pass)
 }
 
 /* The tokens of one row, or of one text that is generated. */
-static struct layer_span span_of(const struct layer_pass *pass, uint32_t i)
+static struct operation_span span_of(const struct layer_pass *pass, uint32_t i)
 {
-    return pass->spans ? pass->spans[i] : (struct layer_span){.at = i * pass->n_tokens, .n = pass->n_tokens};
+    return pass->spans ? pass->spans[i] : (struct operation_span){.at = i * pass->n_tokens, .n = pass->n_tokens};
 }
 
 /* The row of the span's first token in a table of positions. */
-static uint64_t first_row(const struct layer_span *span, const struct table *table)
+static uint64_t first_row(const struct operation_span *span, const struct table *table)
 {
     return (uint64_t)table->of->first + span->position;
 }
 
 /* The table's rows for the span's positions: n of them, from `first` on. */
-static struct table reached(const struct layer_span *span, const struct table *table)
+static struct table reached(const struct operation_span *span, const struct table *table)
 {
     const uint64_t begin = first_row(span, table), end = begin + span->n, table_end = table->first + table->n;
     const uint64_t first = begin > table->first ? begin : table->first;
@@ -83,7 +83,7 @@ static void each_row(const struct layer_pass *pass, const struct table *table, b
     const size_t width = pass->model->config.width;
 
     for (uint32_t row = 0; row < n; row++) {
-        const struct layer_span span = span_of(pass, row);
+        const struct operation_span span = span_of(pass, row);
         const struct table reach = reached(&span, table);
         const size_t token = span.at + reach.first - first_row(&span, table), in_table = reach.first - table->first;
         struct device_position op = {.n_rows = 1, .n_tokens = reach.n, .n = width};

@@ -14,7 +14,7 @@ struct tiles {
     void *context;
     struct device_weights weights;
     uint32_t ids[PLAN_GENERATE_ROWS * PLAN_GENERATE_TILE];
-    struct layer_span spans[PLAN_GENERATE_ROWS];
+    struct operation_span spans[PLAN_GENERATE_ROWS];
     uint32_t rows[PLAN_GENERATE_ROWS]; /* (n_spans) of the spans */
     uint32_t n_spans;
     uint32_t ends[PLAN_GENERATE_ROWS]; /* (n_ends) spans that end their row's tokens, whose logits are needed */
@@ -86,7 +86,7 @@ static void run_spans(const struct tiles *t, uint32_t visit, const void *weights
 {
     const struct device_worker *w = t->worker;
     const uint32_t room = plan_shape_of(&w->plan).n_tokens;
-    struct layer_span spans[PLAN_GENERATE_ROWS];
+    struct operation_span spans[PLAN_GENERATE_ROWS];
 
     for (uint32_t first = 0, n; first < t->n_spans; first += n) {
         const uint32_t at = t->spans[first].at;
@@ -163,10 +163,10 @@ static bool take_tiles(struct tiles *t)
         if (left <= most)
             t->ends[t->n_ends++] = t->n_spans;
         t->rows[t->n_spans] = row;
-        t->spans[t->n_spans++] = (struct layer_span){.at = at,
-                                                     .n = left < most ? left : most,
-                                                     .position = w->n_run[row],
-                                                     .cache = address(w, plan_row_cache(&w->plan, &w->model, row))};
+        t->spans[t->n_spans++] = (struct operation_span){.at = at,
+                                                         .n = left < most ? left : most,
+                                                         .position = w->n_run[row],
+                                                         .cache = address(w, plan_row_cache(&w->plan, &w->model, row))};
         at += left < most ? left : most;
     }
     return t->n_spans > 0;
@@ -183,7 +183,7 @@ static int load_ids(struct tiles *t, struct error *err)
     if (w->ops->finish(w->dev, DEVICE_PULL, t->loaded) != 0)
         return -EIO;
     for (uint32_t i = 0; i < t->n_spans; i++) {
-        const struct layer_span *span = &t->spans[i];
+        const struct operation_span *span = &t->spans[i];
         const uint64_t first = (uint64_t)t->rows[i] * w->plan.setting.goal.seq + span->position;
         memcpy(t->ids + n, t->run->ids + first, span->n * sizeof *t->ids);
         for (const uint32_t *id = t->ids + n; id < t->ids + n + span->n; id++)

@@ -23,13 +23,6 @@ struct layer_chunk {
     float *contribution; /* +=, or = if the pass is fresh; NULL: the unit is frozen */
 };
 
-/* In generation: new tokens of one text, side by side with those of others. */
-struct layer_span {
-    uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
-    uint32_t position; /* of the first in its text */
-    void *cache;       /* of its text, block after block */
-};
-
 /* One visit over one microbatch: everything a layer may touch. */
 struct layer_pass {
     const struct device_ops *ops;
@@ -76,7 +69,8 @@ struct layer_pass {
     float loss_scale; /* 1/T */
     bool dropout;     /* false in evaluation */
     /* Generating, where n_rows is 1, and n_tokens those of all spans: */
-    const struct layer_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise, and above the blocks */
+    const struct operation_span
+        *spans; /* (n_spans), ascending and without gaps; NULL otherwise, and above the blocks */
     uint32_t n_spans;
     /* (n_tokens, vocabulary), plan->logits_stride apart: what the head writes instead of losses; NULL otherwise. */
     float *logits;

@@ -1,16 +1,86 @@
 /* A layer that is a program: runs its schedule's steps.
  *
  * Backward first recomputes the values that it reads and forward did not keep (proto/operation/schedule.h). */
-#include "proto/step/operations.h"
+#include "proto/step/layers.h"
+
+/* The address of a kept value: after the kept values before it. */
+static void *kept_at(const struct layer_pass *pass, uint32_t keeping, int value)
+{
+    const struct model_program *p = pass->layer->program;
+    const uint64_t before = p->kept[keeping] & ((UINT64_C(1) << value) - 1);
+
+    return (char *)pass->kept +
+           plan_kept_bytes(&p->program, before, pass->setting, (struct plan_shape){pass->n_rows, pass->n_tokens});
+}
+
+static void place_buffers(struct operation_run *r, const struct layer_pass *pass, uint32_t keeping)
+{
+    struct plan_places places;
+
+    plan_places(&places, r->program, r->schedule, pass->setting, plan_shape_of(pass->plan));
+    for (int i = 0; i < r->schedule->n_buffers; i++) {
+        const struct schedule_buffer *b = &r->schedule->buffers[i];
+        switch (b->place) {
+        case SCHEDULE_WORKSPACE:
+            r->at[i] = (char *)pass->workspace + places.at[i];
+            break;
+        case SCHEDULE_KEPT:
+            r->at[i] = kept_at(pass, keeping, b->value);
+            break;
+        case SCHEDULE_INPUT:
+            r->at[i] = (void *)pass->input; /* no step writes it */
+            break;
+        case SCHEDULE_OUTPUT:
+            r->at[i] = pass->output;
+            break;
+        case SCHEDULE_GRADIENT:
+            r->at[i] = pass->gradient;
+            break;
+        }
+    }
+}
+
+static const struct model_piece *piece_of(const struct layer_pass *pass, int tensor)
+{
+    return &pass->model->pieces[pass->unit->first_piece + (uint32_t)tensor];
+}
+
+static void place_tensors(struct operation_run *r, const struct layer_pass *pass)
+{
+    for (int i = 0; i < r->program->n_tensors; i++) {
+        const struct model_piece *piece = piece_of(pass, i);
+        const bool trained = pass->contribution && !pass->model->tensors[piece->tensor].frozen;
+        r->weights[i] = layer_element(pass, pass->weights, piece->offset);
+        r->gradients[i] = trained ? pass->contribution + piece->offset : NULL;
+    }
+}
 
 static struct operation_run run_of(const struct layer_pass *pass, bool backward)
 {
-    struct operation_run r = {.pass = pass,
-                              .layer = pass->layer->program,
-                              .keeping = model_keeping(pass->layer->program, pass->keeping)};
+    const struct model_program *p = pass->layer->program;
+    const uint32_t keeping = model_keeping(p, pass->keeping);
+    struct operation_run r = {.ops = pass->ops,
+                              .dev = pass->dev,
+                              .type = pass->setting->goal.precision,
+                              .program = &p->program,
+                              .schedule = backward ? &p->backward[keeping] : &p->forward[keeping],
+                              .fresh = pass->fresh,
+                              .n_rows = pass->n_rows,
+                              .n_tokens = pass->n_tokens,
+                              .lengths = pass->lengths,
+                              .layer = pass->layer->index,
+                              .drops = pass->dropout,
+                              .seed = pass->seed,
+                              .step = pass->step,
+                              .unit = pass->unit->id,
+                              .first_row = pass->first_row,
+                              .spans = pass->spans,
+                              .n_spans = pass->n_spans,
+                              .n_positions = pass->setting->goal.seq,
+                              .cache_bytes = pass->plan->cache_bytes};
 
-    r.schedule = backward ? &r.layer->backward[r.keeping] : &r.layer->forward[r.keeping];
-    plan_places(&r.places, &r.layer->program, r.schedule, pass->setting, plan_shape_of(pass->plan));
+    place_buffers(&r, pass, keeping);
+    place_tensors(&r, pass);
     return r;
 }
 
@@ -40,11 +110,11 @@ static void clear_vectors(const struct layer_pass *pass)
 }
 
 /* In the lowest trained layer, steps after the last contribution serve only layers below, so they are skipped. */
-static int count_steps(const struct operation_run *r)
+static int count_steps(const struct operation_run *r, bool lowest)
 {
     int n = r->schedule->n_steps;
 
-    while (r->pass->lowest && n > r->schedule->n_recomputed && !operation_contributes(r, &r->schedule->steps[n - 1]))
+    while (lowest && n > r->schedule->n_recomputed && !operation_contributes(r, &r->schedule->steps[n - 1]))
         n--;
     return n;
 }
@@ -52,22 +122,21 @@ static int count_steps(const struct operation_run *r)
 static void run_steps(const struct operation_run *r, int first, int end)
 {
     for (const struct schedule_step *step = &r->schedule->steps[first]; step < &r->schedule->steps[end]; step++)
-        operation_step(r, step);
+        operation_of(r, step)->kind->run(r, step);
 }
 
 /* The piece of the unit that the head adds to logits, or NULL. */
-static const struct model_piece *logit_bias_of(const struct operation_run *r)
+static const struct model_piece *logit_bias_of(const struct layer_pass *pass)
 {
-    const int tensor = r->layer->program.logit_bias;
+    const int tensor = pass->layer->program->program.logit_bias;
 
-    return tensor < 0 ? NULL : &r->pass->model->pieces[r->pass->unit->first_piece + (uint32_t)tensor];
+    return tensor < 0 ? NULL : piece_of(pass, tensor);
 }
 
 /* Its values for the head, in fp32. Once a part is often enough. */
-static void offer_logit_bias(const struct operation_run *r)
+static void offer_logit_bias(const struct layer_pass *pass)
 {
-    const struct layer_pass *pass = r->pass;
-    const struct model_piece *piece = logit_bias_of(r);
+    const struct model_piece *piece = logit_bias_of(pass);
 
     if (!piece || !pass->fresh)
         return;
@@ -78,10 +147,9 @@ static void offer_logit_bias(const struct operation_run *r)
 }
 
 /* Adds the sum that the head made of a whole part. */
-static void take_logit_bias_sum(const struct operation_run *r)
+static void take_logit_bias_sum(const struct layer_pass *pass)
 {
-    const struct layer_pass *pass = r->pass;
-    const struct model_piece *piece = logit_bias_of(r);
+    const struct model_piece *piece = logit_bias_of(pass);
 
     if (piece && pass->fresh && pass->logit_bias_sum)
         pass->ops->add(pass->dev,
@@ -93,7 +161,7 @@ static void forward(const struct layer_pass *pass)
     const struct operation_run r = run_of(pass, false);
 
     run_steps(&r, 0, r.schedule->n_steps);
-    offer_logit_bias(&r);
+    offer_logit_bias(pass);
 }
 
 static void backward(const struct layer_pass *pass)
@@ -103,8 +171,8 @@ static void backward(const struct layer_pass *pass)
     run_steps(&r, 0, r.schedule->n_recomputed);
     if (pass->fresh && pass->contribution)
         clear_vectors(pass);
-    take_logit_bias_sum(&r);
-    run_steps(&r, r.schedule->n_recomputed, count_steps(&r));
+    take_logit_bias_sum(pass);
+    run_steps(&r, r.schedule->n_recomputed, count_steps(&r, pass->lowest));
 }
 
 const struct layer_ops layer_program = {forward, backward};
@@ -113,7 +181,7 @@ const struct layer_ops layer_program = {forward, backward};
 static const struct schedule_step *find_attention(const struct operation_run *r)
 {
     for (int i = r->schedule->n_steps; i-- > 0;)
-        if (operation_of(r, &r->schedule->steps[i])->kind == PROGRAM_ATTENTION)
+        if (operation_of(r, &r->schedule->steps[i])->kind == &operation_attention)
             return &r->schedule->steps[i];
     return NULL;
 }
@@ -124,7 +192,7 @@ static const struct model_layer *block_to_prepare(const struct model *model)
     const struct model_layer *const first = model_block(model);
 
     for (const struct model_layer *layer = first; layer < first + model->config.n_layers; layer++) {
-        const struct program_operation *op = program_find(&layer->program->program, PROGRAM_ATTENTION);
+        const struct program_operation *op = program_find(&layer->program->program, &operation_attention);
         if (op && op->attention.window == 0)
             return layer;
     }
@@ -142,7 +210,8 @@ void layer_prepare_attention(const struct layer_pass *pass, bool trains, char to
     told[0] = 0;
     if (!step)
         return;
-    const struct device_attention attention = operation_attention(&r, step);
-    const struct program_operation *op = operation_of(&r, step);
-    pass->ops->prepare_attention(pass->dev, &attention, plan_attention_way(&op->attention, pass->setting), told);
+    const struct device_attention attention = operation_attention_call(&r, step);
+    const struct operation_setting setting = plan_operation_setting(pass->setting, plan_shape_of(pass->plan));
+    pass->ops->prepare_attention(pass->dev, &attention,
+                                 operation_attention_way(&operation_of(&r, step)->attention, &setting), told);
 }

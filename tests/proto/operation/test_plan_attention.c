@@ -67,7 +67,7 @@ static uint64_t workspace_of(enum plan_attention way, enum plan_purpose purpose,
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
     struct model_program *block = &model.programs[model.block];
     for (int i = 0; i < block->program.n_operations; i++)
-        if (block->program.operations[i].kind == PROGRAM_ATTENTION)
+        if (block->program.operations[i].kind == &operation_attention)
             block->program.operations[i].attention.window = window;
     const struct schedule *schedule = purpose == PLAN_TRAIN ? block->backward : block->forward;
     plan_places(&places, &block->program, schedule, &setting, (struct plan_shape){1, 256});

@@ -1,4 +1,5 @@
 /* The order of a program's steps, written out, and what forward leaves for backward. */
+#include "proto/operation/operation.h"
 #include "proto/operation/schedule.h"
 #include "tests/kit/programs.h"
 #include "tests/kit/test.h"
@@ -19,11 +20,11 @@ static void print_step(char *out, size_t n, const struct program *p, const struc
                                                                   : "x ";
     const size_t used = strlen(out);
 
-    snprintf(out + used, n - used, "%s%s%s%s%s", used ? ", " : "", direction, program_rules[op->kind].name,
-             op->n_tensors ? " " : "", op->n_tensors ? p->tensors[op->tensor].name : "");
+    snprintf(out + used, n - used, "%s%s%s%s%s", used ? ", " : "", direction, op->kind->name, op->n_tensors ? " " : "",
+             op->n_tensors ? p->tensors[op->tensor].name : "");
     if (op->n_tensors)
         *strrchr(out, '.') = 0;
-    if (step->activation != SCHEDULE_NONE)
+    if (step->absorbed != SCHEDULE_NONE)
         strcat(out, "+");
 }
 
@@ -82,7 +83,7 @@ TEST_EACH(what_can_be_kept_is_what_is_dear_and_is_not_computed_again, PROGRAMS)
     schedule_backward(&s, &p, kept);
     for (int i = 0; i < s.n_steps; i++)
         if (s.steps[i].action == SCHEDULE_FORWARD)
-            ck_assert(program_rules[p.operations[s.steps[i].operation].kind].cheap);
+            ck_assert(p.operations[s.steps[i].operation].kind->cheap);
 }
 
 /* A linear map cannot write over the gradient that it reads. So where nothing passes the gradient around it, backward

@@ -76,7 +76,7 @@ TEST(with_a_window_only_the_keys_seen_are_counted)
     double ms[4];
 
     for (int i = 0; i < block->n_operations; i++)
-        if (block->operations[i].kind == PROGRAM_ATTENTION)
+        if (block->operations[i].kind == &operation_attention)
             attention = &block->operations[i].attention;
     for (int i = 0; i < 4; i++)
         attention->window = windows[i], ms[i] = cost().compute_ms;

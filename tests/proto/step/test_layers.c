@@ -369,7 +369,7 @@ TEST_EACH(positions_cut_in_two_units_are_as_in_one, 2)
 TEST(embedding_begins_at_the_position_of_each_text)
 {
     enum { N = 4 };
-    static const struct layer_span spans[] = {{.n = 3, .position = 2}, {.at = 3, .n = 1, .position = 0}};
+    static const struct operation_span spans[] = {{.n = 3, .position = 2}, {.at = 3, .n = 1, .position = 0}};
     static const size_t positions[N] = {2, 3, 4, 0};
     struct setting whole, parted;
     struct stage st;

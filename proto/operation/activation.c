@@ -1,0 +1,56 @@
+#include "proto/operation/activation.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+#include <assert.h>
+
+int program_activation(struct program *p, int x, enum model_activation function)
+{
+    struct program_operation *op = program_append(p, &operation_activation);
+
+    op->activation.function = function;
+    program_add_input(p, op, x);
+    return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    if (!schedule_has_gradient(b,
+                               b->program->operations[operation].inputs[0])) /* else the linear map behind it did it */
+        schedule_differentiate(b, operation);
+}
+
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool forward = step->action == SCHEDULE_FORWARD;
+    const size_t n = operation_columns(r, op->inputs[0]);
+    const struct device_activate activate = {.n = operation_tokens(r) * n,
+                                             .activation = op->activation.function,
+                                             .x = r->at[step->inputs[0]],
+                                             .y = forward ? r->at[step->outputs[0]] : NULL,
+                                             .gradient = forward ? NULL : r->at[step->x_gradient]};
+
+    assert(!step->accumulate);
+    if (forward) {
+        r->ops->activate(r->dev, &activate);
+        return;
+    }
+    const struct device_dropout_add copy = {.n_rows = r->n_rows,
+                                            .n_tokens = r->n_tokens,
+                                            .n = n,
+                                            .h = r->at[step->y_gradient],
+                                            .y = r->at[step->x_gradient]};
+    if (step->y_gradient != step->x_gradient) /* the gradient is made in place */
+        r->ops->dropout_add(r->dev, &copy);
+    r->ops->activate_backward(r->dev, &activate);
+}
+
+const struct operation operation_activation = {.name = "activation",
+                                               .reads_inputs = OPERATION_FIRST,
+                                               .gradient_over = true,
+                                               .cheap = true,
+                                               .differentiate = differentiate,
+                                               .run = run};

@@ -1,0 +1,116 @@
+#include "proto/operation/attend.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+
+#include <assert.h>
+
+int program_attention(struct program *p, int qkv, const struct program_attention_options *attention)
+{
+    const uint32_t n_kv_heads = attention->n_kv_heads ? attention->n_kv_heads : attention->n_heads;
+    const uint32_t n_heads = attention->n_heads, head_width = p->values[qkv].columns / (n_heads + 2 * n_kv_heads);
+    struct program_operation *op = program_append(p, &operation_attention);
+
+    assert(p->values[qkv].columns % (n_heads + 2 * n_kv_heads) == 0 && n_heads % n_kv_heads == 0);
+    assert(!attention->full || attention->window == 0);
+    op->attention = *attention;
+    op->attention.n_kv_heads = n_kv_heads;
+    program_add_input(p, op, qkv);
+    const int a = program_add_output(p, op, PROGRAM_VALUE, n_heads * head_width);
+    program_add_output(p, op, PROGRAM_STATISTIC, n_heads);
+    return a;
+}
+
+uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention)
+{
+    return (p->values[attention->inputs[0]].columns - p->values[attention->outputs[0]].columns) / 2;
+}
+
+enum plan_attention operation_attention_way(const struct program_attention_options *attention,
+                                            const struct operation_setting *setting)
+{
+    const bool slides = attention->window > 0 && attention->window < setting->n_tokens;
+    const bool suits = setting->trains && setting->type == NUMBER_BF16 && attention->dropout.p == 0 &&
+                       attention->n_kv_heads == attention->n_heads && !attention->full && !slides;
+
+    return suits ? setting->attention : PLAN_ATTENTION_OWN;
+}
+
+/* Enough for forward and backward. */
+static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+{
+    const uint32_t n_heads = op->attention.n_heads, width = p->values[op->outputs[0]].columns;
+    struct plan_attention_scratch scratch;
+
+    if (operation_attention_way(&op->attention, s) == PLAN_ATTENTION_OWN)
+        return s->backend->scratch_bytes(s->n_rows, s->n_tokens, n_heads, op->attention.n_kv_heads, width,
+                                         s->n_threads);
+    plan_attention_lay_out(&scratch, s->attention, s->n_rows, s->n_tokens, n_heads, width);
+    return scratch.bytes;
+}
+
+struct device_attention operation_attention_call(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const struct program_attention_options *how = &op->attention;
+    const bool backward = step->action == SCHEDULE_BACKWARD;
+
+    return (struct device_attention){
+        .n_rows = r->n_rows,
+        .n_tokens = r->n_tokens,
+        .n_heads = how->n_heads,
+        .n_kv_heads = how->n_kv_heads,
+        .full = how->full,
+        .window = how->window,
+        .lengths = r->lengths,
+        .width = operation_columns(r, op->outputs[0]),
+        .scale = how->scale_by_layer ? how->scale / (float)(r->layer + 1) : how->scale,
+        .qkv = r->at[step->inputs[0]],
+        .out = r->at[step->outputs[0]],
+        .log_sum_exp = r->at[step->outputs[1]],
+        .scratch = r->at[step->scratch],
+        .out_gradient = backward ? r->at[step->y_gradient] : NULL,
+        .qkv_gradient = backward ? r->at[step->x_gradient] : NULL,
+        .dropout = operation_dropout_of(r, &how->dropout),
+    };
+}
+
+/* The text's cache holds keys and values of its tokens before this pass. */
+static void run_cached(const struct operation_run *r, const struct device_attention *attention,
+                       const struct schedule_step *step, const struct operation_span *span)
+{
+    const size_t qkv_width = operation_columns(r, operation_of(r, step)->inputs[0]);
+    const struct device_attention_cached op = {.first = span->position,
+                                               .n_tokens = span->n,
+                                               .n_heads = attention->n_heads,
+                                               .n_kv_heads = attention->n_kv_heads,
+                                               .window = attention->window,
+                                               .width = attention->width,
+                                               .n_positions = r->n_positions,
+                                               .scale = attention->scale,
+                                               .qkv = operation_element(r, attention->qkv, span->at * qkv_width),
+                                               .out = operation_element(r, attention->out, span->at * attention->width),
+                                               .cache = (char *)span->cache + r->layer * r->cache_bytes,
+                                               .scratch = attention->scratch};
+
+    r->ops->attention_cached(r->dev, &op);
+}
+
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct device_attention attention = operation_attention_call(r, step);
+
+    if (step->action == SCHEDULE_BACKWARD)
+        r->ops->attention_backward(r->dev, &attention);
+    else if (!r->spans)
+        r->ops->attention(r->dev, &attention);
+    for (uint32_t i = 0; i < r->n_spans; i++)
+        run_cached(r, &attention, step, &r->spans[i]);
+}
+
+const struct operation operation_attention = {.name = "attention",
+                                              .reads_inputs = OPERATION_FIRST,
+                                              .reads_outputs = OPERATION_FIRST | OPERATION_SECOND,
+                                              .aligned = true,
+                                              .scratch = scratch,
+                                              .run = run};

@@ -1,0 +1,40 @@
+/* proto/operation/attend.h - a, log-sum-exp = attention(queries, keys and values side by side). */
+#ifndef PROTO_OPERATION_ATTEND_H
+#define PROTO_OPERATION_ATTEND_H
+
+#include "proto/operation/attention.h"
+#include "proto/operation/dropout.h"
+
+struct operation_run;
+struct operation_setting;
+struct program;
+struct program_operation;
+struct schedule_step;
+
+struct program_attention_options {
+    uint32_t n_heads;
+    uint32_t n_kv_heads; /* of keys and values; divides n_heads; 0: n_heads */
+    bool full;           /* a query sees all keys; else those up to its own position */
+    uint32_t window;     /* the last so many of these, its own included; 0: all. Not with `full` */
+    float scale;         /* of scores */
+    bool scale_by_layer; /* and by 1/(layer + 1) */
+    struct program_dropout dropout;
+};
+
+/* qkv: the columns of all heads' queries, then keys, then values. */
+int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
+
+/* Columns of the keys that attention reads, or of the values. */
+uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention);
+
+/* How this device computes attention's gradient for supported shapes (proto/operation/attention.h): by our kernels if
+ * cuDNN cannot, values are fp32, or attention has dropout, shared keys or a window shorter than a row. */
+enum plan_attention operation_attention_way(const struct program_attention_options *attention,
+                                            const struct operation_setting *setting);
+
+struct device_attention;
+
+/* What a step of attention gives to the device; backward: with the gradients. */
+struct device_attention operation_attention_call(const struct operation_run *r, const struct schedule_step *step);
+
+#endif

@@ -1,0 +1,17 @@
+/* proto/operation/dropout.h - y = dropout(x): Srivastava et al., JMLR 15, 2014. */
+#ifndef PROTO_OPERATION_DROPOUT_H
+#define PROTO_OPERATION_DROPOUT_H
+
+#include "proto/base/random.h"
+
+struct program;
+
+struct program_dropout {
+    float p;
+    enum random_site site;
+};
+
+/* No other operation may read x. p = 0: returns x. */
+int program_drop(struct program *p, int x, const struct program_dropout *dropout);
+
+#endif

@@ -1,0 +1,218 @@
+#include "proto/operation/linear.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+#include <assert.h>
+
+int program_linears(struct program *p, int x, const struct program_part *parts, int n_parts,
+                    const struct program_linear_options *linear)
+{
+    const uint32_t in = p->values[x].columns;
+    struct program_operation *op = program_append(p, &operation_linear);
+    uint32_t columns = 0;
+
+    assert(n_parts > 0 && n_parts <= PROGRAM_PARTS);
+    op->linear = (struct program_linear_maps){.bias = linear->bias, .out_in = linear->out_in, .n_parts = n_parts};
+    program_add_input(p, op, x);
+    for (int i = 0; i < n_parts; i++) {
+        const uint32_t out = op->linear.columns[i] = parts[i].columns;
+        columns += out;
+        program_add_tensor(p, op, parts[i].stem, "weight",
+                           (struct program_tensor){.rows = linear->out_in ? out : in,
+                                                   .columns = linear->out_in ? in : out,
+                                                   .init = MODEL_INIT_NORMAL,
+                                                   .deviation = linear->deviation});
+    }
+    for (int i = 0; i < n_parts && linear->bias; i++)
+        program_add_tensor(p, op, parts[i].stem, "bias",
+                           (struct program_tensor){.rows = parts[i].columns, .init = MODEL_INIT_ZERO});
+    return program_add_output(p, op, PROGRAM_VALUE, columns);
+}
+
+int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
+                   const struct program_linear_options *linear)
+{
+    return program_linears(p, x, &(struct program_part){stem, columns}, 1, linear);
+}
+
+/* ---- the activation that is computed in the same pass ---- */
+
+/* Forward: the activation behind it. */
+static int absorb(const struct program *p, int operation)
+{
+    const struct program_operation *op = &p->operations[operation], *next = op + 1;
+
+    if (operation + 1 == p->n_operations || next->kind != &operation_activation || next->inputs[0] != op->outputs[0] ||
+        op->linear.n_parts > 1 || !op->linear.bias)
+        return SCHEDULE_NONE;
+    return operation + 1;
+}
+
+/* Backward: the activation before it, as its result's only reader. */
+static int activation_before(const struct program *p, int operation)
+{
+    const int value = p->operations[operation].inputs[0], maker = p->values[value].operation;
+
+    if (maker < 0 || p->operations[maker].kind != &operation_activation || program_count_readers(p, value) != 1 ||
+        p->operations[operation].linear.n_parts > 1)
+        return SCHEDULE_NONE;
+    return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
+}
+
+/* First the gradients of weight and bias, then that of x, or of the operand of the activation that made x. */
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    const struct program_operation *op = &b->program->operations[operation];
+    const int activation = activation_before(b->program, operation);
+
+    schedule_ensure(b, op->inputs[0]);
+    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_CONTRIBUTE, operation);
+    step->contributes = true;
+    step->inputs[0] = schedule_read(b, op->inputs[0]);
+    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+    schedule_end_step(b);
+
+    if (activation != SCHEDULE_NONE)
+        schedule_ensure(b, b->program->operations[activation].inputs[0]);
+    step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
+    step->absorbed = activation;
+    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+    if (activation == SCHEDULE_NONE) {
+        schedule_write_gradient(b, step, op->inputs[0]);
+    } else {
+        step->inputs[0] = schedule_read(b, b->program->operations[activation].inputs[0]);
+        schedule_write_gradient(b, step, b->program->operations[activation].inputs[0]);
+    }
+    schedule_end_step(b);
+}
+
+/* ---- running ---- */
+
+/* One part: its columns of the result, and its tensors. */
+struct part {
+    size_t first, columns;
+    int weight, bias;
+};
+
+static struct part part_of(const struct program_operation *op, int i)
+{
+    struct part part = {.columns = op->linear.columns[i],
+                        .weight = op->tensor + i,
+                        .bias = op->tensor + op->linear.n_parts + i};
+
+    for (int k = 0; k < i; k++)
+        part.first += op->linear.columns[k];
+    return part;
+}
+
+static enum model_activation function_of(const struct operation_run *r, const struct schedule_step *step)
+{
+    return r->program->operations[step->absorbed].activation.function;
+}
+
+static void run_forward(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const size_t in = operation_columns(r, op->inputs[0]);
+    const bool activates = step->absorbed != SCHEDULE_NONE;
+    void *const y = r->at[activates ? step->after : step->outputs[0]];
+    struct device_matmul matmul = {.transpose_b = op->linear.out_in,
+                                   .m = operation_tokens(r),
+                                   .n = part->columns,
+                                   .k = in,
+                                   .a = r->at[step->inputs[0]],
+                                   .a_stride = in,
+                                   .b = r->weights[part->weight],
+                                   .b_stride = op->linear.out_in ? in : part->columns,
+                                   .c = operation_element(r, y, part->first),
+                                   .c_stride = operation_columns(r, op->outputs[0]),
+                                   .epilogue = op->linear.bias ? DEVICE_BIAS : DEVICE_NO_EPILOGUE,
+                                   .bias = op->linear.bias ? r->weights[part->bias] : NULL};
+
+    if (activates) {
+        assert(op->linear.bias);
+        matmul.epilogue = DEVICE_BIAS_ACTIVATION;
+        matmul.activation = function_of(r, step);
+        matmul.pre = r->at[step->outputs[0]];
+    }
+    r->ops->matmul(r->dev, &matmul);
+}
+
+/* W's gradient += x^T dy, or its transpose dy^T x; a bias's gradient += the sum of dy's rows. Trained tensors only. */
+static void run_contribution(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const size_t in = operation_columns(r, op->inputs[0]), out = operation_columns(r, op->outputs[0]);
+    const void *const x = r->at[step->inputs[0]], *const dy =
+                                                      operation_element(r, r->at[step->y_gradient], part->first);
+    const bool swap = op->linear.out_in;
+    const struct device_matmul matmul = {.transpose_a = true,
+                                         .m = swap ? part->columns : in,
+                                         .n = swap ? in : part->columns,
+                                         .k = operation_tokens(r),
+                                         .a = swap ? dy : x,
+                                         .a_stride = swap ? out : in,
+                                         .b = swap ? x : dy,
+                                         .b_stride = swap ? in : out,
+                                         .c = r->gradients[part->weight],
+                                         .c_stride = swap ? in : part->columns,
+                                         .wide = true,
+                                         .over_rows = true,
+                                         .beta = r->fresh ? 0 : 1};
+    float *const bias = op->linear.bias ? r->gradients[part->bias] : NULL;
+
+    if (matmul.c)
+        r->ops->matmul(r->dev, &matmul);
+    if (bias)
+        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, dy, operation_tokens(r), part->columns, out});
+}
+
+/* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand. */
+static void run_backward(const struct operation_run *r, const struct schedule_step *step, const struct part *part)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const size_t in = operation_columns(r, op->inputs[0]);
+    struct device_matmul matmul = {.transpose_b = !op->linear.out_in,
+                                   .m = operation_tokens(r),
+                                   .n = in,
+                                   .k = part->columns,
+                                   .a = operation_element(r, r->at[step->y_gradient], part->first),
+                                   .a_stride = operation_columns(r, op->outputs[0]),
+                                   .b = r->weights[part->weight],
+                                   .b_stride = op->linear.out_in ? in : part->columns,
+                                   .c = r->at[step->x_gradient],
+                                   .c_stride = in,
+                                   .beta = step->accumulate || part->first > 0 ? 1 : 0};
+
+    if (step->absorbed != SCHEDULE_NONE) {
+        matmul.epilogue = DEVICE_ACTIVATION_GRADIENT;
+        matmul.activation = function_of(r, step);
+        matmul.pre = r->at[step->inputs[0]];
+    }
+    r->ops->matmul(r->dev, &matmul);
+}
+
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+
+    for (int i = 0; i < op->linear.n_parts; i++) {
+        const struct part part = part_of(op, i);
+        switch (step->action) {
+        case SCHEDULE_FORWARD:
+            run_forward(r, step, &part);
+            break;
+        case SCHEDULE_CONTRIBUTE:
+            run_contribution(r, step, &part);
+            break;
+        case SCHEDULE_BACKWARD:
+            run_backward(r, step, &part);
+            break;
+        }
+    }
+}
+
+const struct operation operation_linear = {
+    .name = "linear", .reads_inputs = OPERATION_FIRST, .absorb = absorb, .differentiate = differentiate, .run = run};

@@ -1,0 +1,31 @@
+/* proto/operation/list.h - all operations of programs: a name, and its options as programs hold them. A new one is a row here, and
+ * a file of its own. */
+#ifndef PROTO_OPERATION_LIST_H
+#define PROTO_OPERATION_LIST_H
+
+#include "proto/operation/activation.h"
+#include "proto/operation/add.h"
+#include "proto/operation/attend.h"
+#include "proto/operation/dropout.h"
+#include "proto/operation/glu.h"
+#include "proto/operation/head_norm.h"
+#include "proto/operation/linear.h"
+#include "proto/operation/norm.h"
+#include "proto/operation/rope.h"
+
+#define OPERATIONS(X)                                                                                                  \
+    X(norm, program_norm_options)                                                                                      \
+    X(linear, program_linear_maps)                                                                                     \
+    X(head_norm, program_head_norm_options)                                                                            \
+    X(rope, program_rotation)                                                                                          \
+    X(attention, program_attention_options)                                                                            \
+    X(activation, program_activation_options)                                                                          \
+    X(glu, program_activation_options)                                                                                 \
+    X(add, program_dropout)                                                                                            \
+    X(dropout, program_dropout)
+
+#define OPERATION_DECLARE(name, options) extern const struct operation operation_##name;
+OPERATIONS(OPERATION_DECLARE)
+#undef OPERATION_DECLARE
+
+#endif

@@ -1,0 +1,19 @@
+/* proto/operation/norm.h - y, statistics = norm(x; weight, bias): rows normalised. */
+#ifndef PROTO_OPERATION_NORM_H
+#define PROTO_OPERATION_NORM_H
+
+#include <stdbool.h>
+
+struct program;
+
+struct program_norm_options {
+    float epsilon;
+    bool rms;    /* root mean square, else layer norm */
+    bool bias;   /* zero in a fresh model */
+    bool offset; /* the factor is 1 + weight, and the weight zero in a fresh model; else weight, and one */
+};
+
+/* stem: of the tensors' names, "ln_1" for "ln_1.weight" and "ln_1.bias". */
+int program_norm(struct program *p, int x, const char *stem, const struct program_norm_options *norm);
+
+#endif

@@ -1,0 +1,32 @@
+#include "proto/operation/operation.h"
+
+struct device_dropout operation_dropout_of(const struct operation_run *r, const struct program_dropout *dropout)
+{
+    return (struct device_dropout){.p = r->drops ? dropout->p : 0,
+                                   .key = random_site_key(r->seed, r->step, r->unit, dropout->site),
+                                   .first_row = r->first_row};
+}
+
+void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, size_t n, void *y,
+                        const void *x, const void *h)
+{
+    const struct device_dropout_add sum = {.n_rows = r->n_rows,
+                                           .n_tokens = r->n_tokens,
+                                           .n = n,
+                                           .x = x,
+                                           .h = h,
+                                           .y = y,
+                                           .dropout = operation_dropout_of(r, dropout)};
+
+    r->ops->dropout_add(r->dev, &sum);
+}
+
+bool operation_contributes(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+
+    for (int i = 0; step->contributes && i < op->n_tensors; i++)
+        if (r->gradients[op->tensor + i])
+            return true;
+    return false;
+}

@@ -1,0 +1,106 @@
+/* proto/operation/operation.h - what an operation is: everything that is derived from a program, it derives from here.
+ *
+ * Each operation is one file, with one struct operation, and a row of proto/operation/list.h. It runs as calls of the
+ * device's operations (proto/operation/device.h), from which follow its price, and the bounds of what it touches. */
+#ifndef PROTO_OPERATION_OPERATION_H
+#define PROTO_OPERATION_OPERATION_H
+
+#include "proto/operation/device.h"
+#include "proto/operation/schedule.h"
+
+struct operation_run;
+struct schedule_builder;
+
+/* What sizes depend on besides the program: a device, and a microbatch. */
+struct operation_setting {
+    const struct plan_backend *backend;
+    enum number_type type;         /* of values */
+    enum plan_attention attention; /* how the device computes its gradient */
+    bool trains;
+    unsigned n_threads;
+    uint32_t n_rows, n_tokens; /* rows, and tokens of a row */
+};
+
+enum { OPERATION_FIRST = 1, OPERATION_SECOND = 2 }; /* in the sets below: bit i is input or output i */
+
+struct operation {
+    const char *name;
+    const char *result;                  /* what a plan calls its outputs if it keeps them; NULL: by the name */
+    uint8_t reads_inputs, reads_outputs; /* sets: what the operation's backward reads */
+    uint8_t over_inputs;                 /* set: output 0 may be written over them */
+    bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
+    bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
+    bool aligned;       /* its arrays are aligned to 64 bytes */
+    /* The operation, its next one, that the same step computes forward; or SCHEDULE_NONE. NULL: never. */
+    int (*absorb)(const struct program *p, int operation);
+    /* Adds the steps of its derivative. NULL: schedule_differentiate. */
+    void (*differentiate)(struct schedule_builder *b, int operation);
+    /* Bytes of workspace for each of its steps. NULL: none. */
+    uint64_t (*scratch)(const struct program *p, const struct program_operation *op,
+                        const struct operation_setting *setting);
+    void (*run)(const struct operation_run *r, const struct schedule_step *step);
+};
+
+/* In generation: new tokens of one text, side by side with those of others. */
+struct operation_span {
+    uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
+    uint32_t position; /* of the first in its text */
+    void *cache;       /* of its text, block after block */
+};
+
+/* One microbatch in one layer: all that its operations may use. Borrowed, but for the tables of addresses. */
+struct operation_run {
+    const struct device_ops *ops;
+    struct device *dev;
+    enum number_type type; /* of values */
+    const struct program *program;
+    const struct schedule *schedule;
+    void *at[SCHEDULE_BUFFERS];           /* each buffer */
+    const void *weights[PROGRAM_TENSORS]; /* each tensor */
+    float *gradients[PROGRAM_TENSORS];    /* backward; NULL: frozen */
+    bool fresh;                           /* the gradients of matrices are uninitialised, those of vectors zero */
+    uint32_t n_rows, n_tokens;            /* rows, and tokens of a row */
+    const uint32_t *lengths;              /* (n_rows), on the device: the length of each; NULL: n_tokens */
+    uint32_t layer;                       /* index of the block */
+    bool drops;                           /* false in evaluation */
+    uint64_t seed, step, unit, first_row; /* of dropout's bits: keys, and the first row's place in the minibatch */
+    /* Generating, where n_rows is 1, and n_tokens those of all spans: */
+    const struct operation_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise */
+    uint32_t n_spans;
+    uint32_t n_positions; /* of a cache */
+    uint64_t cache_bytes; /* of one block's */
+};
+
+static inline const struct program_operation *operation_of(const struct operation_run *r,
+                                                           const struct schedule_step *step)
+{
+    return &r->program->operations[step->operation];
+}
+
+static inline size_t operation_columns(const struct operation_run *r, int value)
+{
+    return r->program->values[value].columns;
+}
+
+static inline size_t operation_tokens(const struct operation_run *r)
+{
+    return (size_t)r->n_rows * r->n_tokens;
+}
+
+/* Element n of values. */
+static inline void *operation_element(const struct operation_run *r, const void *values, size_t n)
+{
+    return device_element(r->type, values, n);
+}
+
+/* p as configured, or 0 where the pass drops nothing. */
+struct device_dropout operation_dropout_of(const struct operation_run *r, const struct program_dropout *dropout);
+
+/* y = x + dropout(h), or without x, of n columns a token. */
+void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, size_t n, void *y,
+                        const void *x, const void *h);
+
+/* True if the step adds to the gradient of a trained tensor. */
+bool operation_contributes(const struct operation_run *r, const struct schedule_step *step);
+
+#endif

@@ -1,0 +1,17 @@
+/* proto/operation/program_internal.h - what operations' files add to a program. */
+#ifndef PROTO_OPERATION_PROGRAM_INTERNAL_H
+#define PROTO_OPERATION_PROGRAM_INTERNAL_H
+
+#include "proto/operation/program.h"
+
+/* The next operation, without options; inputs, outputs and tensors are then added in order. */
+struct program_operation *program_append(struct program *p, const struct operation *kind);
+void program_add_input(const struct program *p, struct program_operation *op, int value);
+/* Returns the value. */
+int program_add_output(struct program *p, struct program_operation *op, enum program_type type, uint32_t columns);
+/* Named "stem.which". */
+void program_add_tensor(struct program *p, struct program_operation *op, const char *stem, const char *which,
+                        struct program_tensor tensor);
+void program_add_number(struct program *p, double number);
+
+#endif

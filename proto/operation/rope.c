@@ -1,0 +1,54 @@
+#include "proto/operation/rope.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+
+#include <assert.h>
+#include <math.h>
+
+int program_rope(struct program *p, int x, const struct program_rope_options *rope)
+{
+    struct program_operation *op = program_append(p, &operation_rope);
+    const uint32_t n = rope->n_rotated ? rope->n_rotated : rope->head_width;
+
+    assert(n % 2 == 0 && n <= rope->head_width && n <= PROGRAM_MAX_ROTATED &&
+           rope->n_heads * rope->head_width <= p->values[x].columns);
+    op->rope = (struct program_rotation){rope->n_heads, rope->head_width, n, p->n_numbers};
+    for (uint32_t j = 0; j < n / 2; j++)
+        program_add_number(p, rope->frequencies ? rope->frequencies[j] : pow(rope->base, -2.0 * j / n));
+    program_add_input(p, op, x);
+    return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+/* In place; backward, gradients are turned back. */
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool forward = step->action == SCHEDULE_FORWARD;
+    void *const x = r->at[forward ? step->outputs[0] : step->x_gradient];
+    struct device_rope rope = {.n_rows = r->n_rows,
+                               .n_tokens = r->n_tokens,
+                               .n_heads = op->rope.n_heads,
+                               .head_width = op->rope.head_width,
+                               .n_rotated = op->rope.n_rotated,
+                               .frequencies = &r->program->numbers[op->rope.frequencies],
+                               .x = x,
+                               .stride = operation_columns(r, op->inputs[0]),
+                               .inverse = !forward};
+
+    assert(x == r->at[forward ? step->inputs[0] : step->y_gradient]);
+    if (!r->spans)
+        r->ops->rope(r->dev, &rope);
+    for (uint32_t i = 0; i < r->n_spans; i++) {
+        const struct operation_span *span = &r->spans[i];
+        rope.n_tokens = span->n;
+        rope.first = span->position;
+        rope.x = operation_element(r, x, span->at * rope.stride);
+        r->ops->rope(r->dev, &rope);
+    }
+}
+
+const struct operation operation_rope = {.name = "rope",
+                                         .over_inputs = OPERATION_FIRST,
+                                         .gradient_over = true,
+                                         .run = run};

@@ -1,0 +1,38 @@
+/* proto/operation/schedule_internal.h - how an operation's derivative adds its steps to a schedule: struct operation,
+ * differentiate(). A step is begun, told what it reads and writes, and ended. */
+#ifndef PROTO_OPERATION_SCHEDULE_INTERNAL_H
+#define PROTO_OPERATION_SCHEDULE_INTERNAL_H
+
+#include "proto/operation/schedule.h"
+
+struct schedule_builder {
+    const struct program *program;
+    struct schedule *schedule;
+    uint64_t kept;
+    bool aligned;                  /* the step that is being built needs aligned arrays */
+    int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
+    int gradients[PROGRAM_VALUES]; /* the same for its gradient, as far as it is summed */
+    int changed[SCHEDULE_BUFFERS]; /* how often a gradient was added to */
+    int as_of[PROGRAM_VALUES];     /* `changed` when a sum passed this gradient on */
+};
+
+/* Recomputes a value, unless it is available. Before the step that reads it begins. */
+void schedule_ensure(struct schedule_builder *b, int value);
+
+struct schedule_step *schedule_begin_step(struct schedule_builder *b, enum schedule_action action, int operation);
+void schedule_end_step(struct schedule_builder *b);
+
+/* The buffer of a value that the step reads. */
+int schedule_read(struct schedule_builder *b, int value);
+/* The buffer of the gradient of a value, which the step reads. */
+int schedule_read_gradient(struct schedule_builder *b, int value);
+/* Sets step->x_gradient: the gradient that the step writes, or adds to, for a value. */
+void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int value);
+/* Passes a gradient on unchanged, to a value that has none yet. */
+void schedule_pass_gradient(struct schedule_builder *b, int from, int to);
+bool schedule_has_gradient(const struct schedule_builder *b, int value);
+
+/* One step, which reads all values that backward reads and the gradient of output 0, and writes that of input 0. */
+void schedule_differentiate(struct schedule_builder *b, int operation);
+
+#endif
