@@ -235,6 +235,11 @@ static void round_bf16(struct device *dev, const struct device_round_bf16 *op)
     }
 }
 
+static void matmul(struct device *dev, const struct device_matmul *op)
+{
+    cpu_matmul(dev, op);
+}
+
 static void activate(struct device *dev, const struct device_activate *op)
 {
     device_count(dev->done);
@@ -390,49 +395,23 @@ static int choose(struct device *dev, const struct products *products, struct er
     return 0;
 }
 
-const struct device_ops device_cpu = {
-    .name = "cpu",
-    .probe = probe,
-    .open = open_device,
-    .close = close_device,
-    .count = count,
-    .arena = arena,
-    .lend = lend,
-    .unlend = unlend,
-    .upload = upload,
-    .download = download,
-    .mark = mark,
-    .follow = follow,
-    .finish = finish,
-    .sync = sync_device,
-    .fault = fault,
-    .zero = zero,
-    .round_bf16 = round_bf16,
-    .matmul = cpu_matmul,
-    .propose = propose,
-    .choose = choose,
-    .activate = activate,
-    .activate_backward = activate_backward,
-    .add = add,
-    .reduce_rows = reduce_rows,
-    .norm = norm,
-    .norm_backward = norm_backward,
-    .rope = rope,
-    .glu = glu,
-    .glu_backward = glu_backward,
-    .prepare_attention = prepare_attention,
-    .attention = attention,
-    .attention_backward = attention_backward,
-    .attention_cached = attention_cached,
-    .dropout_add = dropout_add,
-    .embed = embed,
-    .embed_backward = embed_backward,
-    .position = position,
-    .position_backward = position_backward,
-    .soft_cap = soft_cap,
-    .log_sum_exp = log_sum_exp,
-    .loss = loss,
-    .cross_entropy_gradient = cross_entropy_gradient,
-    .squared_error = squared_error,
-    .squared_error_gradient = squared_error_gradient,
-};
+#define ROW(name, type) .name = name,
+const struct device_ops device_cpu = {.name = "cpu",
+                                      .probe = probe,
+                                      .open = open_device,
+                                      .close = close_device,
+                                      .count = count,
+                                      .arena = arena,
+                                      .lend = lend,
+                                      .unlend = unlend,
+                                      .upload = upload,
+                                      .download = download,
+                                      .mark = mark,
+                                      .follow = follow,
+                                      .finish = finish,
+                                      .sync = sync_device,
+                                      .fault = fault,
+                                      .propose = propose,
+                                      .choose = choose,
+                                      .prepare_attention = prepare_attention,
+                                      DEVICE_CALLS(ROW)};

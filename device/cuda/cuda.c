@@ -176,6 +176,11 @@ static void reduce_rows(struct device *dev, const struct device_reduce_rows *op)
     cuda_note(dev, cuda_reduce_rows(&dev->queue, op));
 }
 
+static void matmul(struct device *dev, const struct device_matmul *op)
+{
+    cuda_matmul(dev, op);
+}
+
 static void norm(struct device *dev, const struct device_norm *op)
 {
     cuda_note(dev, cuda_norm(&dev->queue, op));
@@ -313,52 +318,26 @@ static void squared_error_gradient(struct device *dev, const struct device_squar
 
 #define EXPORTED __attribute__((visibility("default")))
 
-EXPORTED const struct device_ops device_cuda = {
-    .name = "cuda",
-    .probe = cuda_probe,
-    .open = open_device,
-    .close = close_device,
-    .count = count,
-    .arena = arena,
-    .lend = cuda_lend,
-    .unlend = cuda_unlend,
-    .upload = cuda_upload,
-    .download = cuda_download,
-    .mark = cuda_mark,
-    .follow = cuda_follow,
-    .finish = cuda_finish,
-    .sync = cuda_sync,
-    .fault = fault,
-    .zero = zero,
-    .round_bf16 = round_bf16,
-    .matmul = cuda_matmul,
-    .propose = cuda_matmul_propose,
-    .choose = cuda_matmul_choose,
-    .activate = activate,
-    .activate_backward = activate_backward,
-    .add = add,
-    .reduce_rows = reduce_rows,
-    .norm = norm,
-    .norm_backward = norm_backward,
-    .rope = rope,
-    .glu = glu,
-    .glu_backward = glu_backward,
-    .prepare_attention = cuda_dnn_prepare,
-    .attention = attention,
-    .attention_backward = attention_backward,
-    .attention_cached = attention_cached,
-    .dropout_add = dropout_add,
-    .embed = embed,
-    .embed_backward = embed_backward,
-    .position = position,
-    .position_backward = position_backward,
-    .soft_cap = soft_cap,
-    .log_sum_exp = log_sum_exp,
-    .loss = loss,
-    .cross_entropy_gradient = cross_entropy_gradient,
-    .squared_error = squared_error,
-    .squared_error_gradient = squared_error_gradient,
-};
+#define ROW(name, type) .name = name,
+EXPORTED const struct device_ops device_cuda = {.name = "cuda",
+                                                .probe = cuda_probe,
+                                                .open = open_device,
+                                                .close = close_device,
+                                                .count = count,
+                                                .arena = arena,
+                                                .lend = cuda_lend,
+                                                .unlend = cuda_unlend,
+                                                .upload = cuda_upload,
+                                                .download = cuda_download,
+                                                .mark = cuda_mark,
+                                                .follow = cuda_follow,
+                                                .finish = cuda_finish,
+                                                .sync = cuda_sync,
+                                                .fault = fault,
+                                                .propose = cuda_matmul_propose,
+                                                .choose = cuda_matmul_choose,
+                                                .prepare_attention = cuda_dnn_prepare,
+                                                DEVICE_CALLS(ROW)};
 
 EXPORTED const struct module device_module = {
     .version = EPS_VERSION,

@@ -125,7 +125,8 @@ static void draw_output(struct call_test *test)
     call_expect(forward, expected);
     const struct call_array *out = call_find(test, "out");
     for (size_t i = 0; i < out->n; i++)
-        operation_set(test->type, call_get(out), i, (float)expected[call_find(forward, "out") - forward->arrays.a][i]);
+        operation_set(test->type, call_get(out), i,
+                      (float)expected[call_find(forward, "out") - forward->work.arrays][i]);
 }
 
 /* Where it is the library's: its scratch, which holds NaNs before, and not a byte more than asked for. */
@@ -213,8 +214,8 @@ TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
     alone.test.call.attention.n_rows = 1, alone.test.call.attention.dropout.first_row += s->n_rows - 1;
     all.test.prepare = draw_lengths;
     call_make(&all.test), call_make(&alone.test);
-    for (unsigned i = 0; i < all.test.arrays.n; i++) {
-        const struct call_array *a = &all.test.arrays.a[i], *one = &alone.test.arrays.a[i];
+    for (unsigned i = 0; i < all.test.work.n_arrays; i++) {
+        const struct call_array *a = &all.test.work.arrays[i], *one = &alone.test.work.arrays[i];
         const size_t row = a->n / s->n_rows * call_type_bytes(a->type, all.test.type);
         if (a->use & CALL_READ && !(a->use & CALL_FORWARD))
             memcpy(call_get(one), (char *)call_get(a) + (s->n_rows - 1) * row, row);
@@ -360,7 +361,7 @@ TEST_EACH(cached_attention_is_the_formula, N_CACHED)
     if (!draw_cached(&t, _i, 0))
         return;
     call_expect(&t.row.test, expected);
-    const double *want = expected[call_find(&t.row.test, "out") - t.row.test.arrays.a];
+    const double *want = expected[call_find(&t.row.test, "out") - t.row.test.work.arrays];
     operation_check(&(struct operation){.type = t.row.test.type,
                                         .run = run_cached,
                                         .context = &t,

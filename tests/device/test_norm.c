@@ -132,7 +132,7 @@ TEST(a_mean_far_from_zero_costs_no_digits)
     call_make(&t.test);
     call_expect(&t.test, expected);
     call_once(&t.test);
-    const double *want = expected[call_find(&t.test, "statistics") - t.test.arrays.a];
+    const double *want = expected[call_find(&t.test, "statistics") - t.test.work.arrays];
     const float *statistics = t.test.host.norm.statistics + 2;
     ck_assert_double_eq_tol((double)statistics[0], want[2], 4096 * 0x1.02p-24);
     ck_assert_double_eq_tol((double)statistics[1], want[3], 4 * 0x1p-24);

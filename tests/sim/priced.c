@@ -1,7 +1,7 @@
 /* tests/sim/priced.c - the backend's table, which says of each operation what its kernels read, write and compute.
  *
  * In the field's terms: an operation reads each of its inputs and writes each of its outputs once, in whatever memory they
- * are (tests/kit/device/call.h), and computes what its formula says. What a kernel does beyond that is its own fault, and
+ * are (proto/operation/call.h), and computes what its formula says. What a kernel does beyond that is its own fault, and
  * none of its time here: so a time is the best that a kernel may reach, and a planner that knows the operation knows the
  * time. Products and copies are priced where they are queued (product.cpp, memory.cpp).
  *
@@ -9,7 +9,7 @@
  * much where all keys are seen. */
 #include "device/cuda/cuda.h"
 #include "device/find.h"
-#include "tests/kit/device/call.h"
+#include "proto/operation/call.h"
 #include "tests/sim/cudasim.h"
 
 extern const struct device_ops unpriced_device_cuda; /* device/cuda/cuda.c's */
@@ -22,11 +22,11 @@ static double values(const struct device *dev, double n)
 static struct cudasim_price price_arrays(const struct device *dev, struct call *call)
 {
     struct cudasim_price price = {0};
-    struct call_arrays arrays;
+    struct call_work work;
 
-    call_arrays(&arrays, call, &plan_cuda, dev->type, 1);
-    for (unsigned i = 0; i < arrays.n; i++) {
-        const struct call_array *a = &arrays.a[i];
+    call_describe(&work, call, &(struct call_device){&plan_cuda, dev->type, 1});
+    for (unsigned i = 0; i < work.n_arrays; i++) {
+        const struct call_array *a = &work.arrays[i];
         const double bytes = (double)a->touched * (double)call_type_bytes(a->type, dev->type);
         price.bytes += bytes * (!!(a->use & CALL_READ) + !!(a->use & CALL_WRITTEN));
         price.host_bytes += a->use & CALL_ANYWHERE ? bytes : 0;
@@ -70,13 +70,14 @@ static void on_call(struct device *dev, struct call *call)
     call_run(&unpriced_device_cuda, dev, call);
     cudasim_operation(NULL);
 }
+CALL_TABLE(on_call)
 
 static struct device_ops priced;
 
 __attribute__((constructor)) static void price(void)
 {
     priced = unpriced_device_cuda;
-    call_intercept(&priced, on_call);
+    call_intercept(&priced);
 }
 
 __attribute__((visibility("default"))) const struct module device_module = {

@@ -1,6 +1,6 @@
 /* Every operation of the CUDA backend has room on every device that its kernels are compiled for: shared memory of a block,
  * and registers, where nvcc has said how many a kernel takes (build/cuda-kernels.txt). */
-#include "tests/kit/device/call.h"
+#include "proto/operation/call.h"
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/test.h"
 
@@ -73,11 +73,11 @@ static const struct call calls[] = {
 static void run(struct device *dev, enum number_type type, struct call call, size_t skew)
 {
     char *const arena = simulated.ops->arena(dev);
-    struct call_arrays arrays;
+    struct call_work work;
 
-    call_arrays(&arrays, &call, &plan_cuda, type, 1);
-    for (unsigned i = 0; i < arrays.n; i++)
-        call_set(&arrays.a[i], arena + i * ROOM + (arrays.a[i].type == CALL_VALUES ? skew : 0));
+    call_describe(&work, &call, &(struct call_device){&plan_cuda, type, 1});
+    for (unsigned i = 0; i < work.n_arrays; i++)
+        call_set(&work.arrays[i], arena + i * ROOM + (work.arrays[i].type == CALL_VALUES ? skew : 0));
     call_run(simulated.ops, dev, &call);
 }
 

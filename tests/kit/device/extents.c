@@ -1,7 +1,7 @@
 #include "tests/kit/device/extents.h"
 
 #include "tests/kit/device/backend.h"
-#include "tests/kit/device/call.h"
+#include "proto/operation/call.h"
 
 struct device_ops device_extents;
 static struct extents *record;
@@ -28,16 +28,17 @@ static void place(const void *at, size_t bytes)
 
 static void on_call(struct device *dev, struct call *call)
 {
-    struct call_arrays arrays;
+    struct call_work work;
 
-    call_arrays(&arrays, call, backend_get()->plan, record->type, threads);
-    for (unsigned i = 0; i < arrays.n; i++) {
-        const struct call_array *a = &arrays.a[i];
+    call_describe(&work, call, &(struct call_device){backend_get()->plan, record->type, threads});
+    for (unsigned i = 0; i < work.n_arrays; i++) {
+        const struct call_array *a = &work.arrays[i];
         if (!(a->use & CALL_ANYWHERE) || is_inside(call_get(a)))
             place(call_get(a), a->n * call_type_bytes(a->type, record->type));
     }
     call_run(backend_get()->ops, dev, call);
 }
+CALL_TABLE(on_call)
 
 static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
                        unsigned n_threads, struct error *err)
@@ -75,5 +76,5 @@ void extents_begin(struct extents *extents)
     device_extents.name = "extents";
     device_extents.open = open_device;
     device_extents.upload = upload, device_extents.download = download;
-    call_intercept(&device_extents, on_call);
+    call_intercept(&device_extents);
 }

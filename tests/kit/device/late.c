@@ -1,6 +1,6 @@
 #include "tests/kit/device/late.h"
 
-#include "tests/kit/device/call.h"
+#include "proto/operation/call.h"
 #include "tests/kit/device/setting.h"
 #include "device/find.h"
 
@@ -187,6 +187,7 @@ static void on_call(struct device *dev, struct call *call)
 {
     add(dev, DEVICE_COMPUTE, (struct entry){.kind = CALL, .call = *call});
 }
+CALL_TABLE(on_call)
 
 void late_begin(struct late *late, enum late_order order, uint64_t seed)
 {
@@ -197,5 +198,5 @@ void late_begin(struct late *late, enum late_order order, uint64_t seed)
     device_late.open = open_device, device_late.close = close_device;
     device_late.upload = upload, device_late.download = download;
     device_late.mark = mark, device_late.follow = follow, device_late.finish = finish, device_late.sync = sync_device;
-    call_intercept(&device_late, on_call);
+    call_intercept(&device_late);
 }

@@ -221,9 +221,9 @@ char call_given[1];
 
 const struct call_array *call_find(const struct call_test *test, const char *name)
 {
-    for (unsigned i = 0; i < test->arrays.n; i++)
-        if (strcmp(test->arrays.a[i].name, name) == 0)
-            return &test->arrays.a[i];
+    for (unsigned i = 0; i < test->work.n_arrays; i++)
+        if (strcmp(test->work.arrays[i].name, name) == 0)
+            return &test->work.arrays[i];
     ck_abort_msg("the call has no array %s", name);
 }
 
@@ -251,14 +251,14 @@ static void *draw(const struct call_test *test, const struct call_array *array, 
 void call_make(struct call_test *test)
 {
     test->host = test->call;
-    call_arrays(&test->arrays, &test->host, backend_get()->plan, test->type, 1);
-    for (unsigned i = 0; i < test->arrays.n; i++)
-        if (is_drawn(&test->arrays.a[i]) && !lies_on(test, test->arrays.a[i].name))
-            call_set(&test->arrays.a[i], draw(test, &test->arrays.a[i], i + 1));
-    for (unsigned i = 0; i < test->arrays.n; i++) {
-        const char *on = lies_on(test, test->arrays.a[i].name);
+    call_describe(&test->work, &test->host, &(struct call_device){backend_get()->plan, test->type, 1});
+    for (unsigned i = 0; i < test->work.n_arrays; i++)
+        if (is_drawn(&test->work.arrays[i]) && !lies_on(test, test->work.arrays[i].name))
+            call_set(&test->work.arrays[i], draw(test, &test->work.arrays[i], i + 1));
+    for (unsigned i = 0; i < test->work.n_arrays; i++) {
+        const char *on = lies_on(test, test->work.arrays[i].name);
         if (on)
-            call_set(&test->arrays.a[i], call_get(call_find(test, on)));
+            call_set(&test->work.arrays[i], call_get(call_find(test, on)));
     }
     if (test->prepare)
         test->prepare(test);
@@ -267,11 +267,11 @@ void call_make(struct call_test *test)
 void call_expect(const struct call_test *test, const double *expected[CALL_ARRAYS])
 {
     struct call exact = test->host;
-    struct call_arrays arrays;
+    struct call_work work;
 
-    call_arrays(&arrays, &exact, backend_get()->plan, test->type, 1);
-    for (unsigned i = 0; i < arrays.n; i++) {
-        const struct call_array *a = &arrays.a[i];
+    call_describe(&work, &exact, &(struct call_device){backend_get()->plan, test->type, 1});
+    for (unsigned i = 0; i < work.n_arrays; i++) {
+        const struct call_array *a = &work.arrays[i];
         if (a->type == CALL_VALUES || a->type == CALL_FP32 || a->type == CALL_FP64) {
             const enum number_type type = a->type == CALL_VALUES ? test->type : NUMBER_FP32;
             expected[i] =
@@ -286,13 +286,13 @@ static void run_call(struct mirror *at, void *const out[], const void *context)
 {
     const struct call_test *test = context;
     struct call call = test->host;
-    struct call_arrays arrays;
+    struct call_work work;
     struct error err = {""};
     const void *lent = NULL;
 
-    call_arrays(&arrays, &call, at->plan, test->type, at->n_threads);
-    for (unsigned i = 0, p = 0; i < arrays.n; i++) {
-        const struct call_array *a = &arrays.a[i];
+    call_describe(&work, &call, &(struct call_device){at->plan, test->type, at->n_threads});
+    for (unsigned i = 0, p = 0; i < work.n_arrays; i++) {
+        const struct call_array *a = &work.arrays[i];
         const size_t bytes = a->n * call_type_bytes(a->type, test->type);
         if (a->use & CALL_WRITTEN) {
             call_set(a, out[p++]);
@@ -305,10 +305,10 @@ static void run_call(struct mirror *at, void *const out[], const void *context)
             ck_assert_msg(at->ops->lend(at->dev, lent, bytes, false, &err) == 0, "%s", err.text);
         }
     }
-    for (unsigned i = 0; i < arrays.n; i++) {
-        const char *on = lies_on(test, arrays.a[i].name);
+    for (unsigned i = 0; i < work.n_arrays; i++) {
+        const char *on = lies_on(test, work.arrays[i].name);
         if (on)
-            call_set(&arrays.a[call_find(test, on) - test->arrays.a], call_get(&arrays.a[i]));
+            call_set(&work.arrays[call_find(test, on) - test->work.arrays], call_get(&work.arrays[i]));
     }
     if (test->before)
         test->before(at, &call, test);
@@ -326,8 +326,8 @@ static struct operation operation_of(struct call_test *test)
                                   .context = test,
                                   .is_elementwise = test->is_elementwise};
 
-    for (unsigned i = 0, p = 0; i < test->arrays.n; i++) {
-        const struct call_array *a = &test->arrays.a[i];
+    for (unsigned i = 0, p = 0; i < test->work.n_arrays; i++) {
+        const struct call_array *a = &test->work.arrays[i];
         if (a->use & CALL_WRITTEN)
             operation.parts[p++] =
                 (struct operation_part){.name = a->name, .n = a->n, .initial = call_get(a), .type = a->type};
@@ -342,9 +342,9 @@ void call_check(struct call_test *test)
     call_make(test);
     call_expect(test, expected);
     struct operation operation = operation_of(test);
-    for (unsigned i = 0, p = 0; i < test->arrays.n; i++)
-        if (test->arrays.a[i].use & CALL_WRITTEN) {
-            operation.parts[p].tolerance = test->near(test, test->arrays.a[i].name);
+    for (unsigned i = 0, p = 0; i < test->work.n_arrays; i++)
+        if (test->work.arrays[i].use & CALL_WRITTEN) {
+            operation.parts[p].tolerance = test->near(test, test->work.arrays[i].name);
             operation.parts[p++].expected = expected[i];
         }
     operation_check(&operation);
@@ -352,14 +352,15 @@ void call_check(struct call_test *test)
 
 void call_once(struct call_test *test)
 {
-    call_arrays(&test->arrays, &test->host, backend_get()->plan, test->type, 1); /* it may be a copy */
+    call_describe(&test->work, &test->host,
+                  &(struct call_device){backend_get()->plan, test->type, 1}); /* it may be a copy */
     const struct operation operation = operation_of(test);
     void *out[OPERATION_PARTS] = {NULL};
 
     for (unsigned p = 0; p < OPERATION_PARTS && operation.parts[p].n; p++)
         out[p] = operation_room(NUMBER_FP32, operation.parts[p].n * 2); /* room for any type */
     operation_run(&operation, out);
-    for (unsigned i = 0, p = 0; i < test->arrays.n; i++)
-        if (test->arrays.a[i].use & CALL_WRITTEN)
-            call_set(&test->arrays.a[i], out[p++]);
+    for (unsigned i = 0, p = 0; i < test->work.n_arrays; i++)
+        if (test->work.arrays[i].use & CALL_WRITTEN)
+            call_set(&test->work.arrays[i], out[p++]);
 }

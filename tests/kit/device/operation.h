@@ -10,7 +10,7 @@
 #ifndef TESTS_KIT_DEVICE_OPERATION_H
 #define TESTS_KIT_DEVICE_OPERATION_H
 
-#include "tests/kit/device/call.h"
+#include "proto/operation/call.h"
 #include "tests/kit/device/mirror.h"
 
 /* One array of results, and how far its elements may be from the expected ones, relative to the largest of those. */
@@ -69,8 +69,8 @@ struct call_test {
     } onto[2];
     enum call_place { CALL_ON_DEVICE, CALL_ON_HOST, CALL_LENT } table; /* where an array is that may be anywhere */
     bool is_elementwise;
-    struct call host;          /* once it is made: with the host's arrays */
-    struct call_arrays arrays; /* its */
+    struct call host;      /* once it is made: with the host's arrays */
+    struct call_work work; /* its */
 };
 
 /* operation_check of it, in the type. */
@@ -79,7 +79,7 @@ void call_check(struct call_test *test);
 void call_make(struct call_test *test);
 /* One of them, which is there; by its name. */
 const struct call_array *call_find(const struct call_test *test, const char *name);
-/* What the reference makes of them as they are: (n) each, in the order of test->arrays. */
+/* What the reference makes of them as they are: (n) each, in the order of test->work.arrays. */
 void call_expect(const struct call_test *test, const double *expected[CALL_ARRAYS]);
 /* Runs once, as operation_run; outputs are then the call's. */
 void call_once(struct call_test *test);

@@ -5,7 +5,7 @@
 #ifndef TESTS_KIT_DEVICE_REFERENCE_H
 #define TESTS_KIT_DEVICE_REFERENCE_H
 
-#include "tests/kit/device/call.h"
+#include "proto/operation/call.h"
 
 /* The call, where every array of numbers is of double, each in a place of its own: what overwrites its input does not here.
  * Forward's statistics are computed anew. Not of zero, round_bf16 and attention_cached. */

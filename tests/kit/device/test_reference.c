@@ -50,16 +50,16 @@ static void fill(double *x, size_t n, uint32_t seed)
         x[i] = (double)normal[i];
 }
 
-static const struct call_array *find(const struct call_arrays *arrays, const char *name)
+static const struct call_array *find(const struct call_work *work, const char *name)
 {
-    for (unsigned i = 0; i < arrays->n; i++)
-        if (strcmp(arrays->a[i].name, name) == 0)
-            return &arrays->a[i];
+    for (unsigned i = 0; i < work->n_arrays; i++)
+        if (strcmp(work->arrays[i].name, name) == 0)
+            return &work->arrays[i];
     return NULL;
 }
 
 /* The array's namesake among the others, or what it is the gradient of there. */
-static const struct call_array *twin(const struct call_array *array, const struct call_arrays *among, bool of_gradient)
+static const struct call_array *twin(const struct call_array *array, const struct call_work *among, bool of_gradient)
 {
     char name[32];
 
@@ -73,18 +73,18 @@ static const struct call_array *twin(const struct call_array *array, const struc
 }
 
 /* The sum of what forward writes, each times its gradient. */
-static double scalar(const struct call *forward, const struct call_arrays *arrays, const struct call_arrays *backward)
+static double scalar(const struct call *forward, const struct call_work *work, const struct call_work *backward)
 {
     double sum = 0;
 
-    for (unsigned i = 0; i < arrays->n; i++) /* for what is added to */
-        if (strcmp(arrays->a[i].name, "y") == 0)
-            memset(call_get(&arrays->a[i]), 0, arrays->a[i].n * sizeof(double));
+    for (unsigned i = 0; i < work->n_arrays; i++) /* for what is added to */
+        if (strcmp(work->arrays[i].name, "y") == 0)
+            memset(call_get(&work->arrays[i]), 0, work->arrays[i].n * sizeof(double));
     reference_run(forward);
-    for (unsigned i = 0; i < backward->n; i++) {
-        const struct call_array *y = twin(&backward->a[i], arrays, true);
-        const double *dy = call_get(&backward->a[i]);
-        for (size_t k = 0; y && !(backward->a[i].use & CALL_WRITTEN) && k < y->n; k++)
+    for (unsigned i = 0; i < backward->n_arrays; i++) {
+        const struct call_array *y = twin(&backward->arrays[i], work, true);
+        const double *dy = call_get(&backward->arrays[i]);
+        for (size_t k = 0; y && !(backward->arrays[i].use & CALL_WRITTEN) && k < y->n; k++)
             sum += ((double *)call_get(y))[k] * dy[k];
     }
     return sum;
@@ -94,33 +94,34 @@ TEST_EACH(backward_is_the_slope_of_forward, COUNT(pairs))
 {
     static double room[32][512];
     struct call forward = pairs[_i].forward, backward = forward;
-    struct call_arrays f, b;
+    const struct call_device cpu = {&plan_cpu, NUMBER_FP32, 1};
+    struct call_work f, b;
     unsigned n = 0;
 
     backward.kind = pairs[_i].backward;
     if (forward.kind == CALL_norm)
         backward.norm.weight_gradient = (void *)call_given, backward.norm.bias_gradient = (void *)forward.norm.bias;
-    call_arrays(&f, &forward, &plan_cpu, NUMBER_FP32, 1);
-    call_arrays(&b, &backward, &plan_cpu, NUMBER_FP32, 1);
-    for (unsigned i = 0; i < f.n; i++, n++)
-        if (f.a[i].type != CALL_WORDS) {
-            fill(room[n], f.a[i].use ? f.a[i].n : 0, n);
-            call_set(&f.a[i], room[n]);
+    call_describe(&f, &forward, &cpu);
+    call_describe(&b, &backward, &cpu);
+    for (unsigned i = 0; i < f.n_arrays; i++, n++)
+        if (f.arrays[i].type != CALL_WORDS) {
+            fill(room[n], f.arrays[i].use ? f.arrays[i].n : 0, n);
+            call_set(&f.arrays[i], room[n]);
         }
-    for (unsigned i = 0; i < b.n; i++, n++) {
-        const struct call_array *same = twin(&b.a[i], &f, false);
+    for (unsigned i = 0; i < b.n_arrays; i++, n++) {
+        const struct call_array *same = twin(&b.arrays[i], &f, false);
         memset(room[n], 0, sizeof *room);
-        if (!(b.a[i].use & CALL_WRITTEN))
-            fill(room[n], b.a[i].use ? b.a[i].n : 0, n);
-        call_set(&b.a[i], same ? call_get(same) : room[n]);
+        if (!(b.arrays[i].use & CALL_WRITTEN))
+            fill(room[n], b.arrays[i].use ? b.arrays[i].n : 0, n);
+        call_set(&b.arrays[i], same ? call_get(same) : room[n]);
     }
     scalar(&forward, &f, &b);
     reference_run(&backward);
     unsigned n_checked = 0;
-    for (unsigned i = 0; i < b.n; i++) {
-        const struct call_array *x = b.a[i].use & CALL_WRITTEN ? twin(&b.a[i], &f, true) : NULL;
+    for (unsigned i = 0; i < b.n_arrays; i++) {
+        const struct call_array *x = b.arrays[i].use & CALL_WRITTEN ? twin(&b.arrays[i], &f, true) : NULL;
         double *at = x ? call_get(x) : NULL;
-        const double h = 1e-5, *gradient = call_get(&b.a[i]);
+        const double h = 1e-5, *gradient = call_get(&b.arrays[i]);
         for (size_t k = 0; x && k < x->n; k++, n_checked++) {
             const double was = at[k];
             at[k] = was + h;

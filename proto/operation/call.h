@@ -1,0 +1,114 @@
+/* proto/operation/call.h - a call of one operation as data: its struct, and what it does.
+ *
+ * What an operation does is written beside its struct, once (call/X.c): how large each array is, and what of it is read and
+ * written. Who needs to know it without computing asks here: doubles of a device, and tests of one. */
+#ifndef PROTO_OPERATION_CALL_H
+#define PROTO_OPERATION_CALL_H
+
+#include "proto/operation/backend.h"
+#include "proto/operation/device.h"
+
+#define CALL_KIND(name, type)   CALL_##name,
+#define CALL_MEMBER(name, type) struct type name;
+
+enum call_kind { DEVICE_CALLS(CALL_KIND) };
+
+struct call {
+    enum call_kind kind;
+    union {
+        DEVICE_CALLS(CALL_MEMBER)
+    };
+};
+
+enum call_type { CALL_VALUES, CALL_FP32, CALL_FP64, CALL_WORDS, CALL_BYTES };
+enum {
+    CALL_READ = 1,
+    CALL_WRITTEN = 2,
+    CALL_OPTIONAL = 4, /* may be NULL */
+    CALL_FORWARD = 8,  /* read backward, as the device's own forward pass left it */
+    CALL_ANYWHERE = 16 /* in the host's memory or in the device's */
+};
+
+/* Elements of an array: from the first to the last, with the gaps between rows; and those that are read or written. */
+struct call_extent {
+    size_t n, touched;
+};
+
+struct call_array {
+    const char *name; /* as in the struct */
+    void *member;     /* of the call, a pointer: call_get and call_set */
+    enum call_type type;
+    unsigned use; /* neither read nor written: scratch */
+    size_t n, touched;
+};
+
+/* The device that a call is for, as far as it decides sizes. */
+struct call_device {
+    const struct plan_backend *backend;
+    enum number_type type;
+    unsigned n_threads;
+};
+
+enum { CALL_ARRAYS = 7 };
+
+/* What a call does. */
+struct call_work {
+    struct call_device on;
+    struct call_array arrays[CALL_ARRAYS];
+    unsigned n_arrays;
+};
+
+/* Of a call whose sizes and options are set. Its arrays need not be, but optional ones are left out where they are NULL.
+ * Borrows the call. */
+void call_describe(struct call_work *out, struct call *call, const struct call_device *on);
+void *call_get(const struct call_array *array);
+void call_set(const struct call_array *array, const void *at);
+size_t call_type_bytes(enum call_type type, enum number_type values);
+
+void call_run(const struct device_ops *ops, struct device *dev, const struct call *call);
+
+/* ---- for an operation's own file ---- */
+
+/* Each describes calls of its operation, for call_describe: out->on is set, and there are no arrays yet. */
+#define CALL_DESCRIBE(name, type) void device_##name##_describe(struct call_work *out, struct type *op);
+DEVICE_CALLS(CALL_DESCRIBE)
+
+void call_add_array(struct call_work *to, const char *name, void *member, enum call_type type, unsigned use,
+                    struct call_extent extent);
+
+static inline struct call_extent call_some(size_t n, size_t touched)
+{
+    return (struct call_extent){n, touched};
+}
+
+static inline struct call_extent call_all(size_t n)
+{
+    return call_some(n, n);
+}
+
+/* (rows, columns), rows `stride` apart. */
+static inline struct call_extent call_rows(size_t rows, size_t columns, size_t stride)
+{
+    return call_some(rows > 0 ? (rows - 1) * stride + columns : 0, rows * columns);
+}
+
+/* ---- a table whose operations are calls ---- */
+
+#define CALL_CATCH(name, type)                                                                                         \
+    static void call_catch_##name(struct device *dev, const struct type *op)                                           \
+    {                                                                                                                  \
+        call_hook(dev, &(struct call){.kind = CALL_##name, .name = *op});                                              \
+    }
+#define CALL_CAUGHT(name, type) table->name = call_catch_##name;
+
+/* Defines call_intercept(table) in the file that includes this: every operation of the table, whose other members stay as
+ * they are, is then given to the hook, void hook(struct device *dev, struct call *call), as a call that it may keep. */
+#define CALL_TABLE(hook)                                                                                               \
+    static void (*const call_hook)(struct device * dev, struct call * call) = hook;                                    \
+    DEVICE_CALLS(CALL_CATCH)                                                                                           \
+    static void call_intercept(struct device_ops *table)                                                               \
+    {                                                                                                                  \
+        DEVICE_CALLS(CALL_CAUGHT)                                                                                      \
+    }
+
+#endif

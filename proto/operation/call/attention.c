@@ -1,0 +1,56 @@
+#include "proto/operation/call/attention.h"
+
+#include "proto/operation/call.h"
+
+static struct call_extent qkv_of(const struct device_attention *op)
+{
+    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+
+    return call_all(op->n_rows * op->n_tokens * (op->width + 2 * kv_width));
+}
+
+static struct call_extent out_of(const struct device_attention *op)
+{
+    return call_all(op->n_rows * op->n_tokens * op->width);
+}
+
+static void describe(struct call_work *out, struct device_attention *op, unsigned use_of_out, unsigned use_of_sums)
+{
+    const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads);
+    const size_t scratch =
+        out->on.backend->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, n_kv_heads, op->width, out->on.n_threads);
+
+    call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, qkv_of(op));
+    call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
+    call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
+    call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
+                   call_all(op->n_rows * op->n_tokens * op->n_heads));
+    call_add_array(out, "scratch", &op->scratch, CALL_BYTES, 0, call_all(scratch));
+}
+
+void device_attention_describe(struct call_work *out, struct device_attention *op)
+{
+    describe(out, op, CALL_WRITTEN, CALL_WRITTEN);
+}
+
+void device_attention_backward_describe(struct call_work *out, struct device_attention *op)
+{
+    describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
+    call_add_array(out, "out_gradient", &op->out_gradient, CALL_VALUES, CALL_READ, out_of(op));
+    call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
+}
+
+void device_attention_cached_describe(struct call_work *out, struct device_attention_cached *op)
+{
+    const struct plan_backend *backend = out->on.backend;
+    const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads);
+    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+
+    call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
+    call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));
+    call_add_array(out, "cache", &op->cache, CALL_BYTES, 0,
+                   call_all(backend->cache_bytes(out->on.type, op->n_positions, n_kv_heads, kv_width)));
+    call_add_array(out, "scratch", &op->scratch, CALL_BYTES, 0,
+                   call_all(
+                       backend->scratch_bytes(1, op->n_tokens, op->n_heads, n_kv_heads, op->width, out->on.n_threads)));
+}

@@ -1,0 +1,73 @@
+/* proto/operation/call/attention.h - attention on the device: attention, attention_backward, attention_cached. */
+#ifndef PROTO_OPERATION_CALL_ATTENTION_H
+#define PROTO_OPERATION_CALL_ATTENTION_H
+
+#include "proto/operation/call/dropout.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one
+ * buffer qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads
+ * of the same width each. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie
+ * et al., arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et
+ * al., arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by
+ * head. */
+struct device_attention {
+    size_t n_rows, n_tokens, n_heads, width;
+    size_t n_kv_heads;        /* divides n_heads; 0: n_heads */
+    bool full;                /* a query sees all keys; else those up to its own */
+    size_t window;            /* the last so many of these, its own included; 0: all. Not with `full` */
+    const uint32_t *lengths;  /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: n_tokens */
+    float scale;              /* > 0 */
+    const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width) */
+    void *out;                /* (n_rows*n_tokens, width): written forward, read backward */
+    float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
+    const void *out_gradient; /* (n_rows*n_tokens, width), backward */
+    void *qkv_gradient;       /* as qkv, backward, overwritten */
+    void *scratch; /* scratch_bytes() of proto/operation/backend.h; or, backward, of proto/operation/attention.h */
+    struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
+};
+
+/* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys
+ * and values to the cache. Each query sees the keys of all positions up to its own, or the last `window` of them. The
+ * cache holds all positions even so. No dropout. */
+struct device_attention_cached {
+    size_t first, n_tokens, n_heads, width;
+    size_t n_kv_heads;  /* as in struct device_attention */
+    size_t window;      /* as in struct device_attention */
+    size_t n_positions; /* capacity of the cache, at least first + n_tokens */
+    float scale;        /* > 0 */
+    const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
+    void *out;          /* (n_tokens, width) */
+    void
+        *cache; /* cache_bytes() of proto/operation/backend.h, in the backend's own layout; undefined from `first` on */
+    void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
+};
+
+/* For struct device_attention; neither width nor heads may be 0. */
+static inline size_t device_kv_heads(size_t n_heads, size_t n_kv_heads)
+{
+    return n_kv_heads ? n_kv_heads : n_heads;
+}
+
+/* Columns of keys, or of values. */
+static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t width)
+{
+    return width / n_heads * device_kv_heads(n_heads, n_kv_heads);
+}
+
+/* The most keys that a query of n tokens sees, if it does not see all. */
+static inline size_t device_window(size_t window, size_t n)
+{
+    return window > 0 && window < n ? window : n;
+}
+
+/* The first key that the query at a position sees, of those up to its own. */
+static inline size_t device_first_key(size_t window, size_t position)
+{
+    return position + 1 - device_window(window, position + 1);
+}
+
+#endif

@@ -1,0 +1,47 @@
+/* proto/operation/call/cross_entropy.h - softmax and cross entropy on the device: soft_cap, log_sum_exp, loss,
+ * cross_entropy_gradient. */
+#ifndef PROTO_OPERATION_CALL_CROSS_ENTROPY_H
+#define PROTO_OPERATION_CALL_CROSS_ENTROPY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* x (n) = cap * tanh(x / cap). */
+struct device_soft_cap {
+    float *x;
+    size_t n;
+    float cap; /* > 0 */
+};
+
+/* Softmax and cross entropy over a vocabulary that comes in chunks: this chunk has the logits of labels
+ * first .. first+n-1. A logit that is NaN or +infinity makes the loss a NaN. Elements from n up to the stride are
+ * padding: of any content, and ignored.
+ *
+ * log_sum_exp adds the chunk to `running`, which holds the chunks before it.
+ *
+ * cross_entropy_gradient overwrites the logits by their gradient, (softmax - one-hot) * scale, 0 in rows without a label; of
+ * capped logits by the gradient of those that were capped, which is that times 1 - (logit / cap)^2. The gradient has the
+ * values' type: its row i begins where row i of the logits did, so its stride in elements is that of the logits times
+ * device_wide(type). Elements from n up to the stride become 0. */
+struct device_cross_entropy {
+    size_t m, n, logits_stride;
+    uint32_t first;
+    bool start;             /* log_sum_exp: this is the rows' first chunk */
+    float *logits;          /* (m, n), read by log_sum_exp; cross_entropy_gradient overwrites them by their gradient */
+    const float *bias;      /* (n): added to the logits of each row as they are read; not with a cap. NULL: none */
+    const uint32_t *labels; /* (m); rows whose label is UINT32_MAX count for nothing */
+    float *running;         /* (m, 3): maximum, sum of exp(logit - maximum), the label's logit; log_sum_exp writes it */
+    float scale;            /* cross_entropy_gradient */
+    float cap;              /* cross_entropy_gradient: logits are capped (soft_cap); 0: they are not */
+};
+
+/* The loss of each row: -log p of the label, from log_sum_exp's sums; 0 without a label. */
+struct device_loss {
+    size_t m;
+    double *losses;         /* (m) */
+    const float *running;   /* (m, 3) */
+    const uint32_t *labels; /* (m) */
+};
+
+#endif

@@ -1,0 +1,22 @@
+/* proto/operation/call/glu.h - gated units on the device: glu, glu_backward. */
+#ifndef PROTO_OPERATION_CALL_GLU_H
+#define PROTO_OPERATION_CALL_GLU_H
+
+#include "proto/operation/activation.h"
+
+#include <stddef.h>
+
+/* y = act(gate) * up. Shazeer, arXiv:2002.05202. */
+struct device_glu {
+    size_t m, n;
+    enum model_activation activation;
+    const void *gate, *up;  /* (m, n) each, read by both directions; may be columns of one array */
+    size_t stride;          /* of both */
+    void *y;                /* (m, n), forward */
+    const void *y_gradient; /* (m, n), backward */
+    void *gate_gradient;    /* (m, n), backward; may be gate, */
+    void *up_gradient;      /* and this up */
+    size_t gradient_stride; /* of both */
+};
+
+#endif

@@ -1,0 +1,35 @@
+#include "proto/operation/call/norm.h"
+
+#include "proto/operation/call.h"
+
+static struct call_extent rows_of(const struct device_norm *op)
+{
+    return call_rows(op->m, device_norm_heads(op) * op->n, device_norm_stride(op));
+}
+
+static void describe(struct call_work *out, struct device_norm *op, unsigned use_of_statistics)
+{
+    call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ, rows_of(op));
+    call_add_array(out, "weight", &op->weight, CALL_VALUES, CALL_READ, call_all(op->n));
+    call_add_array(out, "statistics", &op->statistics, CALL_FP32, use_of_statistics,
+                   call_all(2 * op->m * device_norm_heads(op)));
+}
+
+void device_norm_describe(struct call_work *out, struct device_norm *op)
+{
+    describe(out, op, CALL_WRITTEN);
+    call_add_array(out, "bias", &op->bias, CALL_VALUES, CALL_READ | CALL_OPTIONAL, call_all(op->n));
+    call_add_array(out, "y", &op->y, CALL_VALUES, CALL_WRITTEN, rows_of(op));
+}
+
+void device_norm_backward_describe(struct call_work *out, struct device_norm *op)
+{
+    const unsigned sums = CALL_READ | CALL_WRITTEN | CALL_OPTIONAL;
+
+    describe(out, op, CALL_READ | CALL_FORWARD);
+    call_add_array(out, "y_gradient", &op->y_gradient, CALL_VALUES, CALL_READ, rows_of(op));
+    call_add_array(out, "x_gradient", &op->x_gradient, CALL_VALUES, CALL_WRITTEN | (op->accumulate ? CALL_READ : 0),
+                   rows_of(op));
+    call_add_array(out, "weight_gradient", &op->weight_gradient, CALL_FP32, sums, call_all(op->n));
+    call_add_array(out, "bias_gradient", &op->bias_gradient, CALL_FP32, sums, call_all(op->n));
+}

@@ -1,0 +1,24 @@
+/* proto/operation/call/rope.h - rotary positions on the device. */
+#ifndef PROTO_OPERATION_CALL_ROPE_H
+#define PROTO_OPERATION_CALL_ROPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { DEVICE_MAX_ROTATED = 256 };
+
+/* Rotary positions. A head's first n_rotated columns are n_rotated/2 pairs (j, j + n_rotated/2), each rotated in its
+ * plane, for the token at position p by the angle p * frequencies[j]. Su et al., arXiv:2104.09864, with separate halves
+ * as in Hugging Face's models. A rotation's gradient is the inverse rotation. */
+struct device_rope {
+    size_t n_rows, n_tokens, n_heads, head_width;
+    size_t n_rotated;          /* even, at most head_width and DEVICE_MAX_ROTATED; columns beyond stay as they are */
+    const double *frequencies; /* (n_rotated/2) of the host's, at least 0, in radians a position; borrowed until done */
+    uint64_t first;            /* position of each row's first token */
+    void *x;       /* (n_rows*n_tokens, n_heads*head_width), in place: queries, keys, both side by side, or gradients */
+    size_t stride; /* elements from a token's first head to the next token's */
+    bool inverse;
+};
+
+#endif
