@@ -10,8 +10,8 @@
 #include "proto/base/process.h"
 #include "proto/model/family.h"
 #include "proto/plan/advice.h"
-#include "proto/plan/timeline.h"
 #include "proto/plan/units.h"
+#include "proto/step/timeline.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -353,14 +353,14 @@ static int fill_timeline(struct eps_timeline *out, const struct question *q, con
 {
     static const enum plan_queue queues[EPS_QUEUES] = {PLAN_QUEUE_PULL, PLAN_QUEUE_COMPUTE, PLAN_QUEUE_PUSH,
                                                        PLAN_QUEUE_OPTIMIZER};
-    const struct plan_timeline_setting setting = {.plan = &fit->plans[0],
+    const struct step_timeline_setting setting = {.plan = &fit->plans[0],
                                                   .model = &q->model,
                                                   .host = &fit->setting,
                                                   .profile = &q->profile,
                                                   .n_slots = fit->host.n_slots};
     const double tokens = (double)q->options.batch * q->options.seq;
-    struct plan_timeline line;
-    const int rc = plan_timeline(&line, &setting);
+    struct step_timeline line;
+    const int rc = step_timeline(&line, &setting);
 
     if (rc)
         return rc;

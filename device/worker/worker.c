@@ -57,7 +57,8 @@ int device_worker_lay_out(struct device_worker *worker, const struct device_work
     const struct plan_setting *setting = &options->setting;
 
     device_check(options->ops);
-    *worker = (struct device_worker){.ops = options->ops, .seed = options->seed, .ledger = ledger};
+    *worker =
+        (struct device_worker){.ops = options->ops, .layers = layer_table, .seed = options->seed, .ledger = ledger};
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
         rc = model_freeze(&worker->model, options->freeze, err);

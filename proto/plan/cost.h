@@ -10,7 +10,7 @@
  * On a device that takes turns with the host (the CPU) these times add up, and its workers share the cores. Any other
  * device pulls into one buffer while it computes with another and, with two sums, pushes one while it computes the
  * other. The host updates in parallel, also while the next step begins, so in a long run a step takes as long as the
- * slower of the two. If the profile has the host memory's rate, link and optimizer share it. proto/plan/timeline.h
+ * slower of the two. If the profile has the host memory's rate, link and optimizer share it. proto/step/timeline.h
  * simulates the same, queue by queue.
  *
  * Kept activations, resident units, more buffers and a head in one pass never make a prediction longer, so the best

@@ -35,14 +35,14 @@ static bool make_room(struct plan_queue_state *s)
     return true;
 }
 
-/* After the running task, and after those of units that are not higher. */
-static size_t place_of(const struct plan_queue_state *s, const struct plan_task *task)
+/* Moves the tasks of higher units up, except the running one. The place below them. */
+static struct plan_task *make_gap(struct plan_queue_state *s, uint32_t unit)
 {
-    size_t at = s->n;
+    struct plan_task *const first = first_of(s) + s->at_work, *at = first_of(s) + s->n;
 
-    while (at > (s->at_work ? 1 : 0) && s->tasks[s->first + at - 1].unit > task->unit)
-        at--;
-    return s->first + at;
+    for (; at > first && at[-1].unit > unit; at--)
+        at[0] = at[-1];
+    return at;
 }
 
 uint64_t plan_queues_give(struct plan_queues *q, enum plan_queue queue, const struct plan_task *task)
@@ -53,20 +53,11 @@ uint64_t plan_queues_give(struct plan_queues *q, enum plan_queue queue, const st
         q->no_memory = true;
         return s->given;
     }
-    const size_t at = queue == PLAN_QUEUE_OPTIMIZER ? place_of(s, task) : s->first + s->n;
-    memmove(s->tasks + at + 1, s->tasks + at, (s->first + s->n - at) * sizeof *s->tasks);
-    s->tasks[at] = *task;
-    memcpy(s->tasks[at].after, s->after, sizeof s->after);
+    struct plan_task *at = queue == PLAN_QUEUE_OPTIMIZER ? make_gap(s, task->unit) : first_of(s) + s->n;
+    *at = *task;
+    memcpy(at->after, s->after, sizeof s->after);
     s->n++;
     return ++s->given;
-}
-
-void plan_queues_follow(struct plan_queues *q, enum plan_queue queue, enum plan_queue other, uint64_t mark)
-{
-    uint64_t *after = &q->queues[queue].after[other];
-
-    if (*after < mark)
-        *after = mark;
 }
 
 /* The queue that the first task waits for, or PLAN_QUEUE_NOBODY. */
@@ -91,21 +82,21 @@ static void begin(struct plan_queues *q)
 }
 
 /* Host memory bytes per second that the first task takes if it runs alone. */
-static double demand_of(struct plan_queue_state *s)
+static double demand_of(const struct plan_queue_state *s)
 {
-    const struct plan_task *task = s->at_work ? first_of(s) : NULL;
+    const struct plan_task *task = s->at_work ? &s->tasks[s->first] : NULL;
 
     return task && task->host_bytes > 0 && task->seconds > 0 ? task->host_bytes / task->seconds : 0;
 }
 
 /* Speed of tasks that touch host memory, relative to running alone. */
-static double shared_speed(struct plan_queues *q)
+static double shared_speed(const struct plan_queues *q)
 {
     double demand = 0;
 
-    for (int i = 0; i < PLAN_QUEUES; i++)
+    for (int i = 0; i < PLAN_QUEUES && q->host_bytes_per_s > 0; i++)
         demand += demand_of(&q->queues[i]);
-    return q->host_bytes_per_s > 0 && demand > q->host_bytes_per_s ? q->host_bytes_per_s / demand : 1;
+    return demand > q->host_bytes_per_s ? q->host_bytes_per_s / demand : 1;
 }
 
 /* The busy queue at the end of the chain of waits that begins with `queue`. An empty queue waits for the host. */
@@ -122,26 +113,33 @@ static enum plan_queue cause_of(const struct plan_queues *q, enum plan_queue que
 
 static void pass(struct plan_queues *q, double seconds, enum plan_queue host_waits_for)
 {
-    for (enum plan_queue i = 0; i < PLAN_QUEUES; i++)
-        if (q->queues[i].at_work)
-            q->queues[i].busy += seconds;
+    const enum plan_queue host = cause_of(q, host_waits_for, host_waits_for);
+
+    for (enum plan_queue i = 0; i < PLAN_QUEUES; i++) {
+        struct plan_queue_state *s = &q->queues[i];
+        if (s->at_work)
+            s->busy += seconds;
         else
-            q->queues[i].waited[cause_of(q, i, host_waits_for)] += seconds;
+            s->waited[s->n > 0 ? cause_of(q, i, host_waits_for) : host] += seconds;
+    }
     q->now += seconds;
 }
 
 bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for,
                       void (*on_optimized)(void *context, const struct plan_task *task), void *context)
 {
-    double speeds[PLAN_QUEUES], seconds = INFINITY;
+    double speeds[PLAN_QUEUES], lefts[PLAN_QUEUES], seconds = INFINITY;
 
     begin(q);
     const double shared = shared_speed(q);
     for (int i = 0; i < PLAN_QUEUES; i++) {
-        struct plan_queue_state *s = &q->queues[i];
-        speeds[i] = demand_of(s) > 0 ? shared : 1;
-        if (s->at_work)
-            seconds = fmin(seconds, s->left / speeds[i]);
+        const struct plan_queue_state *s = &q->queues[i];
+        if (!s->at_work)
+            continue;
+        speeds[i] = 1, lefts[i] = s->left;
+        if (shared < 1 && demand_of(s) > 0)
+            speeds[i] = shared, lefts[i] = s->left / shared;
+        seconds = lefts[i] < seconds ? lefts[i] : seconds;
     }
     if (seconds == INFINITY)
         return false;
@@ -150,9 +148,8 @@ bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for,
         struct plan_queue_state *s = &q->queues[i];
         if (!s->at_work)
             continue;
-        const bool ends = s->left / speeds[i] <= seconds;
         s->left -= seconds * speeds[i];
-        if (!ends)
+        if (lefts[i] > seconds)
             continue;
         const struct plan_task task = *first_of(s);
         s->at_work = false;

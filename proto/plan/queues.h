@@ -54,7 +54,14 @@ void plan_queues_free(struct plan_queues *q);
 uint64_t plan_queues_give(struct plan_queues *q, enum plan_queue queue, const struct plan_task *task);
 
 /* Tasks given to `queue` from now on wait for this mark of `other`. */
-void plan_queues_follow(struct plan_queues *q, enum plan_queue queue, enum plan_queue other, uint64_t mark);
+static inline void plan_queues_follow(struct plan_queues *q, enum plan_queue queue, enum plan_queue other,
+                                      uint64_t mark)
+{
+    uint64_t *after = &q->queues[queue].after[other];
+
+    if (*after < mark)
+        *after = mark;
+}
 
 /* The mark of the last task given. */
 static inline uint64_t plan_queues_mark(const struct plan_queues *q, enum plan_queue queue)

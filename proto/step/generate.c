@@ -76,9 +76,9 @@ static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const vo
                                .plan = &w->plan};
 }
 
-static void forward(const struct layer_pass *pass)
+static void forward(const struct device_worker *w, const struct layer_pass *pass)
 {
-    layer_table[pass->layer->kind]->forward(pass);
+    w->layers[pass->layer->kind]->forward(pass);
 }
 
 /* As many spans at a time as the backend joins and the workspace has room for. */
@@ -103,7 +103,7 @@ static void run_spans(const struct tiles *t, uint32_t visit, const void *weights
         pass.ids = (const uint32_t *)address(w, w->plan.ids) + at;
         pass.spans = spans;
         pass.n_spans = n;
-        forward(&pass);
+        forward(w, &pass);
     }
 }
 
@@ -121,7 +121,7 @@ static void run_ends(const struct tiles *t, uint32_t visit, const void *weights)
         const uint64_t place = place_of_end(t, end);
         struct layer_pass pass = pass_of(t, visit, weights, gathers ? last : place, place, n);
         pass.logits = (float *)address(w, w->plan.logits) + end * w->plan.logits_stride;
-        forward(&pass);
+        forward(w, &pass);
     }
 }
 

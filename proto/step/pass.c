@@ -168,7 +168,7 @@ int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum)
     struct device_worker *w = pass->worker;
     const size_t n = (size_t)pass->run_rows * pass->n_tokens;
     const double *losses = (const double *)device_pass_address(pass, w->plan.losses) + run * n;
-    double chunk[CHUNK_BYTES / sizeof(double)];
+    double chunk[CHUNK_BYTES / sizeof(double)] = {0}; /* a clock downloads nothing (proto/step/clock.h) */
     const size_t most = sizeof chunk / sizeof *chunk;
 
     w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, pass->forward);

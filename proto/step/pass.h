@@ -14,6 +14,7 @@ struct device_pass {
     const struct device_link *link;
     void *context;
     struct error *err;
+    char *arena;
     struct device_weights weights;
     const uint32_t *parts; /* (n_runs), or NULL: one run from first_row on */
     uint32_t n_runs, run_rows, first_row;
@@ -56,7 +57,7 @@ int device_pass_finish(const struct device_pass *pass, enum device_queue queue, 
 /* Address in the arena. */
 static inline void *device_pass_address(const struct device_pass *pass, uint64_t offset)
 {
-    return (char *)pass->worker->ops->arena(pass->worker->dev) + offset;
+    return pass->arena + offset;
 }
 
 /* Row of the minibatch. */

@@ -38,50 +38,57 @@ static void *kept_at(const struct device_pass *pass, const struct model_layer *l
                                                 : 0));
 }
 
-/* What a visit may use for the microbatch that begins at `row` of a run, except weights and boundaries. */
-static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit, uint32_t run, uint32_t row)
+/* What a visit may use for every microbatch of a run, except boundaries. */
+static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit, uint32_t run)
 {
     struct device_worker *w = pass->worker;
     const struct plan *plan = &w->plan;
     const struct model *model = &w->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
-    const size_t token = device_pass_token(pass, run, row);
     const struct plan_kept *kept = kept_of(plan, layer);
-    const size_t first = token / pass->n_tokens; /* row */
-    const uint32_t n_labels = model->config.n_labels;
 
-    return (struct layer_pass){
-        .ops = w->ops,
-        .dev = w->dev,
-        .model = model,
-        .layer = layer,
-        .unit = &model->units[model->visits[visit]],
-        .bottom = visit == layer->first_visit,
-        .top = visit == layer->first_visit + layer->n_visits - 1,
-        .lowest = model->visit_layers[visit] == model->lowest_trained,
-        .ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token,
-        .labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token,
-        .lengths = n_labels ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first : NULL,
-        .segments = n_labels ? (const uint32_t *)device_pass_address(pass, plan->segments) + token : NULL,
-        .row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL,
-        .running = (float *)device_pass_address(pass, plan->running) + token * 3,
-        .losses = (double *)device_pass_address(pass, plan->losses) + token,
-        .logit_bias = model->logit_bias ? device_pass_address(pass, plan->logit_bias) : NULL,
-        .logit_bias_sum = pass->train && model->logit_bias && !model->logit_bias->frozen
-                              ? device_pass_address(pass, plan_logit_bias_sum(plan, model, run))
-                              : NULL,
-        .workspace = device_pass_address(pass, plan->workspace),
-        .kept = kept_at(pass, layer, run, row),
-        .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
-        .n_rows = microbatch_at(pass, row),
-        .n_tokens = pass->n_tokens,
-        .first_row = device_pass_first_row(pass, run) + row,
-        .seed = w->seed,
-        .step = pass->step,
-        .loss_scale = pass->loss_scale,
-        .dropout = pass->train,
-        .setting = &plan->setting,
-        .plan = plan};
+    return (struct layer_pass){.ops = w->ops,
+                               .dev = w->dev,
+                               .model = model,
+                               .layer = layer,
+                               .unit = &model->units[model->visits[visit]],
+                               .bottom = visit == layer->first_visit,
+                               .top = visit == layer->first_visit + layer->n_visits - 1,
+                               .lowest = model->visit_layers[visit] == model->lowest_trained,
+                               .logit_bias = model->logit_bias ? device_pass_address(pass, plan->logit_bias) : NULL,
+                               .logit_bias_sum = pass->train && model->logit_bias && !model->logit_bias->frozen
+                                                     ? device_pass_address(pass, plan_logit_bias_sum(plan, model, run))
+                                                     : NULL,
+                               .workspace = device_pass_address(pass, plan->workspace),
+                               .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
+                               .n_tokens = pass->n_tokens,
+                               .seed = w->seed,
+                               .step = pass->step,
+                               .loss_scale = pass->loss_scale,
+                               .dropout = pass->train,
+                               .setting = &plan->setting,
+                               .plan = plan};
+}
+
+/* What it may use for the microbatch that begins at `row` of the run. */
+static void set_rows(const struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row)
+{
+    const struct plan *plan = visit->plan;
+    const size_t token = device_pass_token(pass, run, row);
+    const size_t first = (size_t)run * pass->run_rows + row;
+    const uint32_t n_labels = visit->model->config.n_labels;
+
+    visit->ids = (const uint32_t *)device_pass_address(pass, plan->ids) + token;
+    visit->labels = (const uint32_t *)device_pass_address(pass, plan->labels) + token;
+    visit->lengths = n_labels ? (const uint32_t *)device_pass_address(pass, plan->lengths) + first : NULL;
+    visit->segments = n_labels ? (const uint32_t *)device_pass_address(pass, plan->segments) + token : NULL;
+    visit->row_logits = pass->row_logits ? (float *)device_pass_address(pass, plan->logits) + first * n_labels : NULL;
+    visit->running = (float *)device_pass_address(pass, plan->running) + token * 3;
+    visit->losses = (double *)device_pass_address(pass, plan->losses) + token;
+    visit->kept = kept_at(pass, visit->layer, run, row);
+    visit->n_rows = microbatch_at(pass, row);
+    visit->first_row = device_pass_first_row(pass, run) + row;
+    visit->fresh = row == 0;
 }
 
 /* The place of a contribution's sum, available to what is queued next; NULL if the visit's unit is frozen. */
@@ -149,17 +156,17 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
                      const struct layer_chunk *chunks, float *contribution)
 {
     const bool is_backward = pass->place >= pass->worker->model.n_visits;
+    struct layer_pass v = visit_of(pass, visit, run);
+    const struct layer_ops *layer = pass->worker->layers[v.layer->kind];
     uint32_t done = 0;
     int rc = 0;
 
+    v.weights = weights;
+    v.chunks = chunks;
+    v.contribution = contribution;
     for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += microbatch_at(pass, row)) {
         const size_t token = device_pass_token(pass, run, row);
-        struct layer_pass v = visit_of(pass, visit, run, row);
-        const struct layer_ops *layer = layer_table[v.layer->kind];
-        v.weights = weights;
-        v.chunks = chunks;
-        v.contribution = contribution;
-        v.fresh = row == 0;
+        set_rows(pass, &v, run, row);
         device_boundaries_enter(pass, &v, token, is_backward);
         (is_backward ? layer->backward : layer->forward)(&v);
         rc = overlap(pass, run, ++done, is_backward);
@@ -269,6 +276,7 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
                                .link = link,
                                .context = context,
                                .err = err,
+                               .arena = worker->ops->arena(worker->dev),
                                .parts = share->parts,
                                .n_runs = share->n_parts,
                                .run_rows = worker->plan.setting.part_rows,
@@ -320,6 +328,7 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
                                    .link = link,
                                    .context = context,
                                    .err = err,
+                                   .arena = worker->ops->arena(worker->dev),
                                    .n_runs = 1,
                                    .run_rows = evaluation->n_rows - done < most ? evaluation->n_rows - done : most,
                                    .first_row = evaluation->first_row + done,

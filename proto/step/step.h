@@ -13,7 +13,7 @@
  * never for computation. When a step has returned, the device no longer uses anything borrowed.
  *
  * The step knows neither sockets nor relay. It uses a link: a session in eps-worker, function calls in tests and
- * benchmarks. It allocates nothing. */
+ * benchmarks. It allocates nothing. The timeline runs it over a clock, to predict its time (proto/step/timeline.h). */
 #ifndef PROTO_STEP_STEP_H
 #define PROTO_STEP_STEP_H
 
@@ -82,11 +82,13 @@ struct device_worker_options {
 };
 
 struct layer_chunk;
+struct layer_ops;
 
 struct device_worker {
     const struct device_ops *ops;
     struct device *dev;
-    char attention[DEVICE_TOLD]; /* method of attention: a line for the log, or empty */
+    const struct layer_ops *const *layers; /* that it runs, by enum model_layer_kind: layer_table */
+    char attention[DEVICE_TOLD];           /* method of attention: a line for the log, or empty */
     struct model model;
     struct plan plan;
     uint64_t seed;

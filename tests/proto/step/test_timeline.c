@@ -1,9 +1,9 @@
-/* The timeline of a step against the same steps of a worker on the simulated CUDA device in virtual time, which queues
- * them itself (tests/kit/device/timed.h); and queues that share the host's memory, by hand. */
+/* The timeline of a step: clock, played daemon and prices, against the same steps of a worker on the simulated CUDA device,
+ * which has queues and prices of its own, with a daemon played otherwise (tests/kit/device/timed.h); and against sums. */
 #include "tests/kit/device/simulated.h"
 #include "tests/kit/device/timed.h"
 
-#include "proto/plan/timeline.h"
+#include "proto/step/timeline.h"
 #include "proto/plan/work.h"
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
@@ -16,7 +16,7 @@ SUITE_LABELS(cuda)
 /* Times are the same in every build: under a sanitizer, where the simulated device is slow, a few steps will do. */
 enum { N_DRAWN = SANITIZED ? 3 : 11 };
 
-/* ---- whole steps ---- */
+/* ---- against the simulated device ---- */
 
 /* Width 16 to 64, 1 to 6 blocks, a vocabulary of 40 to 140. */
 static struct model_config drawn_model(uint64_t *state)
@@ -95,24 +95,24 @@ static void draw(struct drawn *d, int seed, uint32_t vocabulary)
     set_prices(d, n_parts);
 }
 
-static struct plan_timeline timeline_of(const struct drawn *d)
+static struct step_timeline timeline_of(const struct drawn *d)
 {
     const struct device_worker_options *o = &d->options.worker;
-    struct plan_timeline out;
+    struct step_timeline out;
     struct plan plan;
 
     plan_lay_out(&plan, &d->s.model, &o->setting, &o->choice);
-    const struct plan_timeline_setting setting = {.plan = &plan,
+    const struct step_timeline_setting setting = {.plan = &plan,
                                                   .model = &d->s.model,
                                                   .host = &d->host,
                                                   .profile = &d->options.profile,
                                                   .n_slots = d->options.n_slots};
-    ck_assert_int_eq(plan_timeline(&out, &setting), 0);
+    ck_assert_int_eq(step_timeline(&out, &setting), 0);
     return out;
 }
 
 /* Each queue is at work or waits, all the time. */
-static void check_sums(const struct plan_timeline *line)
+static void check_sums(const struct step_timeline *line)
 {
     for (int i = 0; i < PLAN_QUEUES; i++) {
         double all = line->queues[i].busy;
@@ -135,7 +135,7 @@ TEST(a_step_takes_as_long_as_on_the_simulated_device)
         struct timed t;
         draw(&d, i, i == N_DRAWN - 1 ? 8320 : 0);
         timed_run(&t, &d.s, &d.options);
-        const struct plan_timeline line = timeline_of(&d);
+        const struct step_timeline line = timeline_of(&d);
         const double second = t.ends[1] - t.ends[0];
         ck_assert_uint_eq(t.report.unpriced, 0);
         check_sums(&line);
@@ -149,8 +149,8 @@ TEST(a_step_takes_as_long_as_on_the_simulated_device)
         ck_assert_msg(n_bound[i] > 0 || SANITIZED, "queue %d binds in no step", i);
 }
 
-/* A block of 17 slices: half of them, when the first of two microbatches is computed that come after it, are more than
- * are on their way at a time. The link is one on which contributions take longer than all else. */
+/* A block of 17 slices, the last one shorter, of which each is folded by itself. The link is one on which contributions
+ * take longer than all else. */
 TEST_IF(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device, !SANITIZED)
 {
     const struct model_config config =
@@ -174,7 +174,7 @@ TEST_IF(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device, !SANITIZ
     simulated.idle_products(true); /* their time counts, their values do not */
     timed_run(&t, &d.s, &d.options);
     simulated.idle_products(false);
-    const struct plan_timeline line = timeline_of(&d);
+    const struct step_timeline line = timeline_of(&d);
     ck_assert_double_eq_tol(line.first, t.ends[0], 0.003 * t.ends[0]);
     ck_assert_double_eq_tol(line.seconds, t.ends[1] - t.ends[0], 0.001 * line.seconds);
     timed_free(&t);
@@ -189,86 +189,105 @@ TEST(fenced_commit_updates_after_the_last_contribution)
     draw(&d, 13, 0); /* the optimizer binds */
     const double parameters = (double)d.s.model.n_parameters, rate = d.options.profile.update_parameters_per_s;
     d.host.goal.fenced = true;
-    const struct plan_timeline line = timeline_of(&d);
+    const struct step_timeline line = timeline_of(&d);
     check_sums(&line);
     ck_assert_int_eq(line.binds, PLAN_QUEUE_OPTIMIZER);
     ck_assert_double_ge(line.seconds, parameters * (8 + 16 + 4) / 28 / rate); /* weights, moments, the sum */
     setting_close(&d.s);
 }
 
-/* ---- queues, by hand ---- */
+/* ---- sums ---- */
 
-static void forget(void *context, const struct plan_task *task)
+enum { PART_ROWS = 5, MICROBATCH = 2, N_PARTS = 2 }; /* microbatches of 2, 2 and 1 rows */
+
+/* Four blocks of two kinds; the second is frozen as a whole, the last in part. */
+static void open_mixed(struct model *model)
 {
-    (void)context, (void)task;
+    static const char config[] =
+        "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 4, \"num_attention_heads\": 2, \"hidden_size\": 16, "
+        "\"intermediate_size\": 32, \"max_position_embeddings\": 16, \"vocab_size\": 50, \"tie_word_embeddings\": "
+        "true, "
+        "\"sliding_window\": 3, \"use_sliding_window\": true, \"max_window_layers\": 0, \"layer_types\": "
+        "[\"full_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]}";
+    struct model_config parsed;
+    struct error err = {""};
+
+    ck_assert_msg(model_config_parse(&parsed, config, strlen(config), &err) == 0, "%s", err.text);
+    ck_assert_int_eq(model_init(model, &parsed, &err), 0);
+    ck_assert_int_eq(model_freeze(model, "layers.1.*,layers.3.mlp.*", &err), 0);
+    ck_assert_uint_eq(model->n_kinds, 2);
 }
 
-static void pass_all(struct plan_queues *q, enum plan_queue host_waits_for)
+/* The visits of one part, priced one by one; and its contributions, rounded at 6 bytes a number. */
+static double seconds_of_part(const struct plan *plan, const struct model *model, const struct profile *profile)
 {
-    while (plan_queues_pass(q, host_waits_for, forget, NULL))
-        ;
+    struct plan_work work;
+    double seconds = 0;
+
+    plan_work_init(&work, plan, model, profile);
+    work.gathers = true;
+    for (uint32_t place = 0; place < model_end_of_backward(model); place++) {
+        const bool backward = place >= model->n_visits;
+        const uint32_t visit = backward ? 2 * model->n_visits - 1 - place : place;
+        const double n_trained = (double)model->units[model->visits[visit]].n_trained;
+        for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
+            seconds += work.n[kind] * plan_work_visit(&work, visit, backward, kind);
+        if (backward && plan->setting.goal.grad == NUMBER_BF16)
+            seconds += 6 * n_trained / profile->memory_bytes_per_s;
+    }
+    return seconds;
 }
 
-/* 2 s of a pull, then 3 s of computing, then 1 s of a push. */
-TEST(who_waits_for_whom_is_who_was_at_work)
+/* What one part sends with the stash on the device: losses and contributions. */
+static double bytes_of_part(const struct plan *plan, const struct model *model)
 {
-    struct plan_queues q = {0};
+    double bytes = PART_ROWS * (double)plan->setting.goal.seq * sizeof(double);
 
-    plan_queues_give(&q, PLAN_QUEUE_PULL, &(struct plan_task){.seconds = 2});
-    plan_queues_follow(&q, PLAN_QUEUE_COMPUTE, PLAN_QUEUE_PULL, 1);
-    plan_queues_give(&q, PLAN_QUEUE_COMPUTE, &(struct plan_task){.seconds = 3});
-    plan_queues_follow(&q, PLAN_QUEUE_PUSH, PLAN_QUEUE_COMPUTE, 1);
-    plan_queues_give(&q, PLAN_QUEUE_PUSH, &(struct plan_task){.seconds = 1});
-    pass_all(&q, PLAN_QUEUE_PUSH);
-    ck_assert_double_eq(q.now, 6);
-    ck_assert_double_eq(q.queues[PLAN_QUEUE_PUSH].waited[PLAN_QUEUE_PULL], 2); /* by way of computing */
-    ck_assert_double_eq(q.queues[PLAN_QUEUE_PUSH].waited[PLAN_QUEUE_COMPUTE], 3);
-    ck_assert_double_eq(q.queues[PLAN_QUEUE_COMPUTE].waited[PLAN_QUEUE_PUSH], 1); /* as the host does */
-    ck_assert_double_eq(q.queues[PLAN_QUEUE_COMPUTE].busy, 3);
-    ck_assert_double_eq(q.queues[PLAN_QUEUE_OPTIMIZER].waited[PLAN_QUEUE_PULL], 2);
-    plan_queues_free(&q);
+    for (uint32_t visit = 0; visit < model->n_visits; visit++)
+        bytes += (double)model->units[model->visits[visit]].n_trained * (double)number_bytes(plan->setting.goal.grad);
+    return bytes;
 }
 
-/* Of 10 bytes a second, copies want 4 each way and the optimizer 12: half of what they want, until a copy of 2 s is done
- * after 4. The other, of 1 s, was done after 2: from then on 10 of 16. So the first: 1 s of its 2 in the first 2 seconds,
- * the second in 1.6 more. The optimizer's 3 s: 1, 1 and, alone, at 10 of 12 the last in 1.2. Computing goes on beside. */
-TEST(the_host_s_memory_is_shared)
+/* On a device of its own, and on one that takes turns with the optimizer: there nothing overlaps, so that the times of all
+ * queues add up, and its two workers share it. */
+TEST_EACH(a_step_takes_what_its_visits_and_copies_take, 20)
 {
-    struct plan_queues q = {.host_bytes_per_s = 10};
+    uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(_i + 1);
+    const bool takes_turns = _i % 2;
+    const uint32_t n_workers = 1 + setting_below(&state, N_PARTS), n_runs = N_PARTS / n_workers;
+    const struct profile profile = drawn_profile(&state);
+    struct plan_choice choice = {.microbatch = MICROBATCH};
+    struct step_timeline line;
+    struct model model;
+    struct plan plan;
 
-    plan_queues_give(&q, PLAN_QUEUE_PULL, &(struct plan_task){.seconds = 2, .host_bytes = 8});
-    plan_queues_give(&q, PLAN_QUEUE_PUSH, &(struct plan_task){.seconds = 1, .host_bytes = 4});
-    plan_queues_give(&q, PLAN_QUEUE_OPTIMIZER, &(struct plan_task){.seconds = 3, .host_bytes = 36});
-    plan_queues_give(&q, PLAN_QUEUE_COMPUTE, &(struct plan_task){.seconds = 4.5});
-    pass_all(&q, PLAN_QUEUE_OPTIMIZER);
-    ck_assert_double_eq_tol(q.queues[PLAN_QUEUE_PUSH].busy, 2, 1e-12);
-    ck_assert_double_eq_tol(q.queues[PLAN_QUEUE_PULL].busy, 3.6, 1e-12);
-    ck_assert_double_eq_tol(q.queues[PLAN_QUEUE_COMPUTE].busy, 4.5, 1e-12);
-    ck_assert_double_eq_tol(q.now, 4.8, 1e-12);
-    plan_queues_free(&q);
-}
-
-static void note_unit(void *context, const struct plan_task *task)
-{
-    uint32_t **next = context;
-
-    *(*next)++ = task->unit;
-}
-
-/* What it has begun it ends. */
-TEST(the_optimizer_takes_the_lowest_unit_first)
-{
-    static const uint32_t given[] = {5, 7, 2, 7, 1}, done[] = {5, 1, 2, 7, 7};
-    uint32_t units[5], *next = units;
-    struct plan_queues q = {0};
-
-    plan_queues_give(&q, PLAN_QUEUE_PULL, &(struct plan_task){.seconds = 0.5});
-    plan_queues_give(&q, PLAN_QUEUE_OPTIMIZER, &(struct plan_task){.seconds = 1, .unit = given[0]});
-    ck_assert(plan_queues_pass(&q, PLAN_QUEUE_PULL, note_unit, &next)); /* it is at work */
-    for (int i = 1; i < 5; i++)
-        plan_queues_give(&q, PLAN_QUEUE_OPTIMIZER, &(struct plan_task){.seconds = 1, .unit = given[i]});
-    while (plan_queues_pass(&q, PLAN_QUEUE_OPTIMIZER, note_unit, &next))
-        ;
-    ck_assert_mem_eq(units, done, sizeof done);
-    plan_queues_free(&q);
+    open_mixed(&model);
+    const struct plan_setting setting = {.backend = takes_turns ? &plan_cpu : &plan_cuda,
+                                         .goal = {.purpose = PLAN_TRAIN,
+                                                  .grad = setting_below(&state, 2) ? NUMBER_BF16 : NUMBER_FP32,
+                                                  .fenced = setting_below(&state, 2),
+                                                  .batch = N_PARTS * PART_ROWS,
+                                                  .seq = 8,
+                                                  .n_parts = N_PARTS},
+                                         .share_rows = n_runs * PART_ROWS,
+                                         .part_rows = PART_ROWS,
+                                         .n_threads = 1};
+    const struct plan_host_setting host = {.goal = setting.goal, .n_workers = n_workers};
+    setting_choose(&choice, &model, &state);
+    ck_assert_int_eq(plan_check_choice(&model, &setting, &choice, NULL), 0);
+    plan_lay_out(&plan, &model, &setting, &choice);
+    ck_assert_int_eq(step_timeline(&line, &(struct step_timeline_setting){&plan, &model, &host, &profile, 2}), 0);
+    const double slow = n_runs * (takes_turns ? n_workers : 1.0);
+    const double computing = slow * seconds_of_part(&plan, &model, &profile);
+    const double sending = slow * bytes_of_part(&plan, &model) / profile.link_bytes_per_s;
+    ck_assert_double_eq_tol(line.queues[PLAN_QUEUE_COMPUTE].busy, computing, 1e-9 * computing);
+    if (!choice.host_stash)
+        ck_assert_double_eq_tol(line.queues[PLAN_QUEUE_PUSH].busy, sending, 1e-9 * sending);
+    check_sums(&line);
+    double all = 0;
+    for (int i = 0; i < PLAN_QUEUES; i++)
+        all += line.queues[i].busy;
+    if (takes_turns)
+        ck_assert_double_eq_tol(line.seconds, all, 1e-9 * all);
+    model_free(&model);
 }

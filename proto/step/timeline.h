@@ -1,21 +1,22 @@
-/* proto/plan/timeline.h - simulates one step: what each queue does and waits for, and so which one binds.
+/* proto/step/timeline.h - simulates one step: what each queue does and waits for, and so which one binds.
  *
- * The worker's step is enqueued as device/ does it (step.c, weights.c, boundaries.c, offers.c), with the durations of
- * proto/plan/work.h on the queues of proto/plan/queues.h. Units are pulled into few buffers, full sums and inbox slots
- * stall computation, and the next step's pulls wait for the optimizer's updates. Of two simulated steps the second is
- * reported, from the end of the first on: a step in a long run.
+ * It is the worker's step itself (device_worker_step), over a device that only counts seconds (proto/step/clock.h) and a
+ * daemon of which the time is played: units to pull, slots, folds and updates. Visits take the durations of
+ * proto/plan/work.h. Units are pulled into few buffers, full sums and inbox slots stall computation, and the next step's
+ * pulls wait for the optimizer's updates. Of two simulated steps the second is reported, from the end of the first on: a
+ * step in a long run.
  *
  * Messages, launches and the worker's own thread take no time here. Of several workers one is simulated, and the
  * optimizer handles the contributions of all. */
-#ifndef PROTO_PLAN_TIMELINE_H
-#define PROTO_PLAN_TIMELINE_H
+#ifndef PROTO_STEP_TIMELINE_H
+#define PROTO_STEP_TIMELINE_H
 
 #include "proto/plan/host.h"
 #include "proto/plan/plan.h"
 #include "proto/plan/profile.h"
 #include "proto/plan/queues.h"
 
-struct plan_timeline_setting {
+struct step_timeline_setting {
     const struct plan *plan; /* to train; borrowed, as the others */
     const struct model *model;
     const struct plan_host_setting *host;
@@ -23,7 +24,7 @@ struct plan_timeline_setting {
     uint32_t n_slots;              /* of the worker's inbox, without the reserved one */
 };
 
-struct plan_timeline {
+struct step_timeline {
     double first;   /* seconds of the first step, which starts idle */
     double seconds; /* of the second */
     struct {
@@ -34,6 +35,6 @@ struct plan_timeline {
 };
 
 /* 0 or -ENOMEM. */
-int plan_timeline(struct plan_timeline *out, const struct plan_timeline_setting *setting);
+int step_timeline(struct step_timeline *out, const struct step_timeline_setting *setting);
 
 #endif

@@ -1,0 +1,192 @@
+#include "proto/step/clock.h"
+
+#include "proto/operation/call.h"
+
+#include <assert.h>
+#include <errno.h>
+
+static enum plan_queue queue_of(enum device_queue queue)
+{
+    static const enum plan_queue queues[DEVICE_QUEUES] = {
+        [DEVICE_COMPUTE] = PLAN_QUEUE_COMPUTE, [DEVICE_PULL] = PLAN_QUEUE_PULL, [DEVICE_PUSH] = PLAN_QUEUE_PUSH};
+
+    return queues[queue];
+}
+
+void clock_pass(struct device *dev, enum plan_queue host_waits_for)
+{
+    const bool someone = plan_queues_pass(&dev->queues, host_waits_for, dev->on_optimized, dev->context);
+
+    assert(someone || dev->queues.no_memory);
+}
+
+static int wait(struct device *dev, enum plan_queue queue, uint64_t mark)
+{
+    while (!plan_queues_is_done(&dev->queues, queue, mark) && !dev->queues.no_memory)
+        clock_pass(dev, queue);
+    return dev->queues.no_memory ? -EIO : 0;
+}
+
+static void give(struct device *dev, enum plan_queue queue, double seconds, double host_bytes)
+{
+    const struct plan_task task = {.seconds = seconds * dev->slow, .host_bytes = host_bytes};
+    const uint64_t mark = plan_queues_give(&dev->queues, queue, &task);
+
+    if (dev->takes_turns)
+        wait(dev, queue, mark);
+}
+
+void clock_compute(struct device *dev, double seconds)
+{
+    give(dev, PLAN_QUEUE_COMPUTE, seconds, 0);
+}
+
+/* ---- memory and queues ---- */
+
+static int probe(unsigned index, struct device_facts *facts, struct error *err)
+{
+    (void)index, (void)facts;
+    return error_set(err, -ENODEV, "a clock is no device");
+}
+
+static int open(struct device **out, unsigned index, enum number_type type, size_t arena_bytes, unsigned n_threads,
+                struct error *err)
+{
+    (void)out, (void)index, (void)type, (void)arena_bytes, (void)n_threads;
+    return error_set(err, -ENODEV, "a clock is no device");
+}
+
+static void close(struct device *dev)
+{
+    (void)dev;
+}
+
+static void count(struct device *dev, uint64_t *done)
+{
+    (void)dev, (void)done;
+}
+
+static void *arena(struct device *dev)
+{
+    (void)dev;
+    return CLOCK_ADDRESS;
+}
+
+static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
+{
+    (void)dev, (void)host, (void)bytes, (void)writable, (void)err;
+    return 0;
+}
+
+static void unlend(struct device *dev, const void *host)
+{
+    (void)dev, (void)host;
+}
+
+static void copy(struct device *dev, enum plan_queue queue, size_t bytes)
+{
+    give(dev, queue, (double)bytes / dev->profile->link_bytes_per_s, (double)bytes);
+}
+
+static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
+{
+    (void)dst, (void)host;
+    copy(dev, PLAN_QUEUE_PULL, bytes);
+}
+
+static void download(struct device *dev, void *host, const void *src, size_t bytes)
+{
+    (void)host, (void)src;
+    copy(dev, PLAN_QUEUE_PUSH, bytes);
+}
+
+static uint64_t mark(struct device *dev, enum device_queue queue)
+{
+    return plan_queues_mark(&dev->queues, queue_of(queue));
+}
+
+static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t of_other)
+{
+    plan_queues_follow(&dev->queues, queue_of(queue), queue_of(other), of_other);
+}
+
+static int finish(struct device *dev, enum device_queue queue, uint64_t of_queue)
+{
+    return wait(dev, queue_of(queue), of_queue);
+}
+
+static int sync(struct device *dev)
+{
+    int rc = 0;
+
+    for (enum plan_queue queue = PLAN_QUEUE_PULL; rc == 0 && queue < PLAN_QUEUE_OPTIMIZER; queue++)
+        rc = wait(dev, queue, plan_queues_mark(&dev->queues, queue));
+    return rc;
+}
+
+static int fault(struct device *dev, struct error *err)
+{
+    (void)dev;
+    return error_set(err, -EIO, "out of memory for the queues' tasks");
+}
+
+/* ---- operations ---- */
+
+static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+{
+    (void)dev, (void)op;
+    *out = (struct products_candidates){0};
+}
+
+static int choose(struct device *dev, const struct products *products, struct error *err)
+{
+    (void)dev, (void)products, (void)err;
+    return 0;
+}
+
+static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
+                              char told[DEVICE_TOLD])
+{
+    (void)dev, (void)op, (void)way;
+    told[0] = 0;
+}
+
+/* Between visits only contributions are rounded, which reads fp32 and writes bf16; the timeline prices visits whole. */
+static double seconds_of(const struct device *dev, const struct call *call)
+{
+    return call->kind == CALL_round_bf16 ? 6 * (double)call->round_bf16.n / dev->profile->memory_bytes_per_s : 0;
+}
+
+static void on_call(struct device *dev, struct call *call)
+{
+    const double seconds = seconds_of(dev, call);
+
+    if (seconds > 0)
+        clock_compute(dev, seconds);
+}
+
+/* As CALL_TABLE, for a table that is const. */
+static void (*const call_hook)(struct device *dev, struct call *call) = on_call;
+DEVICE_CALLS(CALL_CATCH)
+
+#define ROW(name, type) .name = call_catch_##name,
+
+const struct device_ops device_clock = {.name = "clock",
+                                        .probe = probe,
+                                        .open = open,
+                                        .close = close,
+                                        .count = count,
+                                        .arena = arena,
+                                        .lend = lend,
+                                        .unlend = unlend,
+                                        .upload = upload,
+                                        .download = download,
+                                        .mark = mark,
+                                        .follow = follow,
+                                        .finish = finish,
+                                        .sync = sync,
+                                        .fault = fault,
+                                        .propose = propose,
+                                        .choose = choose,
+                                        .prepare_attention = prepare_attention,
+                                        DEVICE_CALLS(ROW)};

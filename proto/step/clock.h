@@ -1,0 +1,40 @@
+/* proto/step/clock.h - a device that only counts seconds: a step's queues in virtual time (proto/plan/queues.h).
+ *
+ * Copies take their bytes at the link's rate, of host memory too. Operations compute nothing and take the seconds that
+ * clock.c gives them; a whole visit can be given as one task. No address is read or written: those in the arena, and of
+ * host memory that is copied, are numbers.
+ *
+ * A clock that takes turns with the host, as a CPU does, has done each task when the call returns, and its workers share
+ * it. */
+#ifndef PROTO_STEP_CLOCK_H
+#define PROTO_STEP_CLOCK_H
+
+#include "proto/operation/device.h"
+#include "proto/plan/profile.h"
+#include "proto/plan/queues.h"
+
+/* Any address that is not NULL. */
+#define CLOCK_ADDRESS ((void *)(uintptr_t)(1 << 20))
+
+/* Made by its user, not opened. Undo: plan_queues_free. */
+struct device {
+    struct plan_queues queues;
+    const struct profile *profile; /* borrowed */
+    bool takes_turns;
+    double slow; /* workers that share the device: each task takes so many times as long */
+    /* For each task that the optimizer finished: plan_queues_pass. */
+    void (*on_optimized)(void *context, const struct plan_task *task);
+    void *context; /* of the user */
+};
+
+/* Waits find -EIO once a task found no memory (queues.no_memory). */
+extern const struct device_ops device_clock;
+
+/* Gives the device one task of so many seconds. */
+void clock_compute(struct device *dev, double seconds);
+
+/* Advances time to the next end of a task, while the host waits for this queue. If none ever ends, so would the worker's
+ * step wait forever: an assertion fails. */
+void clock_pass(struct device *dev, enum plan_queue host_waits_for);
+
+#endif

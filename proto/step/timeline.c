@@ -1,0 +1,371 @@
+#include "proto/step/timeline.h"
+
+#include "proto/step/clock.h"
+#include "proto/step/layers.h"
+#include "proto/step/step.h"
+#include "proto/plan/units.h"
+#include "proto/plan/work.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+enum {
+    STEPS = 2,
+    DIRECTIONS = 2,                   /* forward, backward */
+    LAYER_KINDS = MODEL_PROGRAMS + 2, /* by program; embedding, head */
+    KEPT_KINDS = 2,                   /* blocks by what they keep: plan.kept */
+};
+
+struct timeline_unit {
+    uint64_t updates; /* so far: the version */
+    uint64_t left;    /* slices of a step that are not folded */
+};
+
+/* The last computed duration of a visit of this kind. */
+struct timeline_price {
+    const struct model_unit *unit; /* NULL: none */
+    double seconds;
+};
+
+struct timeline {
+    const struct step_timeline_setting *s;
+    struct device clock;
+    struct device_worker worker; /* its model's arrays are borrowed */
+    struct plan_work work;
+    struct timeline_price prices[LAYER_KINDS][DIRECTIONS][PLAN_WORK_KINDS][KEPT_KINDS];
+
+    uint32_t n_runs, *parts;  /* (n_runs) of the share */
+    uint32_t *tokens;         /* (share_rows, seq) zeros: ids and labels */
+    struct plan_row *lengths; /* (share_rows) of a classifier */
+
+    /* The daemon: */
+    double contributions;                    /* of all workers, per contribution of this one */
+    uint64_t version;                        /* of the units to pull */
+    uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS]; /* units, a ring from n_waits to n_pulls */
+    uint64_t n_pulls, n_waits;
+    struct timeline_unit *units;   /* (units) */
+    uint64_t n_slices, not_folded; /* of a step, of all units */
+    uint32_t n_free;               /* slots */
+};
+
+/* ---- layers: one task a visit ---- */
+
+static enum plan_work_kind kind_of(const struct layer_pass *pass)
+{
+    if (pass->fresh)
+        return PLAN_WORK_FIRST;
+    return pass->n_rows < pass->plan->choice.microbatch ? PLAN_WORK_REST : PLAN_WORK_NEXT;
+}
+
+/* The units of a layer with several are neighbours. */
+static uint32_t visit_of(const struct layer_pass *pass)
+{
+    const struct model *model = pass->model;
+    const uint32_t first = pass->layer->first_visit;
+    const uint32_t visit = first + (uint32_t)(pass->unit - &model->units[model->visits[first]]);
+
+    assert(&model->units[model->visits[visit]] == pass->unit);
+    return visit;
+}
+
+static struct timeline_price *price_of(struct timeline *t, const struct layer_pass *pass, bool backward)
+{
+    const struct model_layer *layer = pass->layer;
+    const uint32_t kind = layer->program ? (uint32_t)(layer->program - pass->model->programs)
+                                         : MODEL_PROGRAMS + (layer->kind == MODEL_HEAD);
+    const struct plan_kept *kept =
+        layer->kind == MODEL_BLOCK ? plan_kept_of(pass->plan, layer->index) : pass->plan->kept;
+
+    return &t->prices[kind][backward][kind_of(pass)][kept - pass->plan->kept];
+}
+
+/* True if visits of these units, by layers of one kind, take the same time. */
+static bool are_alike(const struct model_unit *a, const struct model_unit *b, const struct model_layer *layer)
+{
+    return a == b || (a && layer->program && a->n == b->n && a->n_trained == b->n_trained);
+}
+
+static void visit(const struct layer_pass *pass, bool backward)
+{
+    struct timeline *t = pass->dev->context;
+    struct timeline_price *price = price_of(t, pass, backward);
+
+    if (!are_alike(price->unit, pass->unit, pass->layer))
+        *price =
+            (struct timeline_price){pass->unit, plan_work_visit(&t->work, visit_of(pass), backward, kind_of(pass))};
+    clock_compute(pass->dev, price->seconds);
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    visit(pass, false);
+}
+
+static void backward(const struct layer_pass *pass)
+{
+    visit(pass, true);
+}
+
+static const struct layer_ops priced = {forward, backward};
+static const struct layer_ops *const layers[] = {
+    [MODEL_EMBEDDING] = &priced, [MODEL_BLOCK] = &priced, [MODEL_SINGLE] = &priced, [MODEL_HEAD] = &priced};
+
+/* ---- the optimizer ---- */
+
+static void optimize(struct timeline *t, uint32_t unit, double n, double bytes, bool is_update)
+{
+    const double touched = n * bytes;
+    const struct plan_task task = {
+        .unit = unit,
+        .is_update = is_update,
+        .seconds = touched / (t->s->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES),
+        .host_bytes = touched,
+    };
+
+    plan_queues_give(&t->clock.queues, PLAN_QUEUE_OPTIMIZER, &task);
+}
+
+static void update(struct timeline *t, uint32_t unit)
+{
+    const struct model_unit *u = &t->worker.model.units[unit];
+    const double bytes = plan_work_update(t->s->host, u).update;
+
+    if (bytes > 0)
+        optimize(t, unit, (double)u->n_trained, bytes, true);
+    else
+        t->units[unit].updates++;
+}
+
+/* Slices contributed to a unit in a step. */
+static uint64_t slices_of(const struct timeline *t, uint32_t unit)
+{
+    const struct model_unit *u = &t->worker.model.units[unit];
+
+    return (uint64_t)u->n_slices * u->n_visits * t->n_runs;
+}
+
+/* A unit is updated when all its slices are folded; with fenced commit, when all of the step's are. The next step
+ * contributes nothing before that. */
+static void on_optimized(void *context, const struct plan_task *task)
+{
+    struct timeline *t = context;
+    const struct model *model = &t->worker.model;
+    struct timeline_unit *unit = &t->units[task->unit];
+
+    if (task->is_update) {
+        unit->updates++;
+        return;
+    }
+    t->n_free++;
+    if (--t->not_folded == 0) {
+        for (uint32_t u = 0; t->s->host->goal.fenced && u < model->n_units; u++)
+            if (model->units[u].n_trained > 0)
+                update(t, u);
+        t->not_folded = t->n_slices;
+    }
+    if (--unit->left == 0) {
+        if (!t->s->host->goal.fenced)
+            update(t, task->unit);
+        unit->left = slices_of(t, task->unit);
+    }
+}
+
+/* ---- the link ---- */
+
+/* Out of memory the job ends. */
+static int verdict(const struct timeline *t)
+{
+    return t->clock.queues.no_memory ? -ECANCELED : 0;
+}
+
+static int pull(void *context, uint64_t version, uint32_t unit)
+{
+    struct timeline *t = context;
+
+    assert(version == t->version && t->n_pulls - t->n_waits < PLAN_MAX_WEIGHT_BUFFERS);
+    t->asked[t->n_pulls++ % PLAN_MAX_WEIGHT_BUFFERS] = unit;
+    return 0;
+}
+
+static int wait_weights(void *context, const void **weights, bool *lent)
+{
+    struct timeline *t = context;
+    const uint32_t unit = t->asked[t->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS];
+
+    while (t->worker.model.units[unit].n_trained > 0 && t->units[unit].updates < t->version && verdict(t) == 0)
+        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER);
+    *weights = CLOCK_ADDRESS;
+    *lent = false;
+    return verdict(t);
+}
+
+static int loss(void *context, uint32_t part, double sum, bool finite)
+{
+    (void)part, (void)sum, (void)finite;
+    return verdict(context);
+}
+
+static int take_slot(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+{
+    struct timeline *t = context;
+
+    (void)of_visit, (void)part, (void)slice;
+    while (wait && t->n_free == 0 && verdict(t) == 0)
+        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER);
+    *slot = t->n_free > 0 ? CLOCK_ADDRESS : NULL;
+    t->n_free -= *slot != NULL;
+    return verdict(t);
+}
+
+static int contribute(void *context, uint32_t of_visit, uint32_t part, uint32_t slice, const void *slot)
+{
+    struct timeline *t = context;
+    const uint32_t unit = t->worker.model.visits[of_visit];
+    const struct model_unit *u = &t->worker.model.units[unit];
+    const uint64_t left = u->n_trained - (uint64_t)slice * MODEL_SLICE, n = left < MODEL_SLICE ? left : MODEL_SLICE;
+
+    (void)part, (void)slot;
+    optimize(t, unit, (double)n * t->contributions, plan_work_update(t->s->host, u).fold, false);
+    return verdict(t);
+}
+
+/* A worker that takes turns shares its cores with the optimizer, updates included: their times add up. */
+static int contributed(void *context, uint32_t of_visit, uint32_t part)
+{
+    struct timeline *t = context;
+
+    (void)of_visit, (void)part;
+    while (t->clock.takes_turns && t->clock.queues.queues[PLAN_QUEUE_OPTIMIZER].n > 0 && verdict(t) == 0)
+        clock_pass(&t->clock, PLAN_QUEUE_OPTIMIZER);
+    return verdict(t);
+}
+
+static int ended(void *context)
+{
+    return verdict(context);
+}
+
+static const struct device_link played = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
+
+/* ---- steps ---- */
+
+/* Of the share's first rows, all of full length. */
+static int make_share(struct timeline *t)
+{
+    const struct plan_setting *p = &t->s->plan->setting;
+
+    t->n_runs = p->share_rows / p->part_rows;
+    t->parts = calloc(t->n_runs, sizeof *t->parts);
+    t->tokens = calloc((size_t)p->share_rows * p->goal.seq, sizeof *t->tokens);
+    t->lengths = calloc(p->share_rows, sizeof *t->lengths);
+    if (!t->parts || !t->tokens || !t->lengths)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < t->n_runs; i++)
+        t->parts[i] = i;
+    for (uint32_t i = 0; i < p->share_rows; i++)
+        t->lengths[i] = (struct plan_row){.n_tokens = p->goal.seq, .second = p->goal.seq};
+    return 0;
+}
+
+static int make_daemon(struct timeline *t)
+{
+    const struct model *model = t->s->model;
+
+    t->n_free = t->s->n_slots;
+    t->contributions = (double)t->s->host->goal.n_parts / t->n_runs;
+    t->units = calloc(model->n_units, sizeof *t->units);
+    for (uint32_t u = 0; t->units && u < model->n_units; u++)
+        t->n_slices += t->units[u].left = slices_of(t, u);
+    t->not_folded = t->n_slices;
+    return t->units ? 0 : -ENOMEM;
+}
+
+static int make_worker(struct timeline *t)
+{
+    const struct step_timeline_setting *s = t->s;
+    const uint32_t workers = s->host->n_workers < s->host->goal.n_parts ? s->host->n_workers : s->host->goal.n_parts;
+    const bool takes_turns = s->plan->setting.backend->takes_turns;
+
+    t->clock = (struct device){.queues.host_bytes_per_s = s->profile->host_bytes_per_s,
+                               .profile = s->profile,
+                               .takes_turns = takes_turns,
+                               .slow = takes_turns ? workers : 1,
+                               .on_optimized = on_optimized,
+                               .context = t};
+    t->worker = (struct device_worker){
+        .ops = &device_clock,
+        .dev = &t->clock,
+        .layers = layers,
+        .model = *s->model,
+        .plan = *s->plan,
+        .stash = CLOCK_ADDRESS,
+        .chunks = calloc(plan_head(s->model)->n_visits, sizeof *t->worker.chunks),
+        .stashed = calloc(s->plan->setting.share_rows, sizeof *t->worker.stashed),
+    };
+    plan_work_init(&t->work, s->plan, s->model, s->profile);
+    t->work.gathers = true;
+    return t->worker.chunks && t->worker.stashed ? 0 : -ENOMEM;
+}
+
+static int play_step(struct timeline *t, uint64_t step)
+{
+    const struct device_share share = {
+        .step = step,
+        .n_valid = 1,
+        .n_parts = t->n_runs,
+        .parts = t->parts,
+        .rows = {t->s->plan->setting.goal.seq, t->tokens, t->tokens, t->lengths},
+    };
+    struct error err;
+
+    t->version = step;
+    const int rc = device_worker_step(&t->worker, &share, &played, t, &err);
+    assert(rc == 0 || t->clock.queues.no_memory);
+    return rc ? -ENOMEM : 0;
+}
+
+static void close_timeline(struct timeline *t)
+{
+    plan_queues_free(&t->clock.queues);
+    free(t->worker.chunks);
+    free(t->worker.stashed);
+    free(t->parts);
+    free(t->tokens);
+    free(t->lengths);
+    free(t->units);
+}
+
+/* Reports the time since `before`. */
+static void tell(struct step_timeline *out, const struct plan_queues *q, const struct plan_queues *before)
+{
+    *out = (struct step_timeline){.first = before->now, .seconds = q->now - before->now};
+    for (int i = 0; i < PLAN_QUEUES; i++) {
+        out->queues[i].busy = q->queues[i].busy - before->queues[i].busy;
+        for (int j = 0; j <= PLAN_QUEUES; j++)
+            out->queues[i].waited[j] = q->queues[i].waited[j] - before->queues[i].waited[j];
+        if (out->queues[i].busy > out->queues[out->binds].busy)
+            out->binds = (enum plan_queue)i;
+    }
+}
+
+int step_timeline(struct step_timeline *out, const struct step_timeline_setting *setting)
+{
+    struct timeline t = {.s = setting};
+    struct plan_queues before = {0};
+    int rc = make_share(&t);
+
+    assert(setting->plan->setting.goal.purpose == PLAN_TRAIN && setting->n_slots > 0);
+    if (rc == 0)
+        rc = make_worker(&t);
+    if (rc == 0)
+        rc = make_daemon(&t);
+    for (uint64_t step = 0; rc == 0 && step < STEPS; step++) {
+        before = t.clock.queues;
+        rc = play_step(&t, step);
+    }
+    if (rc == 0)
+        tell(out, &t.clock.queues, &before);
+    close_timeline(&t);
+    return rc;
+}
