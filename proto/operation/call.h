@@ -1,7 +1,8 @@
 /* proto/operation/call.h - a call of one operation as data: its struct, and what it does.
  *
- * What an operation does is written beside its struct, once (call/X.c): how large each array is, and what of it is read and
- * written. Who needs to know it without computing asks here: doubles of a device, and tests of one. */
+ * What an operation does is written beside its struct, once (call/X.c): how large each array is, what of it is read and
+ * written, and how much is computed. Who needs to know it without computing asks here: whoever prices a call, doubles of a
+ * device, and tests of one. */
 #ifndef PROTO_OPERATION_CALL_H
 #define PROTO_OPERATION_CALL_H
 
@@ -49,6 +50,14 @@ struct call_device {
     unsigned n_threads;
 };
 
+/* What limits how fast a call computes: a rate of the device's (proto/plan/profile.h). */
+enum call_rate {
+    CALL_RATE_NONE,    /* its arrays are what takes time */
+    CALL_RATE_PRODUCT, /* of matrices, at the rate for a number of rows */
+    CALL_RATE_ATTENTION,
+    CALL_RATE_ATTENTION_BACKWARD,
+};
+
 enum { CALL_ARRAYS = 7 };
 
 /* What a call does. */
@@ -56,6 +65,9 @@ struct call_work {
     struct call_device on;
     struct call_array arrays[CALL_ARRAYS];
     unsigned n_arrays;
+    enum call_rate rate;
+    double operations; /* floating point operations at this rate */
+    size_t rows;       /* tokens, of CALL_RATE_PRODUCT */
 };
 
 /* Of a call whose sizes and options are set. Its arrays need not be, but optional ones are left out where they are NULL.
@@ -73,6 +85,7 @@ void call_run(const struct device_ops *ops, struct device *dev, const struct cal
 #define CALL_DESCRIBE(name, type) void device_##name##_describe(struct call_work *out, struct type *op);
 DEVICE_CALLS(CALL_DESCRIBE)
 
+/* Of an array that is read in one extent and written in another, each is an array. */
 void call_add_array(struct call_work *to, const char *name, void *member, enum call_type type, unsigned use,
                     struct call_extent extent);
 

@@ -2,6 +2,21 @@
 
 #include "proto/operation/call.h"
 
+/* Keys that a query sees, on average over a row: all, half of them, or with a window, which the first queries do not
+ * fill. */
+static double keys_seen(const struct device_attention *op)
+{
+    const double n = (double)op->n_tokens, window = (double)device_window(op->window, op->n_tokens);
+
+    return op->full ? n : window * (1 - window / (2 * n));
+}
+
+/* Two products of each query with the keys that it sees, forward. */
+static double products_of(const struct device_attention *op)
+{
+    return 4 * (double)(op->n_rows * op->n_tokens) * keys_seen(op) * (double)op->width;
+}
+
 static struct call_extent qkv_of(const struct device_attention *op)
 {
     const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
@@ -30,26 +45,36 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
 
 void device_attention_describe(struct call_work *out, struct device_attention *op)
 {
+    out->rate = CALL_RATE_ATTENTION;
+    out->operations = products_of(op);
     describe(out, op, CALL_WRITTEN, CALL_WRITTEN);
 }
 
+/* Five products. */
 void device_attention_backward_describe(struct call_work *out, struct device_attention *op)
 {
+    out->rate = CALL_RATE_ATTENTION_BACKWARD;
+    out->operations = 2.5 * products_of(op);
     describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
     call_add_array(out, "out_gradient", &op->out_gradient, CALL_VALUES, CALL_READ, out_of(op));
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
 }
 
+/* Of the cache, the keys and values of all positions so far are read, and the new ones written. */
 void device_attention_cached_describe(struct call_work *out, struct device_attention_cached *op)
 {
     const struct plan_backend *backend = out->on.backend;
     const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads);
     const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+    const size_t cache = backend->cache_bytes(out->on.type, op->n_positions, n_kv_heads, kv_width);
+    const size_t position = 2 * kv_width * number_bytes(out->on.type), n_positions = op->first + op->n_tokens;
 
+    out->rate = CALL_RATE_ATTENTION;
+    out->operations = 4 * (double)op->n_tokens * (double)device_window(op->window, n_positions) * (double)op->width;
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));
-    call_add_array(out, "cache", &op->cache, CALL_BYTES, 0,
-                   call_all(backend->cache_bytes(out->on.type, op->n_positions, n_kv_heads, kv_width)));
+    call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_READ, call_some(cache, n_positions * position));
+    call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_WRITTEN, call_some(cache, op->n_tokens * position));
     call_add_array(out, "scratch", &op->scratch, CALL_BYTES, 0,
                    call_all(
                        backend->scratch_bytes(1, op->n_tokens, op->n_heads, n_kv_heads, op->width, out->on.n_threads)));

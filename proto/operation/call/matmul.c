@@ -11,6 +11,9 @@ void device_matmul_describe(struct call_work *out, struct device_matmul *op)
     const struct call_extent c = call_rows(op->m, op->n, op->c_stride);
     const bool activates = op->epilogue == DEVICE_BIAS_ACTIVATION;
 
+    out->rate = CALL_RATE_PRODUCT;
+    out->operations = 2 * (double)op->m * (double)op->n * (double)op->k;
+    out->rows = op->over_rows ? op->k : op->m;
     call_add_array(out, "a", &op->a, CALL_VALUES, CALL_READ, a);
     call_add_array(out, "b", &op->b, CALL_VALUES, CALL_READ, b);
     call_add_array(out, "c", &op->c, op->wide ? CALL_FP32 : CALL_VALUES, CALL_WRITTEN | (op->beta != 0 ? CALL_READ : 0),

@@ -4,6 +4,9 @@
 
 void device_rope_describe(struct call_work *out, struct device_rope *op)
 {
+    const size_t tokens = op->n_rows * op->n_tokens;
+
     call_add_array(out, "x", &op->x, CALL_VALUES, CALL_READ | CALL_WRITTEN,
-                   call_rows(op->n_rows * op->n_tokens, op->n_heads * op->head_width, op->stride));
+                   call_some(call_rows(tokens, op->n_heads * op->head_width, op->stride).n,
+                             tokens * op->n_heads * op->n_rotated));
 }

@@ -1,0 +1,155 @@
+/* What calls say of themselves, by hand; and tables whose operations are calls. */
+#include "proto/operation/call.h"
+#include "tests/kit/device/extents.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1}, bf16 = {&plan_cuda, NUMBER_BF16, 1};
+
+static const struct {
+    struct call call;
+    enum call_rate rate;
+    double operations;
+    size_t rows;
+} computing[] = {
+    {{CALL_matmul, .matmul = {.m = 3, .n = 5, .k = 7}}, CALL_RATE_PRODUCT, 210, 3},
+    {{CALL_matmul, .matmul = {.m = 3, .n = 5, .k = 7, .over_rows = true}}, CALL_RATE_PRODUCT, 210, 7},
+    /* 8 queries, of which each sees 2 of its row's 4 keys, on average; all of them; 1.5 of the last two. */
+    {{CALL_attention, .attention = {2, 4, .n_heads = 3, .width = 6}}, CALL_RATE_ATTENTION, 384, 0},
+    {{CALL_attention, .attention = {2, 4, .n_heads = 3, .width = 6, .full = true}}, CALL_RATE_ATTENTION, 768, 0},
+    {{CALL_attention, .attention = {2, 4, .n_heads = 3, .width = 6, .window = 2}}, CALL_RATE_ATTENTION, 288, 0},
+    {{CALL_attention, .attention = {2, 4, .n_heads = 3, .width = 6, .window = 9}}, CALL_RATE_ATTENTION, 384, 0},
+    {{CALL_attention_backward, .attention = {2, 4, .n_heads = 3, .width = 6}}, CALL_RATE_ATTENTION_BACKWARD, 960, 0},
+    /* 2 queries and 5 keys; of which a window leaves 4. */
+    {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 3, .width = 6, .n_positions = 8}},
+     CALL_RATE_ATTENTION,
+     240,
+     0},
+    {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 3, .width = 6, .n_positions = 8, .window = 4}},
+     CALL_RATE_ATTENTION,
+     192,
+     0},
+    {{CALL_norm, .norm = {.m = 3, .n = 5}}, CALL_RATE_NONE, 0, 0},
+};
+
+TEST_EACH(a_call_says_how_much_it_computes, COUNT(computing))
+{
+    struct call call = computing[_i].call;
+    struct call_work work;
+
+    call_describe(&work, &call, &fp32);
+    ck_assert_int_eq(work.rate, computing[_i].rate);
+    ck_assert_double_eq(work.operations, computing[_i].operations);
+    ck_assert_uint_eq(work.rows, computing[_i].rows);
+}
+
+static const char given[1]; /* an array that is there */
+
+/* Values are of 2 bytes, all else of 4. */
+static const struct {
+    struct call call;
+    size_t read, written;
+} moving[] = {
+    {{CALL_norm, .norm = {.m = 3, .n = 5}}, 2 * (15 + 5), 2 * 15 + 4 * 6},
+    {{CALL_norm, .norm = {.m = 3, .n = 5, .bias = given}}, 2 * (15 + 5 + 5), 2 * 15 + 4 * 6},
+    {{CALL_norm_backward, .norm = {.m = 3, .n = 5, .accumulate = true}}, 2 * (3 * 15 + 5) + 4 * 6, 2 * 15},
+    {{CALL_matmul, .matmul = {.m = 3, .n = 5, .k = 7, .a_stride = 8, .b_stride = 9, .c_stride = 10}},
+     2 * (21 + 35),
+     2 * 15},
+    {{CALL_matmul, .matmul = {.m = 3, .n = 5, .k = 7, .wide = true, .beta = 1}}, 2 * (21 + 35) + 4 * 15, 4 * 15},
+    /* 4 of the 8 columns of a head, of which there are 2 in each of 6 tokens. */
+    {{CALL_rope, .rope = {.n_rows = 2, .n_tokens = 3, .n_heads = 2, .head_width = 8, .n_rotated = 4, .stride = 40}},
+     2 * 48,
+     2 * 48},
+    /* 12 values of queries, and 6 of keys and 6 of values, of each of 2 tokens; the keys and values of 5. */
+    {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 4, .n_kv_heads = 2, .width = 12, .n_positions = 8}},
+     2 * (2 * 24 + 5 * 12),
+     2 * (2 * 12 + 2 * 12)},
+    {{CALL_embed, .embed = {.m = 3, .n = 5, .n_table = 100}}, 4 * 3 + 2 * 15, 2 * 15},
+    {{CALL_embed_backward, .embed = {.m = 7, .n = 5, .n_table = 2}}, 4 * 7 + 2 * 35 + 4 * 10, 4 * 10},
+    {{CALL_cross_entropy_gradient, .cross_entropy_gradient = {.m = 3, .n = 5, .logits_stride = 8}},
+     4 * (3 + 9 + 15),
+     2 * 15},
+    {{CALL_add, .add = {.n = 0}}, 0, 0},
+    {{CALL_reduce_rows, .reduce_rows = {.m = 0, .n = 5, .stride = 5}}, 4 * 5, 4 * 5},
+};
+
+TEST_EACH(a_call_says_how_much_it_moves, COUNT(moving))
+{
+    struct call call = moving[_i].call;
+    struct call_work work;
+    size_t read = 0, written = 0;
+
+    call_describe(&work, &call, &bf16);
+    for (unsigned i = 0; i < work.n_arrays; i++) {
+        const size_t bytes = work.arrays[i].touched * call_type_bytes(work.arrays[i].type, NUMBER_BF16);
+        read += work.arrays[i].use & CALL_READ ? bytes : 0;
+        written += work.arrays[i].use & CALL_WRITTEN ? bytes : 0;
+    }
+    ck_assert_uint_eq(read, moving[_i].read);
+    ck_assert_uint_eq(written, moving[_i].written);
+}
+
+TEST(no_rows_reach_nowhere)
+{
+    struct call call = {CALL_reduce_rows, .reduce_rows = {.n = 5, .stride = 7}};
+    struct call_work work;
+
+    call_describe(&work, &call, &fp32);
+    ck_assert_uint_eq(work.arrays[1].n, 0);
+}
+
+static struct call caught;
+static unsigned n_caught;
+
+static void on_call(struct device *dev, struct call *call)
+{
+    (void)dev;
+    caught = *call;
+    n_caught++;
+}
+CALL_TABLE(on_call)
+
+#define ANOTHER(name, type) +1
+enum { KINDS = 0 DEVICE_CALLS(ANOTHER) };
+
+TEST_EACH(each_operation_of_a_table_is_caught_as_itself, KINDS)
+{
+    const struct call call = {.kind = (enum call_kind)_i};
+    struct device_ops table = {.name = "caught"};
+
+    call_intercept(&table);
+    ck_assert_str_eq(table.name, "caught");
+    call_run(&table, NULL, &call);
+    ck_assert_uint_eq(n_caught, 1);
+    ck_assert_int_eq(caught.kind, _i);
+}
+
+TEST(a_call_keeps_its_arguments)
+{
+    struct device_ops table;
+    float x[1];
+
+    call_intercept(&table);
+    table.soft_cap(NULL, &(struct device_soft_cap){x, 1, 30});
+    ck_assert(caught.soft_cap.x == x && caught.soft_cap.n == 1 && caught.soft_cap.cap == 30);
+}
+
+/* This file's, and that of extents.c, which runs on the CPU what it is given. */
+TEST(two_tables_give_their_calls_to_two_hooks)
+{
+    struct extents extents;
+    struct device_ops table;
+    struct device *dev;
+
+    extents_begin(&extents);
+    ck_assert_int_eq(device_extents.open(&dev, 0, NUMBER_FP32, 4096, 1, NULL), 0);
+    call_intercept(&table);
+    const struct device_zero op = {device_extents.arena(dev), 64};
+    table.zero(dev, &op);
+    ck_assert(n_caught == 1 && extents.high_water == 0);
+    device_extents.zero(dev, &op);
+    ck_assert(n_caught == 1 && extents.high_water == 64);
+    device_extents.close(dev);
+}
