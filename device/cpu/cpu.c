@@ -15,8 +15,7 @@ enum { HUGE_PAGE = 2 << 20 };
 
 #define KERNELS(name, suffix, products)                                                                                \
     {                                                                                                                  \
-        name, &cpu_rows_##suffix, &cpu_norm_##suffix, &cpu_elements_##suffix, &cpu_attention_##suffix,                 \
-            &cpu_attention_cached_##suffix, &cpu_tile_##products, &cpu_single_##products, &cpu_softmax_##suffix        \
+        name, &cpu_operations_##suffix, cpu_finish_##suffix, cpu_tile_##products, cpu_single_##products                \
     }
 static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
     [NUMBER_FP32] = {KERNELS("x86-64-v2", fp32_v2, fp32_v2), KERNELS("x86-64-v3", fp32_v3, fp32_v3),
@@ -125,8 +124,8 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
         if (cpu_isa_runs((enum cpu_isa)isa))
             cpu_isa_use(dev, (enum cpu_isa)isa);
     /* touches every page, so that the system allocates it */
-    dev->kernels->rows->zero(dev, &(struct device_zero){dev->arena, arena_bytes});
-    dev->kernels->rows->zero(dev, &(struct device_zero){dev->products, plan_cpu.library_bytes(n_threads)});
+    dev->kernels->operations->zero(dev, &(struct device_zero){dev->arena, arena_bytes});
+    dev->kernels->operations->zero(dev, &(struct device_zero){dev->products, plan_cpu.library_bytes(n_threads)});
     *out = dev;
     return 0;
 }
@@ -202,185 +201,11 @@ static int fault(struct device *dev, struct error *err)
     return error_set(err, -EIO, "the device is lost");
 }
 
-static void zero(struct device *dev, const struct device_zero *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->zero(dev, op);
-}
-
-enum { ROUNDED = 1024 }; /* numbers at a time */
-
-/* Copies through the stack, as `to` may overlap `from`. */
-static void round_some(char *to, const char *from, size_t n)
-{
-    float wide[ROUNDED];
-    uint16_t narrow[ROUNDED];
-
-    memcpy(wide, from, n * sizeof *wide);
-    for (size_t i = 0; i < n; i++)
-        narrow[i] = number_to_bf16(wide[i]);
-    memcpy(to, narrow, n * sizeof *narrow);
-}
-
-/* Results take half the bytes of their source. So each round may be as long as all rounds before it: it overwrites only
- * what has been read. */
-static void round_bf16(struct device *dev, const struct device_round_bf16 *op)
-{
-    device_count(dev->done);
-    for (size_t at = 0, here; at < op->n; at += here) {
-        here = size_smaller(op->n - at, at > ROUNDED ? at : ROUNDED);
-#pragma omp parallel for num_threads(dev->n_threads) if (here > ROUNDED)
-        for (size_t i = 0; i < here; i += ROUNDED)
-            round_some((char *)(op->to + at + i), (const char *)(op->from + at + i), size_smaller(here - i, ROUNDED));
-    }
-}
-
-static void matmul(struct device *dev, const struct device_matmul *op)
-{
-    cpu_matmul(dev, op);
-}
-
-static void activate(struct device *dev, const struct device_activate *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->activate(dev, op);
-}
-
-static void activate_backward(struct device *dev, const struct device_activate *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->activate_backward(dev, op);
-}
-
-static void add(struct device *dev, const struct device_add *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->add(dev, op);
-}
-
-static void reduce_rows(struct device *dev, const struct device_reduce_rows *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->reduce_rows(dev, op);
-}
-
-static void norm(struct device *dev, const struct device_norm *op)
-{
-    device_count(dev->done);
-    dev->kernels->norm->forward(dev, op);
-}
-
-static void norm_backward(struct device *dev, const struct device_norm *op)
-{
-    device_count(dev->done);
-    dev->kernels->norm->backward(dev, op);
-}
-
-static void rope(struct device *dev, const struct device_rope *op)
-{
-    device_count(dev->done);
-    dev->kernels->elements->rope(dev, op);
-}
-
-static void glu(struct device *dev, const struct device_glu *op)
-{
-    device_count(dev->done);
-    dev->kernels->elements->glu(dev, op);
-}
-
-static void glu_backward(struct device *dev, const struct device_glu *op)
-{
-    device_count(dev->done);
-    dev->kernels->elements->glu_backward(dev, op);
-}
-
 static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
                               char told[DEVICE_TOLD])
 {
     (void)dev, (void)op, (void)way;
     *told = '\0';
-}
-
-static void attention(struct device *dev, const struct device_attention *op)
-{
-    dev->kernels->attention->forward(dev, op);
-}
-
-static void attention_backward(struct device *dev, const struct device_attention *op)
-{
-    dev->kernels->attention->backward(dev, op);
-}
-
-static void attention_cached(struct device *dev, const struct device_attention_cached *op)
-{
-    device_count(dev->done);
-    dev->kernels->attention_cached->forward(dev, op);
-}
-
-static void dropout_add(struct device *dev, const struct device_dropout_add *op)
-{
-    device_count(dev->done);
-    dev->kernels->elements->dropout_add(dev, op);
-}
-
-static void embed(struct device *dev, const struct device_embed *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->embed(dev, op);
-}
-
-static void embed_backward(struct device *dev, const struct device_embed *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->embed_backward(dev, op);
-}
-
-static void position(struct device *dev, const struct device_position *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->position(dev, op);
-}
-
-static void position_backward(struct device *dev, const struct device_position *op)
-{
-    device_count(dev->done);
-    dev->kernels->rows->position_backward(dev, op);
-}
-
-static void soft_cap(struct device *dev, const struct device_soft_cap *op)
-{
-    device_count(dev->done);
-    dev->kernels->softmax->soft_cap(dev, op);
-}
-
-static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
-{
-    device_count(dev->done);
-    dev->kernels->softmax->log_sum_exp(dev, op);
-}
-
-static void loss(struct device *dev, const struct device_loss *op)
-{
-    device_count(dev->done);
-    dev->kernels->softmax->loss(dev, op);
-}
-
-static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
-{
-    device_count(dev->done);
-    dev->kernels->softmax->gradient(dev, op);
-}
-
-static void squared_error(struct device *dev, const struct device_squared_error *op)
-{
-    device_count(dev->done);
-    dev->kernels->softmax->squared_error(op);
-}
-
-static void squared_error_gradient(struct device *dev, const struct device_squared_error *op)
-{
-    device_count(dev->done);
-    dev->kernels->softmax->squared_error_gradient(op);
 }
 
 static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
@@ -394,6 +219,15 @@ static int choose(struct device *dev, const struct products *products, struct er
     (void)dev, (void)products, (void)err;
     return 0;
 }
+
+/* Operations. */
+#define CALL(name, type)                                                                                               \
+    static void name(struct device *dev, const struct type *op)                                                        \
+    {                                                                                                                  \
+        device_count(dev->done);                                                                                       \
+        dev->kernels->operations->name(dev, op);                                                                       \
+    }
+DEVICE_CALLS(CALL)
 
 #define ROW(name, type) .name = name,
 const struct device_ops device_cpu = {.name = "cpu",

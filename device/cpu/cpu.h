@@ -1,7 +1,8 @@
 /* device/cpu/cpu.h - the CPU device's state, and its kernels, which are compiled per instruction set.
  *
- * kernels/X.kernel.c is compiled once for each x86-64 level and each number type, into tables X_fp32_v2 to X_bf16_v4. A
- * device uses those of its number type and of the best level that the machine supports. Work is divided by shapes
+ * kernels/X.kernel.c is compiled once for each x86-64 level and each number type: an operation `norm` has the kernels
+ * cpu_norm_fp32_v2 to cpu_norm_bf16_v4. A device uses those of its number type and of the best level that the machine
+ * supports. Work is divided by shapes
  * alone, and one thread computes each piece in a fixed order, so results do not depend on the number of threads. */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
@@ -24,71 +25,23 @@ struct cpu_tile {
     size_t row, column, m, n;
 };
 
-struct cpu_row_kernels {
-    void (*zero)(struct device *dev, const struct device_zero *op);
-    void (*activate)(struct device *dev, const struct device_activate *op);
-    void (*activate_backward)(struct device *dev, const struct device_activate *op);
-    void (*add)(struct device *dev, const struct device_add *op);
-    void (*reduce_rows)(struct device *dev, const struct device_reduce_rows *op);
-    void (*embed)(struct device *dev, const struct device_embed *op);
-    void (*embed_backward)(struct device *dev, const struct device_embed *op);
-    void (*position)(struct device *dev, const struct device_position *op);
-    void (*position_backward)(struct device *dev, const struct device_position *op);
-    /* Stores a tile of op's c from its sums, whose rows are `stride` apart: applies beta and the epilogue. */
-    void (*finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride);
-};
-
-struct cpu_norm_kernels {
-    void (*forward)(struct device *dev, const struct device_norm *op);
-    void (*backward)(struct device *dev, const struct device_norm *op);
-};
-
-struct cpu_element_kernels {
-    void (*glu)(struct device *dev, const struct device_glu *op);
-    void (*glu_backward)(struct device *dev, const struct device_glu *op);
-    void (*rope)(struct device *dev, const struct device_rope *op);
-    void (*dropout_add)(struct device *dev, const struct device_dropout_add *op);
-};
-
-struct cpu_attention_kernels {
-    void (*forward)(struct device *dev, const struct device_attention *op);
-    void (*backward)(struct device *dev, const struct device_attention *op);
-};
-
-struct cpu_attention_cached_kernels {
-    void (*forward)(struct device *dev, const struct device_attention_cached *op);
-};
-
-struct cpu_tile_kernels {
-    /* Computes the sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH into the start of scratch, rows WIDTH
-     * apart. */
-    void (*multiply)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
-};
-
-struct cpu_single_kernels {
-    /* A product with m 1, a not transposed and beta 0. */
-    void (*multiply)(struct device *dev, const struct device_matmul *op);
-};
-
-struct cpu_softmax_kernels {
-    void (*soft_cap)(struct device *dev, const struct device_soft_cap *op);
-    void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
-    void (*loss)(struct device *dev, const struct device_loss *op);
-    void (*gradient)(struct device *dev, const struct device_cross_entropy *op);
-    void (*squared_error)(const struct device_squared_error *op);
-    void (*squared_error_gradient)(const struct device_squared_error *op);
+/* A kernel for each operation of proto/operation/calls.h. */
+struct cpu_operations {
+#define CPU_MEMBER(name, type) void (*name)(struct device *, const struct type *);
+    DEVICE_CALLS(CPU_MEMBER)
+#undef CPU_MEMBER
 };
 
 struct cpu_kernels {
     const char *name;
-    const struct cpu_row_kernels *rows;
-    const struct cpu_norm_kernels *norm;
-    const struct cpu_element_kernels *elements;
-    const struct cpu_attention_kernels *attention;
-    const struct cpu_attention_cached_kernels *attention_cached;
-    const struct cpu_tile_kernels *tile;
-    const struct cpu_single_kernels *single;
-    const struct cpu_softmax_kernels *softmax;
+    const struct cpu_operations *operations;
+    /* The parts of a product (matmul.kernel.c). Stores a tile of op's c from its sums, whose rows are `stride` apart: applies beta and the epilogue. */
+    void (*finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride);
+    /* Computes the sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH into the start of scratch, rows WIDTH
+     * apart. */
+    void (*tile)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
+    /* The whole product, with m 1, a not transposed and beta 0. */
+    void (*single)(struct device *dev, const struct device_matmul *op);
 };
 
 struct device {
@@ -101,29 +54,31 @@ struct device {
     void *products;            /* scratch of the products, PLAN_CPU_PRODUCT_SCRATCH a thread */
 };
 
-/* A name for this compilation: KERNEL_NAME(cpu_rows) is cpu_rows_bf16_v4. */
+/* A name for this compilation: KERNEL_NAME(cpu_norm) is cpu_norm_bf16_v4. */
 #define KERNEL_JOIN_(name, type, isa) name##_##type##_##isa
 #define KERNEL_JOIN(name, type, isa)  KERNEL_JOIN_(name, type, isa)
 #define KERNEL_NAME(name)             KERNEL_JOIN(name, KERNEL_TYPE, KERNEL_ISA)
 
-#define CPU_TABLES(suffix)                                                                                             \
-    extern const struct cpu_row_kernels cpu_rows_##suffix;                                                             \
-    extern const struct cpu_norm_kernels cpu_norm_##suffix;                                                            \
-    extern const struct cpu_element_kernels cpu_elements_##suffix;                                                     \
-    extern const struct cpu_attention_kernels cpu_attention_##suffix;                                                  \
-    extern const struct cpu_attention_cached_kernels cpu_attention_cached_##suffix;                                    \
-    extern const struct cpu_tile_kernels cpu_tile_##suffix;                                                            \
-    extern const struct cpu_single_kernels cpu_single_##suffix;                                                        \
-    extern const struct cpu_softmax_kernels cpu_softmax_##suffix
-CPU_TABLES(fp32_v2);
-CPU_TABLES(fp32_v3);
-CPU_TABLES(fp32_v4);
-CPU_TABLES(bf16_v2);
-CPU_TABLES(bf16_v3);
-CPU_TABLES(bf16_v4);
-#undef CPU_TABLES
-extern const struct cpu_tile_kernels cpu_tile_bf16_v4_pairs;
-extern const struct cpu_single_kernels cpu_single_bf16_v4_pairs;
+#define CPU_DECLARE(suffix)                                                                                            \
+    extern const struct cpu_operations cpu_operations_##suffix;                                                        \
+    void cpu_finish_##suffix(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,           \
+                             size_t stride);                                                                           \
+    void cpu_tile_##suffix(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);               \
+    void cpu_single_##suffix(struct device *dev, const struct device_matmul *op);
+CPU_DECLARE(fp32_v2)
+CPU_DECLARE(fp32_v3)
+CPU_DECLARE(fp32_v4)
+CPU_DECLARE(bf16_v2)
+CPU_DECLARE(bf16_v3)
+CPU_DECLARE(bf16_v4)
+CPU_DECLARE(bf16_v4_pairs) /* tile and single alone */
+#undef CPU_DECLARE
+
+#ifdef KERNEL_TYPE
+#define CPU_DECLARE(name, type) void KERNEL_NAME(cpu_##name)(struct device *, const struct type *);
+DEVICE_CALLS(CPU_DECLARE)
+#undef CPU_DECLARE
+#endif
 
 /* For tests: whether this machine supports an instruction set, and switching a device to it. */
 bool cpu_isa_runs(enum cpu_isa isa);
@@ -137,9 +92,6 @@ static inline size_t cpu_product_step(size_t k, size_t terms)
 
     return ((k + n - 1) / n + 7) / 8 * 8;
 }
-
-/* matmul.c: the product in tiles, each by one thread. */
-void cpu_matmul(struct device *dev, const struct device_matmul *op);
 
 /* The calling thread's number in its parallel loop. */
 static inline unsigned cpu_thread(void)

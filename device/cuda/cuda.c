@@ -156,54 +156,9 @@ static void round_bf16(struct device *dev, const struct device_round_bf16 *op)
     }
 }
 
-static void activate(struct device *dev, const struct device_activate *op)
-{
-    cuda_note(dev, cuda_activate(&dev->queue, op));
-}
-
-static void activate_backward(struct device *dev, const struct device_activate *op)
-{
-    cuda_note(dev, cuda_activate_backward(&dev->queue, op));
-}
-
-static void add(struct device *dev, const struct device_add *op)
-{
-    cuda_note(dev, cuda_add(&dev->queue, op));
-}
-
-static void reduce_rows(struct device *dev, const struct device_reduce_rows *op)
-{
-    cuda_note(dev, cuda_reduce_rows(&dev->queue, op));
-}
-
 static void matmul(struct device *dev, const struct device_matmul *op)
 {
     cuda_matmul(dev, op);
-}
-
-static void norm(struct device *dev, const struct device_norm *op)
-{
-    cuda_note(dev, cuda_norm(&dev->queue, op));
-}
-
-static void norm_backward(struct device *dev, const struct device_norm *op)
-{
-    cuda_note(dev, cuda_norm_backward(&dev->queue, op));
-}
-
-static void rope(struct device *dev, const struct device_rope *op)
-{
-    cuda_note(dev, cuda_rope(&dev->queue, op));
-}
-
-static void glu(struct device *dev, const struct device_glu *op)
-{
-    cuda_note(dev, cuda_glu(&dev->queue, op));
-}
-
-static void glu_backward(struct device *dev, const struct device_glu *op)
-{
-    cuda_note(dev, cuda_glu_backward(&dev->queue, op));
 }
 
 static void attention(struct device *dev, const struct device_attention *op)
@@ -216,16 +171,6 @@ static void attention_backward(struct device *dev, const struct device_attention
 {
     if (!cuda_dnn_attention_backward(dev, op))
         cuda_note(dev, cuda_attention_backward(&dev->queue, op));
-}
-
-static void attention_cached(struct device *dev, const struct device_attention_cached *op)
-{
-    cuda_note(dev, cuda_attention_cached(&dev->queue, op));
-}
-
-static void dropout_add(struct device *dev, const struct device_dropout_add *op)
-{
-    cuda_note(dev, cuda_dropout_add(&dev->queue, op));
 }
 
 /* Rows of n values that fit the workspace, through which they are copied. */
@@ -257,11 +202,6 @@ static void embed(struct device *dev, const struct device_embed *op)
     }
 }
 
-static void embed_backward(struct device *dev, const struct device_embed *op)
-{
-    cuda_note(dev, cuda_embed_backward(&dev->queue, op));
-}
-
 static void position(struct device *dev, const struct device_position *op)
 {
     const size_t row_bytes = op->n * number_bytes(dev->type);
@@ -281,40 +221,13 @@ static void position(struct device *dev, const struct device_position *op)
     }
 }
 
-static void position_backward(struct device *dev, const struct device_position *op)
-{
-    cuda_note(dev, cuda_position_backward(&dev->queue, op));
-}
-
-static void soft_cap(struct device *dev, const struct device_soft_cap *op)
-{
-    cuda_note(dev, cuda_soft_cap(&dev->queue, op));
-}
-
-static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
-{
-    cuda_note(dev, cuda_log_sum_exp(&dev->queue, op));
-}
-
-static void loss(struct device *dev, const struct device_loss *op)
-{
-    cuda_note(dev, cuda_loss(&dev->queue, op));
-}
-
-static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
-{
-    cuda_note(dev, cuda_cross_entropy_gradient(&dev->queue, op));
-}
-
-static void squared_error(struct device *dev, const struct device_squared_error *op)
-{
-    cuda_note(dev, cuda_squared_error(&dev->queue, op));
-}
-
-static void squared_error_gradient(struct device *dev, const struct device_squared_error *op)
-{
-    cuda_note(dev, cuda_squared_error_gradient(&dev->queue, op));
-}
+/* Operations that are one launch. */
+#define CALL(name, type)                                                                                               \
+    static void name(struct device *dev, const struct type *op)                                                        \
+    {                                                                                                                  \
+        cuda_note(dev, cuda_##name(&dev->queue, op));                                                                  \
+    }
+CUDA_LAUNCHERS(CALL)
 
 #define EXPORTED __attribute__((visibility("default")))
 

@@ -474,7 +474,7 @@ static void backward_heads(const struct device_attention *op, size_t item, unsig
     }
 }
 
-static void forward(struct device *dev, const struct device_attention *op)
+void KERNEL_NAME(cpu_attention)(struct device *dev, const struct device_attention *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
@@ -484,7 +484,7 @@ static void forward(struct device *dev, const struct device_attention *op)
     }
 }
 
-static void backward(struct device *dev, const struct device_attention *op)
+void KERNEL_NAME(cpu_attention_backward)(struct device *dev, const struct device_attention *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item += group_of(op)) {
@@ -492,5 +492,3 @@ static void backward(struct device *dev, const struct device_attention *op)
         backward_heads(op, item, cpu_thread());
     }
 }
-
-const struct cpu_attention_kernels KERNEL_NAME(cpu_attention) = {.forward = forward, .backward = backward};

@@ -170,7 +170,7 @@ static void attend(const struct head *head)
     }
 }
 
-static void cached(struct device *dev, const struct device_attention_cached *op)
+void KERNEL_NAME(cpu_attention_cached)(struct device *dev, const struct device_attention_cached *op)
 {
     const size_t group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
 
@@ -184,5 +184,3 @@ static void cached(struct device *dev, const struct device_attention_cached *op)
             attend(&head);
         }
 }
-
-const struct cpu_attention_cached_kernels KERNEL_NAME(cpu_attention_cached) = {.forward = cached};

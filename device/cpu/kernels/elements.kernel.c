@@ -69,12 +69,12 @@ VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, boo
         }
 }
 
-static void glu_forward(struct device *dev, const struct device_glu *op)
+void KERNEL_NAME(cpu_glu)(struct device *dev, const struct device_glu *op)
 {
     run_rows(dev, op, false);
 }
 
-static void glu_backward(struct device *dev, const struct device_glu *op)
+void KERNEL_NAME(cpu_glu_backward)(struct device *dev, const struct device_glu *op)
 {
     run_rows(dev, op, true);
 }
@@ -95,7 +95,7 @@ static void rotate(value *head, const float *cosine, const float *sine, size_t n
     }
 }
 
-static void rope(struct device *dev, const struct device_rope *op)
+void KERNEL_NAME(cpu_rope)(struct device *dev, const struct device_rope *op)
 {
     const size_t n_pairs = op->n_rotated / 2, m = op->n_rows * op->n_tokens;
     uint64_t turns[PAIRS];
@@ -136,7 +136,7 @@ static void add_row(value *y, const value *x, const value *h, size_t n)
         memcpy(y, h, n * sizeof *y);
 }
 
-static void dropout_add(struct device *dev, const struct device_dropout_add *op)
+void KERNEL_NAME(cpu_dropout_add)(struct device *dev, const struct device_dropout_add *op)
 {
     const struct device_dropout *dropout = &op->dropout;
     const size_t m = op->n_rows * op->n_tokens, n = op->n;
@@ -161,8 +161,3 @@ static void dropout_add(struct device *dev, const struct device_dropout_add *op)
         }
     }
 }
-
-const struct cpu_element_kernels KERNEL_NAME(cpu_elements) = {.glu = glu_forward,
-                                                              .glu_backward = glu_backward,
-                                                              .rope = rope,
-                                                              .dropout_add = dropout_add};

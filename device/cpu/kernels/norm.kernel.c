@@ -82,7 +82,7 @@ static void scale(value *y, const value *x, float mean, float inverse, const str
         scale_row(y, x, mean, inverse, op->weight, NULL, op->n, false, false);
 }
 
-static void forward(struct device *dev, const struct device_norm *op)
+void KERNEL_NAME(cpu_norm)(struct device *dev, const struct device_norm *op)
 {
     const value *x = op->x;
     value *y = op->y;
@@ -165,7 +165,7 @@ static void columns_backward(const struct device_norm *op, size_t first, size_t 
         op->weight_gradient[first + j] = (float)((double)op->weight_gradient[first + j] + weight[j]);
 }
 
-static void backward(struct device *dev, const struct device_norm *op)
+void KERNEL_NAME(cpu_norm_backward)(struct device *dev, const struct device_norm *op)
 {
     const value *dy = op->y_gradient, *x = op->x;
     value *dx = op->x_gradient;
@@ -191,5 +191,3 @@ static void backward(struct device *dev, const struct device_norm *op)
             row_backward(&row, dx + at, op->accumulate, dy + at, false);
     }
 }
-
-const struct cpu_norm_kernels KERNEL_NAME(cpu_norm) = {.forward = forward, .backward = backward};

@@ -7,7 +7,7 @@
 
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: its sums in double stay in the first-level cache */
 
-static void zero(struct device *dev, const struct device_zero *op)
+void KERNEL_NAME(cpu_zero)(struct device *dev, const struct device_zero *op)
 {
     enum { PIECE = 1 << 18 };
     const size_t bytes = op->bytes;
@@ -17,7 +17,33 @@ static void zero(struct device *dev, const struct device_zero *op)
         memset((char *)op->x + i, 0, size_smaller(PIECE, bytes - i));
 }
 
-static void add(struct device *dev, const struct device_add *op)
+enum { ROUNDED = 1024 }; /* numbers at a time */
+
+/* Copies through the stack, as `to` may overlap `from`. */
+static void round_some(char *to, const char *from, size_t n)
+{
+    float wide[ROUNDED];
+    uint16_t narrow[ROUNDED];
+
+    memcpy(wide, from, n * sizeof *wide);
+    for (size_t i = 0; i < n; i++)
+        narrow[i] = number_to_bf16(wide[i]);
+    memcpy(to, narrow, n * sizeof *narrow);
+}
+
+/* Results take half the bytes of their source. So each round may be as long as all rounds before it: it overwrites only
+ * what has been read. */
+void KERNEL_NAME(cpu_round_bf16)(struct device *dev, const struct device_round_bf16 *op)
+{
+    for (size_t at = 0, here; at < op->n; at += here) {
+        here = size_smaller(op->n - at, at > ROUNDED ? at : ROUNDED);
+#pragma omp parallel for num_threads(dev->n_threads) if (here > ROUNDED)
+        for (size_t i = 0; i < here; i += ROUNDED)
+            round_some((char *)(op->to + at + i), (const char *)(op->from + at + i), size_smaller(here - i, ROUNDED));
+    }
+}
+
+void KERNEL_NAME(cpu_add)(struct device *dev, const struct device_add *op)
 {
     enum { PIECE = 1 << 14 };
     float *const sum = op->sum;
@@ -53,7 +79,7 @@ static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t
         sum[j] = (float)((double)sum[j] + total[j]);
 }
 
-static void reduce_rows(struct device *dev, const struct device_reduce_rows *op)
+void KERNEL_NAME(cpu_reduce_rows)(struct device *dev, const struct device_reduce_rows *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < op->n; j += COLUMNS)
@@ -85,7 +111,7 @@ static size_t table_row(const struct device_embed *op, uint32_t id)
     return id >= op->first && id - op->first < op->n_table ? id - op->first : op->n_table;
 }
 
-static void embed(struct device *dev, const struct device_embed *op)
+void KERNEL_NAME(cpu_embed)(struct device *dev, const struct device_embed *op)
 {
     const float scale = device_embed_scale(op);
 
@@ -106,7 +132,7 @@ static void embed(struct device *dev, const struct device_embed *op)
 }
 
 /* Threads share the columns, so that every row of the table gets its additions in order of i. */
-static void embed_backward(struct device *dev, const struct device_embed *op)
+void KERNEL_NAME(cpu_embed_backward)(struct device *dev, const struct device_embed *op)
 {
     const value *dy = op->y_gradient;
     const float scale = device_embed_scale(op);
@@ -121,7 +147,7 @@ static void embed_backward(struct device *dev, const struct device_embed *op)
         }
 }
 
-static void position(struct device *dev, const struct device_position *op)
+void KERNEL_NAME(cpu_position)(struct device *dev, const struct device_position *op)
 {
     const size_t m = op->n_rows * op->n_tokens;
 
@@ -130,7 +156,7 @@ static void position(struct device *dev, const struct device_position *op)
         add_row((value *)op->y + i * op->n, (const value *)op->table + i % op->n_tokens * op->n, op->n, 1);
 }
 
-static void position_backward(struct device *dev, const struct device_position *op)
+void KERNEL_NAME(cpu_position_backward)(struct device *dev, const struct device_position *op)
 {
     const value *dy = op->y_gradient;
     const size_t n = op->n;
@@ -203,7 +229,8 @@ VECTOR_INLINE void finish_activation(const struct device_matmul *op, const struc
         finish_rows(op, tile, sums, stride, DEVICE_ACTIVATION_GRADIENT, activation);
 }
 
-static void finish(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
+void KERNEL_NAME(cpu_finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,
+                             size_t stride)
 {
     if (op->wide) {
         finish_wide(op, tile, sums, stride);
@@ -271,7 +298,7 @@ VECTOR_INLINE void activate_any(enum model_activation activation, bool slope, va
 
 enum { PIECE = 1 << 14 };
 
-static void activate_values(struct device *dev, const struct device_activate *op)
+void KERNEL_NAME(cpu_activate)(struct device *dev, const struct device_activate *op)
 {
     assert(op->activation <= MODEL_TANH);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
@@ -280,7 +307,7 @@ static void activate_values(struct device *dev, const struct device_activate *op
                      size_smaller(PIECE, op->n - i));
 }
 
-static void activate_backward(struct device *dev, const struct device_activate *op)
+void KERNEL_NAME(cpu_activate_backward)(struct device *dev, const struct device_activate *op)
 {
     assert(op->activation <= MODEL_TANH);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->n > PIECE)
@@ -288,16 +315,3 @@ static void activate_backward(struct device *dev, const struct device_activate *
         activate_any(op->activation, true, (value *)op->gradient + i, (const value *)op->x + i,
                      size_smaller(PIECE, op->n - i));
 }
-
-const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {
-    .zero = zero,
-    .activate = activate_values,
-    .activate_backward = activate_backward,
-    .add = add,
-    .reduce_rows = reduce_rows,
-    .embed = embed,
-    .embed_backward = embed_backward,
-    .position = position,
-    .position_backward = position_backward,
-    .finish = finish,
-};

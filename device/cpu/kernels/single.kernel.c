@@ -82,7 +82,7 @@ static void multiply_transposed(float *total, const struct device_matmul *op, si
     }
 }
 
-static void multiply(struct device *dev, const struct device_matmul *op)
+void KERNEL_NAME(cpu_single)(struct device *dev, const struct device_matmul *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n * op->k > ENOUGH)
     for (size_t column = 0; column < op->n; column += COLUMNS) {
@@ -96,8 +96,6 @@ static void multiply(struct device *dev, const struct device_matmul *op)
             multiply_columns(total, from > 0, (const value *)op->a + from,
                              (const value *)op->b + from * op->b_stride + column, op->b_stride, tile.n,
                              size_smaller(step, op->k - from));
-        dev->kernels->rows->finish(op, &tile, total, COLUMNS);
+        dev->kernels->finish(op, &tile, total, COLUMNS);
     }
 }
-
-const struct cpu_single_kernels KERNEL_NAME(cpu_single) = {.multiply = multiply};

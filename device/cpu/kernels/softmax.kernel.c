@@ -11,7 +11,7 @@ enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more per lane; blocks are a
 
 enum { PIECE = 1 << 14 };
 
-static void soft_cap(struct device *dev, const struct device_soft_cap *op)
+void KERNEL_NAME(cpu_soft_cap)(struct device *dev, const struct device_soft_cap *op)
 {
     float *const x = op->x;
     const size_t n = op->n;
@@ -56,7 +56,7 @@ static double row_sum(const float *x, const float *bias, size_t n, float max)
     return sum;
 }
 
-static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
+void KERNEL_NAME(cpu_log_sum_exp)(struct device *dev, const struct device_cross_entropy *op)
 {
     const size_t n = op->n;
 
@@ -80,7 +80,7 @@ static void log_sum_exp(struct device *dev, const struct device_cross_entropy *o
     }
 }
 
-static void loss(struct device *dev, const struct device_loss *op)
+void KERNEL_NAME(cpu_loss)(struct device *dev, const struct device_loss *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
@@ -112,7 +112,7 @@ VECTOR_INLINE void gradient_row(value *to, const float *logits, const float *bia
     }
 }
 
-static void gradient(struct device *dev, const struct device_cross_entropy *op)
+void KERNEL_NAME(cpu_cross_entropy_gradient)(struct device *dev, const struct device_cross_entropy *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
@@ -141,16 +141,18 @@ static inline float error_of(const struct device_squared_error *op, size_t i)
 }
 
 /* One number a row is not worth a team. */
-static void squared_error(const struct device_squared_error *op)
+void KERNEL_NAME(cpu_squared_error)(struct device *dev, const struct device_squared_error *op)
 {
+    (void)dev;
     for (size_t i = 0; i < op->m; i++) {
         const double error = (double)error_of(op, i);
         op->losses[i] = error * error;
     }
 }
 
-static void squared_error_gradient(const struct device_squared_error *op)
+void KERNEL_NAME(cpu_squared_error_gradient)(struct device *dev, const struct device_squared_error *op)
 {
+    (void)dev;
     for (size_t i = 0; i < op->m; i++) {
         const float gradient = 2 * error_of(op, i) * op->scale;
         value *to = (value *)op->logits + i * op->logits_stride * (sizeof(float) / sizeof(value));
@@ -159,12 +161,3 @@ static void squared_error_gradient(const struct device_squared_error *op)
         value_store_n(to, vec_all(gradient), 1);
     }
 }
-
-const struct cpu_softmax_kernels KERNEL_NAME(cpu_softmax) = {
-    .soft_cap = soft_cap,
-    .log_sum_exp = log_sum_exp,
-    .loss = loss,
-    .gradient = gradient,
-    .squared_error = squared_error,
-    .squared_error_gradient = squared_error_gradient,
-};

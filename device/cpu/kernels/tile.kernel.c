@@ -165,7 +165,7 @@ static void multiply_panel(float *sums, bool add, const float *left, const float
     }
 }
 
-static void multiply(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch)
+void KERNEL_NAME(cpu_tile)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch)
 {
     float *left = scratch + LEFT, *right = scratch + RIGHT, *sums = scratch + SUMS;
     const size_t step = cpu_product_step(op->k, PANEL_TERMS);
@@ -182,5 +182,3 @@ static void multiply(const struct device_matmul *op, const struct cpu_tile *tile
         }
     }
 }
-
-const struct cpu_tile_kernels KERNEL_NAME(cpu_tile) = {.multiply = multiply};

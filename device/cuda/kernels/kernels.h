@@ -23,9 +23,47 @@ struct cuda_queue {
     void *scratch;
 };
 
+/* Operations that are one launcher, cuda_NAME, and nothing else: rows of proto/operation/calls.h. */
+#define CUDA_LAUNCHERS(X)                                                                                              \
+    X(activate, device_activate)                                                                                       \
+    X(activate_backward, device_activate)                                                                              \
+    X(add, device_add)                                                                                                 \
+    X(reduce_rows, device_reduce_rows)                                                                                 \
+    X(norm, device_norm)                                                                                               \
+    X(norm_backward, device_norm)                                                                                      \
+    X(rope, device_rope)                                                                                               \
+    X(glu, device_glu)                                                                                                 \
+    X(glu_backward, device_glu)                                                                                        \
+    X(attention_cached, device_attention_cached)                                                                       \
+    X(dropout_add, device_dropout_add)                                                                                 \
+    X(embed_backward, device_embed)                                                                                    \
+    X(position_backward, device_position)                                                                              \
+    X(soft_cap, device_soft_cap)                                                                                       \
+    X(log_sum_exp, device_cross_entropy)                                                                               \
+    X(loss, device_loss)                                                                                               \
+    X(cross_entropy_gradient, device_cross_entropy)                                                                    \
+    X(squared_error, device_squared_error)                                                                             \
+    X(squared_error_gradient, device_squared_error)
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define CUDA_DECLARE(name, type) cudaError_t cuda_##name(const struct cuda_queue *, const struct type *);
+CUDA_LAUNCHERS(CUDA_DECLARE)
+#undef CUDA_DECLARE
+
+/* attention.cu, attention_backward.cu: where cuDNN does not compute it. */
+cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op);
+cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op);
+
+/* embed.cu, rows.cu. Tables must be readable by the device. Positions: tokens first .. first + n_table - 1 of every row; op's
+ * table holds only these. */
+cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
+cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table);
+
+/* elementwise.cu: to (n) = from (n) to bf16. */
+cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n);
 
 /* elementwise.cu. Epilogues that cuBLASLt does not fuse, of c (m, n, stride c_stride). */
 cudaError_t cuda_add_bias(const struct cuda_queue *q, void *c, size_t c_stride, const void *bias, size_t m, size_t n);
@@ -35,47 +73,6 @@ cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *
 /* c *= act'(pre). */
 cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
                                      size_t n, enum model_activation activation);
-cudaError_t cuda_activate(const struct cuda_queue *q, const struct device_activate *op);
-cudaError_t cuda_activate_backward(const struct cuda_queue *q, const struct device_activate *op);
-cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op);
-/* to (n) = from (n) to bf16. */
-cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n);
-
-/* rows.cu */
-cudaError_t cuda_reduce_rows(const struct cuda_queue *q, const struct device_reduce_rows *op);
-
-/* norm.cu */
-cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op);
-cudaError_t cuda_norm_backward(const struct cuda_queue *q, const struct device_norm *op);
-
-/* rope.cu */
-cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op);
-
-/* elementwise.cu */
-cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op);
-cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op);
-cudaError_t cuda_add(const struct cuda_queue *q, const struct device_add *op);
-cudaError_t cuda_soft_cap(const struct cuda_queue *q, const struct device_soft_cap *op);
-
-/* embed.cu. Tables must be readable by the device. */
-cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
-cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_embed *op);
-
-/* Tokens first .. first + n_table - 1 of every row; op's table holds only these. */
-cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table);
-cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct device_position *op);
-
-/* softmax.cu */
-cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op);
-cudaError_t cuda_loss(const struct cuda_queue *q, const struct device_loss *op);
-cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op);
-cudaError_t cuda_squared_error(const struct cuda_queue *q, const struct device_squared_error *op);
-cudaError_t cuda_squared_error_gradient(const struct cuda_queue *q, const struct device_squared_error *op);
-
-/* attention.cu, attention_backward.cu, attention_cached.cu */
-cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op);
-cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op);
-cudaError_t cuda_attention_cached(const struct cuda_queue *q, const struct device_attention_cached *op);
 
 #ifdef __cplusplus
 }

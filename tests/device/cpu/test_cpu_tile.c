@@ -35,16 +35,16 @@ TEST_EACH(a_tile_stays_within_its_scratch, 2 * CPU_ISAS)
         struct device *dev = open_isa(type, 1, isa);
         memset(room, 0x5a, PLAN_CPU_PRODUCT_SCRATCH + 2 * CANARY);
         for (int transposed = 0; transposed < 2; transposed++)
-            dev->kernels->tile->multiply(&(struct device_matmul){.transpose_a = transposed,
-                                                                 .transpose_b = transposed,
-                                                                 .m = M,
-                                                                 .n = N,
-                                                                 .k = K,
-                                                                 .a = a,
-                                                                 .a_stride = transposed ? M : K,
-                                                                 .b = b,
-                                                                 .b_stride = transposed ? K : N},
-                                         &tile, (float *)(void *)(room + CANARY));
+            dev->kernels->tile(&(struct device_matmul){.transpose_a = transposed,
+                                                       .transpose_b = transposed,
+                                                       .m = M,
+                                                       .n = N,
+                                                       .k = K,
+                                                       .a = a,
+                                                       .a_stride = transposed ? M : K,
+                                                       .b = b,
+                                                       .b_stride = transposed ? K : N},
+                               &tile, (float *)(void *)(room + CANARY));
         for (size_t i = 0; i < CANARY; i++)
             ck_assert(room[i] == 0x5a && room[CANARY + PLAN_CPU_PRODUCT_SCRATCH + i] == 0x5a);
         device_cpu.close(dev);

@@ -1,4 +1,4 @@
-/* device/cpu/matmul.c - matrix products: tiles of the result, each computed by one thread (tile.kernel.c).
+/* device/cpu/kernels/matmul.kernel.c - matrix products: tiles of the result, each computed by one thread (tile.kernel.c).
  *
  * Each thread packs the parts of a and b that its tile needs. That takes 9 to 16 % of the time at width 768, but no
  * thread waits for another, which may have lost its core on a busy machine. */
@@ -35,14 +35,13 @@ static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n, size_t 
     *width = ceiling(ceiling(n, n_across), COLUMN_UNIT) * COLUMN_UNIT;
 }
 
-void cpu_matmul(struct device *dev, const struct device_matmul *op)
+void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
 {
     size_t height, width, n_down, n_across;
 
     assert(op->k > 0 && (op->beta == 0 || (op->beta == 1 && op->epilogue == DEVICE_NO_EPILOGUE)));
     if (op->m == 1 && !op->transpose_a) { /* packing b would not pay, as it is used once */
-        device_count(dev->done);
-        dev->kernels->single->multiply(dev, op);
+        dev->kernels->single(dev, op);
         return;
     }
     cut_tiles(&height, &width, op->m, op->n, dev->n_threads);
@@ -55,7 +54,7 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
         float *scratch = (float *)dev->products + cpu_thread() * (PLAN_CPU_PRODUCT_SCRATCH / sizeof(float));
 
         device_count(dev->done);
-        dev->kernels->tile->multiply(op, &tile, scratch);
-        dev->kernels->rows->finish(op, &tile, scratch, PLAN_CPU_PRODUCT_WIDTH);
+        dev->kernels->tile(op, &tile, scratch);
+        dev->kernels->finish(op, &tile, scratch, PLAN_CPU_PRODUCT_WIDTH);
     }
 }
