@@ -112,16 +112,18 @@ static inline struct call_extent call_rows(size_t rows, size_t columns, size_t s
     {                                                                                                                  \
         call_hook(dev, &(struct call){.kind = CALL_##name, .name = *op});                                              \
     }
-#define CALL_CAUGHT(name, type) table->name = call_catch_##name;
+#define CALL_REPLACE(name, type) table->name = call_catch_##name;
 
-/* Defines call_intercept(table) in the file that includes this: every operation of the table, whose other members stay as
- * they are, is then given to the hook, void hook(struct device *dev, struct call *call), as a call that it may keep. */
+/* In the file that includes this, gives operations to the hook, void hook(struct device *dev, struct call *call), as calls
+ * that it may keep: those of a table that has the rows DEVICE_CALLS(CALL_ROW), or all of another table after
+ * call_intercept(table), which leaves its other members as they are. */
 #define CALL_TABLE(hook)                                                                                               \
-    static void (*const call_hook)(struct device * dev, struct call * call) = hook;                                    \
+    static void (*const call_hook)(struct device *, struct call *) = hook;                                             \
     DEVICE_CALLS(CALL_CATCH)                                                                                           \
-    static void call_intercept(struct device_ops *table)                                                               \
+    __attribute__((unused)) static void call_intercept(struct device_ops *table)                                       \
     {                                                                                                                  \
-        DEVICE_CALLS(CALL_CAUGHT)                                                                                      \
+        DEVICE_CALLS(CALL_REPLACE)                                                                                     \
     }
+#define CALL_ROW(name, type) .name = call_catch_##name,
 
 #endif

@@ -165,11 +165,7 @@ static void on_call(struct device *dev, struct call *call)
         clock_compute(dev, seconds);
 }
 
-/* As CALL_TABLE, for a table that is const. */
-static void (*const call_hook)(struct device *dev, struct call *call) = on_call;
-DEVICE_CALLS(CALL_CATCH)
-
-#define ROW(name, type) .name = call_catch_##name,
+CALL_TABLE(on_call)
 
 const struct device_ops device_clock = {.name = "clock",
                                         .probe = probe,
@@ -189,4 +185,4 @@ const struct device_ops device_clock = {.name = "clock",
                                         .propose = propose,
                                         .choose = choose,
                                         .prepare_attention = prepare_attention,
-                                        DEVICE_CALLS(ROW)};
+                                        DEVICE_CALLS(CALL_ROW)};
