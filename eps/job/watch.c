@@ -77,7 +77,7 @@ static double allowance_of(const struct job *job, const struct peer *worker)
         return memory_ticks(plan_total(&worker->plan) + job->host.total);
     if (worker->backend->takes_turns || profile_check(&worker->profile, NULL))
         return 0;
-    plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &worker->profile);
+    plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &worker->profile, NULL);
     return SILENCE_PATIENCE * cost.compute_ms / TICK_MS;
 }
 
@@ -99,7 +99,7 @@ static double slowest_ticks(const struct job *job, const struct peer *worker)
         for (int direction = 0; direction < PROFILE_DIRECTIONS; direction++)
             slowest.attention_flops[direction][type] = LEAST_FLOPS;
     }
-    plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &slowest);
+    plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &slowest, NULL);
     const double ms = cost.compute_ms + cost.pull_ms + cost.push_ms + cost.stash_ms;
     const uint32_t n_times = job->state == JOB_GENERATING ? job_goal(job)->seq : 1; /* cost is a token's */
     return n_times * ms / TICK_MS + (worker->state == PEER_RELEASING ? memory_ticks(job->host.total) : 0);

@@ -117,7 +117,6 @@ static int write_programs(struct model *m)
 
     while (layers[m->n_programs].name)
         m->n_programs++;
-    assert(m->n_programs <= MODEL_PROGRAMS);
     m->programs = calloc(m->n_programs, sizeof *m->programs);
     if (!m->programs)
         return -ENOMEM;
@@ -351,6 +350,7 @@ static void divide_unit(struct model *m, struct model_unit *unit)
     struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
     uint64_t n = 0;
 
+    unit->frozen = 0;
     for (struct model_piece *p = first; p < end; p++)
         if (!is_frozen(m, p)) {
             p->offset = n;
@@ -361,6 +361,7 @@ static void divide_unit(struct model *m, struct model_unit *unit)
         if (is_frozen(m, p)) {
             p->offset = n;
             n += p->n;
+            unit->frozen |= UINT64_C(1) << (p - first);
         }
     unit->n_slices = (uint32_t)((unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
     unit->trained_offset = m->trained_n;
@@ -376,7 +377,7 @@ static void divide_unit(struct model *m, struct model_unit *unit)
 
 static bool are_alike(const struct model_unit *a, const struct model_unit *b)
 {
-    return a->n == b->n && a->n_trained == b->n_trained && a->program == b->program;
+    return a->n == b->n && a->program == b->program && a->frozen == b->frozen;
 }
 
 static void count_alike(struct model *m)

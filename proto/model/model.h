@@ -84,7 +84,8 @@ struct model_unit {
     uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
     uint32_t program;               /* of the model's, that its layer runs; 0 of a table's */
-    uint32_t n_alike;               /* consecutive units from this one on with equal n, n_trained and program */
+    uint64_t frozen;                /* set: bit i if its piece i is; of a layer with a program */
+    uint32_t n_alike;               /* consecutive units from this one on with equal n, program and frozen pieces */
 };
 
 /* Maximum elements of a slice: 16 MiB of fp32. */
@@ -135,7 +136,7 @@ struct model_table {
     uint32_t first; /* by position: the row of position 0 */
 };
 
-enum { MODEL_TABLES = 3, MODEL_PROGRAMS = 8 };
+enum { MODEL_TABLES = 3 };
 
 /* A model's first layer: the sum of rows of its tables, one of them scaled, and dropout. */
 struct model_embedding {

@@ -21,7 +21,13 @@ void operation_drop_add(const struct operation_run *r, const struct program_drop
     r->ops->dropout_add(r->dev, &sum);
 }
 
-bool operation_contributes(const struct operation_run *r, const struct schedule_step *step)
+void operation_run_steps(const struct operation_run *r, int first, int end)
+{
+    for (const struct schedule_step *step = &r->schedule->steps[first]; step < &r->schedule->steps[end]; step++)
+        operation_of(r, step)->kind->run(r, step);
+}
+
+static bool contributes(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
 
@@ -29,4 +35,13 @@ bool operation_contributes(const struct operation_run *r, const struct schedule_
         if (r->gradients[op->tensor + i])
             return true;
     return false;
+}
+
+int operation_count_steps(const struct operation_run *r, bool lowest)
+{
+    int n = r->schedule->n_steps;
+
+    while (lowest && n > r->schedule->n_recomputed && !contributes(r, &r->schedule->steps[n - 1]))
+        n--;
+    return n;
 }

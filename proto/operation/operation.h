@@ -100,7 +100,11 @@ struct device_dropout operation_dropout_of(const struct operation_run *r, const 
 void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, size_t n, void *y,
                         const void *x, const void *h);
 
-/* True if the step adds to the gradient of a trained tensor. */
-bool operation_contributes(const struct operation_run *r, const struct schedule_step *step);
+/* Runs steps first .. end-1 of the schedule. */
+void operation_run_steps(const struct operation_run *r, int first, int end);
+
+/* The number of steps to run. In the lowest trained layer (`lowest`) steps of backward after the last one that adds to the
+ * gradient of a trained tensor serve only layers below, so they are left out. */
+int operation_count_steps(const struct operation_run *r, bool lowest);
 
 #endif

@@ -11,6 +11,16 @@ struct visit {
     uint64_t down_bytes, up_bytes, stash_bytes;
 };
 
+/* The last one computed of its kind. */
+struct computed {
+    const struct model_program *program; /* NULL: none */
+    uint64_t frozen;                     /* as in struct model_unit */
+    bool is_lowest;
+    double seconds;
+};
+
+enum { PROGRAMS = 8 /* with places of their own */ };
+
 struct costs {
     const struct plan *plan;
     const struct model *model;
@@ -19,6 +29,8 @@ struct costs {
     struct plan_work work;
     double slow;  /* workers that share the profiled device */
     double value; /* bytes */
+    struct computed
+        computed[2][2][PROGRAMS]; /* of visits forward and backward; of lower blocks and of those that keep more */
 };
 
 static double moved(const struct costs *c, double bytes)
@@ -27,7 +39,7 @@ static double moved(const struct costs *c, double bytes)
 }
 
 /* Computation of all microbatches of the share, including the rounding of contributions. */
-static double compute_of(const struct costs *c, uint32_t visit, bool backward)
+static double compute(const struct costs *c, uint32_t visit, bool backward)
 {
     double seconds = backward ? plan_work_round(&c->work, visit) : 0;
 
@@ -35,6 +47,23 @@ static double compute_of(const struct costs *c, uint32_t visit, bool backward)
         if (c->work.n[kind] > 0)
             seconds += c->work.n[kind] * plan_work_visit(&c->work, visit, backward, kind);
     return seconds * (c->plan->setting.share_rows / c->plan->setting.part_rows);
+}
+
+/* The same, remembered for layers with a program. */
+static double compute_of(struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model *model = c->model;
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const uint64_t frozen = model->units[model->visits[visit]].frozen;
+    const bool is_lowest = layer == &model->layers[model->lowest_trained];
+    const bool keeps = layer->kind == MODEL_BLOCK && layer->index + c->plan->choice.n_kept >= model->config.n_layers;
+
+    if (!layer->program)
+        return compute(c, visit, backward);
+    struct computed *known = &c->computed[backward][keeps][(layer->program - model->programs) % PROGRAMS];
+    if (known->program != layer->program || known->frozen != frozen || known->is_lowest != is_lowest)
+        *known = (struct computed){layer->program, frozen, is_lowest, compute(c, visit, backward)};
+    return known->seconds;
 }
 
 static double optimizer_of(const struct costs *c, const struct model_unit *unit)
@@ -220,7 +249,7 @@ static double generate_of(const struct costs *c, uint32_t visit)
     return moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
 }
 
-static struct visit visit_of(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
+static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
     const struct plan_setting *s = &c->plan->setting;
     const uint64_t parts = s->share_rows / s->part_rows;
@@ -258,6 +287,7 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     const uint32_t n = model->config.n_layers, index = layer->index, unit = model->visits[visit];
     const uint32_t places = plan_place_of(model, unit) + index + 1; /* down to the lowest block */
     const uint32_t passing = places > c->plan->n_resident ? places - c->plan->n_resident : 0;
+    const uint32_t lowest = backward ? model->layers[model->lowest_trained].first_visit : 0;
     uint32_t count;
 
     if (layer->kind != MODEL_BLOCK)
@@ -269,12 +299,14 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     else
         count = (kept_end < resident_end ? kept_end : resident_end) - index;
     count = count < most ? count : most;
+    if (backward && visit > lowest && visit - lowest < count) /* it computes less */
+        count = visit - lowest;
     return model->units[backward ? unit - (count - 1) : unit].n_alike >= count ? count : 1;
 }
 
 /* Visit by visit, except for the middle of a run of equal visits, as of 4,096 blocks: when it begins, all buffers must
  * hold units of the run, and so they do when it ends. */
-static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
+static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c)
 {
     const uint32_t n = c->model->n_visits;
     const uint32_t end = c->plan->setting.goal.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
@@ -306,7 +338,7 @@ static double host_ms(const struct costs *c, const struct plan_cost *out)
 }
 
 void plan_cost(struct plan_cost *out, const struct plan *plan, const struct model *model,
-               const struct plan_host_setting *host, const struct profile *profile)
+               const struct plan_host_setting *host, const struct profile *profile, struct plan_prices *prices)
 {
     const struct plan_setting *s = &plan->setting;
     const bool takes_turns = s->backend->takes_turns;
@@ -321,8 +353,10 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
                                 .n_sets = plan->n_sets,
                                 .n_sums = plan->n_sums};
 
+    struct plan_prices own = {0};
+
     *out = (struct plan_cost){0};
-    plan_work_init(&c.work, plan, model, profile);
+    plan_work_init(&c.work, plan, model, profile, prices ? prices : &own);
     add_all(out, &pipeline, &c);
     if (takes_turns)
         out->step_ms = out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms;

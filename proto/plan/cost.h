@@ -32,8 +32,11 @@ struct plan_cost {
                              weight, F operations and H link bytes per second (L2L, arXiv:2002.05645) */
 };
 
-/* For host.n_workers workers with equal shares. The profile must have been checked. */
+struct plan_prices;
+
+/* For host.n_workers workers with equal shares. The profile must have been checked. prices: of earlier predictions with
+ * this model, setting and profile (proto/plan/work.h), or NULL. */
 void plan_cost(struct plan_cost *out, const struct plan *plan, const struct model *model,
-               const struct plan_host_setting *host, const struct profile *profile);
+               const struct plan_host_setting *host, const struct profile *profile, struct plan_prices *prices);
 
 #endif

@@ -25,6 +25,7 @@ struct search {
     const struct model *model;
     const struct plan_setting *setting;
     const struct profile *profile;
+    struct plan_prices *prices;
     struct plan_host_setting host; /* no choice made here affects what the prediction reads of it */
     uint64_t budget;
     struct levels levels; /* the best ones for the current microbatch */
@@ -82,7 +83,7 @@ static int64_t time_of(const struct search *s, const struct plan *plan)
     const double steps = s->setting->goal.purpose == PLAN_GENERATE ? 1e9 : 1e3, least = 1e-300, most = 1e300;
     struct plan_cost cost;
 
-    plan_cost(&cost, plan, s->model, &s->host, s->profile);
+    plan_cost(&cost, plan, s->model, &s->host, s->profile, s->prices);
     return (int64_t)floor(log(fmin(fmax(cost.step_ms, least), most)) * steps); /* bounded for absurd profiles */
 }
 
@@ -192,7 +193,7 @@ static struct levels best_levels(const struct search *s, uint32_t rows)
     struct levels levels = {.n = 1};
 
     for (uint32_t i = 0; i < n; i++) {
-        seconds[i] = plan_work_keeping(&plan, s->model, s->profile, i);
+        seconds[i] = plan_work_keeping(&plan, s->model, s->profile, i, s->prices);
         bytes[i] = plan_keep(&plan, s->model, i).bytes;
     }
     for (uint32_t at = 0, next = 0;; at = next) {
@@ -387,7 +388,7 @@ static double ms_per_text(const struct search *s)
 {
     struct plan_cost cost;
 
-    plan_cost(&cost, &s->best, s->model, &s->host, s->profile);
+    plan_cost(&cost, &s->best, s->model, &s->host, s->profile, s->prices);
     return cost.step_ms / s->best.choice.microbatch;
 }
 
@@ -416,9 +417,11 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                                                                       ? setting->share_rows / setting->part_rows
                                                                       : 1},
                                               .n_workers = 1};
+    struct plan_prices prices = {0};
     struct search s = {.model = model,
                        .setting = setting,
                        .profile = profile,
+                       .prices = &prices,
                        .host = wish->host ? *wish->host : nominal,
                        .budget = budget};
     uint32_t rows[MAX_COUNTS];

@@ -1,5 +1,7 @@
 #include "proto/plan/work.h"
 
+#include "proto/operation/operation.h"
+#include "proto/plan/meter.h"
 #include "proto/plan/units.h"
 
 #include <math.h>
@@ -36,65 +38,6 @@ static double product(const struct batch *b, double rows, double in, double out,
     return fmax(computed, moved(b, bytes));
 }
 
-/* y = x W, and the gradient of x. */
-static double linear(const struct batch *b, double in, double out)
-{
-    return product(b, b->tokens, in, out, (b->tokens * (in + out) + in * out) * value_bytes(b));
-}
-
-/* The gradients of W and the bias, in fp32, summed over microbatches. */
-static double linear_contribution(const struct batch *b, double in, double out)
-{
-    const double sum = in * out * sizeof(float) * (b->fresh ? 1 : 2);
-
-    return product(b, b->tokens, in, out, b->tokens * (in + out) * value_bytes(b) + sum) + values(b, b->tokens * out) +
-           moved(b, 8 * out);
-}
-
-static double norm(const struct batch *b, double width)
-{
-    return values(b, 2 * width * (b->tokens + 1)) + moved(b, 8 * b->tokens);
-}
-
-/* arrays: of (tokens, width), read and written. */
-static double norm_backward(const struct batch *b, double width, double arrays)
-{
-    return values(b, (arrays * b->tokens + 1) * width) + moved(b, 8 * b->tokens + 16 * width);
-}
-
-/* Keys that a query sees, on average over a row of n tokens: all, half of them, or with a window, which the first
- * queries do not fill. */
-static double keys_seen(const struct program_attention_options *attention, double n)
-{
-    const double window = attention->window;
-
-    if (attention->full)
-        return n;
-    return window > 0 && window < n ? window * (1 - window / (2 * n)) : n / 2;
-}
-
-/* columns: of all arrays read and written. */
-static double attention(const struct batch *b, const struct program_operation *op, double width,
-                        enum profile_attention direction, double columns, double times)
-{
-    const struct plan_setting *s = &b->work->plan->setting;
-    const double operations = times * 4 * b->tokens * keys_seen(&op->attention, s->goal.seq) * width;
-
-    return fmax(operations / b->work->profile->attention_flops[direction][s->goal.precision],
-                values(b, b->tokens * columns) + moved(b, 4 * b->tokens * op->attention.n_heads));
-}
-
-/* A linear map's parts, in one of its three products. */
-static double each_part(const struct batch *b, const struct program *p, const struct program_operation *op,
-                        double (*product_of)(const struct batch *b, double in, double out))
-{
-    double seconds = 0;
-
-    for (int i = 0; i < op->linear.n_parts; i++)
-        seconds += product_of(b, p->values[op->inputs[0]].columns, op->linear.columns[i]);
-    return seconds;
-}
-
 static double dropped(const struct batch *b, double p)
 {
     return p > 0 ? values(b, 2 * b->tokens * b->work->model->config.width) : 0;
@@ -102,124 +45,81 @@ static double dropped(const struct batch *b, double p)
 
 /* ---- programs ---- */
 
-/* True if a product's epilogue computes it: the backend's choice (device/cuda/matmul.c). */
-static bool is_slope_fused(const struct batch *b, enum model_activation activation, uint32_t columns)
-{
-    return b->work->plan->setting.goal.precision == NUMBER_BF16 && activation == MODEL_GELU_NEW && columns % 8 == 0;
-}
-
-static double forward_of(const struct batch *b, const struct program *p, const struct schedule_step *step)
-{
-    const struct program_operation *op = &p->operations[step->operation];
-    const double in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
-
-    if (op->kind == &operation_norm)
-        return norm(b, in);
-    if (op->kind == &operation_linear)
-        return each_part(b, p, op, linear) + (step->absorbed != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
-    if (op->kind == &operation_head_norm)
-        return norm(b, in);
-    if (op->kind == &operation_rope)
-        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
-    if (op->kind == &operation_attention)
-        return attention(b, op, out, PROFILE_FORWARD, in + out, 1);
-    if (op->kind == &operation_glu)
-        return values(b, 3 * b->tokens * out);
-    if (op->kind == &operation_activation)
-        return values(b, 2 * b->tokens * out);
-    if (op->kind == &operation_add)
-        return values(b, 3 * b->tokens * out);
-    if (op->kind == &operation_dropout)
-        return values(b, 2 * b->tokens * out);
-    return 0;
-}
-
-static double backward_of(const struct batch *b, const struct program *p, const struct schedule_step *step)
-{
-    const struct program_operation *op = &p->operations[step->operation];
-    const double in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
-    double seconds;
-
-    if (op->kind == &operation_norm)
-        return norm_backward(b, in, step->accumulate ? 4 : 3);
-    if (op->kind == &operation_linear) {
-        seconds = each_part(b, p, op, linear) + values(b, (op->linear.n_parts - 1 + step->accumulate) * b->tokens * in);
-        if (step->absorbed != SCHEDULE_NONE &&
-            !is_slope_fused(b, p->operations[step->absorbed].activation.function, p->values[op->inputs[0]].columns))
-            seconds += values(b, 3 * b->tokens * in);
-        return seconds;
-    }
-    if (op->kind == &operation_head_norm)
-        return norm_backward(b, in, 3);
-    if (op->kind == &operation_rope)
-        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.n_rotated);
-    if (op->kind == &operation_attention)
-        return attention(b, op, out, PROFILE_BACKWARD, 2 * (in + out), 2.5);
-    if (op->kind == &operation_glu)
-        return values(b, 5 * b->tokens * out);
-    if (op->kind == &operation_activation)
-        return values(b, 3 * b->tokens * in);
-    if (op->kind == &operation_add || op->kind == &operation_dropout)
-        return values(b, 2 * b->tokens * out);
-    return 0;
-}
-
 /* A fresh contribution is zeroed where no product writes it. */
-static double cleared(const struct batch *b, const struct program *p)
+static double cleared(const struct batch *b, const struct program *p, uint64_t frozen)
 {
     double n = 0;
 
     for (int i = 0; i < p->n_tensors; i++)
-        if (p->tensors[i].columns == 0)
+        if (p->tensors[i].columns == 0 && !(frozen >> i & 1))
             n += p->tensors[i].rows;
     return b->fresh ? moved(b, sizeof(float) * n) : 0;
 }
 
-static double schedule_of(const struct batch *b, const struct program *p, const struct schedule *schedule)
+/* Addresses that differ where buffers do; nothing is read or written there. */
+static void place(struct operation_run *r, uint64_t frozen)
 {
-    double seconds = 0;
+    static const char nowhere[SCHEDULE_BUFFERS];
 
-    for (const struct schedule_step *step = schedule->steps; step < schedule->steps + schedule->n_steps; step++) {
-        const struct program_operation *op = &p->operations[step->operation];
-        switch (step->action) {
-        case SCHEDULE_FORWARD:
-            seconds += forward_of(b, p, step);
-            break;
-        case SCHEDULE_CONTRIBUTE:
-            seconds += each_part(b, p, op, linear_contribution);
-            break;
-        case SCHEDULE_BACKWARD:
-            seconds += backward_of(b, p, step);
-            break;
-        }
+    for (int i = 0; i < r->schedule->n_buffers; i++)
+        r->at[i] = (void *)&nowhere[i];
+    for (int i = 0; i < r->program->n_tensors; i++) {
+        r->weights[i] = nowhere;
+        r->gradients[i] = frozen >> i & 1 ? NULL : (float *)(uintptr_t)nowhere;
     }
-    return seconds;
 }
 
-/* The gradients of weights and biases. */
-static double contribution_of(const struct batch *b, const struct program *p)
-{
-    double seconds = cleared(b, p);
+/* A visit of a layer with a program. */
+struct visit {
+    uint32_t program, keeping; /* backward: of the program's first n_keepings */
+    uint64_t frozen;           /* as in struct model_unit */
+    bool backward, is_lowest;
+};
 
-    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
-        if (op->kind == &operation_linear)
-            seconds += each_part(b, p, op, linear_contribution);
-    return seconds;
+/* Runs its operations on a meter. */
+static double run(const struct batch *b, const struct visit *v)
+{
+    const struct plan_setting *s = &b->work->plan->setting;
+    const struct model_program *p = &b->work->model->programs[v->program];
+    struct plan_meter meter = {.on = {s->backend, s->goal.precision, s->n_threads}, .profile = b->work->profile};
+    struct operation_run r = {.ops = &plan_meter_ops,
+                              .dev = plan_meter_device(&meter),
+                              .type = s->goal.precision,
+                              .program = &p->program,
+                              .schedule = v->backward ? &p->backward[v->keeping] : &p->forward[MODEL_KEEPS_NOTHING],
+                              .fresh = b->fresh,
+                              .n_rows = (uint32_t)b->rows,
+                              .n_tokens = s->goal.seq,
+                              .drops = s->goal.purpose == PLAN_TRAIN};
+
+    place(&r, v->frozen);
+    operation_run_steps(&r, 0, operation_count_steps(&r, v->is_lowest));
+    return meter.seconds + (v->backward ? cleared(b, &p->program, v->frozen) : 0);
 }
 
-static double layer_backward(const struct batch *b, const struct model_program *p, uint32_t keeping)
+/* The price's place: a few are tried, then the first is taken over. */
+static struct plan_price *find_price(struct plan_prices *prices, uint64_t frozen, uint64_t visit)
 {
-    return schedule_of(b, &p->program, &p->backward[model_keeping(p, keeping)]) + cleared(b, &p->program);
+    enum { TRIES = 8 };
+    const uint64_t first = (visit + frozen * 31) * UINT64_C(0x9e3779b97f4a7c15) >> 32;
+
+    for (uint64_t i = 0; i < TRIES; i++) {
+        struct plan_price *price = &prices->of[(first + i) % PLAN_PRICES];
+        if (price->visit == 0 || (price->visit == visit && price->frozen == frozen))
+            return price;
+    }
+    return &prices->of[first % PLAN_PRICES];
 }
 
-static struct plan_work_layer layer_of(const struct batch *b, const struct model_program *p, uint32_t kept_below,
-                                       uint32_t kept)
+static double price(const struct batch *b, const struct visit *v)
 {
-    return (struct plan_work_layer){
-        .forward = schedule_of(b, &p->program, &p->forward[MODEL_KEEPS_NOTHING]),
-        .backward = {layer_backward(b, p, kept_below), layer_backward(b, p, kept)},
-        .contribution = contribution_of(b, &p->program),
-    };
+    const uint64_t ways = 8u * v->backward + 4u * (v->backward && b->fresh) + 2u * v->is_lowest + 1;
+    const uint64_t visit = (uint64_t)v->program << 48 | (uint64_t)v->keeping << 40 | (uint64_t)b->rows << 4 | ways;
+    struct plan_price *known = find_price(b->work->prices, v->frozen, visit);
+
+    if (known->visit != visit || known->frozen != v->frozen)
+        *known = (struct plan_price){v->frozen, visit, run(b, v)};
+    return known->seconds;
 }
 
 /* ---- the embedding ---- */
@@ -262,19 +162,18 @@ static double looked_up(const struct batch *b, const struct table *table)
 static double embedding_forward(const struct batch *b, const struct model_unit *unit, bool top)
 {
     const struct table table = table_of(b, unit);
-    const double n = looked_up(b, &table), link = b->work->profile->link_bytes_per_s;
-    const double gathered = b->work->gathers ? n * value_bytes(b) / link : 0;
+    const double n = looked_up(b, &table);
     const double dropout = top ? dropped(b, b->work->model->embedding.dropout.p) : 0;
 
     switch (table.by) {
     case MODEL_BY_TOKEN:
         break;
     case MODEL_BY_POSITION:
-        return b->rows * fmax(values(b, 3 * n), gathered) + dropout;
+        return b->rows * values(b, 3 * n) + dropout;
     case MODEL_BY_SEGMENT:
-        return fmax(values(b, 2 * b->tokens * n + n), gathered) + dropout;
+        return values(b, 2 * b->tokens * n + n) + dropout;
     }
-    return fmax(values(b, 2 * n) + moved(b, 4 * b->tokens), gathered) + dropout;
+    return values(b, 2 * n) + moved(b, 4 * b->tokens) + dropout;
 }
 
 static double embedding_backward(const struct batch *b, const struct model_unit *unit, bool top)
@@ -295,6 +194,21 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
         return seconds + values(b, b->tokens * n) + moved(b, 8 * n);
     }
     return seconds + (values(b, b->tokens * width) + moved(b, 4 * b->tokens + 8 * fmin(b->tokens, table.rows) * width));
+}
+
+double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens)
+{
+    const struct model_piece *piece = &model->pieces[unit->first_piece];
+
+    switch (model_table_of(model, piece->tensor)->by) {
+    case MODEL_BY_TOKEN:
+        return (double)piece->n_rows / model->config.vocabulary;
+    case MODEL_BY_SEGMENT:
+        return 1 / (double)tokens;
+    case MODEL_BY_POSITION:
+        break;
+    }
+    return 1;
 }
 
 /* ---- the head ---- */
@@ -399,6 +313,14 @@ static double head_of(const struct batch *b, uint32_t visit, bool backward)
 
 /* ---- */
 
+/* What a layer keeps of a microbatch: the topmost blocks, the others; layers that are not blocks nothing. */
+static uint32_t keeping_of(const struct plan_choice *choice, const struct model *model, const struct model_layer *layer)
+{
+    if (layer->kind != MODEL_BLOCK)
+        return MODEL_KEEPS_NOTHING;
+    return layer->index + choice->n_kept >= model->config.n_layers ? choice->kept : choice->kept_below;
+}
+
 static struct batch batch_of(const struct plan_work *work, enum plan_work_kind kind)
 {
     return (struct batch){.work = work,
@@ -407,57 +329,33 @@ static struct batch batch_of(const struct plan_work *work, enum plan_work_kind k
                           .fresh = kind == PLAN_WORK_FIRST};
 }
 
-static struct plan_work work_of(const struct plan *plan, const struct model *model, const struct profile *profile)
+void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
+                    const struct profile *profile, struct plan_prices *prices)
 {
     const uint32_t rows = plan->choice.microbatch, all = plan->setting.part_rows;
 
-    return (struct plan_work){.plan = plan,
-                              .model = model,
-                              .profile = profile,
-                              .rows = {rows, rows, all % rows},
-                              .n = {1, all / rows - 1, all % rows ? 1 : 0}};
-}
-
-void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
-                    const struct profile *profile)
-{
-    const struct plan_choice *choice = &plan->choice;
-
-    *work = work_of(plan, model, profile);
-    for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
-        if (work->n[kind] > 0) {
-            const struct batch b = batch_of(work, kind);
-            for (uint32_t i = 0; i < model->n_programs; i++) {
-                const struct model_program *p = &model->programs[i];
-                if (p->n_layers > 0)
-                    work->layers[kind][i] = model_runs_in_blocks(model, i)
-                                                ? layer_of(&b, p, choice->kept_below, choice->kept)
-                                                : layer_of(&b, p, 0, 0);
-            }
-        }
-}
-
-/* A partly trained unit takes the same part of the contribution's time. */
-static double program_backward(const struct plan_work_layer *layer, const struct model_unit *unit, bool is_top)
-{
-    const double frozen = (double)(unit->n - unit->n_trained) / (double)unit->n;
-
-    return layer->backward[is_top] - frozen * layer->contribution;
+    *work = (struct plan_work){.plan = plan,
+                               .model = model,
+                               .profile = profile,
+                               .rows = {rows, rows, all % rows},
+                               .n = {1, all / rows - 1, all % rows ? 1 : 0},
+                               .prices = prices};
 }
 
 double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,
-                         uint32_t keeping)
+                         uint32_t keeping, struct plan_prices *prices)
 {
-    const struct plan_work work = work_of(plan, model, profile);
-    const struct model_program *block = &model->programs[model->block];
+    struct plan_work work;
     double seconds = 0;
 
+    plan_work_init(&work, plan, model, profile, prices);
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work.n[kind] > 0) {
             const struct batch b = batch_of(&work, kind);
-            for (const struct model_program *p = block; p < block + model->n_kinds; p++) {
-                const double share = (double)p->n_layers / model->config.n_layers;
-                seconds += share > 0 ? share * work.n[kind] * layer_backward(&b, p, keeping) : 0;
+            for (uint32_t p = model->block; p < model->block + model->n_kinds; p++) {
+                const struct visit v = {p, model_keeping(&model->programs[p], keeping), 0, true, false};
+                const double share = (double)model->programs[p].n_layers / model->config.n_layers;
+                seconds += share > 0 ? share * work.n[kind] * price(&b, &v) : 0;
             }
         }
     return seconds;
@@ -468,19 +366,22 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     const struct model *model = work->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const struct model_unit *unit = &model->units[model->visits[visit]];
-    const bool top_blocks =
-        layer->kind == MODEL_BLOCK && layer->index + work->plan->choice.n_kept >= model->config.n_layers;
-    const struct plan_work_layer *programmed;
     const struct batch b = batch_of(work, kind);
     const bool top = visit == layer->first_visit + layer->n_visits - 1;
+    struct visit v = {.frozen = unit->frozen, .backward = backward};
 
     switch (layer->kind) {
     case MODEL_EMBEDDING:
         return backward ? embedding_backward(&b, unit, top) : embedding_forward(&b, unit, top);
     case MODEL_BLOCK:
     case MODEL_SINGLE:
-        programmed = &work->layers[kind][layer->program - model->programs];
-        return backward ? program_backward(programmed, unit, top_blocks) : programmed->forward;
+        v.program = (uint32_t)(layer->program - model->programs);
+        v.is_lowest = backward && model->visit_layers[visit] == model->lowest_trained;
+        if (backward)
+            v.keeping = model_keeping(layer->program, keeping_of(&work->plan->choice, model, layer));
+        else
+            v.frozen = 0;
+        return price(&b, &v);
     case MODEL_HEAD:
         break;
     }
@@ -491,9 +392,7 @@ double plan_work_round(const struct plan_work *work, uint32_t visit)
 {
     const double n = (double)work->model->units[work->model->visits[visit]].n_trained;
 
-    return work->plan->setting.goal.grad == NUMBER_BF16 && !work->plan->setting.backend->takes_turns
-               ? 6 * n / work->profile->memory_bytes_per_s
-               : 0;
+    return work->plan->setting.goal.grad == NUMBER_BF16 ? 6 * n / work->profile->memory_bytes_per_s : 0;
 }
 
 struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model_unit *unit)

@@ -1,21 +1,23 @@
 /* proto/plan/work.h - predicts by a profile how long a device computes a visit, and the host an update.
  *
- * Times are summed over the operations that proto/step enqueues, for programs over the steps of their schedules. An
- * operation moves its bytes at the memory's rate or computes at its own rate, whichever takes longer:
- *
- *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (of the head, for a tile's)
- *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
- *               with a window, less: the keys seen
- *   the rest    reads each input once and writes each output once
- *   tables      rows that the embedding gathers from host memory, at the link's rate
- *
- * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
+ * Of a layer with a program: its schedule's operations, run on a meter (proto/plan/meter.h). Embedding and head: formulas
+ * for the operations of proto/step, by the same prices, but for rows that
+ * are gathered from host memory: that time is the link's. */
 #ifndef PROTO_PLAN_WORK_H
 #define PROTO_PLAN_WORK_H
 
 #include "proto/plan/host.h"
 #include "proto/plan/plan.h"
 #include "proto/plan/profile.h"
+
+/* Seconds of visits of layers with programs, remembered for one model, setting and profile. Zeroed before use. */
+enum { PLAN_PRICES = 256 };
+struct plan_prices {
+    struct plan_price {
+        uint64_t frozen, visit; /* as in struct model_unit; which visit (work.c), 0: none */
+        double seconds;
+    } of[PLAN_PRICES];
+};
 
 /* Microbatches of a part: the first, which writes the contribution; the next ones, which add to it; leftover rows. */
 enum plan_work_kind { PLAN_WORK_FIRST, PLAN_WORK_NEXT, PLAN_WORK_REST, PLAN_WORK_KINDS };
@@ -24,25 +26,25 @@ struct plan_work {
     const struct plan *plan; /* borrowed, as the others */
     const struct model *model;
     const struct profile *profile;
-    bool gathers; /* counts the link's time of tables, else the caller does; set it after init */
     uint32_t rows[PLAN_WORK_KINDS], n[PLAN_WORK_KINDS]; /* of one part: rows of such a microbatch, and their number */
-    struct plan_work_layer {
-        double forward, backward[2]; /* seconds: backward of the lower blocks, and of the n_kept topmost */
-        double contribution;         /* its part of backward, for a unit trained whole */
-    } layers[PLAN_WORK_KINDS][MODEL_PROGRAMS];
+    struct plan_prices *prices;
 };
 
-/* For training or evaluation. The profile must have been checked. */
+/* For training or evaluation. The profile must have been checked. prices: borrowed. */
 void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
-                    const struct profile *profile);
+                    const struct profile *profile, struct plan_prices *prices);
 
 /* Seconds of a block's backward, the mean of all blocks, for all microbatches of a part under this `keeping` (struct
  * model_program). Reads only the setting and the microbatch of `plan`. */
 double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,
-                         uint32_t keeping);
+                         uint32_t keeping, struct plan_prices *prices);
 
 /* Seconds on the device. A head in one pass takes all its time in its topmost forward visit. */
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind);
+
+/* For struct plan_meter: the share of a microbatch's tokens whose rows a unit of the embedding holds, all tokens being equally
+ * frequent. Rows of segments, which are two at most, are read once. */
+double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens);
 
 /* Seconds to round a finished contribution to this visit's unit before it is sent; 0: no rounding. */
 double plan_work_round(const struct plan_work *work, uint32_t visit);

@@ -85,7 +85,7 @@ static void unlend(struct device *dev, const void *host)
 
 static void copy(struct device *dev, enum plan_queue queue, size_t bytes)
 {
-    give(dev, queue, (double)bytes / dev->profile->link_bytes_per_s, (double)bytes);
+    give(dev, queue, (double)bytes / dev->meter.profile->link_bytes_per_s, (double)bytes);
 }
 
 static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
@@ -151,18 +151,9 @@ static void prepare_attention(struct device *dev, const struct device_attention 
     told[0] = 0;
 }
 
-/* Between visits only contributions are rounded, which reads fp32 and writes bf16; the timeline prices visits whole. */
-static double seconds_of(const struct device *dev, const struct call *call)
-{
-    return call->kind == CALL_round_bf16 ? 6 * (double)call->round_bf16.n / dev->profile->memory_bytes_per_s : 0;
-}
-
 static void on_call(struct device *dev, struct call *call)
 {
-    const double seconds = seconds_of(dev, call);
-
-    if (seconds > 0)
-        clock_compute(dev, seconds);
+    clock_compute(dev, plan_meter_price(&dev->meter, call));
 }
 
 CALL_TABLE(on_call)

@@ -1,7 +1,7 @@
 /* proto/step/clock.h - a device that only counts seconds: a step's queues in virtual time (proto/plan/queues.h).
  *
- * Copies take their bytes at the link's rate, of host memory too. Operations compute nothing and take the seconds that
- * clock.c gives them; a whole visit can be given as one task. No address is read or written: those in the arena, and of
+ * Copies take their bytes at the link's rate, of host memory too. Operations compute nothing and take the seconds of their
+ * prices (proto/plan/meter.h); a whole visit can be given as one task. No address is read or written: those in the arena, and of
  * host memory that is copied, are numbers.
  *
  * A clock that takes turns with the host, as a CPU does, has done each task when the call returns, and its workers share
@@ -10,7 +10,7 @@
 #define PROTO_STEP_CLOCK_H
 
 #include "proto/operation/device.h"
-#include "proto/plan/profile.h"
+#include "proto/plan/meter.h"
 #include "proto/plan/queues.h"
 
 /* Any address that is not NULL. */
@@ -19,7 +19,7 @@
 /* Made by its user, not opened. Undo: plan_queues_free. */
 struct device {
     struct plan_queues queues;
-    const struct profile *profile; /* borrowed */
+    struct plan_meter meter; /* its prices */
     bool takes_turns;
     double slow; /* workers that share the device: each task takes so many times as long */
     /* For each task that the optimizer finished: plan_queues_pass. */

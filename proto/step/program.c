@@ -109,22 +109,6 @@ static void clear_vectors(const struct layer_pass *pass)
         pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution + first, n * sizeof(float)});
 }
 
-/* In the lowest trained layer, steps after the last contribution serve only layers below, so they are skipped. */
-static int count_steps(const struct operation_run *r, bool lowest)
-{
-    int n = r->schedule->n_steps;
-
-    while (lowest && n > r->schedule->n_recomputed && !operation_contributes(r, &r->schedule->steps[n - 1]))
-        n--;
-    return n;
-}
-
-static void run_steps(const struct operation_run *r, int first, int end)
-{
-    for (const struct schedule_step *step = &r->schedule->steps[first]; step < &r->schedule->steps[end]; step++)
-        operation_of(r, step)->kind->run(r, step);
-}
-
 /* The piece of the unit that the head adds to logits, or NULL. */
 static const struct model_piece *logit_bias_of(const struct layer_pass *pass)
 {
@@ -160,7 +144,7 @@ static void forward(const struct layer_pass *pass)
 {
     const struct operation_run r = run_of(pass, false);
 
-    run_steps(&r, 0, r.schedule->n_steps);
+    operation_run_steps(&r, 0, r.schedule->n_steps);
     offer_logit_bias(pass);
 }
 
@@ -168,11 +152,11 @@ static void backward(const struct layer_pass *pass)
 {
     const struct operation_run r = run_of(pass, true);
 
-    run_steps(&r, 0, r.schedule->n_recomputed);
+    operation_run_steps(&r, 0, r.schedule->n_recomputed);
     if (pass->fresh && pass->contribution)
         clear_vectors(pass);
     take_logit_bias_sum(pass);
-    run_steps(&r, r.schedule->n_recomputed, count_steps(&r, pass->lowest));
+    operation_run_steps(&r, r.schedule->n_recomputed, operation_count_steps(&r, pass->lowest));
 }
 
 const struct layer_ops layer_program = {forward, backward};

@@ -12,9 +12,10 @@
 
 enum {
     STEPS = 2,
-    DIRECTIONS = 2,                   /* forward, backward */
-    LAYER_KINDS = MODEL_PROGRAMS + 2, /* by program; embedding, head */
-    KEPT_KINDS = 2,                   /* blocks by what they keep: plan.kept */
+    DIRECTIONS = 2,             /* forward, backward */
+    PROGRAMS = 8,               /* whose prices have places of their own */
+    LAYER_KINDS = PROGRAMS + 2, /* by program; embedding, head */
+    KEPT_KINDS = 2,             /* blocks by what they keep: plan.kept */
 };
 
 struct timeline_unit {
@@ -24,7 +25,9 @@ struct timeline_unit {
 
 /* The last computed duration of a visit of this kind. */
 struct timeline_price {
-    const struct model_unit *unit; /* NULL: none */
+    const struct model_program *program; /* NULL: of embedding and head */
+    const struct model_unit *unit;       /* NULL: none */
+    bool lowest;                         /* as in struct layer_pass */
     double seconds;
 };
 
@@ -32,7 +35,6 @@ struct timeline {
     const struct step_timeline_setting *s;
     struct device clock;
     struct device_worker worker; /* its model's arrays are borrowed */
-    struct plan_work work;
     struct timeline_price prices[LAYER_KINDS][DIRECTIONS][PLAN_WORK_KINDS][KEPT_KINDS];
 
     uint32_t n_runs, *parts;  /* (n_runs) of the share */
@@ -58,42 +60,47 @@ static enum plan_work_kind kind_of(const struct layer_pass *pass)
     return pass->n_rows < pass->plan->choice.microbatch ? PLAN_WORK_REST : PLAN_WORK_NEXT;
 }
 
-/* The units of a layer with several are neighbours. */
-static uint32_t visit_of(const struct layer_pass *pass)
-{
-    const struct model *model = pass->model;
-    const uint32_t first = pass->layer->first_visit;
-    const uint32_t visit = first + (uint32_t)(pass->unit - &model->units[model->visits[first]]);
-
-    assert(&model->units[model->visits[visit]] == pass->unit);
-    return visit;
-}
-
 static struct timeline_price *price_of(struct timeline *t, const struct layer_pass *pass, bool backward)
 {
     const struct model_layer *layer = pass->layer;
-    const uint32_t kind = layer->program ? (uint32_t)(layer->program - pass->model->programs)
-                                         : MODEL_PROGRAMS + (layer->kind == MODEL_HEAD);
+    const uint32_t kind = layer->program ? (uint32_t)(layer->program - pass->model->programs) % PROGRAMS
+                                         : PROGRAMS + (layer->kind == MODEL_HEAD);
     const struct plan_kept *kept =
         layer->kind == MODEL_BLOCK ? plan_kept_of(pass->plan, layer->index) : pass->plan->kept;
 
     return &t->prices[kind][backward][kind_of(pass)][kept - pass->plan->kept];
 }
 
-/* True if visits of these units, by layers of one kind, take the same time. */
-static bool are_alike(const struct model_unit *a, const struct model_unit *b, const struct model_layer *layer)
+static bool is_of(const struct timeline_price *price, const struct layer_pass *pass)
 {
-    return a == b || (a && layer->program && a->n == b->n && a->n_trained == b->n_trained);
+    const bool is_alike =
+        price->unit == pass->unit || (price->unit && pass->layer->program && price->unit->frozen == pass->unit->frozen);
+
+    return is_alike && price->program == pass->layer->program && price->lowest == pass->lowest;
+}
+
+/* Runs the visit on a meter. */
+static double measure(const struct timeline *t, const struct layer_pass *pass, bool backward)
+{
+    const struct layer_ops *layer = layer_table[pass->layer->kind];
+    struct plan_meter meter = t->clock.meter;
+    struct layer_pass metered = *pass;
+
+    if (pass->layer->kind == MODEL_EMBEDDING)
+        meter.found = plan_work_found(pass->model, pass->unit, layer_tokens(pass));
+    metered.ops = &plan_meter_ops;
+    metered.dev = plan_meter_device(&meter);
+    (backward ? layer->backward : layer->forward)(&metered);
+    return meter.seconds;
 }
 
 static void visit(const struct layer_pass *pass, bool backward)
 {
-    struct timeline *t = pass->dev->context;
-    struct timeline_price *price = price_of(t, pass, backward);
+    const struct timeline *t = pass->dev->context;
+    struct timeline_price *price = price_of(pass->dev->context, pass, backward);
 
-    if (!are_alike(price->unit, pass->unit, pass->layer))
-        *price =
-            (struct timeline_price){pass->unit, plan_work_visit(&t->work, visit_of(pass), backward, kind_of(pass))};
+    if (!is_of(price, pass))
+        *price = (struct timeline_price){pass->layer->program, pass->unit, pass->lowest, measure(t, pass, backward)};
     clock_compute(pass->dev, price->seconds);
 }
 
@@ -285,10 +292,13 @@ static int make_worker(struct timeline *t)
 {
     const struct step_timeline_setting *s = t->s;
     const uint32_t workers = s->host->n_workers < s->host->goal.n_parts ? s->host->n_workers : s->host->goal.n_parts;
-    const bool takes_turns = s->plan->setting.backend->takes_turns;
+    const struct plan_setting *setting = &s->plan->setting;
+    const bool takes_turns = setting->backend->takes_turns;
 
     t->clock = (struct device){.queues.host_bytes_per_s = s->profile->host_bytes_per_s,
-                               .profile = s->profile,
+                               .meter = {.on = {setting->backend, setting->goal.precision, setting->n_threads},
+                                         .profile = s->profile,
+                                         .gathers = true},
                                .takes_turns = takes_turns,
                                .slow = takes_turns ? workers : 1,
                                .on_optimized = on_optimized,
@@ -301,10 +311,8 @@ static int make_worker(struct timeline *t)
         .plan = *s->plan,
         .stash = CLOCK_ADDRESS,
         .chunks = calloc(plan_head(s->model)->n_visits, sizeof *t->worker.chunks),
-        .stashed = calloc(s->plan->setting.share_rows, sizeof *t->worker.stashed),
+        .stashed = calloc(setting->share_rows, sizeof *t->worker.stashed),
     };
-    plan_work_init(&t->work, s->plan, s->model, s->profile);
-    t->work.gathers = true;
     return t->worker.chunks && t->worker.stashed ? 0 : -ENOMEM;
 }
 

@@ -49,7 +49,7 @@ static struct plan_cost cost(void)
     struct plan plan;
 
     plan_lay_out(&plan, &model, &setting, &choice);
-    plan_cost(&out, &plan, &model, &host, &profile);
+    plan_cost(&out, &plan, &model, &host, &profile, NULL);
     return out;
 }
 
@@ -193,10 +193,10 @@ TEST(contributions_hide_behind_computing_where_there_are_two_sums)
     choice.n_weight_buffers = 2;
     choice.n_resident = 4;
     plan_lay_out(&plan, &model, &setting, &choice);
-    plan_cost(&two, &plan, &model, &host, &profile);
+    plan_cost(&two, &plan, &model, &host, &profile, NULL);
     ck_assert_uint_eq(plan.n_sums, 2);
     plan.n_sums = 1;
-    plan_cost(&one, &plan, &model, &host, &profile);
+    plan_cost(&one, &plan, &model, &host, &profile, NULL);
     ck_assert_double_eq_tol(one.step_ms - two.step_ms, (NORM + BLOCK) * 4 / 1e7 * 1e3, 1e-6);
 }
 

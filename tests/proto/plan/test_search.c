@@ -48,7 +48,7 @@ static double ms_of(const struct plan *plan, const struct model *model)
                                            .n_workers = 1};
     struct plan_cost cost;
 
-    plan_cost(&cost, plan, model, &host, profile);
+    plan_cost(&cost, plan, model, &host, profile, NULL);
     return plan->setting.goal.purpose == PLAN_GENERATE ? cost.step_ms / plan->choice.microbatch : cost.step_ms;
 }
 

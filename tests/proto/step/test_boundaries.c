@@ -140,7 +140,7 @@ TEST_EACH(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, roun
             const uint32_t parts = d.s.batch / d.options.setting.part_rows;
             const struct plan_host_setting host = {.goal = {.purpose = PLAN_TRAIN, .n_parts = parts}, .n_workers = 1};
             plan_lay_out(&plan, &d.s.model, &d.options.setting, &d.options.choice);
-            plan_cost(&cost, &plan, &d.s.model, &host, profile_default("cpu"));
+            plan_cost(&cost, &plan, &d.s.model, &host, profile_default("cpu"), NULL);
             d.options.choice.host_stash = false;
             ck_assert_uint_eq(copied - check_same(&roomy, &d.s, d.options), cost.stash_bytes);
         }
@@ -323,7 +323,7 @@ TEST(tiles_are_traced)
     array_link_init(&link, &s.model, s.weights);
     ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sum, NULL), 0);
     ck_assert_int_eq(trace_close(&trace), 0);
-    plan_cost(&cost, &worker.plan, &s.model, &host, profile_default("cpu"));
+    plan_cost(&cost, &worker.plan, &s.model, &host, profile_default("cpu"), NULL);
     ck_assert_uint_gt(cost.stash_bytes, 0);
     ck_assert_uint_eq(traced_bytes(fd), cost.stash_bytes);
     close(fd);

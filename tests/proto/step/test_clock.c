@@ -7,10 +7,10 @@
 /* 1,000 bytes a second from and to the host, 600 in the device. */
 static const struct profile profile = {.link_bytes_per_s = 1000, .memory_bytes_per_s = 600};
 
-/* 2 s up; then 1,800 bytes in 3 s; then 1 s down. Products are free: the timeline prices visits. */
+/* 2 s up; then 1,800 bytes in 3 s; then 1 s down. */
 TEST(queues_follow_marks_and_take_the_profile_s_time)
 {
-    struct device dev = {.profile = &profile, .slow = 1};
+    struct device dev = {.meter.profile = &profile, .slow = 1};
     const struct device_ops *ops = &device_clock;
     char *const arena = ops->arena(&dev);
 
@@ -18,7 +18,6 @@ TEST(queues_follow_marks_and_take_the_profile_s_time)
     ops->upload(&dev, arena, CLOCK_ADDRESS, 2000);
     ops->follow(&dev, DEVICE_COMPUTE, DEVICE_PULL, ops->mark(&dev, DEVICE_PULL));
     ops->round_bf16(&dev, &(struct device_round_bf16){.n = 300});
-    ops->matmul(&dev, &(struct device_matmul){.m = 1 << 20, .n = 1 << 20, .k = 1 << 20});
     ops->follow(&dev, DEVICE_PUSH, DEVICE_COMPUTE, ops->mark(&dev, DEVICE_COMPUTE));
     ops->download(&dev, CLOCK_ADDRESS, arena, 1000);
     clock_compute(&dev, 7); /* beside the download */
@@ -32,10 +31,50 @@ TEST(queues_follow_marks_and_take_the_profile_s_time)
     plan_queues_free(&dev.queues);
 }
 
+/* 10 tokens of 6 numbers: 40 bytes of ids, 240 read and 240 written take 520/600 s; and the 240 that are read 240/1000 s, or
+ * 2.4 s of a link that is ten times slower. Of tokens whose rows are elsewhere only ids are read. */
+TEST(rows_of_a_table_come_from_the_host)
+{
+    struct profile slower = profile;
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1}, .profile = &profile, .gathers = true};
+    struct call call = {.kind = CALL_embed, .embed = {.m = 10, .n = 6, .n_table = 100}};
+
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 520.0 / 600, 1e-12);
+    slower.link_bytes_per_s = 100;
+    meter.profile = &slower;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 2.4, 1e-12);
+    meter.found = 0.25;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 0.6, 1e-12);
+    meter.gathers = false;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), (40 + 0.25 * 480) / 600, 1e-12);
+}
+
+/* 2 x 3 = 6 sums of 4 products: 48 operations of 1 a second. In a pass of its own, an activation reads and writes 6 numbers
+ * of 4 bytes and reads or writes what it is of: 72/600 s. The slope that a library has takes none. */
+TEST(what_a_product_does_not_compute_in_its_pass_takes_another)
+{
+    struct profile rates = profile;
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1}, .profile = &rates};
+    struct call call = {.kind = CALL_matmul,
+                        .matmul = {.m = 2, .n = 3, .k = 4, .a_stride = 4, .b_stride = 3, .c_stride = 3}};
+
+    for (int i = 0; i < PROFILE_ROWS; i++)
+        rates.matmul_flops[NUMBER_FP32][i] = rates.matmul_flops[NUMBER_BF16][i] = 1;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 48, 1e-12);
+    call.matmul.epilogue = DEVICE_BIAS_ACTIVATION;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 48 + 72.0 / 600, 1e-12);
+    call.matmul.epilogue = DEVICE_ACTIVATION_GRADIENT;
+    call.matmul.activation = MODEL_GELU_NEW;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 48 + 72.0 / 600, 1e-12);
+    meter.on.type = NUMBER_BF16;
+    call.matmul.n = 8;
+    ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 2 * 2 * 8 * 4, 1e-12);
+}
+
 /* Nobody waits, and each of two workers has half of it. */
 TEST(a_clock_that_takes_turns_has_done_each_task_when_the_call_returns)
 {
-    struct device dev = {.profile = &profile, .takes_turns = true, .slow = 2};
+    struct device dev = {.meter.profile = &profile, .takes_turns = true, .slow = 2};
 
     device_clock.upload(&dev, CLOCK_ADDRESS, CLOCK_ADDRESS, 2000);
     ck_assert_double_eq(dev.queues.now, 4);
@@ -46,7 +85,7 @@ TEST(a_clock_that_takes_turns_has_done_each_task_when_the_call_returns)
 
 TEST(waits_say_that_a_task_found_no_memory)
 {
-    struct device dev = {.profile = &profile, .slow = 1, .queues.no_memory = true};
+    struct device dev = {.meter.profile = &profile, .slow = 1, .queues.no_memory = true};
     struct error err = {""};
 
     ck_assert_int_eq(device_clock.finish(&dev, DEVICE_PUSH, 1), -EIO);

@@ -201,12 +201,12 @@ TEST(fenced_commit_updates_after_the_last_contribution)
 enum { PART_ROWS = 5, MICROBATCH = 2, N_PARTS = 2 }; /* microbatches of 2, 2 and 1 rows */
 
 /* Five blocks of two kinds, of which two neighbours differ in nothing else; the second is frozen as a whole, the last in
- * part. */
+ * part. No unit of the head is padded, whose zeros take time that formulas leave out. */
 static void open_mixed(struct model *model)
 {
     static const char config[] =
         "{\"model_type\": \"qwen2\", \"num_hidden_layers\": 5, \"num_attention_heads\": 2, \"hidden_size\": 16, "
-        "\"intermediate_size\": 32, \"max_position_embeddings\": 16, \"vocab_size\": 50, "
+        "\"intermediate_size\": 32, \"max_position_embeddings\": 16, \"vocab_size\": 48, "
         "\"tie_word_embeddings\": true, \"sliding_window\": 3, \"use_sliding_window\": true, "
         "\"max_window_layers\": 0, \"layer_types\": [\"full_attention\", \"sliding_attention\", "
         "\"sliding_attention\", \"full_attention\", \"full_attention\"]}";
@@ -222,11 +222,11 @@ static void open_mixed(struct model *model)
 /* The visits of one part, priced one by one; and its contributions, rounded at 6 bytes a number. */
 static double seconds_of_part(const struct plan *plan, const struct model *model, const struct profile *profile)
 {
+    struct plan_prices prices = {0};
     struct plan_work work;
     double seconds = 0;
 
-    plan_work_init(&work, plan, model, profile);
-    work.gathers = true;
+    plan_work_init(&work, plan, model, profile, &prices);
     for (uint32_t place = 0; place < model_end_of_backward(model); place++) {
         const bool backward = place >= model->n_visits;
         const uint32_t visit = backward ? 2 * model->n_visits - 1 - place : place;
@@ -256,7 +256,7 @@ TEST_EACH(a_step_takes_what_its_visits_and_copies_take, 20)
     uint64_t state = 0x9e3779b97f4a7c15u * (uint64_t)(_i + 1);
     const bool takes_turns = _i % 2;
     const uint32_t n_workers = 1 + setting_below(&state, N_PARTS), n_runs = N_PARTS / n_workers;
-    const struct profile profile = drawn_profile(&state);
+    struct profile profile = drawn_profile(&state);
     struct plan_choice choice = {.microbatch = MICROBATCH};
     struct step_timeline line;
     struct model model;
@@ -274,6 +274,7 @@ TEST_EACH(a_step_takes_what_its_visits_and_copies_take, 20)
                                          .part_rows = PART_ROWS,
                                          .n_threads = 1};
     const struct plan_host_setting host = {.goal = setting.goal, .n_workers = n_workers};
+    profile.link_bytes_per_s = 1e15; /* gathering rows then takes less than storing them */
     setting_choose(&choice, &model, &state);
     ck_assert_int_eq(plan_check_choice(&model, &setting, &choice, NULL), 0);
     plan_lay_out(&plan, &model, &setting, &choice);
