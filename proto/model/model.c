@@ -71,11 +71,11 @@ void model_complete_program(struct model_program *p)
 static int print_operation(char *out, size_t size, const struct program *p, int operation)
 {
     const struct program_operation *op = &p->operations[operation];
-    const char *const stem = p->tensors[op->tensor].name, *const dot = strrchr(stem, '.');
 
-    if (op->n_tensors > 0)
-        return snprintf(out, size, "%.*s", (int)(dot - stem), stem);
-    return snprintf(out, size, "%s", op->kind->result ? op->kind->result : op->kind->name);
+    if (op->n_tensors == 0)
+        return snprintf(out, size, "%s", op->kind->result ? op->kind->result : op->kind->name);
+    const char *const stem = p->tensors[op->tensor].name;
+    return snprintf(out, size, "%.*s", (int)(strrchr(stem, '.') - stem), stem);
 }
 
 const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping)

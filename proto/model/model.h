@@ -84,7 +84,7 @@ struct model_unit {
     uint32_t n_slices;              /* ceil(n_trained / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
     uint32_t program;               /* of the model's, that its layer runs; 0 of a table's */
-    uint64_t frozen;                /* set: bit i if its piece i is; of a layer with a program */
+    uint64_t frozen;                /* set: bit i: its piece i is frozen */
     uint32_t n_alike;               /* consecutive units from this one on with equal n, program and frozen pieces */
 };
 

@@ -15,10 +15,10 @@ int program_activation(struct program *p, int x, enum model_activation function)
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
+/* The linear map behind it may have made the gradient. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
-    if (!schedule_has_gradient(b,
-                               b->program->operations[operation].inputs[0])) /* else the linear map behind it did it */
+    if (!schedule_has_gradient(b, b->program->operations[operation].inputs[0]))
         schedule_differentiate(b, operation);
 }
 

@@ -1,8 +1,7 @@
 /* proto/operation/call.h - a call of one operation as data: its struct, and what it does.
  *
  * What an operation does is written beside its struct, once (call/X.c): how large each array is, what of it is read and
- * written, and how much is computed. Who needs to know it without computing asks here: whoever prices a call, doubles of a
- * device, and tests of one. */
+ * written, and how much is computed. Prices, doubles of a device and tests take it from here. */
 #ifndef PROTO_OPERATION_CALL_H
 #define PROTO_OPERATION_CALL_H
 
@@ -115,7 +114,7 @@ static inline struct call_extent call_rows(size_t rows, size_t columns, size_t s
 #define CALL_REPLACE(name, type) table->name = call_catch_##name;
 
 /* In the file that includes this, gives operations to the hook, void hook(struct device *dev, struct call *call), as calls
- * that it may keep: those of a table that has the rows DEVICE_CALLS(CALL_ROW), or all of another table after
+ * that end when it returns: those of a table that has the rows DEVICE_CALLS(CALL_ROW), or all of another table after
  * call_intercept(table), which leaves its other members as they are. */
 #define CALL_TABLE(hook)                                                                                               \
     static void (*const call_hook)(struct device *, struct call *) = hook;                                             \

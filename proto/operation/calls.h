@@ -1,10 +1,11 @@
 /* proto/operation/calls.h - every operation of a device that computes: its name, and the struct that it takes.
  *
- * The one list of them. The table of a backend (device.h), calls as data (call.h) and the backends' rows are made from it. An
- * operation is its struct, what it means and what it does (call/X.h, call/X.c), its kernels in each backend, and its row here.
+ * The one list of them. The table of a backend (device.h), calls as data (call.h) and the backends' rows are made from
+ * it. An operation is its struct, what it means and what it does (call/X.h, call/X.c), its kernels in each backend, and
+ * its row here.
  *
- * Every array of a struct is the device's unless its comment says otherwise, and borrowed until the operation is done. The
- * struct itself is read before the call returns. */
+ * Every array of a struct is the device's unless its comment says otherwise, and borrowed until the operation is done.
+ * The struct itself is read before the call returns. */
 #ifndef PROTO_OPERATION_CALLS_H
 #define PROTO_OPERATION_CALLS_H
 

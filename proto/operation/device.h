@@ -22,7 +22,6 @@
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
-#include "proto/base/random.h"
 #include "proto/operation/attention.h"
 #include "proto/operation/calls.h"
 #include "proto/operation/products.h"

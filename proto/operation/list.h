@@ -1,5 +1,6 @@
-/* proto/operation/list.h - all operations of programs: a name, and its options as programs hold them. A new one is a row here, and
- * a file of its own. */
+/* proto/operation/list.h - all operations of programs: a name, and its options as programs hold them.
+ *
+ * A new one is a row here and a file of its own. */
 #ifndef PROTO_OPERATION_LIST_H
 #define PROTO_OPERATION_LIST_H
 

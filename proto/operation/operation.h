@@ -1,4 +1,4 @@
-/* proto/operation/operation.h - what an operation is: everything that is derived from a program, it derives from here.
+/* proto/operation/operation.h - what an operation is: all that is derived from a program comes from here.
  *
  * Each operation is one file, with one struct operation, and a row of proto/operation/list.h. It runs as calls of the
  * device's operations (proto/operation/device.h), from which follow its price, and the bounds of what it touches. */
@@ -31,7 +31,7 @@ struct operation {
     bool gradient_over; /* the gradient of input 0 may overwrite that of output 0, unless it accumulates */
     bool cheap;         /* element by element or row by row: recomputed in backward rather than kept */
     bool aligned;       /* its arrays are aligned to 64 bytes */
-    /* The operation, its next one, that the same step computes forward; or SCHEDULE_NONE. NULL: never. */
+    /* The next operation, if forward the same step computes it too; else SCHEDULE_NONE. NULL: never. */
     int (*absorb)(const struct program *p, int operation);
     /* Adds the steps of its derivative. NULL: schedule_differentiate. */
     void (*differentiate)(struct schedule_builder *b, int operation);

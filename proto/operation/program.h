@@ -3,8 +3,7 @@
  * A layer maps one value, its input, to another, its output, for each token of a microbatch. All else follows from the
  * program: the tensors of its unit, the order of forward and backward and what backward computes again
  * (proto/operation/schedule.h), where values lie (proto/plan/layers.h), how long operations take (proto/plan/work.h), and
- * the calls to the device (proto/step/program.c). What differs from operation to operation, each says itself
- * (proto/operation/operation.h).
+ * their calls to the device. What differs from operation to operation stands in its own file (proto/operation/operation.h).
  *
  * A program is written by calling the functions below and those of the operations' headers in order, as in
  *

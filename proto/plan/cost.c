@@ -55,7 +55,7 @@ static double compute_of(struct costs *c, uint32_t visit, bool backward)
     const struct model *model = c->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const uint64_t frozen = model->units[model->visits[visit]].frozen;
-    const bool is_lowest = layer == &model->layers[model->lowest_trained];
+    const bool is_lowest = backward && layer == &model->layers[model->lowest_trained];
     const bool keeps = layer->kind == MODEL_BLOCK && layer->index + c->plan->choice.n_kept >= model->config.n_layers;
 
     if (!layer->program)

@@ -12,10 +12,10 @@ static bool is_slope_fused(const struct plan_meter *meter, const struct device_m
 static double bytes_behind(const struct plan_meter *meter, const struct call *call)
 {
     const struct device_matmul *op = &call->matmul;
-    const double c = (double)op->m * (double)op->n * (double)number_bytes(meter->on.type);
 
     if (call->kind != CALL_matmul)
         return 0;
+    const double c = (double)op->m * (double)op->n * (double)number_bytes(meter->on.type);
     switch (op->epilogue) {
     case DEVICE_BIAS_ACTIVATION:
         return 3 * c;
@@ -66,7 +66,7 @@ double plan_meter_price(const struct plan_meter *meter, struct call *call)
         const struct call_array *a = &work.arrays[i];
         const double each = (double)call_type_bytes(a->type, meter->on.type) * share_of(meter, call, a);
         bytes += (double)a->touched * each * (!!(a->use & CALL_READ) + !!(a->use & CALL_WRITTEN));
-        gathered += meter->gathers && a->use & CALL_ANYWHERE ? (double)a->touched * each : 0;
+        gathered += a->use & CALL_ANYWHERE ? (double)a->touched * each : 0;
     }
     const double moving = fmax(bytes / profile->memory_bytes_per_s, gathered / profile->link_bytes_per_s);
     return fmax(work.operations / rate_of(meter, &work), moving) +

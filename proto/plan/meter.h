@@ -2,13 +2,13 @@
  *
  * A call moves its bytes at the memory's rate or computes at its own rate, whichever takes longer (proto/operation/call.h):
  *
- *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (of the head, for a tile's)
+ *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (the head: a tile's)
  *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
  *               with a window, less: the keys seen
  *   the rest    reads each input once and writes each output once
  *   tables      rows that the embedding gathers from host memory, at the link's rate
  *
- * What a product does not compute in its own pass takes one more: an activation, and the slope of one that no library has.
+ * An activation behind a product takes a pass of its own, and so does the gradient of one that the library does not fuse.
  *
  * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
 #ifndef PROTO_PLAN_METER_H
@@ -20,7 +20,6 @@
 struct plan_meter {
     struct call_device on;
     const struct profile *profile; /* checked; borrowed */
-    bool gathers;                  /* a table's rows are in host memory */
     double found;                  /* in embed: the share of its tokens whose rows are in its table; 0: all */
     double seconds;                /* so far */
 };

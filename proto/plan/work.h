@@ -1,8 +1,8 @@
 /* proto/plan/work.h - predicts by a profile how long a device computes a visit, and the host an update.
  *
- * Of a layer with a program: its schedule's operations, run on a meter (proto/plan/meter.h). Embedding and head: formulas
- * for the operations of proto/step, by the same prices, but for rows that
- * are gathered from host memory: that time is the link's. */
+ * Of a layer with a program: its schedule's operations, run on a meter (proto/plan/meter.h). Of embedding and head:
+ * formulas for the operations of proto/step, at the same prices. Time to gather rows from host memory is the link's, and
+ * not counted here. */
 #ifndef PROTO_PLAN_WORK_H
 #define PROTO_PLAN_WORK_H
 
@@ -43,7 +43,7 @@ double plan_work_keeping(const struct plan *plan, const struct model *model, con
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind);
 
 /* For struct plan_meter: the share of a microbatch's tokens whose rows a unit of the embedding holds, all tokens being equally
- * frequent. Rows of segments, which are two at most, are read once. */
+ * frequent. Of segments one row is read. */
 double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens);
 
 /* Seconds to round a finished contribution to this visit's unit before it is sent; 0: no rounding. */

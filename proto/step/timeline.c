@@ -297,8 +297,7 @@ static int make_worker(struct timeline *t)
 
     t->clock = (struct device){.queues.host_bytes_per_s = s->profile->host_bytes_per_s,
                                .meter = {.on = {setting->backend, setting->goal.precision, setting->n_threads},
-                                         .profile = s->profile,
-                                         .gathers = true},
+                                         .profile = s->profile},
                                .takes_turns = takes_turns,
                                .slow = takes_turns ? workers : 1,
                                .on_optimized = on_optimized,

@@ -1,10 +1,10 @@
 /* proto/step/timeline.h - simulates one step: what each queue does and waits for, and so which one binds.
  *
  * It is the worker's step itself (device_worker_step), over a device that only counts seconds (proto/step/clock.h) and a
- * daemon of which the time is played: units to pull, slots, folds and updates. Visits take the durations of
- * proto/plan/work.h. Units are pulled into few buffers, full sums and inbox slots stall computation, and the next step's
- * pulls wait for the optimizer's updates. Of two simulated steps the second is reported, from the end of the first on: a
- * step in a long run.
+ * daemon that is played in virtual time: units to pull, slots, folds and updates. A visit takes as long as its layer, run
+ * once on a meter (proto/plan/meter.h). Units are pulled into few buffers, full sums and inbox slots stall computation, and
+ * the next step's pulls wait for the optimizer's updates. Of two simulated steps the second is reported, from the end of
+ * the first on: a step in a long run.
  *
  * Messages, launches and the worker's own thread take no time here. Of several workers one is simulated, and the
  * optimizer handles the contributions of all. */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What --help says, the manual pages and the shell's completion: three accounts of the same options, which must not drift
-# apart. --help is the one that the programs themselves keep true.
+# apart. --help is the one that the programs themselves keep true. And lists of the sources that tests must cover.
 #
 # usage: tests/system/test_documentation.sh BUILD_DIRECTORY
 set -o pipefail
@@ -84,6 +84,14 @@ same presets "$presets" eps "$(tr ' ' '\n' <<<"$_eps_presets")" tools/completion
 for preset in $presets; do
     grep -qx "$preset" <<<"$(offered eps train --model)" || wrong "eps train --model: '$preset' is not offered"
     grep -q "^\.It $preset Ta " <<<"$page" || wrong "tools/man/eps.1 does not list $preset"
+done
+
+# Each operation of a device is run on every backend and compared with the reference.
+operations=$(sed -nE 's/^    X\(([a-z0-9_]+), device_.*/\1/p' proto/operation/calls.h)
+[ -n "$operations" ] || wrong "proto/operation/calls.h lists no operation"
+for operation in $operations; do
+    grep -qE "CALL_$operation\>|ops->$operation\(" tests/device/test_*.c ||
+        wrong "proto/operation/calls.h: no test in tests/device/ runs $operation"
 done
 
 # zsh and fish read --help themselves. offered_by SHELL WORDS... WORD: what is offered for the last word, a line each; in

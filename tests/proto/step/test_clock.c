@@ -36,7 +36,7 @@ TEST(queues_follow_marks_and_take_the_profile_s_time)
 TEST(rows_of_a_table_come_from_the_host)
 {
     struct profile slower = profile;
-    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1}, .profile = &profile, .gathers = true};
+    struct plan_meter meter = {.on = {&plan_cuda, NUMBER_FP32, 1}, .profile = &profile};
     struct call call = {.kind = CALL_embed, .embed = {.m = 10, .n = 6, .n_table = 100}};
 
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 520.0 / 600, 1e-12);
@@ -45,7 +45,7 @@ TEST(rows_of_a_table_come_from_the_host)
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 2.4, 1e-12);
     meter.found = 0.25;
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), 0.6, 1e-12);
-    meter.gathers = false;
+    meter.profile = &profile;
     ck_assert_double_eq_tol(plan_meter_price(&meter, &call), (40 + 0.25 * 480) / 600, 1e-12);
 }
 
