@@ -11,12 +11,12 @@ struct visit {
     uint64_t down_bytes, up_bytes, stash_bytes;
 };
 
-/* The last one computed of its kind. */
-struct computed {
+/* The last visit of its kind, but for what it pulls. */
+struct known {
     const struct model_program *program; /* NULL: none */
     uint64_t frozen;                     /* as in struct model_unit */
     bool is_lowest;
-    double seconds;
+    struct visit visit;
 };
 
 enum { PROGRAMS = 8 /* with places of their own */ };
@@ -27,10 +27,9 @@ struct costs {
     const struct plan_host_setting *host;
     const struct profile *profile;
     struct plan_work work;
-    double slow;  /* workers that share the profiled device */
-    double value; /* bytes */
-    struct computed
-        computed[2][2][PROGRAMS]; /* of visits forward and backward; of lower blocks and of those that keep more */
+    double slow;                        /* workers that share the profiled device */
+    double value;                       /* bytes */
+    struct known known[2][2][PROGRAMS]; /* forward and backward; lower blocks, and those that keep more */
 };
 
 static double moved(const struct costs *c, double bytes)
@@ -39,7 +38,7 @@ static double moved(const struct costs *c, double bytes)
 }
 
 /* Computation of all microbatches of the share, including the rounding of contributions. */
-static double compute(const struct costs *c, uint32_t visit, bool backward)
+static double compute_of(const struct costs *c, uint32_t visit, bool backward)
 {
     double seconds = backward ? plan_work_round(&c->work, visit) : 0;
 
@@ -47,23 +46,6 @@ static double compute(const struct costs *c, uint32_t visit, bool backward)
         if (c->work.n[kind] > 0)
             seconds += c->work.n[kind] * plan_work_visit(&c->work, visit, backward, kind);
     return seconds * (c->plan->setting.share_rows / c->plan->setting.part_rows);
-}
-
-/* The same, remembered for layers with a program. */
-static double compute_of(struct costs *c, uint32_t visit, bool backward)
-{
-    const struct model *model = c->model;
-    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
-    const uint64_t frozen = model->units[model->visits[visit]].frozen;
-    const bool is_lowest = backward && layer == &model->layers[model->lowest_trained];
-    const bool keeps = layer->kind == MODEL_BLOCK && layer->index + c->plan->choice.n_kept >= model->config.n_layers;
-
-    if (!layer->program)
-        return compute(c, visit, backward);
-    struct computed *known = &c->computed[backward][keeps][(layer->program - model->programs) % PROGRAMS];
-    if (known->program != layer->program || known->frozen != frozen || known->is_lowest != is_lowest)
-        *known = (struct computed){layer->program, frozen, is_lowest, compute(c, visit, backward)};
-    return known->seconds;
 }
 
 static double optimizer_of(const struct costs *c, const struct model_unit *unit)
@@ -249,7 +231,8 @@ static double generate_of(const struct costs *c, uint32_t visit)
     return moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
 }
 
-static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
+/* All but what it pulls. */
+static struct visit compute_visit(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct plan_setting *s = &c->plan->setting;
     const uint64_t parts = s->share_rows / s->part_rows;
@@ -259,15 +242,40 @@ static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t 
         .compute =
             (s->goal.purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
         .optimizer = backward ? optimizer_of(c, unit) : 0,
-        .down_bytes = (is_pulled(c, buffers, visit, backward) ? unit->n * number_bytes(s->goal.precision) : 0) +
-                      gathered_bytes(c, visit, backward),
         .up_bytes = backward ? parts * unit->n_trained * number_bytes(c->host->goal.grad) : 0,
         .stash_bytes = stash_bytes(c, visit, backward),
     };
 
-    v.pull = (double)v.down_bytes / link;
     v.push = (double)v.up_bytes / link;
     v.stash = (double)v.stash_bytes / link;
+    return v;
+}
+
+/* The same, remembered for layers with a program, each of which visits one unit. */
+static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model *model = c->model;
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const uint64_t frozen = model->units[model->visits[visit]].frozen;
+    const bool is_lowest = backward && layer == &model->layers[model->lowest_trained];
+    const bool keeps = layer->kind == MODEL_BLOCK && layer->index + c->plan->choice.n_kept >= model->config.n_layers;
+
+    if (!layer->program)
+        return compute_visit(c, visit, backward);
+    struct known *known = &c->known[backward][keeps][(layer->program - model->programs) % PROGRAMS];
+    if (known->program != layer->program || known->frozen != frozen || known->is_lowest != is_lowest)
+        *known = (struct known){layer->program, frozen, is_lowest, compute_visit(c, visit, backward)};
+    return known->visit;
+}
+
+static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
+{
+    const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
+    struct visit v = find_visit(c, visit, backward);
+
+    v.down_bytes = (is_pulled(c, buffers, visit, backward) ? unit->n * (uint64_t)c->value : 0) +
+                   gathered_bytes(c, visit, backward);
+    v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
     return v;
 }
 
