@@ -1,4 +1,5 @@
 #include "proto/model/decoder_family.h"
+#include "proto/operation/call/rope.h"
 
 #include <errno.h>
 #include <math.h>
@@ -81,9 +82,9 @@ int decoder_check(const struct model_config *c, struct error *err)
                          c->n_heads, d->n_kv_heads);
     if ((uint64_t)c->n_heads * d->head_width > 65536)
         return error_set(err, -EINVAL, "%u heads of head_dim %u are wider than 65536", c->n_heads, d->head_width);
-    if (d->head_width < 2 || d->head_width % 2 || d->head_width > PROGRAM_MAX_ROTATED)
+    if (d->head_width < 2 || d->head_width % 2 || d->head_width > DEVICE_MAX_ROTATED)
         return error_set(err, -EINVAL, "a head has %u columns: it must be an even number from 2 to %d", d->head_width,
-                         PROGRAM_MAX_ROTATED);
+                         DEVICE_MAX_ROTATED);
     if (d->sliding.n > 0 && d->sliding.n != c->n_layers)
         return error_set(err, -EINVAL, "layer_types has %u entries: num_hidden_layers is %u", d->sliding.n,
                          c->n_layers);
@@ -137,7 +138,7 @@ static void write_block(struct program *p, const struct model_config *c, uint32_
                                                         .head_width = d->head_width,
                                                         .offset = d->norm_offset};
     const struct program_dropout none = {0};
-    double frequencies[PROGRAM_MAX_ROTATED / 2];
+    double frequencies[DEVICE_MAX_ROTATED / 2];
     const struct program_rope_options rope = {.n_heads = c->n_heads + d->n_kv_heads,
                                               .head_width = d->head_width,
                                               .n_rotated = d->head_width,

@@ -11,8 +11,7 @@ int program_rope(struct program *p, int x, const struct program_rope_options *ro
     struct program_operation *op = program_append(p, &operation_rope);
     const uint32_t n = rope->n_rotated ? rope->n_rotated : rope->head_width;
 
-    static_assert((int)PROGRAM_MAX_ROTATED == (int)DEVICE_MAX_ROTATED, "one limit");
-    assert(n % 2 == 0 && n <= rope->head_width && n <= PROGRAM_MAX_ROTATED &&
+    assert(n % 2 == 0 && n <= rope->head_width && n <= DEVICE_MAX_ROTATED &&
            rope->n_heads * rope->head_width <= p->values[x].columns);
     op->rope = (struct program_rotation){rope->n_heads, rope->head_width, n, p->n_numbers};
     for (uint32_t j = 0; j < n / 2; j++)

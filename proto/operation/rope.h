@@ -6,8 +6,6 @@
 
 struct program;
 
-enum { PROGRAM_MAX_ROTATED = 256 }; /* columns of a head */
-
 struct program_rope_options {
     uint32_t n_heads; /* rotated ones, the value's first: those of queries, then those of keys */
     uint32_t head_width;

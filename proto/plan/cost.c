@@ -258,7 +258,7 @@ static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const uint64_t frozen = model->units[model->visits[visit]].frozen;
     const bool is_lowest = backward && layer == &model->layers[model->lowest_trained];
-    const bool keeps = layer->kind == MODEL_BLOCK && layer->index + c->plan->choice.n_kept >= model->config.n_layers;
+    const bool keeps = layer->kind == MODEL_BLOCK && plan_kept_of(c->plan, layer->index) == &c->plan->kept[1];
 
     if (!layer->program)
         return compute_visit(c, visit, backward);

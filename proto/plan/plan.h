@@ -189,6 +189,12 @@ static inline const struct plan_kept *plan_kept_of(const struct plan *plan, uint
     return &plan->kept[index >= plan->kept[1].first];
 }
 
+/* What a layer keeps of each microbatch: a block as the plan has it, any other layer nothing. */
+static inline uint32_t plan_keeping_of(const struct plan *plan, const struct model_layer *layer)
+{
+    return layer->kind == MODEL_BLOCK ? plan_kept_of(plan, layer->index)->keeping : MODEL_KEEPS_NOTHING;
+}
+
 /* In generation: offset and bytes of a row's keys and values in all blocks. */
 uint64_t plan_row_cache(const struct plan *plan, const struct model *model, uint32_t row);
 uint64_t plan_row_cache_bytes(const struct plan *plan, const struct model *model);

@@ -313,14 +313,6 @@ static double head_of(const struct batch *b, uint32_t visit, bool backward)
 
 /* ---- */
 
-/* What a layer keeps of a microbatch: the topmost blocks, the others; layers that are not blocks nothing. */
-static uint32_t keeping_of(const struct plan_choice *choice, const struct model *model, const struct model_layer *layer)
-{
-    if (layer->kind != MODEL_BLOCK)
-        return MODEL_KEEPS_NOTHING;
-    return layer->index + choice->n_kept >= model->config.n_layers ? choice->kept : choice->kept_below;
-}
-
 static struct batch batch_of(const struct plan_work *work, enum plan_work_kind kind)
 {
     return (struct batch){.work = work,
@@ -378,7 +370,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
         v.program = (uint32_t)(layer->program - model->programs);
         v.is_lowest = backward && model->visit_layers[visit] == model->lowest_trained;
         if (backward)
-            v.keeping = model_keeping(layer->program, keeping_of(&work->plan->choice, model, layer));
+            v.keeping = model_keeping(layer->program, plan_keeping_of(work->plan, layer));
         else
             v.frozen = 0;
         return price(&b, &v);

@@ -106,12 +106,4 @@ static inline void *layer_element(const struct layer_pass *pass, const void *val
     return device_element(pass->setting->goal.precision, values, n);
 }
 
-/* The dropout of one site of this visit; p as configured, or 0 where the pass has none. */
-static inline struct device_dropout layer_dropout(const struct layer_pass *pass, float p, enum random_site site)
-{
-    return (struct device_dropout){.p = pass->dropout ? p : 0,
-                                   .key = random_site_key(pass->seed, pass->step, pass->unit->id, site),
-                                   .first_row = pass->first_row};
-}
-
 #endif
