@@ -476,6 +476,9 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
 
     if (n > MAX_CONFIG_BYTES)
         return error_set(err, -EINVAL, "%zu bytes are too many for a config.json (at most 16 MiB)", n);
+    const char *zero = memchr(text, 0, n); /* jansson takes one for white space after a number or a word */
+    if (zero)
+        return error_set(err, -EINVAL, "not JSON: byte %zu is zero", (size_t)(zero - text));
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     if (!root)
         return error_set(err, -EINVAL, "not JSON at line %d, column %d: %s", why.line, why.column, why.text);

@@ -295,6 +295,18 @@ TEST_EACH(what_cannot_be_trained_is_refused_with_its_key_and_value, COUNT(refusa
     ck_assert_int_eq(parse(&c, text, NULL), -EINVAL);
 }
 
+/* jansson alone takes this one, while its text ends at the zero for whoever prints it. */
+TEST(a_zero_byte_is_refused_where_it_stands)
+{
+    struct model_config c;
+    struct error err;
+    char text[] = "{\"a\":1 ,\"b\":2}";
+
+    text[6] = 0;
+    ck_assert_int_eq(model_config_parse(&c, text, sizeof text - 1, &err), -EINVAL);
+    check_said(err.text, "not JSON: byte 6 is zero");
+}
+
 /* A decoder's numbers, as LlamaConfig, MistralConfig, Qwen2Config and Qwen3Config of transformers 5.23 fill them in. */
 static const struct {
     const char *text;
