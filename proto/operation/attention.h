@@ -1,101 +1,40 @@
-/* proto/operation/attention.h - how a CUDA device computes attention's gradient, and what scratch each way takes.
- *
- * Our own kernels need two numbers per query and head. cuDNN has three deterministic algorithms. Compute capability and
- * library version decide which of them a device supports, and cuda_probe reports it before planning. So all sizes are
- * computed; tests/gpu/test_dnn.c compares them with the library's own. */
+/* proto/operation/attention.h - a, log-sum-exp = attention(queries, keys and values side by side). */
 #ifndef PROTO_OPERATION_ATTENTION_H
 #define PROTO_OPERATION_ATTENTION_H
 
-#include "proto/operation/backend.h"
+#include "proto/operation/attention_way.h"
+#include "proto/operation/dropout.h"
 
-enum plan_attention {
-    PLAN_ATTENTION_OWN,     /* our kernels */
-    PLAN_ATTENTION_SCORES,  /* the gradient of scores is stored in bf16, for as many heads at a time as fit: compute
-                             * capability 8.0 to 9.0, cuDNN from 9.10.2 on */
-    PLAN_ATTENTION_TWICE,   /* scores are computed twice and not stored: compute capability 10, cuDNN from 9.18.1 on */
-    PLAN_ATTENTION_ORDERED, /* queries' gradient is summed in fp32 in key order: 9.0, cuDNN from 9.25 on */
-    PLAN_ATTENTIONS,
+struct operation_run;
+struct operation_setting;
+struct program;
+struct program_operation;
+struct schedule_step;
+
+struct program_attention_options {
+    uint32_t n_heads;
+    uint32_t n_kv_heads; /* of keys and values; divides n_heads; 0: n_heads */
+    bool full;           /* a query sees all keys; else those up to its own position */
+    uint32_t window;     /* the last so many of these, its own included; 0: all. Not with `full` */
+    float scale;         /* of scores */
+    bool scale_by_layer; /* and by 1/(layer + 1) */
+    struct program_dropout dropout;
 };
 
-/* Limits on stored gradients of scores: for several heads, enough for some 256 blocks at a time; for a single head,
- * enough for rows of 16 Ki tokens. */
-enum { PLAN_SCORES_BYTES = 256 << 20, PLAN_SCORES_MOST_BYTES = 512 << 20 };
+/* qkv: the columns of all heads' queries, then keys, then values. */
+int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
 
-struct plan_attention_scratch {
-    enum plan_attention way;
-    size_t slice_rows, slice_heads; /* computed at a time */
-    uint64_t sum, workspace;        /* offsets: queries' gradient in fp32, after delta; the library's workspace */
-    uint64_t workspace_bytes;
-    uint64_t bytes;
-};
+/* Columns of the keys that attention reads, or of the values. */
+uint32_t program_kv_columns(const struct program *p, const struct program_operation *attention);
 
-/* True for shapes that cuDNN supports, forward and backward: heads of up to 128 values and a multiple of 16 bytes, rows
- * whose statistics are aligned to 16 bytes, more than one token. */
-static inline bool plan_attention_suits(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width)
-{
-    const size_t head = width / n_heads;
+/* How this device computes attention's gradient for supported shapes (proto/operation/attention_way.h): by our kernels
+ * if cuDNN cannot, values are fp32, or attention has dropout, shared keys or a window shorter than a row. */
+enum plan_attention operation_attention_way(const struct program_attention_options *attention,
+                                            const struct operation_setting *setting);
 
-    return head % 8 == 0 && head <= 128 && n_tokens > 1 && (n_rows == 1 || n_heads * n_tokens % 4 == 0);
-}
+struct device_attention;
 
-static inline uint64_t plan_attention_round(uint64_t n, uint64_t whole)
-{
-    return (n + whole - 1) / whole * whole;
-}
-
-/* Sizes slices of rows or, if one row is too much, of its heads. All are equal; the last may overlap the one before.
- * False if no slice fits, or if a row is not a multiple of 128 tokens: before 9.15.1 cuDNN read beyond the end of such
- * rows. */
-static inline bool plan_attention_slice(struct plan_attention_scratch *out, size_t n_rows, size_t n_tokens,
-                                        size_t n_heads)
-{
-    const uint64_t head = (uint64_t)n_tokens * n_tokens * 2, fit = PLAN_SCORES_BYTES / head;
-
-    if (n_tokens % 128 != 0 || head > PLAN_SCORES_MOST_BYTES)
-        return false;
-    if (fit >= n_heads) {
-        const uint64_t rows = fit / n_heads;
-        out->slice_rows = rows < n_rows ? (size_t)rows : n_rows;
-        return true;
-    }
-    const size_t n_slices = fit ? (n_heads + (size_t)fit - 1) / (size_t)fit : n_heads;
-    out->slice_rows = 1;
-    out->slice_heads = (n_heads + n_slices - 1) / n_slices;
-    return true;
-}
-
-/* The scratch of `way`, or of our own kernels if `way` does not support this shape; out->way is the one used. */
-static inline void plan_attention_lay_out(struct plan_attention_scratch *out, enum plan_attention way, size_t n_rows,
-                                          size_t n_tokens, size_t n_heads, size_t width)
-{
-    const uint64_t own = plan_cuda_attention_scratch(n_rows, n_tokens, n_heads), heads = (uint64_t)n_rows * n_heads;
-    const uint64_t delta = plan_attention_round(heads * n_tokens * sizeof(float), 256);
-
-    out->way = way;
-    out->slice_rows = n_rows, out->slice_heads = n_heads;
-    out->sum = out->workspace = delta;
-    out->workspace_bytes = 0;
-    if (!plan_attention_suits(n_rows, n_tokens, n_heads, width) ||
-        (way == PLAN_ATTENTION_SCORES && !plan_attention_slice(out, n_rows, n_tokens, n_heads)))
-        out->way = PLAN_ATTENTION_OWN;
-    switch (out->way) {
-    case PLAN_ATTENTION_OWN:
-    case PLAN_ATTENTIONS:
-        out->bytes = own;
-        return;
-    case PLAN_ATTENTION_SCORES:
-        out->workspace_bytes = 2 * (uint64_t)n_tokens * n_tokens * out->slice_rows * out->slice_heads + 256;
-        break;
-    case PLAN_ATTENTION_TWICE:
-        out->workspace_bytes = 256;
-        break;
-    case PLAN_ATTENTION_ORDERED: /* a turn counter for each 32 queries */
-        out->workspace += plan_attention_round((uint64_t)n_rows * n_tokens * width * sizeof(float), 256);
-        out->workspace_bytes = 256 + plan_attention_round(heads * ((n_tokens + 31) / 32) * sizeof(float), 256);
-        break;
-    }
-    out->bytes = out->workspace + plan_attention_round(out->workspace_bytes, 256);
-    out->bytes = out->bytes < own ? own : out->bytes;
-}
+/* What a step of attention gives to the device; backward: with the gradients. */
+struct device_attention operation_attention_call(const struct operation_run *r, const struct schedule_step *step);
 
 #endif

@@ -22,7 +22,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
-#include "proto/operation/attention.h"
+#include "proto/operation/attention_way.h"
 #include "proto/operation/calls.h"
 #include "proto/operation/products.h"
 

@@ -6,7 +6,7 @@
 
 #include "proto/operation/activation.h"
 #include "proto/operation/add.h"
-#include "proto/operation/attend.h"
+#include "proto/operation/attention.h"
 #include "proto/operation/dropout.h"
 #include "proto/operation/glu.h"
 #include "proto/operation/head_norm.h"

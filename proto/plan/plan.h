@@ -28,7 +28,7 @@
 #include "proto/base/ledger.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
-#include "proto/operation/attention.h"
+#include "proto/operation/attention_way.h"
 
 #include <stdbool.h>
 

@@ -7,7 +7,7 @@
 
 #include "device/cuda/cuda.h"
 
-#include "proto/operation/attention.h"
+#include "proto/operation/attention_way.h"
 
 enum dnn_type { DNN_FP32 = 0, DNN_INT32 = 4, DNN_BF16 = 9, DNN_BOOLEAN = 11 };
 

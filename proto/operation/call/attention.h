@@ -26,7 +26,7 @@ struct device_attention {
     float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const void *out_gradient; /* (n_rows*n_tokens, width), backward */
     void *qkv_gradient;       /* as qkv, backward, overwritten */
-    void *scratch; /* scratch_bytes() of proto/operation/backend.h; or, backward, of proto/operation/attention.h */
+    void *scratch; /* scratch_bytes() of proto/operation/backend.h; or, backward, of proto/operation/attention_way.h */
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
 

@@ -6,7 +6,7 @@
 #define TESTS_KIT_DEVICE_BACKEND_H
 
 #include "proto/operation/device.h"
-#include "proto/operation/attention.h"
+#include "proto/operation/attention_way.h"
 
 #include <stdbool.h>
 

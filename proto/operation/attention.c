@@ -1,4 +1,4 @@
-#include "proto/operation/attend.h"
+#include "proto/operation/attention.h"
 
 #include "proto/operation/operation.h"
 #include "proto/operation/program_internal.h"

@@ -1,5 +1,5 @@
 /* Scratch of attention's gradient, by hand. */
-#include "proto/operation/attention.h"
+#include "proto/operation/attention_way.h"
 #include "proto/plan/layers.h"
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
