@@ -1,5 +1,6 @@
 #include "proto/operation/call/attention.h"
 
+#include "proto/base/size.h"
 #include "proto/operation/call.h"
 
 /* Keys that a query sees, on average over a row: all, half of them, or with a window, which the first queries do not
@@ -60,20 +61,31 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
 }
 
-/* Of the cache, the keys and values of all positions so far are read, and the new ones written. */
+/* Keys that all queries of the call see together: the first ones all keys up to their own, later ones a window. */
+static double cached_keys_seen(const struct device_attention_cached *op)
+{
+    const size_t window = device_window(op->window, op->first + op->n_tokens);
+    const size_t growing = window > op->first ? size_smaller(window - op->first, op->n_tokens) : 0;
+    const double n = (double)growing;
+
+    return n * (double)op->first + n * (n + 1) / 2 + (double)((op->n_tokens - growing) * window);
+}
+
+/* Of the cache, the keys and values that some query sees are read, and the new ones written. */
 void device_attention_cached_describe(struct call_work *out, struct device_attention_cached *op)
 {
     const struct plan_backend *backend = out->on.backend;
     const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads);
     const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
     const size_t cache = backend->cache_bytes(out->on.type, op->n_positions, n_kv_heads, kv_width);
-    const size_t position = 2 * kv_width * number_bytes(out->on.type), n_positions = op->first + op->n_tokens;
+    const size_t position = 2 * kv_width * number_bytes(out->on.type);
+    const size_t n_seen = op->first + op->n_tokens - device_first_key(op->window, op->first);
 
     out->rate = CALL_RATE_ATTENTION;
-    out->operations = 4 * (double)op->n_tokens * (double)device_window(op->window, n_positions) * (double)op->width;
+    out->operations = 4 * cached_keys_seen(op) * (double)op->width;
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, call_all(op->n_tokens * (op->width + 2 * kv_width)));
     call_add_array(out, "out", &op->out, CALL_VALUES, CALL_WRITTEN, call_all(op->n_tokens * op->width));
-    call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_READ, call_some(cache, n_positions * position));
+    call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_READ, call_some(cache, n_seen * position));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_WRITTEN, call_some(cache, op->n_tokens * position));
     call_add_array(out, "scratch", &op->scratch, CALL_BYTES, 0,
                    call_all(
