@@ -11,7 +11,7 @@ struct visit {
     uint64_t down_bytes, up_bytes, stash_bytes;
 };
 
-/* The last visit of its kind, but for what it pulls. */
+/* The last visit of its kind, but for what it pulls and pads. */
 struct known {
     const struct model_program *program; /* NULL: none */
     uint64_t frozen;                     /* as in struct model_unit */
@@ -231,7 +231,7 @@ static double generate_of(const struct costs *c, uint32_t visit)
     return moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
 }
 
-/* All but what it pulls. */
+/* All but what it pulls, and pads. */
 static struct visit compute_visit(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct plan_setting *s = &c->plan->setting;
@@ -268,13 +268,22 @@ static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
     return known->visit;
 }
 
+/* Seconds to zero the rows that pad a unit of the head in a buffer. A resident unit has them from the beginning. */
+static double pad(const struct costs *c, uint32_t unit)
+{
+    const uint64_t n = plan_unit_room(c->model, unit, c->plan->head_pad) - c->model->units[unit].n;
+
+    return plan_place_of(c->model, unit) < c->plan->n_resident ? 0 : moved(c, (double)n * c->value) * c->slow;
+}
+
 static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
-    const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
+    const uint32_t unit = c->model->visits[visit];
+    const bool pulled = is_pulled(c, buffers, visit, backward);
     struct visit v = find_visit(c, visit, backward);
 
-    v.down_bytes = (is_pulled(c, buffers, visit, backward) ? unit->n * (uint64_t)c->value : 0) +
-                   gathered_bytes(c, visit, backward);
+    v.compute += pulled ? pad(c, unit) : 0;
+    v.down_bytes = (pulled ? c->model->units[unit].n * (uint64_t)c->value : 0) + gathered_bytes(c, visit, backward);
     v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
     return v;
 }

@@ -57,10 +57,10 @@ static double cleared(const struct batch *b, const struct program *p, uint64_t f
 }
 
 /* Addresses that differ where buffers do; nothing is read or written there. */
+static const uint32_t nowhere[SCHEDULE_BUFFERS];
+
 static void place(struct operation_run *r, uint64_t frozen)
 {
-    static const char nowhere[SCHEDULE_BUFFERS];
-
     for (int i = 0; i < r->schedule->n_buffers; i++)
         r->at[i] = (void *)&nowhere[i];
     for (int i = 0; i < r->program->n_tensors; i++) {
@@ -90,11 +90,24 @@ static double run(const struct batch *b, const struct visit *v)
                               .fresh = b->fresh,
                               .n_rows = (uint32_t)b->rows,
                               .n_tokens = s->goal.seq,
+                              .lengths = b->work->model->config.n_labels ? nowhere : NULL,
                               .drops = s->goal.purpose == PLAN_TRAIN};
 
     place(&r, v->frozen);
     operation_run_steps(&r, 0, operation_count_steps(&r, v->is_lowest));
     return meter.seconds + (v->backward ? cleared(b, &p->program, v->frozen) : 0);
+}
+
+/* Of a layer whose unit has the logits' bias, once a part: forward, its values in fp32, added to zeros; backward, the sum of
+ * its gradient, added to the contribution. */
+static double logit_bias(const struct batch *b, const struct visit *v)
+{
+    const struct program *p = &b->work->model->programs[v->program].program;
+
+    if (p->logit_bias < 0 || !b->fresh || (v->backward && v->frozen >> p->logit_bias & 1))
+        return 0;
+    const double n = p->tensors[p->logit_bias].rows;
+    return moved(b, 12 * n) + (v->backward ? 0 : values(b, n));
 }
 
 /* The price's place: a few are tried, then the first is taken over. */
@@ -159,6 +172,12 @@ static double looked_up(const struct batch *b, const struct table *table)
     return c->width;
 }
 
+/* A classifier's tokens have segments; others are of the first. */
+static double segments(const struct batch *b)
+{
+    return b->work->model->config.n_labels ? moved(b, 4 * b->tokens) : 0;
+}
+
 static double embedding_forward(const struct batch *b, const struct model_unit *unit, bool top)
 {
     const struct table table = table_of(b, unit);
@@ -171,9 +190,19 @@ static double embedding_forward(const struct batch *b, const struct model_unit *
     case MODEL_BY_POSITION:
         return b->rows * values(b, 3 * n) + dropout;
     case MODEL_BY_SEGMENT:
-        return values(b, 2 * b->tokens * n + n) + dropout;
+        return segments(b) + values(b, 2 * b->tokens * n + n) + dropout;
     }
     return values(b, 2 * n) + moved(b, 4 * b->tokens) + dropout;
+}
+
+/* Zeros for the row of padding, if the unit has it. */
+static double padding_row(const struct batch *b, const struct model_unit *unit)
+{
+    const struct model_config *c = &b->work->model->config;
+    const struct model_piece *piece = &b->work->model->pieces[unit->first_piece];
+    const bool has = c->has_padding && c->padding >= piece->first_row && c->padding - piece->first_row < piece->n_rows;
+
+    return has ? moved(b, 4.0 * c->width) : 0;
 }
 
 static double embedding_backward(const struct batch *b, const struct model_unit *unit, bool top)
@@ -182,6 +211,7 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
     const double width = b->work->model->config.width, n = looked_up(b, &table);
     const double seconds = (top ? dropped(b, b->work->model->embedding.dropout.p) : 0) +
                            (b->fresh ? moved(b, 4 * (double)unit->n_trained) : 0);
+    const double touched = fmin(b->tokens, table.rows) * width; /* of a table that ids look up */
 
     if (unit->n_trained == 0)
         return seconds;
@@ -191,9 +221,10 @@ static double embedding_backward(const struct batch *b, const struct model_unit 
     case MODEL_BY_POSITION:
         return seconds + b->rows * (values(b, n) + moved(b, 8 * n));
     case MODEL_BY_SEGMENT:
-        return seconds + values(b, b->tokens * n) + moved(b, 8 * n);
+        return seconds + segments(b) + values(b, b->tokens * n) +
+               moved(b, 8 * (b->work->model->config.n_labels ? touched : n));
     }
-    return seconds + (values(b, b->tokens * width) + moved(b, 4 * b->tokens + 8 * fmin(b->tokens, table.rows) * width));
+    return seconds + values(b, b->tokens * width) + moved(b, 4 * b->tokens + 8 * touched) + padding_row(b, unit);
 }
 
 double plan_work_found(const struct model *model, const struct model_unit *unit, size_t tokens)
@@ -237,36 +268,68 @@ static double logits(const struct batch *b, const struct chunk *chunk, double m)
            (b->work->model->logit_cap > 0 ? moved(b, 8 * m * n) : 0);
 }
 
-static double log_sum_exp(const struct batch *b, const struct chunk *chunk, double m)
+/* Bytes of the bias of a chunk's logits, read wherever they are. */
+static double bias_bytes(const struct batch *b, const struct chunk *chunk)
 {
-    return moved(b, 4 * m * chunk->n + (chunk->bottom ? 16 : 28) * m);
+    return b->work->model->logit_bias ? 4 * chunk->n : 0;
+}
+
+/* What forward takes from the logits: their log-sum-exp, or a regression's loss. */
+static double read_logits(const struct batch *b, const struct chunk *chunk, double m)
+{
+    const double bias = bias_bytes(b, chunk);
+
+    if (b->work->model->config.regression)
+        return moved(b, 16 * m + bias);
+    return moved(b, 4 * m * chunk->n + (chunk->bottom ? 16 : 28) * m + bias);
+}
+
+/* Logits become their gradient: a regression's with the padding. */
+static double differentiate(const struct batch *b, const struct chunk *chunk, double m)
+{
+    const double bias = bias_bytes(b, chunk);
+
+    if (b->work->model->config.regression)
+        return moved(b, 8 * m + bias) + values(b, m * chunk->padded);
+    return moved(b, 4 * m * chunk->n + 16 * m + bias) + values(b, m * chunk->n);
+}
+
+/* The bias's gradient, in a part's first tile added to zeros. */
+static double sum_bias(const struct batch *b, const struct chunk *chunk, double m, bool first)
+{
+    return values(b, m * chunk->n) + moved(b, (b->fresh && first ? 12 : 8) * chunk->n);
+}
+
+/* True if nobody reads the gradient of the head's input. */
+static bool is_lowest(const struct batch *b)
+{
+    const struct model *model = b->work->model;
+
+    return model->lowest_trained == model->n_layers - 1;
 }
 
 /* Backward from existing logits: their gradient, and its contribution. */
 static double tile_backward(const struct batch *b, const struct chunk *chunk, double m, bool first)
 {
-    const double width = b->work->model->config.width, n = chunk->padded;
+    const struct model *model = b->work->model;
+    const double width = model->config.width, n = chunk->padded;
     const double dh_bytes = b->work->plan->head_sums ? sizeof(float) : value_bytes(b);
     const double input =
         product(b, m, n, width, (m * n + n * width) * value_bytes(b) + m * width * dh_bytes * (chunk->top ? 1 : 2));
     const double weights =
         product(b, m, n, width,
                 (m * n + m * width) * value_bytes(b) + n * width * sizeof(float) * (b->fresh && first ? 1 : 2));
-
-    const struct model *model = b->work->model;
     const bool trained = model_contributes(model, plan_head(model)->first_visit);
-    const bool lowest = model->lowest_trained == model->n_layers - 1;
-
     const bool biased = model->logit_bias && !model->logit_bias->frozen;
 
-    return moved(b, 4 * m * chunk->n + 16 * m) + values(b, m * chunk->n) + (lowest ? 0 : input) +
-           (trained ? weights : 0) + (biased ? values(b, m * chunk->n) + moved(b, 8 * chunk->n) : 0);
+    return differentiate(b, chunk, m) + (is_lowest(b) ? 0 : input) + (trained ? weights : 0) +
+           (biased ? sum_bias(b, chunk, m, first) : 0);
 }
 
 /* m tokens: logits, then forward, backward or both. */
 static double tile(const struct batch *b, const struct chunk *chunk, double m, bool first, bool forward, bool backward)
 {
-    return logits(b, chunk, m) + (forward ? log_sum_exp(b, chunk, m) : 0) +
+    return logits(b, chunk, m) + (forward ? read_logits(b, chunk, m) : 0) +
            (backward ? tile_backward(b, chunk, m, first) : 0);
 }
 
@@ -285,7 +348,7 @@ static double tiles(const struct batch *b, const struct chunk *chunk, bool forwa
 /* Rounding of the input's gradient, if it is summed in fp32. */
 static double rounding(const struct batch *b)
 {
-    return b->work->plan->head_sums ? moved(b, 6 * b->tokens * b->work->model->config.width) : 0;
+    return b->work->plan->head_sums && !is_lowest(b) ? moved(b, 6 * b->tokens * b->work->model->config.width) : 0;
 }
 
 static double head_in_one_pass(const struct batch *b)
@@ -303,7 +366,7 @@ static double head_in_one_pass(const struct batch *b)
 static double head_of(const struct batch *b, uint32_t visit, bool backward)
 {
     const struct chunk chunk = chunk_of(b, visit);
-    const double loss = chunk.top ? moved(b, 24 * b->tokens) : 0;
+    const double loss = chunk.top && !b->work->model->config.regression ? moved(b, 24 * b->tokens) : 0;
     const double rounded = chunk.bottom ? rounding(b) : 0;
 
     if (b->work->plan->one_pass)
@@ -373,7 +436,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
             v.keeping = model_keeping(layer->program, plan_keeping_of(work->plan, layer));
         else
             v.frozen = 0;
-        return price(&b, &v);
+        return price(&b, &v) + logit_bias(&b, &v);
     case MODEL_HEAD:
         break;
     }
