@@ -270,17 +270,25 @@ struct eps_kept {
     char names[192];
 };
 
+/* Blocks that can keep the same activations. In most models these are all blocks. */
+struct eps_blocks {
+    char lowest[32];    /* "h.0": the lowest of them */
+    uint32_t n, n_kept; /* blocks; the topmost of them, which keep the activations `kept`, the others `kept_below` */
+    struct eps_kept kept, kept_below; /* all other activations are recomputed in the backward pass */
+};
+
+enum { EPS_BLOCKS = 8 };
+
 /* The planner's choice for a device. */
 struct eps_choice {
     uint32_t microbatch; /* rows */
     bool host_stash;     /* activation checkpoints are in host memory; else on the device */
-    uint32_t n_kept;     /* the topmost blocks: they keep the activations `kept`, the others `kept_below` */
-    uint32_t n_blocks;
-    struct eps_kept kept, kept_below; /* all other activations are recomputed in the backward pass */
-    uint32_t n_weight_buffers;        /* units of weights on the device at a time */
-    uint32_t n_resident;              /* units that stay on the device */
-    bool whole_head;                  /* the head's weights are on the device at once; else it runs twice, in pieces */
-    const char *replay;               /* "replay on", or that it is off and why: as in eps_plan; a constant string */
+    struct eps_blocks blocks[EPS_BLOCKS];
+    uint32_t n_blocks;         /* of this array */
+    uint32_t n_weight_buffers; /* units of weights on the device at a time */
+    uint32_t n_resident;       /* units that stay on the device */
+    bool whole_head;           /* the head's weights are on the device at once; else it runs twice, in pieces */
+    const char *replay;        /* "replay on", or that it is off and why: as in eps_plan; a constant string */
 };
 
 struct eps_train_events {
@@ -358,8 +366,9 @@ struct eps_plan {
                              * written */
     /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
      * all units that are pulled. */
-    uint32_t microbatch, part_rows, n_kept, n_weight_buffers, n_resident, n_pulled;
-    struct eps_kept kept, kept_below; /* as in eps_choice */
+    uint32_t microbatch, part_rows, n_weight_buffers, n_resident, n_pulled;
+    struct eps_blocks blocks[EPS_BLOCKS]; /* (n_blocks) */
+    uint32_t n_blocks;
     uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
     bool replays; /* a second buffer of relayed weights, if the host has room: a step's old weights stand until the

@@ -161,17 +161,29 @@ static void print_planned(FILE *out, const struct eps_memory *side)
     fprintf(out, "%s\n", left > 0 ? ", ..." : "");
 }
 
-static void print_kept(FILE *out, const struct eps_choice *choice)
+/* like: " like h.0" if the model has others. */
+static void print_kept(FILE *out, const struct eps_blocks *blocks, const char *like)
 {
-    const bool all = strcmp(choice->kept.names, "all") == 0, rest = strcmp(choice->kept_below.names, "nothing") == 0;
+    const bool all = strcmp(blocks->kept.names, "all") == 0, rest = strcmp(blocks->kept_below.names, "nothing") == 0;
 
-    if (choice->n_kept == 0 || (all && rest)) {
-        fprintf(out, "activations of %u of %u blocks kept", choice->n_kept, choice->n_blocks);
+    if (blocks->n_kept == 0 || (all && rest)) {
+        fprintf(out, "activations of %u of %u blocks%s kept", blocks->n_kept, blocks->n, like);
         return;
     }
-    fprintf(out, "activations kept of %u of %u blocks: %s", choice->n_kept, choice->n_blocks, choice->kept.names);
-    if (choice->n_kept < choice->n_blocks && !rest)
-        fprintf(out, "; of the others: %s", choice->kept_below.names);
+    fprintf(out, "activations kept of %u of %u blocks%s: %s", blocks->n_kept, blocks->n, like, blocks->kept.names);
+    if (blocks->n_kept < blocks->n && !rest)
+        fprintf(out, "; of the others: %s", blocks->kept_below.names);
+}
+
+static void print_blocks(FILE *out, const struct eps_choice *choice)
+{
+    for (uint32_t i = 0; i < choice->n_blocks; i++) {
+        char like[48] = "";
+        if (choice->n_blocks > 1)
+            snprintf(like, sizeof like, " like %s", choice->blocks[i].lowest);
+        fprintf(out, "%s", i ? "; " : "");
+        print_kept(out, &choice->blocks[i], like);
+    }
 }
 
 void account_plan(const struct eps_choice *choice, const struct eps_memory *host, const struct eps_memory *device)
@@ -183,7 +195,7 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
         return;
     fprintf(out, "plan         micro-batches of %u, activation checkpoints on the %s, ", choice->microbatch,
             choice->host_stash ? "host" : "device");
-    print_kept(out, choice);
+    print_blocks(out, choice);
     fprintf(out, ", %u weight buffer%s, %u unit%s resident%s, %s\n", choice->n_weight_buffers,
             choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
             choice->whole_head ? ", the head whole" : "", choice->replay);

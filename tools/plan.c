@@ -61,24 +61,39 @@ static bool is_part(const struct eps_kept *kept)
     return strcmp(kept->names, "all") != 0 && strcmp(kept->names, "nothing") != 0;
 }
 
-static void print_kept(const struct eps_plan *plan)
+/* Of all blocks, which keep the same. */
+static void print_kept(const struct eps_blocks *blocks)
 {
-    const uint32_t n = plan->n_kept, n_below = plan->n_layers - n;
+    const uint32_t n = blocks->n_kept, n_below = blocks->n - n;
 
-    if (n == 0 || (!is_part(&plan->kept) && !is_part(&plan->kept_below))) {
-        if (n == plan->n_layers)
+    if (n == 0 || (!is_part(&blocks->kept) && !is_part(&blocks->kept_below))) {
+        if (n == blocks->n)
             printf("            activations of all %u blocks kept\n", n);
         else
             printf("            activations of %u of %u blocks kept, of the others recomputed in the backward pass\n",
-                   n, plan->n_layers);
+                   n, blocks->n);
         return;
     }
     if (n_below > 0)
         printf(
             "            activations kept of the top %u blocks: %s\n            activations kept of the other %u: %s\n",
-            n, plan->kept.names, n_below, plan->kept_below.names);
+            n, blocks->kept.names, n_below, blocks->kept_below.names);
     else
-        printf("            activations kept of all %u blocks: %s\n", n, plan->kept.names);
+        printf("            activations kept of all %u blocks: %s\n", n, blocks->kept.names);
+    printf("            all other activations are recomputed in the backward pass\n");
+}
+
+/* Of blocks that differ: a line for each of those that can keep the same. */
+static void print_kept_by_class(const struct eps_plan *plan)
+{
+    for (const struct eps_blocks *blocks = plan->blocks; blocks < plan->blocks + plan->n_blocks; blocks++) {
+        printf("            activations kept of %u of %u blocks like %s", blocks->n_kept, blocks->n, blocks->lowest);
+        if (blocks->n_kept > 0)
+            printf(": %s", blocks->kept.names);
+        if (blocks->n_kept < blocks->n && strcmp(blocks->kept_below.names, "nothing") != 0)
+            printf("; of the others: %s", blocks->kept_below.names);
+        putchar('\n');
+    }
     printf("            all other activations are recomputed in the backward pass\n");
 }
 
@@ -91,7 +106,10 @@ static void print_choice(const struct eps_plan *plan)
     printf("            activation checkpoints (the blocks' inputs), %s, on the %s\n",
            eps_format_bytes(text, plan->stash_bytes),
            plan->host_stash ? "host; each micro-batch is copied when it is needed" : "device");
-    print_kept(plan);
+    if (plan->n_blocks == 1)
+        print_kept(plan->blocks);
+    else
+        print_kept_by_class(plan);
     printf("            weights of %u of %u units stay on the device; %u buffer%s for the others\n", plan->n_resident,
            plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
     printf("            contributions: %u sum%s on the device, %u slots of a worker's inbox\n", plan->n_sums,
@@ -184,14 +202,37 @@ static json_t *side_to_json(const struct eps_plan_side *side)
     return object;
 }
 
+static json_t *kept_to_json(const struct eps_blocks *blocks)
+{
+    return json_pack("{s:i, s:s, s:s}", "kept", (int)blocks->n_kept, "kept_activations", blocks->kept.names,
+                     "kept_activations_below", blocks->kept_below.names);
+}
+
+/* Of blocks that differ: a list, each named by its lowest block. */
+static json_t *blocks_to_json(const struct eps_plan *plan)
+{
+    json_t *list = json_array();
+
+    for (const struct eps_blocks *blocks = plan->blocks; blocks < plan->blocks + plan->n_blocks; blocks++) {
+        json_t *object = json_pack("{s:s, s:i}", "lowest", blocks->lowest, "blocks", (int)blocks->n);
+        json_object_update_new(object, kept_to_json(blocks));
+        json_array_append_new(list, object);
+    }
+    return json_pack("{s:o}", "blocks", list);
+}
+
 static json_t *choice_to_json(const struct eps_plan *plan)
 {
-    return json_pack("{s:i, s:s, s:i, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:i, s:b}", "microbatch",
-                     (int)plan->microbatch, "stash", plan->host_stash ? "host" : "device", "kept", (int)plan->n_kept,
-                     "kept_activations", plan->kept.names, "kept_activations_below", plan->kept_below.names,
-                     "weight_buffers", (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "sums",
-                     (int)plan->n_sums, "slots", (int)plan->n_slots, "one_pass_head", plan->one_pass, "head_tile",
-                     (int)plan->head_tile, "replay", plan->replays);
+    json_t *object =
+        json_pack("{s:i, s:s}", "microbatch", (int)plan->microbatch, "stash", plan->host_stash ? "host" : "device");
+
+    json_object_update_new(object, plan->n_blocks == 1 ? kept_to_json(plan->blocks) : blocks_to_json(plan));
+    json_object_update_new(object,
+                           json_pack("{s:i, s:i, s:i, s:i, s:b, s:i, s:b}", "weight_buffers",
+                                     (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "sums",
+                                     (int)plan->n_sums, "slots", (int)plan->n_slots, "one_pass_head", plan->one_pass,
+                                     "head_tile", (int)plan->head_tile, "replay", plan->replays));
+    return object;
 }
 
 static json_t *times_to_json(const struct eps_plan *plan)

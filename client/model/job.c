@@ -25,16 +25,15 @@ static uint32_t *buffer_labels(const struct client_job *job, unsigned buffer)
     return (uint32_t *)((char *)job->data.base + client_job_data(job).buffers[buffer].labels);
 }
 
-static int name_kept(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
-                     struct error *err)
+static int name_blocks(struct eps_choice *out, const struct model_config *config, const struct plan_choice *choice,
+                       struct error *err)
 {
     struct model model;
     const int rc = model_init(&model, config, err);
 
     if (rc)
         return rc;
-    model_keeping_name(out->kept.names, model_block(&model)->program, choice->kept);
-    model_keeping_name(out->kept_below.names, model_block(&model)->program, choice->kept_below);
+    out->n_blocks = client_model_blocks(out->blocks, &model, choice);
     model_free(&model);
     return 0;
 }
@@ -63,13 +62,11 @@ static int take_opened(struct client_job *job, const struct client_model *model,
     job->microbatch = m->job_opened.choice.microbatch;
     job->choice = (struct eps_choice){.microbatch = m->job_opened.choice.microbatch,
                                       .host_stash = m->job_opened.choice.host_stash,
-                                      .n_kept = m->job_opened.choice.n_kept,
-                                      .n_blocks = model->config.n_layers,
                                       .n_weight_buffers = m->job_opened.choice.n_weight_buffers,
                                       .n_resident = m->job_opened.choice.n_resident,
                                       .whole_head = m->job_opened.choice.whole_head,
                                       .replay = plan_replay_text(m->job_opened.replay)};
-    const int rc = name_kept(&job->choice, &model->config, &m->job_opened.choice, err);
+    const int rc = name_blocks(&job->choice, &model->config, &m->job_opened.choice, err);
     if (rc)
         return rc;
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);

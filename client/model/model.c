@@ -69,6 +69,21 @@ int client_model_replace_config(struct client_model *model, const char *text, st
     return 0;
 }
 
+uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct model *model,
+                             const struct plan_choice *choice)
+{
+    _Static_assert((int)EPS_BLOCKS >= (int)MODEL_CLASSES && sizeof out->lowest >= MODEL_NAME_BYTES, "room for all");
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        const struct plan_keeping *keeping = &choice->keeping[c];
+        const struct model_program *program = model->classes[c].program;
+        out[c] = (struct eps_blocks){.n = model->classes[c].n_blocks, .n_kept = keeping->n_kept};
+        model_unit_name(out[c].lowest, model, model->visits[model_ranked(model, c, 0)->first_visit]);
+        model_keeping_name(out[c].kept.names, program, keeping->kept);
+        model_keeping_name(out[c].kept_below.names, program, keeping->kept_below);
+    }
+    return model->n_classes;
+}
+
 const char *client_model_loader(const struct model_config *config)
 {
     return config->n_labels         ? "AutoModelForSequenceClassification"

@@ -6,11 +6,13 @@
 #ifndef CLIENT_MODEL_MODEL_H
 #define CLIENT_MODEL_MODEL_H
 
+#include "client/eps.h"
 #include "proto/base/error.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
 #include "proto/model/safetensors.h"
 #include "proto/model/wrapper.h"
+#include "proto/plan/plan.h"
 #include "proto/wire/session.h"
 
 #include <jansson.h>
@@ -73,6 +75,10 @@ int client_model_header_bytes(uint64_t *out, const struct client_model *model, s
 
 /* Prints the model's config.json for weights of this type (model_config_print). Owned: free. NULL with a sentence. */
 char *client_model_print_config(const struct client_model *model, enum safetensors_type type, struct error *err);
+
+/* What the blocks of each class keep. Returns the number of classes. */
+uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct model *model,
+                             const struct plan_choice *choice);
 
 /* The class of transformers that loads such a model. */
 const char *client_model_loader(const struct model_config *config);

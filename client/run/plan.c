@@ -250,9 +250,8 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     const uint64_t value = number_bytes(plan->setting.goal.precision);
 
     out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
-    out->n_kept = plan->choice.n_kept, out->n_weight_buffers = plan->n_weight_buffers;
-    model_keeping_name(out->kept.names, model_block(&q->model)->program, plan->choice.kept);
-    model_keeping_name(out->kept_below.names, model_block(&q->model)->program, plan->choice.kept_below);
+    out->n_blocks = client_model_blocks(out->blocks, &q->model, &plan->choice);
+    out->n_weight_buffers = plan->n_weight_buffers;
     out->n_resident = plan->n_resident, out->n_pulled = plan_count_uploaded(&q->model);
     out->host_stash = plan->choice.host_stash;
     out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;

@@ -29,15 +29,21 @@ static int allocate(struct device_worker *w, struct error *err)
                : error_set(err, -ENOMEM, "out of memory");
 }
 
-/* For the largest microbatch, and for a block that keeps the least. */
+/* For the largest microbatch, and for a block of its class that keeps the least. */
 static void prepare_attention(struct device_worker *w)
 {
+    const struct model_layer *layer = layer_to_prepare(&w->model);
+
+    if (!layer || w->plan.setting.goal.purpose == PLAN_GENERATE) /* which has attention of its own */
+        return;
     char *arena = w->ops->arena(w->dev);
     const struct plan *plan = &w->plan;
-    const struct plan_kept *kept = plan_kept_of(plan, 0);
+    const struct plan_kept *kept = plan_kept_of(plan, model_ranked(&w->model, model_class_of(layer), 0));
     const struct layer_pass pass = {.ops = w->ops,
                                     .dev = w->dev,
                                     .model = &w->model,
+                                    .layer = layer,
+                                    .unit = &w->model.units[w->model.visits[layer->first_visit]],
                                     .workspace = arena + plan->workspace,
                                     .kept = kept->keeping ? arena + kept->at : NULL,
                                     .keeping = kept->keeping,
@@ -47,8 +53,7 @@ static void prepare_attention(struct device_worker *w)
                                     .setting = &plan->setting,
                                     .plan = plan};
 
-    if (plan->setting.goal.purpose != PLAN_GENERATE) /* which has attention of its own */
-        layer_prepare_attention(&pass, plan->setting.goal.purpose == PLAN_TRAIN, w->attention);
+    layer_prepare_attention(&pass, plan->setting.goal.purpose == PLAN_TRAIN, w->attention);
 }
 
 int device_worker_lay_out(struct device_worker *worker, const struct device_worker_options *options,

@@ -69,8 +69,7 @@ struct family_table {
 
 /* A layer between embedding and head: a program.
  *
- * A family's blocks are of one kind, or of several, which stand side by side in its list: with the same tensors, values and
- * operations, but other options of these, such as a window of attention. */
+ * A family's blocks are of one kind, or of several, which stand side by side in its list. */
 struct family_layer {
     enum model_layer_kind kind; /* MODEL_BLOCK: n_layers of them in all; or MODEL_SINGLE */
     const char *name;           /* of its unit: "h.%u" of block %u, "ln_f"; NULL: the end */

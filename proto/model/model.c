@@ -29,10 +29,23 @@ static uint64_t count_elements(const struct program *program)
     return n;
 }
 
+/* Elements of the largest block. */
+static uint64_t largest_block(const struct model *m)
+{
+    const struct model_program *const first = &m->programs[m->block];
+    uint64_t most = 0;
+
+    for (const struct model_program *p = first; p < first + m->n_kinds; p++) {
+        const uint64_t n = p->n_layers > 0 ? count_elements(&p->program) : 0;
+        most = most < n ? n : most;
+    }
+    return most;
+}
+
 /* Rows of one unit when a table (rows, width) is cut evenly. */
 static uint64_t rows_per_unit(const struct model *m, uint64_t rows, uint64_t most_rows)
 {
-    const uint64_t width = m->config.width, block = count_elements(&m->programs[m->block].program);
+    const uint64_t width = m->config.width, block = largest_block(m);
     const uint64_t target = 4 * block > LEAST_CUT ? 4 * block : LEAST_CUT;
     const uint64_t by_bytes = (4 * rows * width + target - 1) / target, by_rows = (rows + most_rows - 1) / most_rows;
     const uint64_t n = by_bytes > by_rows ? by_bytes : by_rows;
@@ -111,6 +124,43 @@ static const char *logits_of(const struct model *m)
     return m->config.n_labels ? family->classifier->logits : family->logits;
 }
 
+/* The program of a block. */
+static uint32_t program_of_block(const struct model *m, uint32_t index)
+{
+    const struct family *family = m->config.family;
+    const uint32_t kind = family->kind_of_block ? family->kind_of_block(&m->config, index) : 0;
+
+    assert(kind < m->n_kinds);
+    return m->block + kind;
+}
+
+/* The class of a program's blocks: a new one, if it is like none so far. */
+static uint32_t class_of(struct model *m, const struct model_program *program)
+{
+    uint32_t c = 0;
+
+    while (c < m->n_classes && !program_is_alike(&m->classes[c].program->program, &program->program))
+        c++;
+    if (c == m->n_classes) {
+        assert(m->n_classes < MODEL_CLASSES);
+        m->classes[m->n_classes++].program = program;
+    }
+    return c;
+}
+
+/* Counts the blocks of each kind and class. */
+static void classify(struct model *m)
+{
+    for (uint32_t i = 0; i < m->config.n_layers; i++) {
+        struct model_program *program = &m->programs[program_of_block(m, i)];
+        if (program->n_layers++ == 0)
+            program->class = class_of(m, program);
+        m->classes[program->class].n_blocks++;
+    }
+    for (uint32_t c = 1; c < m->n_classes; c++)
+        m->classes[c].first = m->classes[c - 1].first + m->classes[c - 1].n_blocks;
+}
+
 static int write_programs(struct model *m)
 {
     const struct family_layer *layers = layers_of(m);
@@ -128,8 +178,7 @@ static int write_programs(struct model *m)
         m->block++;
     while (layers[m->block + m->n_kinds].name && layers[m->block + m->n_kinds].kind == MODEL_BLOCK)
         m->n_kinds++;
-    for (uint32_t kind = 1; kind < m->n_kinds; kind++)
-        assert(program_is_alike(&m->programs[m->block].program, &m->programs[m->block + kind].program));
+    classify(m);
     return 0;
 }
 
@@ -157,7 +206,7 @@ static int allocate(struct model *m)
         n_tensors++, n_units += n, n_pieces += n;
     }
     for (uint32_t i = 0; i < m->n_programs; i++) {
-        const uint32_t times = i == m->block ? c->n_layers : model_runs_in_blocks(m, i) ? 0 : 1;
+        const uint32_t times = model_runs_in_blocks(m, i) ? m->programs[i].n_layers : 1;
         const uint32_t n = (uint32_t)m->programs[i].program.n_tensors * times;
         n_tensors += n, n_pieces += n;
     }
@@ -165,12 +214,13 @@ static int allocate(struct model *m)
     m->pieces = calloc(n_pieces, sizeof *m->pieces);
     m->units = calloc(n_units, sizeof *m->units);
     m->layers = calloc(n_layers + 2, sizeof *m->layers);
+    m->ranked = calloc(c->n_layers, sizeof *m->ranked);
     m->visits = calloc(n_units, sizeof *m->visits);
     m->visit_layers = calloc(n_units, sizeof *m->visit_layers);
     m->trained_visits = calloc(n_units, sizeof *m->trained_visits);
     m->trained_below = calloc(n_units, sizeof *m->trained_below);
-    return m->tensors && m->pieces && m->units && m->layers && m->visits && m->visit_layers && m->trained_visits &&
-                   m->trained_below
+    return m->tensors && m->pieces && m->units && m->layers && m->ranked && m->visits && m->visit_layers &&
+                   m->trained_visits && m->trained_below
                ? 0
                : -ENOMEM;
 }
@@ -260,7 +310,6 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
     const struct program *p = &m->programs[program].program;
 
     layer->program = &m->programs[program];
-    m->programs[program].n_layers++;
     layer->name = layers_of(m)[program].name;
     open_unit(m, kind, index, 0);
     m->units[m->n_units].program = program;
@@ -279,14 +328,11 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
 static void add_block(struct model *m, uint32_t index)
 {
-    const struct family *family = m->config.family;
-    const uint32_t kind = family->kind_of_block ? family->kind_of_block(&m->config, index) : 0;
     char block[24], in_front[40];
 
-    assert(kind < m->n_kinds);
     snprintf(block, sizeof block, layers_of(m)[m->block].name, index);
-    snprintf(in_front, sizeof in_front, "%s%s.", family->prefix, block);
-    add_layer(m, MODEL_BLOCK, index, m->block + kind, in_front);
+    snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
+    add_layer(m, MODEL_BLOCK, index, program_of_block(m, index), in_front);
 }
 
 static void add_embedding(struct model *m)
@@ -315,12 +361,48 @@ static void add_layers(struct model *m)
     uint32_t n_singles = 0;
 
     for (uint32_t p = 0; p < m->n_programs; p++) {
-        if (!model_runs_in_blocks(m, p))
+        if (!model_runs_in_blocks(m, p)) {
+            m->programs[p].n_layers = 1;
             add_layer(m, MODEL_SINGLE, n_singles++, p, layers_of(m)[p].bare ? "" : family->prefix);
-        else if (p == m->block)
+        } else if (p == m->block)
             m->first_block = m->n_layers;
         for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)
             add_block(m, i);
+    }
+}
+
+static void rank_blocks(struct model *m)
+{
+    uint32_t ranks[MODEL_CLASSES] = {0};
+
+    for (uint32_t i = 0; i < m->config.n_layers; i++) {
+        struct model_layer *block = &m->layers[m->first_block + i];
+        const uint32_t c = model_class_of(block);
+        block->rank = ranks[c]++;
+        m->ranked[m->classes[c].first + block->rank] = i;
+    }
+}
+
+/* The number of blocks whose kind differs from that of the block so many above. */
+static uint32_t count_exceptions(const struct model *m, uint32_t period)
+{
+    const struct model_layer *const first = &m->layers[m->first_block];
+    uint32_t n = 0;
+
+    for (const struct model_layer *block = first; block + period < first + m->config.n_layers; block++)
+        n += block->program != block[period].program;
+    return n;
+}
+
+static void find_period(struct model *m)
+{
+    uint32_t least = count_exceptions(m, 1);
+
+    m->period = 1;
+    for (uint32_t period = 2; least > 0 && period <= MODEL_PERIOD && 2 * period <= m->config.n_layers; period++) {
+        const uint32_t n = count_exceptions(m, period);
+        if (n < least)
+            m->period = period, least = n;
     }
 }
 
@@ -380,11 +462,20 @@ static bool are_alike(const struct model_unit *a, const struct model_unit *b)
     return a->n == b->n && a->program == b->program && a->frozen == b->frozen;
 }
 
-static void count_alike(struct model *m)
+/* Of the units below the blocks, the blocks', and those above. */
+static void find_alike(struct model *m)
 {
-    for (uint32_t u = m->n_units; u-- > 0;)
-        m->units[u].n_alike =
-            u + 1 < m->n_units && are_alike(&m->units[u], &m->units[u + 1]) ? m->units[u + 1].n_alike + 1 : 1;
+    const uint32_t first = m->visits[m->layers[m->first_block].first_visit], above = first + m->config.n_layers;
+
+    for (uint32_t u = 0, end; u < m->n_units; u = end) {
+        const uint32_t limit = u < first ? first : u < above ? above : m->n_units;
+        const uint32_t period = u >= first && u < above ? m->period : 1;
+        for (end = u + 1; end < limit; end++)
+            if (end - u >= period && !are_alike(&m->units[end - period], &m->units[end]))
+                break;
+        for (uint32_t i = u; i < end; i++)
+            m->units[i].alike = (struct model_alike){u, end, period};
+    }
 }
 
 static void divide(struct model *m)
@@ -400,7 +491,7 @@ static void divide(struct model *m)
         if (m->units[m->visits[visit]].n_trained > 0)
             m->trained_visits[m->n_trained_visits++] = visit;
     }
-    count_alike(m);
+    find_alike(m);
     m->lowest_trained = m->n_trained_visits ? m->visit_layers[m->trained_visits[0]] : m->n_layers;
 }
 
@@ -469,6 +560,8 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     }
     add_embedding(m);
     add_layers(m);
+    rank_blocks(m);
+    find_period(m);
     add_head(m);
     divide(m);
     return 0;
@@ -481,6 +574,7 @@ void model_free(struct model *model)
     free(model->pieces);
     free(model->units);
     free(model->layers);
+    free(model->ranked);
     free(model->visits);
     free(model->visit_layers);
     free(model->trained_visits);

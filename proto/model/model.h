@@ -5,7 +5,8 @@
  *
  * The family defines the layers, their names, initial values and programs (proto/model/family.h). From bottom to top:
  *   EMBEDDING  visits its tables: that of tokens first; each is one unit or several, cut by rows
- *   BLOCK      n_layers of them, one above the other; one unit each: the tensors of its program, in its order
+ *   BLOCK      n_layers of them, one above the other; one unit each: the tensors of its program, in its order.
+ *              Their programs may differ: those are the kinds of block
  *   SINGLE     other programs, below the blocks or above: GPT-2's last norm; one unit each
  *   HEAD       visits the table of tokens again when tied, else its own, cut by rows into vocabulary chunks
  * Backward runs over the visits in reverse. */
@@ -70,6 +71,12 @@ struct model_piece {
     uint64_t n;      /* elements */
 };
 
+/* Consecutive units, first .. end-1, that recur: each equals (n, program, frozen pieces) the one `period` below it, if that
+ * is among them. */
+struct model_alike {
+    uint32_t first, end, period;
+};
+
 struct model_unit {
     uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model; layer is a
                   * block's index, 0 for tokens, 1 for positions, else 0 */
@@ -85,7 +92,7 @@ struct model_unit {
     uint32_t n_visits;              /* 2 when tied */
     uint32_t program;               /* of the model's, that its layer runs; 0 of a table's */
     uint64_t frozen;                /* set: bit i: its piece i is frozen */
-    uint32_t n_alike;               /* consecutive units from this one on with equal n, program and frozen pieces */
+    struct model_alike alike;       /* this unit is one of */
 };
 
 /* Maximum elements of a slice: 16 MiB of fp32. */
@@ -103,6 +110,7 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 struct model_program {
     struct program program;
     uint32_t n_layers;   /* that run it */
+    uint32_t class;      /* of a kind of block: of the model's classes */
     uint32_t n_keepings; /* distinct ones: the first of MODEL_KEEPINGS */
     /* Of the first n_keepings: kept values, and schedules. */
     uint64_t kept[MODEL_KEEPINGS];
@@ -121,6 +129,17 @@ static inline uint32_t model_keeping(const struct model_program *p, uint32_t kee
 /* "all", "nothing", or the operations whose results are kept: "attn.c_attn, attention". Returns out. */
 enum { MODEL_KEEPING_BYTES = 4 * PROGRAM_NAME_BYTES };
 const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping);
+
+/* Blocks whose programs are alike (program_is_alike), so that they keep the same sets of values in the same bytes. */
+struct model_class {
+    const struct model_program *program; /* of the lowest */
+    uint32_t first, n_blocks;            /* in model.ranked */
+};
+
+enum {
+    MODEL_CLASSES = 8, /* at most; a family with more is a mistake */
+    MODEL_PERIOD = 64, /* longest that is looked for */
+};
 
 /* Which row of a table a token takes. */
 enum model_lookup {
@@ -150,6 +169,7 @@ struct model_layer {
     enum model_layer_kind kind;
     const struct model_program *program; /* of the model; NULL for embedding and head */
     uint32_t index;                      /* among those of its kind: 0 nearest the input */
+    uint32_t rank;                       /* of a block: the same among those of its class */
     const char *name;                    /* the family's, of a layer with a program: "h.%u", "ln_f" */
     uint32_t first_visit, n_visits;
 };
@@ -164,6 +184,11 @@ struct model {
     uint32_t n_programs;
     uint32_t block, n_kinds; /* the first program of blocks, and how many there are: their kinds */
     uint32_t first_block;    /* layer */
+    /* Kinds recur in periods of so many blocks. Where no period holds throughout, the one with the fewest exceptions. */
+    uint32_t period;
+    struct model_class classes[MODEL_CLASSES]; /* by their lowest blocks */
+    uint32_t n_classes;
+    uint32_t *ranked; /* (n_layers) indices of blocks, class after class, each from its lowest on */
     struct model_tensor *tensors;
     struct model_piece *pieces;
     struct model_unit *units;
@@ -229,10 +254,16 @@ const struct model_table *model_table_of(const struct model *model, uint32_t ten
  * and the position that RoBERTa gives to it. */
 uint64_t model_zero_row(const struct model *model, uint32_t tensor);
 
-/* Any block: all have the same tensors, values and operations, and so the same bytes. */
-static inline const struct model_layer *model_block(const struct model *model)
+/* The block of this rank in a class. */
+static inline const struct model_layer *model_ranked(const struct model *model, uint32_t class, uint32_t rank)
 {
-    return &model->layers[model->first_block];
+    return &model->layers[model->first_block + model->ranked[model->classes[class].first + rank]];
+}
+
+/* The class of a layer that is a block. */
+static inline uint32_t model_class_of(const struct model_layer *layer)
+{
+    return layer->program->class;
 }
 
 /* True if blocks run this program, one of the model's. */

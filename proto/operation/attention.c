@@ -90,7 +90,7 @@ static void run_cached(const struct operation_run *r, const struct device_attent
                                                .scale = attention->scale,
                                                .qkv = operation_element(r, attention->qkv, span->at * qkv_width),
                                                .out = operation_element(r, attention->out, span->at * attention->width),
-                                               .cache = (char *)span->cache + r->layer * r->cache_bytes,
+                                               .cache = span->cache,
                                                .scratch = attention->scratch};
 
     r->ops->attention_cached(r->dev, &op);

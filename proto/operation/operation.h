@@ -45,7 +45,7 @@ struct operation {
 struct operation_span {
     uint32_t at, n;    /* tokens at .. at+n-1 of the pass */
     uint32_t position; /* of the first in its text */
-    void *cache;       /* of its text, block after block */
+    void *cache;       /* of its text, in this block */
 };
 
 /* One microbatch in one layer: all that its operations may use. Borrowed, but for the tables of addresses. */
@@ -68,7 +68,6 @@ struct operation_run {
     const struct operation_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise */
     uint32_t n_spans;
     uint32_t n_positions; /* of a cache */
-    uint64_t cache_bytes; /* of one block's */
 };
 
 static inline const struct program_operation *operation_of(const struct operation_run *r,

@@ -79,16 +79,12 @@ static bool is_alike(const struct program_operation *a, const struct program_ope
 
 bool program_is_alike(const struct program *a, const struct program *b)
 {
-    bool alike = a->n_operations == b->n_operations && a->n_values == b->n_values && a->n_tensors == b->n_tensors &&
-                 a->output == b->output;
+    bool alike = a->n_operations == b->n_operations && a->n_values == b->n_values && a->output == b->output;
 
     for (int i = 0; alike && i < a->n_operations; i++)
         alike = is_alike(&a->operations[i], &b->operations[i]);
     for (int i = 0; alike && i < a->n_values; i++)
         alike = a->values[i].type == b->values[i].type && a->values[i].columns == b->values[i].columns;
-    for (int i = 0; alike && i < a->n_tensors; i++)
-        alike = strcmp(a->tensors[i].name, b->tensors[i].name) == 0 && a->tensors[i].rows == b->tensors[i].rows &&
-                a->tensors[i].columns == b->tensors[i].columns;
     return alike;
 }
 

@@ -83,7 +83,7 @@ int program_begin(struct program *p, uint32_t columns);
  * model. One layer above the blocks may have it. */
 void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs);
 
-/* True if two programs differ in nothing but options of their operations. */
+/* True if two programs have the same values and operations, their options and tensors aside. */
 bool program_is_alike(const struct program *a, const struct program *b);
 
 /* The program's first operation of a kind. NULL: it has none. */

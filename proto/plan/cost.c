@@ -135,17 +135,28 @@ static void move(struct pipeline *p, double by)
         p->pushed[i] += by;
 }
 
-/* Advances by n equal visits. The use of buffers, sets and sums repeats after a round of visits. Once a round moves all
- * ends by the same amount, every further one does. */
-static void advance_by(struct pipeline *p, const struct visit *v, uint32_t n)
+static uint32_t common_multiple(uint32_t a, uint32_t b)
 {
-    const uint32_t round = p->n_buffers * p->n_sets * p->n_sums;
+    uint32_t n = a;
+
+    while (n % b > 0)
+        n += a;
+    return n;
+}
+
+/* Advances by n visits, which recur in periods. The use of buffers, sets and sums repeats after a round of visits. Once a
+ * round of whole periods moves all ends by the same amount, every further one does. */
+static void advance_by(struct pipeline *p, const struct visit *visits, uint32_t period, uint32_t n)
+{
+    const uint32_t round = common_multiple(p->n_buffers * p->n_sets * p->n_sums, period);
     double by;
 
     while (n > 0) {
         const struct pipeline before = *p;
-        for (uint32_t i = 0; i < round && n > 0; i++, n--)
-            advance(p, v);
+        for (uint32_t i = 0, k = 0; i < round && n > 0; i++, n--) {
+            advance(p, &visits[k]);
+            k = k + 1 < period ? k + 1 : 0;
+        }
         if (n >= round && moved_alike(p, &before, &by)) {
             move(p, n / round * by);
             n %= round;
@@ -201,18 +212,21 @@ static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward
     return boundaries * tokens * c->model->config.width * number_bytes(plan->setting.goal.precision);
 }
 
-/* Adds n equal visits. */
-static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const struct visit *v, uint32_t n)
+/* Adds a period's visits, which come so many times, one period after the other. */
+static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const struct visit *visits, uint32_t period,
+                       uint32_t times)
 {
-    out->compute_ms += n * v->compute * 1e3;
-    out->pull_ms += n * v->pull * 1e3;
-    out->push_ms += n * v->push * 1e3;
-    out->stash_ms += n * v->stash * 1e3;
-    out->optimizer_ms += n * v->optimizer * 1e3;
-    out->down_bytes += n * v->down_bytes;
-    out->up_bytes += n * v->up_bytes;
-    out->stash_bytes += n * v->stash_bytes;
-    advance_by(pipeline, v, n);
+    for (const struct visit *v = visits; v < visits + period; v++) {
+        out->compute_ms += times * v->compute * 1e3;
+        out->pull_ms += times * v->pull * 1e3;
+        out->push_ms += times * v->push * 1e3;
+        out->stash_ms += times * v->stash * 1e3;
+        out->optimizer_ms += times * v->optimizer * 1e3;
+        out->down_bytes += times * v->down_bytes;
+        out->up_bytes += times * v->up_bytes;
+        out->stash_bytes += times * v->stash_bytes;
+    }
+    advance_by(pipeline, visits, period, period * times);
 }
 
 /* Seconds to generate a token of each text: reads the weights, for all texts or for each, and earlier tokens' keys and
@@ -258,7 +272,8 @@ static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const uint64_t frozen = model->units[model->visits[visit]].frozen;
     const bool is_lowest = backward && layer == &model->layers[model->lowest_trained];
-    const bool keeps = layer->kind == MODEL_BLOCK && plan_kept_of(c->plan, layer->index) == &c->plan->kept[1];
+    const bool keeps =
+        layer->kind == MODEL_BLOCK && plan_kept_of(c->plan, layer) != c->plan->kept[model_class_of(layer)];
 
     if (!layer->program)
         return compute_visit(c, visit, backward);
@@ -288,58 +303,82 @@ static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t 
     return v;
 }
 
-/* The end of the range with index, of 0 .. first-1 and first .. n-1; backward, its begin. */
-static uint32_t end_of_range(uint32_t index, uint32_t first, uint32_t n, bool backward)
+/* Blocks from begin on, before end. */
+struct range {
+    uint32_t begin, end;
+};
+
+/* Of the blocks below `at`, and of those from it on, leaves those that a block of this index is one of. */
+static void cut(struct range *range, uint32_t at, uint32_t index)
 {
-    if (backward)
-        return index >= first ? first : 0;
-    return index < first ? first : n;
+    if (index < at && at < range->end)
+        range->end = at;
+    if (index >= at && at > range->begin)
+        range->begin = at;
 }
 
-/* The number of equal visits of blocks from this one on (same kept values, all resident or none); else 1. */
-static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward, uint32_t most)
+/* The lowest block of a class that keeps what its topmost ones do; beyond all blocks: none does. */
+static uint32_t lowest_kept(const struct costs *c, uint32_t class)
+{
+    const uint32_t first = c->plan->kept[class][1].first;
+
+    return first < c->model->classes[class].n_blocks ? model_ranked(c->model, class, first)->index
+                                                     : c->model->config.n_layers;
+}
+
+/* The blocks around this one whose visits recur: with their units, all resident or none, and all of a class keeping the
+ * same. */
+static struct range find_range(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct model *model = c->model;
-    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
-    const uint32_t n = model->config.n_layers, index = layer->index, unit = model->visits[visit];
-    const uint32_t places = plan_place_of(model, unit) + index + 1; /* down to the lowest block */
-    const uint32_t passing = places > c->plan->n_resident ? places - c->plan->n_resident : 0;
-    const uint32_t lowest = backward ? model->layers[model->lowest_trained].first_visit : 0;
-    uint32_t count;
+    const struct model_layer *block = &model->layers[model->visit_layers[visit]];
+    const uint32_t unit = model->visits[visit], lowest_unit = unit - block->index;
+    const struct model_alike *alike = &model->units[unit].alike;
+    const uint32_t places = plan_place_of(model, lowest_unit) + 1, n_resident = c->plan->n_resident;
+    struct range range = {alike->first - lowest_unit, alike->end - lowest_unit};
+
+    cut(&range, places > n_resident ? places - n_resident : 0, block->index);
+    for (uint32_t i = 0; i < model->n_classes; i++)
+        cut(&range, lowest_kept(c, i), block->index);
+    if (backward && model->lowest_trained >= model->first_block) /* it computes less */
+        cut(&range, model->lowest_trained - model->first_block + 1, block->index);
+    return range;
+}
+
+/* The number of recurring visits from this one on: of blocks, else 1. */
+static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
 
     if (layer->kind != MODEL_BLOCK)
         return 1;
-    const uint32_t kept_end = end_of_range(index, n - c->plan->choice.n_kept, n, backward);
-    const uint32_t resident_end = end_of_range(index, passing < n ? passing : n, n, backward);
-    if (backward)
-        count = index + 1 - (kept_end > resident_end ? kept_end : resident_end);
-    else
-        count = (kept_end < resident_end ? kept_end : resident_end) - index;
-    count = count < most ? count : most;
-    if (backward && visit > lowest && visit - lowest < count) /* it computes less */
-        count = visit - lowest;
-    return model->units[backward ? unit - (count - 1) : unit].n_alike >= count ? count : 1;
+    const struct range range = find_range(c, visit, backward);
+    return backward ? layer->index - range.begin + 1 : range.end - layer->index;
 }
 
-/* Visit by visit, except for the middle of a run of equal visits, as of 4,096 blocks: when it begins, all buffers must
+/* Visit by visit, except for the middle of a run of recurring visits, as of 4,096 blocks: when it begins, all buffers must
  * hold units of the run, and so they do when it ends. */
 static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c)
 {
     const uint32_t n = c->model->n_visits;
     const uint32_t end = c->plan->setting.goal.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
     struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
-    uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; equal ones from the last on */
+    uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; those from the last on */
 
-    for (uint32_t place = 0, count; place < end; place += count) {
+    for (uint32_t place = 0, period, times; place < end; place += period * times) {
         const bool backward = place >= n;
-        const uint32_t visit = backward ? 2 * n - 1 - place : place,
-                       alike = count_alike(c, visit, backward, end - place);
-        const struct visit v = visit_of(c, &buffers, visit, backward);
+        const uint32_t visit = backward ? 2 * n - 1 - place : place, alike = count_alike(c, visit, backward);
+        struct visit visits[MODEL_PERIOD];
 
         n_before = alike + 1 == was_alike ? n_before + 1 : 0;
         was_alike = alike;
-        count = n_before > buffers.capacity && alike > buffers.capacity + 1 ? alike - buffers.capacity - 1 : 1;
-        add_visits(out, pipeline, &v, count);
+        period = c->model->units[c->model->visits[visit]].alike.period;
+        times = n_before > buffers.capacity && alike > buffers.capacity ? (alike - buffers.capacity - 1) / period : 0;
+        if (times == 0)
+            period = times = 1;
+        for (uint32_t i = 0; i < period; i++)
+            visits[i] = visit_of(c, &buffers, backward ? visit - i : visit + i, backward);
+        add_visits(out, pipeline, visits, period, times);
     }
 }
 

@@ -59,11 +59,11 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
     return bytes;
 }
 
-struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t keeping)
+struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t class, uint32_t keeping)
 {
     const struct plan_setting *s = &plan->setting;
     const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
-    const struct model_program *block = model_block(model)->program;
+    const struct model_program *block = model->classes[class].program;
     struct plan_kept kept = {.keeping = model_keeping(block, keeping)};
     const uint64_t values = block->kept[kept.keeping];
 
@@ -181,17 +181,17 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
 /* The largest workspace of a kind of block that the model has. */
 static uint64_t block_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
 {
-    const struct plan_choice *choice = &plan->choice;
     const struct model_program *const first = &model->programs[model->block];
     uint64_t most = 0, bytes;
 
     for (const struct model_program *p = first; p < first + model->n_kinds; p++) {
+        const struct plan_keeping *keeping = &plan->choice.keeping[p->class];
         if (p->n_layers == 0)
             continue;
-        if (choice->n_kept < model->config.n_layers &&
-            most < (bytes = program_bytes(plan, p, shape, choice->kept_below)))
+        if (keeping->n_kept < model->classes[p->class].n_blocks &&
+            most < (bytes = program_bytes(plan, p, shape, keeping->kept_below)))
             most = bytes;
-        if (choice->n_kept > 0 && most < (bytes = program_bytes(plan, p, shape, choice->kept)))
+        if (keeping->n_kept > 0 && most < (bytes = program_bytes(plan, p, shape, keeping->kept)))
             most = bytes;
     }
     return most;

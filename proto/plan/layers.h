@@ -35,8 +35,9 @@ void plan_places(struct plan_places *out, const struct program *program, const s
 uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
                          struct plan_shape shape);
 
-/* What a block keeps of every microbatch of the plan's share. Sets all members but first, n_blocks and at. */
-struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t keeping);
+/* What a block of this class keeps of every microbatch of the plan's share. Sets all members but first, n_blocks and
+ * at. */
+struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t class, uint32_t keeping);
 
 /* What sizes of operations depend on, of a shape. */
 struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape);

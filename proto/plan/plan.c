@@ -55,11 +55,13 @@ static void take_weights(struct plan *plan, const struct model *model, struct la
     const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan->head_pad);
 
     plan->resident = l->offset;
-    for (uint32_t place = 0, n; place < plan->n_resident; place += n) {
-        const uint32_t unit = plan_unit_at(model, place);
-        n = plan_count_alike(model, place, plan->n_resident);
-        take_each(l, LEDGER_WEIGHTS, n, room(plan, model, unit) * value_bytes(plan));
-        plan->resident_bytes += n * model->units[unit].n * value_bytes(plan);
+    for (uint32_t first = 0, n, times; first < plan->n_resident; first += n * times) {
+        times = plan_count_times(model, first, plan->n_resident, &n);
+        for (uint32_t place = first; place < first + n; place++) {
+            const uint32_t unit = plan_unit_at(model, place);
+            take_each(l, LEDGER_WEIGHTS, times, room(plan, model, unit) * value_bytes(plan));
+            plan->resident_bytes += times * model->units[unit].n * value_bytes(plan);
+        }
     }
     plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
     for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
@@ -119,8 +121,11 @@ static void take_contributions(struct plan *plan, const struct model *model, str
     plan->head_bytes = (l->offset - plan->head) / (plan->setting.share_rows / plan->setting.part_rows);
     for (uint32_t visit = 0, n; visit < model->n_visits - n_apart; visit += n) {
         const uint32_t unit = model->visits[visit];
+        const struct model_alike *alike = &model->units[unit].alike;
         const uint64_t sum = plan_unit_sum(model, unit, plan->head_pad);
-        n = model->layers[model->visit_layers[visit]].kind == MODEL_BLOCK ? model->units[unit].n_alike : 1;
+        const bool is_block = model->layers[model->visit_layers[visit]].kind == MODEL_BLOCK;
+        n = is_block && unit - alike->first >= alike->period - 1 ? alike->end - unit
+                                                                 : 1; /* one period, then the rest */
         most = most < sum ? sum : most;
     }
     for (uint32_t i = 0; i < plan->n_sums; i++) {
@@ -139,17 +144,19 @@ static uint32_t count_sums(const struct plan *plan, const struct model *model)
     return plan->choice.n_sums < most ? plan->choice.n_sums : (uint32_t)most;
 }
 
-/* Blocks follow each other, the lowest first. */
+/* Classes follow each other, and in each its blocks, the lowest first. */
 static void take_kept(struct plan *plan, const struct model *model, struct layout *l)
 {
-    const uint32_t n = model->config.n_layers, n_below = n - plan->choice.n_kept;
-
-    plan->kept[0] = plan_keep(plan, model, plan->choice.kept_below);
-    plan->kept[1] = plan_keep(plan, model, plan->choice.kept);
-    plan->kept[0].n_blocks = plan->kept[1].first = n_below;
-    plan->kept[1].n_blocks = plan->choice.n_kept;
-    for (struct plan_kept *kept = plan->kept; kept < plan->kept + 2; kept++)
-        kept->at = take(l, LEDGER_KEPT, kept->n_blocks * kept->bytes);
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        const struct plan_keeping *keeping = &plan->choice.keeping[c];
+        struct plan_kept *const below = &plan->kept[c][0], *const above = &plan->kept[c][1];
+        *below = plan_keep(plan, model, c, keeping->kept_below);
+        *above = plan_keep(plan, model, c, keeping->kept);
+        below->n_blocks = above->first = model->classes[c].n_blocks - keeping->n_kept;
+        above->n_blocks = keeping->n_kept;
+        below->at = take(l, LEDGER_KEPT, below->n_blocks * below->bytes);
+        above->at = take(l, LEDGER_KEPT, above->n_blocks * above->bytes);
+    }
 }
 
 /* The most that a layer up to `top` needs. It comes last, so its end is the arena's, without rounding. */
@@ -208,30 +215,48 @@ static void lay_out(struct plan *plan, const struct model *model)
     take_workspace(plan, model, &l, MODEL_HEAD);
 }
 
-/* Keys and values of a row, in one block. */
-static uint64_t cache_bytes(const struct plan_setting *s, const struct model *model)
+/* Keys and values of a row, in one block of a class: the most that one of its kinds needs. */
+static uint64_t cache_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
 {
-    const struct program *p = &model_block(model)->program->program;
-    const struct program_operation *op = program_find(p, &operation_attention);
+    const struct model_program *const first = &model->programs[model->block];
+    uint64_t most = 0;
 
-    return op ? s->backend->cache_bytes(s->goal.precision, s->goal.seq, op->attention.n_kv_heads,
-                                        program_kv_columns(p, op))
-              : 0;
+    for (const struct model_program *p = first; p < first + model->n_kinds; p++) {
+        const struct program_operation *op = program_find(&p->program, &operation_attention);
+        if (!op || p->n_layers == 0 || p->class != class)
+            continue;
+        const uint64_t bytes = s->backend->cache_bytes(s->goal.precision, s->goal.seq, op->attention.n_kv_heads,
+                                                       program_kv_columns(&p->program, op));
+        most = most < bytes ? bytes : most;
+    }
+    return most;
+}
+
+/* Of all rows, each a multiple of PLAN_ALIGNMENT. */
+static void take_caches(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const uint64_t rows = plan->choice.microbatch;
+
+    plan->cache = l->offset;
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        const uint64_t bytes = cache_bytes(&plan->setting, model, c);
+        plan->caches[c].at = plan->row_cache_bytes;
+        plan->caches[c].bytes = plan_align(bytes);
+        plan->row_cache_bytes += model->classes[c].n_blocks * plan->caches[c].bytes;
+        take_each(l, LEDGER_CACHE, rows * model->classes[c].n_blocks, bytes);
+    }
 }
 
 /* The same for generation. The head's logits are outside the workspace, and its product needs none. */
 static void lay_out_generation(struct plan *plan, const struct model *model)
 {
-    const struct plan_setting *s = &plan->setting;
     const struct model_config *c = &model->config;
-    const uint64_t rows = plan->choice.microbatch, n_caches = rows * c->n_layers;
+    const uint64_t rows = plan->choice.microbatch;
     const uint64_t tile = plan_row_tile(plan) * token_bytes(plan, model), logits = c->vocabulary * sizeof(float);
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
-    plan->cache = l.offset;
-    take_each(&l, LEDGER_CACHE, n_caches, cache_bytes(s, model));
-    plan->cache_bytes = (l.offset - plan->cache) / n_caches;
+    take_caches(plan, model, &l);
     plan->row_bytes = plan_align(tile);
     take_boundaries(plan, model, &l, (rows - 1) * plan->row_bytes + tile);
     plan->ids = take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
@@ -263,14 +288,16 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
         lay_out(out, model);
 }
 
-uint64_t plan_row_cache_bytes(const struct plan *plan, const struct model *model)
+uint64_t plan_row_cache(const struct plan *plan, uint32_t row)
 {
-    return model->config.n_layers * plan->cache_bytes;
+    return plan->cache + row * plan->row_cache_bytes;
 }
 
-uint64_t plan_row_cache(const struct plan *plan, const struct model *model, uint32_t row)
+uint64_t plan_block_cache(const struct plan *plan, const struct model_layer *block)
 {
-    return plan->cache + row * plan_row_cache_bytes(plan, model);
+    const uint32_t c = model_class_of(block);
+
+    return plan->caches[c].at + block->rank * plan->caches[c].bytes;
 }
 
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
@@ -278,9 +305,10 @@ uint64_t plan_resident(const struct plan *plan, const struct model *model, uint3
     const uint32_t end = plan_place_of(model, unit);
     uint64_t at = plan->resident;
 
-    for (uint32_t place = 0, n; place < end; place += n) {
-        n = plan_count_alike(model, place, end);
-        at += n * plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
+    for (uint32_t first = 0, n, times; first < end; first += n * times) {
+        times = plan_count_times(model, first, end, &n);
+        for (uint32_t place = first; place < first + n; place++)
+            at += times * plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
     }
     return at;
 }
@@ -355,6 +383,21 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     return 0;
 }
 
+/* Of one class; of several the sentence does not name it. */
+static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool may_keep, struct error *err)
+{
+    if (k->n_kept > (may_keep ? n_blocks : 0))
+        return error_set(err, -EINVAL,
+                         "%u blocks keep activations: the model has %u, and they keep some only when training with the "
+                         "stash on the device",
+                         k->n_kept, n_blocks);
+    if ((k->n_kept > 0) != (k->kept > 0) || k->kept > MODEL_KEEPS_ALL || k->kept_below > MODEL_KEEPS_ALL ||
+        (k->kept_below > 0 && k->n_kept == 0))
+        return error_set(err, -EINVAL, "%u blocks keep set %u of their activations and the others set %u: no such plan",
+                         k->n_kept, k->kept, k->kept_below);
+    return 0;
+}
+
 int plan_check_choice(const struct model *model, const struct plan_setting *s, const struct plan_choice *c,
                       struct error *err)
 {
@@ -368,15 +411,10 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
     if (c->n_resident > plan_count_uploaded(model))
         return error_set(err, -EINVAL, "%u resident units: this model has %u", c->n_resident,
                          plan_count_uploaded(model));
-    if (c->n_kept > (plan_may_keep(s, c) ? model->config.n_layers : 0))
-        return error_set(err, -EINVAL,
-                         "%u blocks keep activations: the model has %u, and they keep some only when training with the "
-                         "stash on the device",
-                         c->n_kept, model->config.n_layers);
-    if ((c->n_kept > 0) != (c->kept > 0) || c->kept > MODEL_KEEPS_ALL || c->kept_below > MODEL_KEEPS_ALL ||
-        (c->kept_below > 0 && c->n_kept == 0))
-        return error_set(err, -EINVAL, "%u blocks keep set %u of their activations and the others set %u: no such plan",
-                         c->n_kept, c->kept, c->kept_below);
+    for (uint32_t i = 0; i < MODEL_CLASSES; i++)
+        if (check_keeping(&c->keeping[i], i < model->n_classes ? model->classes[i].n_blocks : 0, plan_may_keep(s, c),
+                          err))
+            return -EINVAL;
     if (c->whole_head && s->goal.purpose != PLAN_TRAIN)
         return error_set(err, -EINVAL, "the head is whole only in training");
     if (c->host_stash && s->goal.purpose == PLAN_GENERATE)

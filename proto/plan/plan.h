@@ -83,16 +83,20 @@ struct plan_setting {
                              * backend's table */
 };
 
+/* What the blocks of a class keep: the n_kept topmost the values `kept` from forward to backward, the others `kept_below`,
+ * as in struct model_program. Backward recomputes the rest. */
+struct plan_keeping {
+    uint32_t n_kept, kept, kept_below;
+};
+
 /* What the planner chooses. */
 struct plan_choice {
     /* Rows, 1..part_rows: the one choice that changes bits (rounding), though not in generation. */
     uint32_t microbatch;
     bool host_stash; /* boundaries and their gradient live in a host segment; the device has tiles of them */
-    /* The n_kept topmost blocks keep the values `kept` from forward to backward, the others `kept_below`: as in struct
-     * model_program. Backward recomputes the rest. */
-    uint32_t n_kept, kept, kept_below;
-    uint32_t n_weight_buffers; /* 1..3 */
-    uint32_t n_sums;           /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
+    struct plan_keeping keeping[MODEL_CLASSES]; /* of the model's classes; the others keep nothing */
+    uint32_t n_weight_buffers;                  /* 1..3 */
+    uint32_t n_sums;     /* 0..PLAN_MAX_SUMS: at least as many as sets of tiles; with one set, one */
     uint32_t n_resident; /* resident units, in the order of plan_unit_at (proto/plan/units.h): for good in generation,
                                 * in training from their first visit of a step to their last */
     bool whole_head;     /* the head's units, their contributions of every part and a tile's logits are on the device at
@@ -100,10 +104,10 @@ struct plan_choice {
                                 * share */
 };
 
-/* What some of the blocks keep. */
+/* What some of a class's blocks keep. */
 struct plan_kept {
     uint32_t keeping;         /* as in struct model_program */
-    uint32_t first, n_blocks; /* the lowest, and how many there are */
+    uint32_t first, n_blocks; /* the lowest, by rank, and how many there are */
     uint64_t at, bytes;       /* of block `first`; of each block */
     uint64_t part;            /* bytes of one part, microbatch after microbatch */
     uint64_t microbatch;      /* bytes of one microbatch */
@@ -144,9 +148,13 @@ struct plan {
     uint64_t losses;            /* (share tokens) double */
     uint64_t ids, labels;       /* (share tokens) u32 each; in generation, ids of one pass */
     uint64_t lengths, segments; /* of a classifier: (share rows) and (share tokens) u32 */
-    struct plan_kept kept[2];   /* of the lower blocks, and of the n_kept topmost */
-    /* Generation: keys and values of row r, block after block of cache_bytes each, from plan_row_cache on. */
-    uint64_t cache, cache_bytes;
+    struct plan_kept kept[MODEL_CLASSES][2]; /* of a class's lower blocks, and of its n_kept topmost */
+    /* Generation: keys and values of row r are at cache + r * row_cache_bytes, class after class, of each block after
+     * block. */
+    uint64_t cache, row_cache_bytes;
+    struct {
+        uint64_t at, bytes; /* of the class's lowest block, in a row; of each block */
+    } caches[MODEL_CLASSES];
     uint64_t row_bytes; /* generation: of a row's tile in a boundary, where rows are not joined */
     uint64_t logits;    /* generation: (microbatch, vocabulary) of last tokens; of a classifier: (share rows, labels) */
     uint64_t logits_stride;              /* generation: elements from row to row */
@@ -183,21 +191,23 @@ static inline bool plan_may_keep(const struct plan_setting *setting, const struc
     return setting->goal.purpose == PLAN_TRAIN && !choice->host_stash;
 }
 
-/* What a block of this index keeps. */
-static inline const struct plan_kept *plan_kept_of(const struct plan *plan, uint32_t index)
+/* What a layer keeps that is a block. */
+static inline const struct plan_kept *plan_kept_of(const struct plan *plan, const struct model_layer *block)
 {
-    return &plan->kept[index >= plan->kept[1].first];
+    const struct plan_kept *kept = plan->kept[model_class_of(block)];
+
+    return &kept[block->rank >= kept[1].first];
 }
 
 /* What a layer keeps of each microbatch: a block as the plan has it, any other layer nothing. */
 static inline uint32_t plan_keeping_of(const struct plan *plan, const struct model_layer *layer)
 {
-    return layer->kind == MODEL_BLOCK ? plan_kept_of(plan, layer->index)->keeping : MODEL_KEEPS_NOTHING;
+    return layer->kind == MODEL_BLOCK ? plan_kept_of(plan, layer)->keeping : MODEL_KEEPS_NOTHING;
 }
 
-/* In generation: offset and bytes of a row's keys and values in all blocks. */
-uint64_t plan_row_cache(const struct plan *plan, const struct model *model, uint32_t row);
-uint64_t plan_row_cache_bytes(const struct plan *plan, const struct model *model);
+/* In generation: offset of a row's keys and values; of those of a layer that is a block, from there. */
+uint64_t plan_row_cache(const struct plan *plan, uint32_t row);
+uint64_t plan_block_cache(const struct plan *plan, const struct model_layer *block);
 
 /* Offset of a resident unit from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);

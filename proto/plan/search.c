@@ -16,9 +16,16 @@ enum {
     MAX_COUNTS = EVERY_COUNT + 32,
 };
 
-/* What blocks may keep, from nothing on: all blocks keep one level, then the topmost ones the next. */
-struct levels {
-    uint32_t of[MODEL_KEEPINGS], n;
+/* Blocks of a class that keep the set `below` go up, the topmost first, to keep the set `above`. */
+struct link {
+    uint32_t class, below, above;
+    double rate; /* seconds saved per byte */
+};
+
+/* In order. The links of a class follow each other from nothing on: where one ends, the next begins. */
+struct links {
+    struct link of[MODEL_CLASSES * (MODEL_KEEPINGS - 1)];
+    uint32_t n;
 };
 
 struct search {
@@ -28,7 +35,9 @@ struct search {
     struct plan_prices *prices;
     struct plan_host_setting host; /* no choice made here affects what the prediction reads of it */
     uint64_t budget;
-    struct levels levels; /* the best ones for the current microbatch */
+    struct links
+        plain; /* all or nothing, class after class: the same for every profile, as the smallest plan must be */
+    struct links best_links; /* for the current microbatch */
     struct plan best;
     int64_t best_time;
     bool found;
@@ -37,8 +46,9 @@ struct search {
 /* Everything is chosen but the kept values and the resident units. */
 struct chain {
     struct plan_choice choice;
-    const struct levels *levels;
-    uint32_t n_blocks, most_kept, most_resident; /* most_kept: blocks times levels above nothing */
+    const struct model *model;
+    const struct links *links;
+    uint32_t most_kept, most_resident; /* most_kept: blocks of all links */
     bool resident_first;
 };
 
@@ -47,20 +57,18 @@ static uint32_t chain_end(const struct chain *chain)
     return chain->most_kept + chain->most_resident;
 }
 
-static const struct levels nothing_or_all = {{MODEL_KEEPS_NOTHING, MODEL_KEEPS_ALL}, 2};
-
-/* Sets the choice after `steps` blocks have gone up by a level. */
+/* Sets the choice after `steps` blocks have gone up by a link. */
 static void keep(struct plan_choice *choice, const struct chain *chain, uint32_t steps)
 {
-    const uint32_t level = steps / chain->n_blocks, rest = steps % chain->n_blocks;
-    const uint32_t *kept = chain->levels->of;
+    uint32_t n_blocks;
 
-    if (rest) {
-        choice->n_kept = rest;
-        choice->kept_below = kept[level], choice->kept = kept[level + 1];
-    } else if (level) {
-        choice->n_kept = chain->n_blocks;
-        choice->kept = kept[level];
+    for (const struct link *link = chain->links->of; steps > 0; link++, steps -= n_blocks) {
+        n_blocks = chain->model->classes[link->class].n_blocks;
+        if (steps < n_blocks) {
+            choice->keeping[link->class] = (struct plan_keeping){steps, link->above, link->below};
+            return;
+        }
+        choice->keeping[link->class] = (struct plan_keeping){n_blocks, link->above, MODEL_KEEPS_NOTHING};
     }
 }
 
@@ -97,8 +105,9 @@ static void offer(struct search *s, const struct plan *plan)
 }
 
 /* Points where bytes may fall along the chain: once all of the head's units, or all units, are resident, buffers
- * shrink; once all blocks keep the same, the workspace does. Between them bytes grow. The last is past the end. */
-enum { CHAIN_BREAKS = MODEL_KEEPINGS + 4 };
+ * shrink; once all blocks of a class keep the same, the workspace does. Between them bytes grow. The last is past the
+ * end. */
+enum { CHAIN_BREAKS = MODEL_CLASSES * (MODEL_KEEPINGS - 1) + 5 };
 
 static int find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const struct chain *chain)
 {
@@ -111,8 +120,11 @@ static int find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const 
         at[n++] = 0;
         at[n++] = n_head;
     }
-    for (uint32_t steps = 0; steps <= chain->most_kept; steps += chain->n_blocks)
+    at[n++] = kept;
+    for (uint32_t i = 0, steps = 0; steps < chain->most_kept; i++) {
+        steps += s->model->classes[chain->links->of[i].class].n_blocks;
         at[n++] = kept + steps;
+    }
     if (!chain->resident_first) {
         at[n++] = resident + n_head;
         at[n++] = resident + chain->most_resident;
@@ -170,31 +182,40 @@ static void follow(struct search *s, const struct chain *chain)
         offer(s, &least);
 }
 
-/* The longest chain: all units that can be resident, and all blocks at all levels if blocks can keep values. */
-static struct chain chain_of(const struct search *s, const struct plan_choice *choice, const struct levels *levels)
+/* The longest chain: all units that can be resident, and all blocks through all links if blocks can keep values. */
+static struct chain chain_of(const struct search *s, const struct plan_choice *choice, const struct links *links)
 {
-    const uint32_t n_blocks = s->model->config.n_layers;
-
-    return (struct chain){.choice = *choice,
-                          .levels = levels,
-                          .n_blocks = n_blocks,
-                          .most_kept = plan_may_keep(s->setting, choice) ? (levels->n - 1) * n_blocks : 0,
+    struct chain chain = {.choice = *choice,
+                          .model = s->model,
+                          .links = links,
                           .most_resident = plan_count_uploaded(s->model)};
+
+    for (uint32_t i = 0; plan_may_keep(s->setting, choice) && i < links->n; i++)
+        chain.most_kept += s->model->classes[links->of[i].class].n_blocks;
+    return chain;
 }
 
-/* From nothing on, each next level saves the most time per added byte, so no mix of others saves more in the same
- * bytes. */
-static struct levels best_levels(const struct search *s, uint32_t rows)
+static void link_plainly(struct links *links, const struct model *model)
+{
+    for (links->n = 0; links->n < model->n_classes; links->n++)
+        links->of[links->n] = (struct link){.class = links->n, .below = MODEL_KEEPS_NOTHING, .above = MODEL_KEEPS_ALL};
+}
+
+/* The best links of one class: from nothing on, each next one saves the most time per added byte, so no mix of others
+ * saves more in the same bytes. */
+static uint32_t link_class(struct link links[MODEL_KEEPINGS - 1], const struct search *s, uint32_t rows, uint32_t class)
 {
     const struct plan plan = {.setting = *s->setting, .choice = {.microbatch = rows}};
-    const uint32_t n = model_block(s->model)->program->n_keepings;
+    const uint32_t n = s->model->classes[class].program->n_keepings;
     double seconds[MODEL_KEEPINGS];
     uint64_t bytes[MODEL_KEEPINGS];
-    struct levels levels = {.n = 1};
+    struct plan_work work;
+    uint32_t n_links = 0;
 
+    plan_work_init(&work, &plan, s->model, s->profile, s->prices);
     for (uint32_t i = 0; i < n; i++) {
-        seconds[i] = plan_work_keeping(&plan, s->model, s->profile, i, s->prices);
-        bytes[i] = plan_keep(&plan, s->model, i).bytes;
+        seconds[i] = plan_work_keeping(&work, class, i);
+        bytes[i] = plan_keep(&plan, s->model, class, i).bytes;
     }
     for (uint32_t at = 0, next = 0;; at = next) {
         double best = 0;
@@ -207,8 +228,28 @@ static struct levels best_levels(const struct search *s, uint32_t rows)
                 best = rate, next = i;
         }
         if (next == at)
-            return levels;
-        levels.of[levels.n++] = next;
+            return n_links;
+        links[n_links++] = (struct link){class, at, next, best};
+    }
+}
+
+/* Of all classes, by falling rates; each class's in their order. */
+static void link_best(struct links *out, const struct search *s, uint32_t rows)
+{
+    struct link links[MODEL_CLASSES][MODEL_KEEPINGS - 1];
+    uint32_t n[MODEL_CLASSES] = {0}, next[MODEL_CLASSES] = {0};
+
+    for (uint32_t c = 0; c < s->model->n_classes; c++)
+        n[c] = link_class(links[c], s, rows, c);
+    for (out->n = 0;; out->n++) {
+        const struct link *best = NULL;
+        for (uint32_t c = 0; c < s->model->n_classes; c++)
+            if (next[c] < n[c] && (!best || links[c][next[c]].rate > best->rate))
+                best = &links[c][next[c]];
+        if (!best)
+            return;
+        next[best->class]++;
+        out->of[out->n] = *best;
     }
 }
 
@@ -241,9 +282,9 @@ static void look_through(struct search *s, uint32_t rows, const struct plan_wish
 }
 
 /* Follows both chains: kept values, then resident units; and the reverse. */
-static void follow_both(struct search *s, const struct plan_choice *choice, const struct levels *levels)
+static void follow_both(struct search *s, const struct plan_choice *choice, const struct links *links)
 {
-    struct chain chain = chain_of(s, choice, levels);
+    struct chain chain = chain_of(s, choice, links);
 
     follow(s, &chain);
     chain.resident_first = true;
@@ -253,18 +294,18 @@ static void follow_both(struct search *s, const struct plan_choice *choice, cons
 
 static void visit_plain(struct search *s, const struct plan_choice *choice)
 {
-    follow_both(s, choice, &nothing_or_all);
+    follow_both(s, choice, &s->plain);
 }
 
-static void visit_levels(struct search *s, const struct plan_choice *choice)
+static void visit_best(struct search *s, const struct plan_choice *choice)
 {
     if (plan_may_keep(s->setting, choice))
-        follow_both(s, choice, &s->levels);
+        follow_both(s, choice, &s->best_links);
 }
 
 static void visit_bytes(struct search *s, const struct plan_choice *choice)
 {
-    const struct chain chain = chain_of(s, choice, &nothing_or_all);
+    const struct chain chain = chain_of(s, choice, &s->plain);
     uint32_t breaks[CHAIN_BREAKS];
     struct plan plan;
     const int n = find_breaks(breaks, s, &chain);
@@ -281,6 +322,7 @@ void plan_smallest(struct plan *out, const struct model *model, const struct pla
 {
     struct search s = {.model = model, .setting = setting};
 
+    link_plainly(&s.plain, model);
     look_through(&s, wish->microbatch ? wish->microbatch : 1, wish, visit_bytes);
     assert(s.found);
     *out = s.best;
@@ -370,14 +412,14 @@ static void add_sums(struct search *s)
 
 /* Blocks that keep some of their values may leave less memory for sums than blocks that keep all or nothing, so both
  * are tried and the better one is used. */
-static void search_levels(struct search *s, const uint32_t *rows, uint32_t n_rows, const struct plan_wish *wish)
+static void search_links(struct search *s, const uint32_t *rows, uint32_t n_rows, const struct plan_wish *wish)
 {
     struct search plain = *s;
 
     for (uint32_t i = 0; i < n_rows; i++) {
-        s->levels = best_levels(s, rows[i]);
-        if (s->levels.n > 2)
-            look_through(s, rows[i], wish, visit_levels);
+        link_best(&s->best_links, s, rows[i]);
+        if (s->best_links.n > 1 || s->model->n_classes > 1)
+            look_through(s, rows[i], wish, visit_best);
     }
     add_sums(s);
     add_sums(&plain);
@@ -432,6 +474,7 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
     if (wish->microbatch > setting->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u is more than the %u rows of a part", wish->microbatch,
                          setting->part_rows);
+    link_plainly(&s.plain, model);
     const bool generates = setting->goal.purpose == PLAN_GENERATE;
     const uint32_t n_rows = generates ? 0 : list_rows(rows, setting->part_rows, wish->microbatch);
     for (uint32_t i = 0; i < n_rows; i++)
@@ -441,7 +484,7 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
                      wish->microbatch ? wish->microbatch : 1, wish);
     if (s.found) {
         if (setting->goal.purpose == PLAN_TRAIN)
-            search_levels(&s, rows, n_rows, wish);
+            search_links(&s, rows, n_rows, wish);
         *out = s.best;
         return 0;
     }

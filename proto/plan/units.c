@@ -43,15 +43,15 @@ uint32_t plan_place_of(const struct model *model, uint32_t unit)
     return plan_count_uploaded(model);
 }
 
-uint32_t plan_count_alike(const struct model *model, uint32_t place, uint32_t end)
+uint32_t plan_count_times(const struct model *model, uint32_t place, uint32_t end, uint32_t *n)
 {
-    const uint32_t n_head = plan_head(model)->n_visits;
-    const uint32_t last = (place < n_head && end > n_head ? n_head : end) - 1;
-    const uint32_t lowest = plan_unit_at(model, last);
+    const uint32_t n_head = plan_head(model)->n_visits, unit = plan_unit_at(model, place);
+    const struct model_alike *alike = &model->units[unit].alike;
+    const uint32_t places = (place < n_head && end > n_head ? n_head : end) - place, units = unit - alike->first + 1;
+    const uint32_t times = (places < units ? places : units) / alike->period;
 
-    return lowest + (last - place) == plan_unit_at(model, place) && model->units[lowest].n_alike > last - place
-               ? last - place + 1
-               : 1;
+    *n = times > 1 ? alike->period : 1;
+    return times > 1 ? times : 1;
 }
 
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad)
@@ -80,10 +80,12 @@ uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32
     const uint32_t end = plan_count_uploaded(model);
     uint64_t most = 0;
 
-    for (uint32_t place = first; place < end; place += plan_count_alike(model, place, end)) {
-        const uint64_t n = plan_unit_room(model, plan_unit_at(model, place), pad);
-        if (most < n)
-            most = n;
+    for (uint32_t begin = first, n, times; begin < end; begin += n * times) {
+        times = plan_count_times(model, begin, end, &n);
+        for (uint32_t place = begin; place < begin + n; place++) {
+            const uint64_t room = plan_unit_room(model, plan_unit_at(model, place), pad);
+            most = most < room ? room : most;
+        }
     }
     return most;
 }

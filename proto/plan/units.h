@@ -12,9 +12,9 @@ uint32_t plan_count_uploaded(const struct model *model);
 uint32_t plan_unit_at(const struct model *model, uint32_t place);
 uint32_t plan_place_of(const struct model *model, uint32_t unit);
 
-/* The number of places from this one on, before `end`, whose units have equal sizes; at least 1. It lets work for each
- * of 4,096 blocks be done once. */
-uint32_t plan_count_alike(const struct model *model, uint32_t place, uint32_t end);
+/* The next *n places from this one on, before `end`, recur so many times, one after the other, with units of equal sizes;
+ * at least once. It lets work for each of 4,096 blocks be done once for each of a period. */
+uint32_t plan_count_times(const struct model *model, uint32_t place, uint32_t end, uint32_t *n);
 
 /* Elements that a unit takes on the device, the padding rows of a head's unit included (to a multiple of `pad`). */
 uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad);

@@ -397,20 +397,18 @@ void plan_work_init(struct plan_work *work, const struct plan *plan, const struc
                                .prices = prices};
 }
 
-double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,
-                         uint32_t keeping, struct plan_prices *prices)
+double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t keeping)
 {
-    struct plan_work work;
+    const struct model *model = work->model;
     double seconds = 0;
 
-    plan_work_init(&work, plan, model, profile, prices);
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
-        if (work.n[kind] > 0) {
-            const struct batch b = batch_of(&work, kind);
+        if (work->n[kind] > 0) {
+            const struct batch b = batch_of(work, kind);
             for (uint32_t p = model->block; p < model->block + model->n_kinds; p++) {
                 const struct visit v = {p, model_keeping(&model->programs[p], keeping), 0, true, false};
-                const double share = (double)model->programs[p].n_layers / model->config.n_layers;
-                seconds += share > 0 ? share * work.n[kind] * price(&b, &v) : 0;
+                const double share = (double)model->programs[p].n_layers / model->classes[class].n_blocks;
+                seconds += share > 0 && model->programs[p].class == class ? share * work->n[kind] * price(&b, &v) : 0;
             }
         }
     return seconds;

@@ -34,10 +34,9 @@ struct plan_work {
 void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
                     const struct profile *profile, struct plan_prices *prices);
 
-/* Seconds of a block's backward, the mean of all blocks, for all microbatches of a part under this `keeping` (struct
- * model_program). Reads only the setting and the microbatch of `plan`. */
-double plan_work_keeping(const struct plan *plan, const struct model *model, const struct profile *profile,
-                         uint32_t keeping, struct plan_prices *prices);
+/* Seconds of a block's backward, the mean of a class's blocks, for all microbatches of a part under this `keeping`
+ * (struct model_program). Reads the setting, the microbatch, the model, the profile and the prices of `work`. */
+double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t keeping);
 
 /* Seconds on the device. A head in one pass takes all its time in its topmost forward visit. */
 double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind);

@@ -85,6 +85,8 @@ static void forward(const struct device_worker *w, const struct layer_pass *pass
 static void run_spans(const struct tiles *t, uint32_t visit, const void *weights)
 {
     const struct device_worker *w = t->worker;
+    const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
+    const uint64_t cache = layer->kind == MODEL_BLOCK ? plan_block_cache(&w->plan, layer) : 0;
     const uint32_t room = plan_shape_of(&w->plan).n_tokens;
     struct operation_span spans[PLAN_GENERATE_ROWS];
 
@@ -96,6 +98,7 @@ static void run_spans(const struct tiles *t, uint32_t visit, const void *weights
                 break;
             spans[n] = t->spans[first + n];
             spans[n].at -= at;
+            spans[n].cache = (char *)spans[n].cache + cache;
             n_tokens += spans[n].n;
         }
         const uint64_t place = place_of_span(t, first);
@@ -166,7 +169,7 @@ static bool take_tiles(struct tiles *t)
         t->spans[t->n_spans++] = (struct operation_span){.at = at,
                                                          .n = left < most ? left : most,
                                                          .position = w->n_run[row],
-                                                         .cache = address(w, plan_row_cache(&w->plan, &w->model, row))};
+                                                         .cache = address(w, plan_row_cache(&w->plan, row))};
         at += left < most ? left : most;
     }
     return t->n_spans > 0;
@@ -238,12 +241,12 @@ static int run_tiles(struct tiles *t, struct error *err)
 /* Keys and values of another row, with whatever follows them. A copy of values, as a device has for columns. */
 static void copy_cache(const struct device_worker *w, uint32_t to, uint32_t from)
 {
-    const size_t bytes = plan_row_cache_bytes(&w->plan, &w->model);
+    const size_t bytes = w->plan.row_cache_bytes;
     const struct device_dropout_add copy = {.n_rows = 1,
                                             .n_tokens = bytes / PLAN_ALIGNMENT,
                                             .n = PLAN_ALIGNMENT / number_bytes(w->plan.setting.goal.precision),
-                                            .h = address(w, plan_row_cache(&w->plan, &w->model, from)),
-                                            .y = address(w, plan_row_cache(&w->plan, &w->model, to))};
+                                            .h = address(w, plan_row_cache(&w->plan, from)),
+                                            .y = address(w, plan_row_cache(&w->plan, to))};
 
     if (bytes > 0)
         w->ops->dropout_add(w->dev, &copy);

@@ -85,9 +85,12 @@ struct layer_ops {
     void (*backward)(const struct layer_pass *pass);
 };
 
-/* Called before any pass of a model with blocks: device_ops.prepare_attention for passes of as many rows or fewer.
- * Reads ops, dev, model, setting, plan, workspace, kept, n_rows, n_tokens and dropout of pass; writes into workspace
- * and kept. */
+/* A block whose attention has no window, for which libraries have more; else any that attends. NULL: none does. */
+const struct model_layer *layer_to_prepare(const struct model *model);
+
+/* Called before any pass, for that block: device_ops.prepare_attention for passes of as many rows or fewer. Reads ops,
+ * dev, model, layer, unit, setting, plan, workspace, kept, keeping, n_rows, n_tokens and dropout of pass; writes into
+ * workspace and kept. */
 void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
 
 /* By enum model_layer_kind; every member set. */

@@ -3,6 +3,8 @@
  * Backward first recomputes the values that it reads and forward did not keep (proto/operation/schedule.h). */
 #include "proto/step/layers.h"
 
+#include <assert.h>
+
 /* The address of a kept value: after the kept values before it. */
 static void *kept_at(const struct layer_pass *pass, uint32_t keeping, int value)
 {
@@ -76,8 +78,7 @@ static struct operation_run run_of(const struct layer_pass *pass, bool backward)
                               .first_row = pass->first_row,
                               .spans = pass->spans,
                               .n_spans = pass->n_spans,
-                              .n_positions = pass->setting->goal.seq,
-                              .cache_bytes = pass->plan->cache_bytes};
+                              .n_positions = pass->setting->goal.seq};
 
     place_buffers(&r, pass, keeping);
     place_tensors(&r, pass);
@@ -170,30 +171,25 @@ static const struct schedule_step *find_attention(const struct operation_run *r)
     return NULL;
 }
 
-/* A block whose attention has no window, for which libraries have more; else any. */
-static const struct model_layer *block_to_prepare(const struct model *model)
+const struct model_layer *layer_to_prepare(const struct model *model)
 {
-    const struct model_layer *const first = model_block(model);
+    const struct model_layer *const first = &model->layers[model->first_block], *any = NULL;
 
     for (const struct model_layer *layer = first; layer < first + model->config.n_layers; layer++) {
         const struct program_operation *op = program_find(&layer->program->program, &operation_attention);
         if (op && op->attention.window == 0)
             return layer;
+        any = op && !any ? layer : any;
     }
-    return first;
+    return any;
 }
 
 void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD])
 {
-    struct layer_pass block = *pass;
-
-    block.layer = block_to_prepare(pass->model);
-    block.unit = &pass->model->units[pass->model->visits[block.layer->first_visit]];
-    const struct operation_run r = run_of(&block, trains);
+    const struct operation_run r = run_of(pass, trains);
     const struct schedule_step *step = find_attention(&r);
-    told[0] = 0;
-    if (!step)
-        return;
+
+    assert(step);
     const struct device_attention attention = operation_attention_call(&r, step);
     const struct operation_setting setting = plan_operation_setting(pass->setting, plan_shape_of(pass->plan));
     pass->ops->prepare_attention(pass->dev, &attention,

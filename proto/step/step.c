@@ -18,9 +18,9 @@ static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
 /* What a block keeps of its activations; NULL: nothing. */
 static const struct plan_kept *kept_of(const struct plan *plan, const struct model_layer *layer)
 {
-    const struct plan_kept *kept = plan_kept_of(plan, layer->index);
+    const struct plan_kept *kept = layer->kind == MODEL_BLOCK ? plan_kept_of(plan, layer) : NULL;
 
-    return layer->kind == MODEL_BLOCK && kept->keeping != MODEL_KEEPS_NOTHING ? kept : NULL;
+    return kept && kept->keeping != MODEL_KEEPS_NOTHING ? kept : NULL;
 }
 
 /* Their address for the microbatch that begins at `row` of a run; NULL if the block keeps none. An evaluation keeps
@@ -33,7 +33,7 @@ static void *kept_at(const struct device_pass *pass, const struct model_layer *l
     if (!kept)
         return NULL;
     return device_pass_address(pass,
-                               kept->at + (layer->index - kept->first) * kept->bytes +
+                               kept->at + (layer->rank - kept->first) * kept->bytes +
                                    (pass->train ? run * kept->part + row / plan->choice.microbatch * kept->microbatch
                                                 : 0));
 }

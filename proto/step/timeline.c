@@ -65,10 +65,10 @@ static struct timeline_price *price_of(struct timeline *t, const struct layer_pa
     const struct model_layer *layer = pass->layer;
     const uint32_t kind = layer->program ? (uint32_t)(layer->program - pass->model->programs) % PROGRAMS
                                          : PROGRAMS + (layer->kind == MODEL_HEAD);
-    const struct plan_kept *kept =
-        layer->kind == MODEL_BLOCK ? plan_kept_of(pass->plan, layer->index) : pass->plan->kept;
+    const bool is_above =
+        layer->kind == MODEL_BLOCK && plan_kept_of(pass->plan, layer) != pass->plan->kept[model_class_of(layer)];
 
-    return &t->prices[kind][backward][kind_of(pass)][kept - pass->plan->kept];
+    return &t->prices[kind][backward][kind_of(pass)][is_above];
 }
 
 static bool is_of(const struct timeline_price *price, const struct layer_pass *pass)

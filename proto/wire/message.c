@@ -38,9 +38,11 @@ static void choice_fields(struct wire *w, struct plan_choice *choice)
 {
     wire_u32(w, &choice->microbatch);
     wire_flag(w, &choice->host_stash);
-    wire_u32(w, &choice->n_kept);
-    wire_u32_in(w, &choice->kept, 0, MODEL_KEEPS_ALL);
-    wire_u32_in(w, &choice->kept_below, 0, MODEL_KEEPS_ALL);
+    for (struct plan_keeping *k = choice->keeping; k < choice->keeping + MODEL_CLASSES; k++) {
+        wire_u32(w, &k->n_kept);
+        wire_u32_in(w, &k->kept, 0, MODEL_KEEPS_ALL);
+        wire_u32_in(w, &k->kept_below, 0, MODEL_KEEPS_ALL);
+    }
     wire_u32_in(w, &choice->n_weight_buffers, 1, PLAN_MAX_WEIGHT_BUFFERS);
     wire_u32(w, &choice->n_sums);
     wire_u32(w, &choice->n_resident);

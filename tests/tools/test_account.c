@@ -39,10 +39,8 @@ static void plan(void)
     const struct eps_memory host = {.planned = 4 * mib, .rows = rows + 5, .n_rows = 1};
     const struct eps_choice choice = {.microbatch = 1,
                                       .host_stash = true,
-                                      .n_kept = 2,
-                                      .n_blocks = 12,
-                                      .kept = {"all"},
-                                      .kept_below = {"nothing"},
+                                      .blocks = {{"h.0", 12, 2, {"all"}, {"nothing"}}},
+                                      .n_blocks = 1,
                                       .n_weight_buffers = 3,
                                       .n_resident = 1,
                                       .replay = "replay off: no room in --host-mem"};

@@ -150,7 +150,7 @@ static void open_worker(struct resident *r, const struct model_config *config, u
         die(err.text);
     printf("%s, microbatches of %u of %u rows of %u, stash on the %s, %u blocks kept, %u units stay, budget %zu MiB\n",
            number_name(r->setting.goal.precision), plan.choice.microbatch, r->setting.part_rows, r->setting.goal.seq,
-           plan.choice.host_stash ? "host" : "device", plan.choice.n_kept, plan.choice.n_resident,
+           plan.choice.host_stash ? "host" : "device", plan.choice.keeping[0].n_kept, plan.choice.n_resident,
            (size_t)(budget >> 20));
     if (r->worker.plan.host_stash_bytes)
         r->worker.stash = lent(r, r->worker.plan.host_stash_bytes, true);

@@ -93,7 +93,8 @@ TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
     const struct told t = train("planned", 1, 1, 0.125);
 
     ck_assert_uint_eq(t.n_plans, 1);
-    ck_assert_uint_eq(t.choice.n_blocks, BLOCKS);
+    ck_assert_uint_eq(t.choice.n_blocks, 1);
+    ck_assert_uint_eq(t.choice.blocks[0].n, BLOCKS);
     ck_assert(t.choice.microbatch >= 1 && t.choice.microbatch <= BATCH && t.choice.n_weight_buffers >= 1);
     ck_assert_uint_gt(t.device_planned, 0);
     ck_assert_uint_eq(t.sum, t.device_planned);

@@ -17,9 +17,9 @@ enum { N_ORDERS = sizeof orders / sizeof *orders };
 
 /* The roomiest, and those in which more is moved meanwhile. */
 static const struct plan_choice choices[] = {
-    {.n_weight_buffers = 3, .n_kept = 2, .kept = MODEL_KEEPS_ALL, .whole_head = true},
+    {.n_weight_buffers = 3, .keeping = {{2, MODEL_KEEPS_ALL}}, .whole_head = true},
     {.n_weight_buffers = 2},
-    {.n_weight_buffers = 2, .n_resident = 2, .n_kept = 1, .kept = 6, .kept_below = 2},
+    {.n_weight_buffers = 2, .n_resident = 2, .keeping = {{1, 6, 2}}},
     {.n_weight_buffers = 1, .host_stash = true},
     {.n_weight_buffers = 3, .n_sums = 5, .host_stash = true},
     {.n_weight_buffers = 2, .n_sums = 4, .whole_head = true},

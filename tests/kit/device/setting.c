@@ -160,9 +160,12 @@ struct model_config setting_random_config(uint64_t *state)
 void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state)
 {
     choice->host_stash = setting_below(state, 2);
-    choice->n_kept = choice->host_stash ? 0 : setting_below(state, model->config.n_layers + 1);
-    choice->kept = choice->n_kept ? 1 + setting_below(state, MODEL_KEEPS_ALL) : MODEL_KEEPS_NOTHING;
-    choice->kept_below = choice->n_kept ? setting_below(state, MODEL_KEEPINGS) : MODEL_KEEPS_NOTHING;
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        struct plan_keeping *keeping = &choice->keeping[c];
+        keeping->n_kept = choice->host_stash ? 0 : setting_below(state, model->classes[c].n_blocks + 1);
+        keeping->kept = keeping->n_kept ? 1 + setting_below(state, MODEL_KEEPS_ALL) : MODEL_KEEPS_NOTHING;
+        keeping->kept_below = keeping->n_kept ? setting_below(state, MODEL_KEEPINGS) : MODEL_KEEPS_NOTHING;
+    }
     choice->n_weight_buffers = 1 + setting_below(state, 3);
     choice->n_resident = setting_below(state, 2) ? setting_below(state, plan_count_uploaded(model) + 1) : 0;
     choice->whole_head = setting_below(state, 2);

@@ -62,7 +62,7 @@ TEST(products_and_attention_are_counted_by_hand)
     const double forward = 2 * SEQ * 64 / 0.5, attention = 2 * (2 * forward + 5 * SEQ * 64 / 0.4);
 
     ck_assert_double_eq_tol(cost().compute_ms, TOKENS * (maps + head + attention) / 1e9 * 1e3, 1e-9);
-    choice.n_kept = 2, choice.kept = MODEL_KEEPS_ALL;
+    choice.keeping[0] = (struct plan_keeping){2, MODEL_KEEPS_ALL, 0};
     ck_assert_double_eq_tol(cost().compute_ms,
                             TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * forward) / 1e9 * 1e3, 1e-9);
 }

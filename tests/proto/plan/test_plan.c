@@ -63,6 +63,11 @@ static void open_model(uint32_t n_layers, uint32_t width, uint32_t vocabulary, b
     open_config(&config);
 }
 
+static const struct model_layer *block_at(uint32_t index)
+{
+    return &model.layers[model.first_block + index];
+}
+
 /* To train so many parts, each in one microbatch. */
 static void ask(uint32_t parts, uint32_t part_rows, uint32_t seq)
 {
@@ -151,8 +156,10 @@ TEST(the_largest_sizes_do_not_overflow)
     config.n_heads = config.width, config.inner_width = 1 << 20, config.n_positions = 1 << 24;
     open_config(&config);
     setting.backend = &plan_cpu, setting.n_threads = PLAN_MAX_THREADS;
-    choice = (struct plan_choice){
-        .microbatch = 16, .n_weight_buffers = 3, .n_kept = 4096, .kept = MODEL_KEEPS_ALL, .whole_head = true};
+    choice = (struct plan_choice){.microbatch = 16,
+                                  .n_weight_buffers = 3,
+                                  .keeping = {{4096, MODEL_KEEPS_ALL}},
+                                  .whole_head = true};
     lay_out();
     /* 2^28 tokens; a block keeps 5 width + inner values and a log-sum-exp a head */
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], ((uint64_t)4096 << 30) * (5 * 65536 + (1 << 20) + 65536));
@@ -197,23 +204,23 @@ TEST(the_terms_of_generating_are_those_counted_by_hand)
  * 1280. */
 TEST(what_is_kept_is_counted_by_hand)
 {
-    choice.n_kept = 1, choice.kept = MODEL_KEEPS_ALL;
+    choice.keeping[0] = (struct plan_keeping){1, MODEL_KEEPS_ALL, 0};
     const uint64_t part = 960 + 320 + 128 + 320 + 1280 + 512 + 192 + 64 + 192 + 640;
     lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * part);
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 80 + 320 + 2560);
-    choice.n_kept = 2;
+    choice.keeping[0].n_kept = 2;
     lay_out();
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * 2 * part);
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 80 + 1280);
     /* Attention's results in the upper block, residual and pre in the lower one. */
-    choice.n_kept = 1, choice.kept = 1 << 1, choice.kept_below = 1 << 2 | 1 << 3;
+    choice.keeping[0] = (struct plan_keeping){1, 1 << 1, 1 << 2 | 1 << 3};
     lay_out();
     const uint64_t upper = 320 + 128 + 192 + 64, lower = 320 + 1280 + 192 + 640;
     ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * (upper + lower));
-    ck_assert_uint_eq(plan_kept_of(&plan, 0)->bytes, 2 * lower);
-    ck_assert_uint_eq(plan_kept_of(&plan, 1)->bytes, 2 * upper);
-    ck_assert_uint_eq(plan_kept_of(&plan, 1)->at, plan_kept_of(&plan, 0)->at + 2 * lower);
+    ck_assert_uint_eq(plan_kept_of(&plan, block_at(0))->bytes, 2 * lower);
+    ck_assert_uint_eq(plan_kept_of(&plan, block_at(1))->bytes, 2 * upper);
+    ck_assert_uint_eq(plan_kept_of(&plan, block_at(1))->at, plan_kept_of(&plan, block_at(0))->at + 2 * lower);
 }
 
 /* By hand: 20,000 words of width 2 are three units of at most 6,667 rows; a block has 4*4 + 2*2*8 + 9*2 + 8 = 74 floats. */
@@ -348,14 +355,14 @@ TEST(impossible_options_and_choices_are_refused_by_name)
         {{0}, {.n_sums = PLAN_MAX_SUMS + 1}, "17 sums"},
         {{.goal.purpose = PLAN_GENERATE, .share_rows = 2}, {0}, "up to 64 texts in one part, not 2 in 2"},
         {{.goal.purpose = PLAN_GENERATE, .share_rows = 65, .part_rows = 65}, {0}, "not 65 in 1"},
-        {{0}, {.host_stash = true, .n_kept = 1, .kept = 1}, "1 blocks keep activations"},
-        {{0}, {.n_kept = 3, .kept = 1}, "3 blocks keep activations"},
-        {{.goal.purpose = PLAN_EVALUATE}, {.n_kept = 1, .kept = 1}, "1 blocks keep activations"},
-        {{0}, {.n_kept = 1}, "1 blocks keep set 0"},
-        {{0}, {.kept = 1}, "0 blocks keep set 1"},
-        {{0}, {.kept_below = 1}, "the others set 1:"},
-        {{0}, {.n_kept = 1, .kept = 16}, "keep set 16"},
-        {{0}, {.n_kept = 1, .kept = 1, .kept_below = 16}, "the others set 16"},
+        {{0}, {.host_stash = true, .keeping = {{1, 1}}}, "1 blocks keep activations"},
+        {{0}, {.keeping = {{3, 1}}}, "3 blocks keep activations"},
+        {{.goal.purpose = PLAN_EVALUATE}, {.keeping = {{1, 1}}}, "1 blocks keep activations"},
+        {{0}, {.keeping = {{1}}}, "1 blocks keep set 0"},
+        {{0}, {.keeping = {{.kept = 1}}}, "0 blocks keep set 1"},
+        {{0}, {.keeping = {{.kept_below = 1}}}, "the others set 1:"},
+        {{0}, {.keeping = {{1, 16}}}, "keep set 16"},
+        {{0}, {.keeping = {{1, 1, 16}}}, "the others set 16"},
         {{.goal.purpose = PLAN_EVALUATE}, {.whole_head = true}, "whole only in training"},
         {{.goal.purpose = PLAN_GENERATE}, {.host_stash = true}, "no stash"},
         {{0}, {.n_resident = 5}, "5 resident units: this model has 4"},
@@ -460,7 +467,7 @@ static void add_gradients(bool in_turn)
     for (uint32_t i = 0; i < plan.n_sums; i++)
         add(LEDGER_CONTRIBUTION, plan.contribution[i], largest);
     for (uint32_t i = 0; i < model.config.n_layers; i++) {
-        const struct plan_kept *kept = plan_kept_of(&plan, i);
+        const struct plan_kept *kept = plan_kept_of(&plan, block_at(i));
         add(LEDGER_KEPT, kept->at + (i - kept->first) * kept->bytes, kept->bytes);
     }
 }
@@ -477,7 +484,7 @@ static void draw(uint64_t *state)
     setting_choose(&choice, &model, state);
     choice.microbatch = 1 + setting_below(state, part_rows);
     if (setting.goal.purpose != PLAN_TRAIN)
-        choice.n_kept = choice.kept = choice.kept_below = choice.whole_head = false;
+        choice.keeping[0] = (struct plan_keeping){0}, choice.whole_head = false;
     if (setting.goal.purpose == PLAN_GENERATE) {
         setting.share_rows = setting.part_rows;
         choice.host_stash = false;
@@ -513,7 +520,7 @@ TEST(buffers_lie_apart_and_fill_the_arena)
             add_gradients(in_turn);
         if (setting.goal.purpose == PLAN_GENERATE) {
             for (uint32_t b = 0; b < choice.microbatch * model.config.n_layers; b++)
-                add(LEDGER_CACHE, plan.cache + b * plan.cache_bytes,
+                add(LEDGER_CACHE, plan.cache + b * plan.caches[0].bytes,
                     cache(setting.goal.precision, setting.goal.seq, 2, model.config.width));
             for (uint32_t r = 0; r < choice.microbatch; r++)
                 add(LEDGER_DATA, plan.logits + r * plan.logits_stride * 4, model.config.vocabulary * 4);

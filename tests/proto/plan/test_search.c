@@ -159,14 +159,14 @@ TEST_EACH(nothing_that_fits_is_faster_than_what_is_found, 2)
                                            .host_stash = i / 4 % 2,
                                            .whole_head = i / 8 % 2,
                                            .n_weight_buffers = 1 + i / 16 % 3,
-                                           .n_kept = i / 48 % 4,
-                                           .kept = i / 48 % 4 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING,
+                                           .keeping = {{i / 48 % 4,
+                                                        i / 48 % 4 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING}},
                                            .n_resident = i / 192};
         if (plan_check_choice(&model, &s, &choice, NULL) != 0)
             continue;
         plan_lay_out(&other, &model, &s, &choice);
         ck_assert_uint_ge(plan_total(&other), plan_total(&smallest));
-        if (choice.n_kept > 0 && choice.n_kept < 3 && choice.n_resident > 0)
+        if (choice.keeping[0].n_kept > 0 && choice.keeping[0].n_kept < 3 && choice.n_resident > 0)
             continue; /* what is off both chains may be better by a part of a layer */
         others[n].bytes = plan_total(&other), others[n++].ms = ms_of(&other, &model);
     }
@@ -190,20 +190,20 @@ TEST(blocks_keep_first_what_saves_most_time_for_each_byte)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
     struct model model = model_of(12, 128, 256, true);
-    struct plan_choice choice = {.microbatch = 8, .n_weight_buffers = 1, .n_kept = 12};
+    struct plan_choice choice = {.microbatch = 8, .n_weight_buffers = 1, .keeping = {{12}}};
     const struct plan_wish wish = {.microbatch = 8};
 
     for (int slow = 0; slow < 2; slow++) {
         struct profile changed = *profile_default("cpu");
         struct plan plan;
-        choice.kept = slow ? ATTENTION : MAPS;
+        choice.keeping[0].kept = slow ? ATTENTION : MAPS;
         for (int i = 0; i < PROFILE_DIRECTIONS; i++)
             changed.attention_flops[i][NUMBER_FP32] = changed.matmul_flops[NUMBER_FP32][0] * (slow ? 1e-3 : 1e6);
         changed.memory_bytes_per_s = 1e18;
         plan_lay_out(&plan, &model, &s, &choice);
         ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, &changed, plan_total(&plan), NULL), 0);
-        ck_assert_uint_eq(plan.choice.kept, choice.kept);
-        ck_assert_uint_eq(plan.choice.n_kept, 12);
+        ck_assert_uint_eq(plan.choice.keeping[0].kept, choice.keeping[0].kept);
+        ck_assert_uint_eq(plan.choice.keeping[0].n_kept, 12);
     }
     model_free(&model);
 }
@@ -422,11 +422,11 @@ TEST(more_sums_are_taken_of_what_is_left)
     ck_assert_int_eq(plan_search(&exact, &model, &s, &wish, &slow, plan_total(&roomy), NULL), 0);
     ck_assert_uint_eq(plan_total(&exact), plan_total(&roomy));
     ck_assert_uint_eq(exact.n_sums, roomy.n_sums);
-    ck_assert_uint_eq(exact.choice.n_kept, roomy.choice.n_kept);
+    ck_assert_uint_eq(exact.choice.keeping[0].n_kept, roomy.choice.keeping[0].n_kept);
     ck_assert_uint_eq(exact.choice.microbatch, roomy.choice.microbatch);
     ck_assert_int_eq(plan_search(&less, &model, &s, &wish, &slow, plan_total(&roomy) - 1, NULL), 0);
     ck_assert_uint_lt(less.n_sums, roomy.n_sums);
-    ck_assert_uint_eq(less.choice.n_kept, roomy.choice.n_kept);
+    ck_assert_uint_eq(less.choice.keeping[0].n_kept, roomy.choice.keeping[0].n_kept);
     ck_assert_uint_eq(less.n_resident, roomy.n_resident);
     model_free(&model);
 }

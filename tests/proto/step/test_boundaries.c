@@ -173,7 +173,8 @@ TEST_EACH(what_is_planned_for_a_budget_is_what_is_used_of_it, rounds())
         step_measured(&roomy, &d.s, d.options);
         d.options.choice = plan.choice;
         check_same(&roomy, &d.s, d.options);
-        n_stashed += plan.choice.host_stash, n_kept += plan.choice.n_kept > 0, n_resident += plan.n_resident > 0;
+        n_stashed += plan.choice.host_stash, n_kept += plan.choice.keeping[0].n_kept > 0,
+            n_resident += plan.n_resident > 0;
         n_apart += plan.choice.n_weight_buffers == 1;
         array_link_free(&roomy);
         setting_close(&d.s);
@@ -273,8 +274,8 @@ TEST_RANGE(an_evaluation_is_the_same_wherever_boundaries_are, first_setting(), S
         struct device_worker_options options = setting_options(&s, 5, 2);
         const struct device_evaluation e = {.rows = setting_rows(&s), .n_rows = 5};
         options.setting.goal.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
-        options.choice.n_kept = i == 1 ? s.model.config.n_layers : 0;
-        options.choice.kept = i == 1 ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING;
+        options.choice.keeping[0] =
+            i == 1 ? (struct plan_keeping){s.model.config.n_layers, MODEL_KEEPS_ALL, 0} : (struct plan_keeping){0};
         options.choice.host_stash = i == 2;
         sums[i] = setting_evaluate(&s, &options, &e, NULL);
         ck_assert(sums[i] == sums[0]);

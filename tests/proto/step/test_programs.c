@@ -458,7 +458,7 @@ static void check_every_keeping(const struct array_link *same, const struct sett
                                 struct device_worker_options options)
 {
     for (uint32_t keeping = 1; keeping < MODEL_KEEPINGS; keeping++) {
-        options.choice.n_kept = BLOCKS, options.choice.kept = keeping;
+        options.choice.keeping[0] = (struct plan_keeping){BLOCKS, keeping, 0};
         setting_check_bits(same, s, &options);
     }
 }
@@ -475,8 +475,8 @@ TEST_EACH(a_model_of_another_family_is_what_double_says, MODELS * 2)
 
     setting_open(&s, &config, ROWS, SEQ);
     struct device_worker_options options = setting_options(&s, ROWS, 2);
-    options.choice.n_kept = _i % 2 ? 0 : BLOCKS;
-    options.choice.kept = _i % 2 ? MODEL_KEEPS_NOTHING : MODEL_KEEPS_ALL;
+    if (_i % 2 == 0)
+        options.choice.keeping[0] = (struct plan_keeping){BLOCKS, MODEL_KEEPS_ALL, 0};
     setting_step_whole(&link, &s, &options);
     reference_gpt2_init(&ref, &s.model, s.weights);
     reference_gpt2_init(&found, &s.model, link.gradient);

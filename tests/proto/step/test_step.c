@@ -224,9 +224,9 @@ TEST_EACH(a_step_of_shorter_rows_has_the_bits_of_a_plan_of_their_length, SETTING
     options.setting.goal.seq = 9;
     setting_check_bits(&link, &s, &options);
     ck_assert(setting_evaluate(&s, &options, &e, NULL) == sum);
-    options.choice.n_kept = 1, options.choice.kept = MODEL_KEEPS_ALL;
+    options.choice.keeping[0] = (struct plan_keeping){1, MODEL_KEEPS_ALL, 0};
     setting_check_bits(&link, &s, &options);
-    options.choice.n_kept = options.choice.kept = 0, options.choice.host_stash = true;
+    options.choice.keeping[0] = (struct plan_keeping){0}, options.choice.host_stash = true;
     setting_check_bits(&link, &s, &options);
     array_link_free(&link);
     setting_close(&s);
@@ -532,8 +532,7 @@ TEST_IF(what_is_kept_is_not_computed_again_and_a_whole_head_never, !simulated())
     for (unsigned whole = 0; whole <= 1; whole++)
         for (unsigned kept = 0; kept <= 3; kept++) {
             options.choice.whole_head = whole;
-            options.choice.n_kept = kept;
-            options.choice.kept = kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING;
+            options.choice.keeping[0] = (struct plan_keeping){kept, kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING, 0};
             const struct counted n = count_step(&s, options);
             ck_assert_uint_eq(n.n_matmuls, 4 * (3 * 12 + (3 - kept) * 3 + 2 * (whole ? 3u : 4u)));
             ck_assert_uint_eq(n.n_attentions, 4 * (3 + 3 - kept));

@@ -90,7 +90,7 @@ static void draw(struct drawn *d, int seed, uint32_t vocabulary)
     setting_choose(choice, &d->s.model, &state);
     if (vocabulary) {
         choice->host_stash = true;
-        choice->n_kept = choice->kept = choice->kept_below = choice->whole_head = 0;
+        choice->keeping[0] = (struct plan_keeping){0}, choice->whole_head = false;
     }
     choice->n_sums = setting_below(&state, 7);
     set_prices(d, n_parts);

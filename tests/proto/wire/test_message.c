@@ -83,9 +83,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                            .resident_bytes = (uint64_t)7 << 33,
                                            .choice = {.microbatch = 8,
                                                       .whole_head = true,
-                                                      .n_kept = 3,
-                                                      .kept = 6,
-                                                      .kept_below = 2,
+                                                      .keeping = {{3, 6, 2}, {4, 5, 1}, [MODEL_CLASSES - 1] = {7, 9}},
                                                       .n_weight_buffers = 2,
                                                       .n_resident = 5},
                                            .replay = PLAN_REPLAY_OVER_CAP}},
@@ -100,8 +98,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                    .weights_bytes = (uint64_t)5 << 40,
                                    .choice = {.microbatch = 2,
                                               .host_stash = true,
-                                              .n_kept = 11,
-                                              .kept = MODEL_KEEPS_ALL,
+                                              .keeping = {{11, MODEL_KEEPS_ALL}},
                                               .n_weight_buffers = PLAN_MAX_WEIGHT_BUFFERS,
                                               .n_sums = 5,
                                               .n_resident = 12},
@@ -150,7 +147,7 @@ static const struct message samples[MESSAGE_KINDS] = {
                                              .n_workers = 2,
                                              .n_parameters = 123456789012,
                                              .data_bytes = 1 << 20,
-                                             .choice = {.microbatch = 8, .n_kept = 3, .kept = 6, .n_weight_buffers = 2},
+                                             .choice = {.microbatch = 8, .keeping = {{3, 6}}, .n_weight_buffers = 2},
                                              .replay = PLAN_REPLAY_ON}},
     [MESSAGE_TAKEN] = {.taken = {.opened = 1003,
                                  .arrived = 1002,
@@ -370,7 +367,7 @@ TEST(the_bytes_of_this_version_are_those_of_all_its_builds)
         message_encode(bytes[kind], sizeof bytes[kind], &m);
     }
     const uint64_t hash = checkpoint_hash(bytes, sizeof bytes);
-    ck_assert_msg(MESSAGE_VERSION == 24 && hash == 0x1f6d33b64d44318d, "version %d: 0x%016jx", MESSAGE_VERSION,
+    ck_assert_msg(MESSAGE_VERSION == 25 && hash == 0x9342300bf70302c6, "version %d: 0x%016jx", MESSAGE_VERSION,
                   (uintmax_t)hash);
 }
 
@@ -482,11 +479,13 @@ static const struct {
     {MESSAGE_ASSIGN, 56, 0, "a stash without its bytes, or bytes without it"},
     {MESSAGE_ASSIGN, 61, 16, "a count or an index out of range"}, /* what blocks keep */
     {MESSAGE_ASSIGN, 65, 16, "a count or an index out of range"},
-    {MESSAGE_ASSIGN, 69, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 69, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 145, 16, "a count or an index out of range"}, /* those of the last class */
+    {MESSAGE_ASSIGN, 149, 16, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 153, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 153, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
-    {MESSAGE_JOB_OPENED, 58, 4, "an enumeration out of range"},
+    {MESSAGE_JOB_OPENED, 142, 4, "an enumeration out of range"},
     {MESSAGE_WEIGHTS, 12, 32, "weights that are not at a multiple of 64 bytes"},
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
     {MESSAGE_SHARE, 24, 65, "a count or an index out of range"},

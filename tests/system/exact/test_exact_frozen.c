@@ -93,7 +93,7 @@ TEST_EACH(a_trained_tensor_has_the_gradient_and_the_update_of_training_all, coun
     exact_gradient(&all), exact_gradient(&some);
     const struct model *model = &some.ip->model;
     const bool keeps = how.budget && model->lowest_trained <= model->config.n_layers; /* else no block has a backward */
-    ck_assert_int_eq(some.ip->workers[0].worker.plan.choice.n_kept > 0, keeps);
+    ck_assert_int_eq(some.ip->workers[0].worker.plan.choice.keeping[0].n_kept > 0, keeps);
     const float *one = exact_weights(&all), *other = exact_weights(&some);
     for (const struct model_tensor *t = model->tensors; t < model->tensors + model->n_tensors; t++)
         if (!t->frozen) {
