@@ -12,10 +12,11 @@
 #include "proto/plan/units.h"
 #include "proto/plan/work.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ATTENDS, MIXES, GROUPED, WINDOW, KINDS };
+enum { ATTENDS, MIXES, GROUPED, WINDOW, WHOLE, KINDS };
 
 /* GPT-2's attention, with so many heads of keys and values and so wide a window. */
 static void write_attention(struct program *p, const struct model_config *c, uint32_t n_kv_heads, uint32_t window)
@@ -62,6 +63,11 @@ static void write_mixes(struct program *p, const struct model_config *c)
     program_end(p, program_add(p, x, program_linear(p, g, "proj", c->width, &linear), &none));
 }
 
+static void write_whole(struct program *p, const struct model_config *c)
+{
+    family_gpt2.layers->write(p, c);
+}
+
 static void write_norm(struct program *p, const struct model_config *c)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
@@ -71,9 +77,13 @@ static void write_norm(struct program *p, const struct model_config *c)
 }
 
 static const struct family_layer layers[] = {
-    {MODEL_BLOCK, "h.%u", .write = write_attends}, {MODEL_BLOCK, "h.%u", .write = write_mixes},
-    {MODEL_BLOCK, "h.%u", .write = write_grouped}, {MODEL_BLOCK, "h.%u", .write = write_window},
-    {MODEL_SINGLE, "ln_f", .write = write_norm},   {0},
+    {MODEL_BLOCK, "h.%u", .write = write_attends},
+    {MODEL_BLOCK, "h.%u", .write = write_mixes},
+    {MODEL_BLOCK, "h.%u", .write = write_grouped},
+    {MODEL_BLOCK, "h.%u", .write = write_window},
+    {MODEL_BLOCK, "h.%u", .write = write_whole},
+    {MODEL_SINGLE, "ln_f", .write = write_norm},
+    {0},
 };
 
 /* The kinds of a period. */
@@ -422,5 +432,144 @@ TEST(a_period_at_a_time_is_as_long_and_as_large_as_each_block_by_itself)
         ck_assert_uint_eq(cost.down_bytes, walked.down_bytes);
         ck_assert_uint_eq(cost.up_bytes, walked.up_bytes);
         ck_assert_uint_eq(cost.stash_bytes, walked.stash_bytes);
+    }
+}
+
+/* ---- the chain ---- */
+
+enum { MOST_MIXES = 40000 };
+
+/* All that the blocks of two classes may keep, by bytes and by seconds saved. */
+static struct mix {
+    uint64_t bytes;
+    double saved;
+} mixes[MOST_MIXES];
+static uint32_t n_mixes;
+static double seconds[MODEL_CLASSES][MODEL_KEEPINGS]; /* of a block */
+
+static void price_blocks(void)
+{
+    const struct plan plan = {.setting = setting, .choice = choice};
+    struct plan_prices prices = {0};
+    struct plan_work work;
+
+    plan_work_init(&work, &plan, &model, &profile, &prices);
+    for (uint32_t c = 0; c < model.n_classes; c++)
+        for (uint32_t k = 0; k < MODEL_KEEPINGS; k++)
+            seconds[c][k] = plan_work_keeping(&work, c, k);
+}
+
+static double saved_by(const struct plan_choice *of)
+{
+    double saved = 0;
+
+    for (uint32_t c = 0; c < model.n_classes; c++) {
+        const struct plan_keeping *k = &of->keeping[c];
+        saved += k->n_kept * (seconds[c][0] - seconds[c][k->kept]);
+        saved += (model.classes[c].n_blocks - k->n_kept) * (seconds[c][0] - seconds[c][k->kept_below]);
+    }
+    return saved;
+}
+
+static void add_mix(void)
+{
+    struct plan plan;
+
+    plan_lay_out(&plan, &model, &setting, &choice);
+    ck_assert_uint_lt(n_mixes, MOST_MIXES);
+    mixes[n_mixes++] = (struct mix){plan_total(&plan), saved_by(&choice)};
+}
+
+/* Every number of blocks with every set, above every set, of this class and those after it. */
+static void add_mixes(uint32_t c)
+{
+    if (c == model.n_classes || c == MODEL_CLASSES) {
+        add_mix();
+        return;
+    }
+    const uint32_t n_keepings = model.classes[c].program->n_keepings;
+    choice.keeping[c] = (struct plan_keeping){0};
+    add_mixes(c + 1);
+    for (uint32_t n = 1; n <= model.classes[c].n_blocks; n++)
+        for (uint32_t kept = 1; kept < n_keepings; kept++)
+            for (uint32_t below = 0; below < (n < model.classes[c].n_blocks ? n_keepings : 1); below++) {
+                choice.keeping[c] = (struct plan_keeping){n, kept, below};
+                add_mixes(c + 1);
+            }
+}
+
+/* Whatever fits a budget, and whatever else it holds. */
+static double most_saved(uint64_t budget)
+{
+    double most = 0;
+
+    for (const struct mix *mix = mixes; mix < mixes + n_mixes; mix++)
+        most = mix->bytes <= budget && mix->saved > most ? mix->saved : most;
+    return most;
+}
+
+/* Copies cost nothing here, so that all of the memory goes to what blocks keep. The search takes what is within a
+ * thousandth of the best step for as good. */
+TEST_EACH(no_mix_of_classes_saves_more_than_the_chosen_one_by_more_than_a_block, 5)
+{
+    static const struct {
+        const char *kinds;
+        uint32_t n_blocks;
+    } cases[] = {{"01", 16}, {"0121", 8}, {"1110", 12}, {"14", 6}, {"02", 10}};
+    const struct plan_wish wish = {.microbatch = 4, .no_host_stash = true};
+    double of_block = 0;
+
+    open_model(cases[_i].kinds, cases[_i].n_blocks, 64, NULL);
+    setting = (struct plan_setting){
+        .backend = &plan_cpu, .goal = {.seq = 64, .n_parts = 1}, .share_rows = 4, .part_rows = 4, .n_threads = 1};
+    choice = (struct plan_choice){.microbatch = 4, .n_weight_buffers = 1, .whole_head = true};
+    profile.link_bytes_per_s = profile.update_parameters_per_s = 1e18;
+    price_blocks();
+    for (uint32_t c = 0; c < model.n_classes; c++)
+        for (uint32_t k = 0; k < MODEL_KEEPINGS; k++)
+            of_block = fmax(of_block, seconds[c][0] - seconds[c][k]);
+    n_mixes = 0;
+    add_mixes(0);
+    uint64_t least = UINT64_MAX, most = 0;
+    for (const struct mix *mix = mixes; mix < mixes + n_mixes; mix++)
+        least = mix->bytes < least ? mix->bytes : least, most = mix->bytes > most ? mix->bytes : most;
+    for (int i = 0; i <= 40; i++) {
+        const uint64_t budget = least + (most - least) * (uint64_t)i / 40;
+        struct plan_cost cost;
+        struct plan plan;
+        ck_assert_int_eq(plan_search(&plan, &model, &setting, &wish, &profile, budget, NULL), 0);
+        const struct plan_host_setting host = {.goal = setting.goal, .n_workers = 1};
+        plan_cost(&cost, &plan, &model, &host, &profile, NULL);
+        const double lost = most_saved(budget) - saved_by(&plan.choice);
+        ck_assert_msg(lost <= of_block + 0.001 * cost.step_ms / 1e3, "budget %d of 40: %.3g of a block more saved", i,
+                      lost / of_block);
+    }
+}
+
+/* As with blocks of one kind: from the smallest budget on, in steps of a twentieth. */
+TEST_EACH(the_smallest_budget_suffices_and_more_is_never_slower, COUNT(patterns))
+{
+    const struct plan_backend beside = backend_beside(&plan_cpu);
+    const struct plan_wish wish = {0};
+    struct plan plan;
+    double before = INFINITY;
+
+    open_model(patterns[_i], 10, 32, NULL);
+    setting = (struct plan_setting){.backend = _i % 2 ? &beside : &plan_cpu,
+                                    .goal = {.seq = 32, .n_parts = 2},
+                                    .share_rows = 8,
+                                    .part_rows = 4,
+                                    .n_threads = 1};
+    plan_smallest(&plan, &model, &setting, &wish);
+    const uint64_t least = plan_total(&plan);
+    ck_assert_int_ne(plan_search(&plan, &model, &setting, &wish, &profile, least - 1, NULL), 0);
+    for (uint64_t budget = least; budget < 4 * least; budget += budget / 20) {
+        const struct plan_host_setting host = {.goal = {.n_parts = 2}, .n_workers = 1};
+        struct plan_cost cost;
+        ck_assert_int_eq(plan_search(&plan, &model, &setting, &wish, &profile, budget, NULL), 0);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        plan_cost(&cost, &plan, &model, &host, &profile, NULL);
+        ck_assert_double_le(cost.step_ms, 1.001001 * before); /* what differs by less is a tie */
+        before = fmin(before, cost.step_ms);
     }
 }
