@@ -178,20 +178,62 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
     return most;
 }
 
-/* The largest workspace of a kind of block that the model has. */
+static bool is_same(const struct schedule_buffer *a, const struct schedule_buffer *b)
+{
+    return a->place == b->place && a->value == b->value && a->first == b->first && a->last == b->last;
+}
+
+/* True if two kinds of a class place the same buffers, as they do unless the scratch of their operations differs. */
+static bool are_placed_alike(const struct model_program *a, const struct model_program *b, uint32_t keeping,
+                             const struct plan_setting *setting, struct plan_shape shape)
+{
+    const struct schedule *const pairs[][2] = {{&a->forward[keeping], &b->forward[keeping]},
+                                               {&a->backward[keeping], &b->backward[keeping]}};
+
+    for (int i = 0; i < (setting->goal.purpose == PLAN_TRAIN ? 2 : 1); i++) {
+        const struct schedule *of_a = pairs[i][0], *of_b = pairs[i][1];
+        if (of_a->n_buffers != of_b->n_buffers)
+            return false;
+        for (int k = 0; k < of_a->n_buffers; k++) {
+            const struct schedule_buffer *buffer = &of_a->buffers[k];
+            if (!is_same(buffer, &of_b->buffers[k]))
+                return false;
+            if (buffer->value == SCHEDULE_NONE && buffer->first <= buffer->last &&
+                scratch_bytes(&a->program, &of_a->steps[buffer->first], setting, shape) !=
+                    scratch_bytes(&b->program, &of_b->steps[buffer->first], setting, shape))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* The largest workspace of a class's kinds that the model has. */
+static uint64_t class_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape, uint32_t class,
+                            uint32_t keeping)
+{
+    const struct model_program *const first = &model->programs[model->block], *lowest = model->classes[class].program;
+    const uint32_t index = model_keeping(lowest, keeping);
+    uint64_t most = program_bytes(plan, lowest, shape, keeping);
+
+    for (const struct model_program *p = first; p < first + model->n_kinds; p++)
+        if (p->n_layers > 0 && p->class == class && p != lowest &&
+            !are_placed_alike(lowest, p, index, &plan->setting, shape)) {
+            const uint64_t bytes = program_bytes(plan, p, shape, keeping);
+            most = most < bytes ? bytes : most;
+        }
+    return most;
+}
+
 static uint64_t block_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
 {
-    const struct model_program *const first = &model->programs[model->block];
     uint64_t most = 0, bytes;
 
-    for (const struct model_program *p = first; p < first + model->n_kinds; p++) {
-        const struct plan_keeping *keeping = &plan->choice.keeping[p->class];
-        if (p->n_layers == 0)
-            continue;
-        if (keeping->n_kept < model->classes[p->class].n_blocks &&
-            most < (bytes = program_bytes(plan, p, shape, keeping->kept_below)))
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        const struct plan_keeping *keeping = &plan->choice.keeping[c];
+        if (keeping->n_kept < model->classes[c].n_blocks &&
+            most < (bytes = class_bytes(plan, model, shape, c, keeping->kept_below)))
             most = bytes;
-        if (keeping->n_kept > 0 && most < (bytes = program_bytes(plan, p, shape, keeping->kept)))
+        if (keeping->n_kept > 0 && most < (bytes = class_bytes(plan, model, shape, c, keeping->kept)))
             most = bytes;
     }
     return most;

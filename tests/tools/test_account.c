@@ -59,6 +59,30 @@ TEST(a_plan_is_three_lines_with_the_largest_terms)
               "             host 4.0 MiB: library 4.0 MiB\n");
 }
 
+static void plan_of_several(void)
+{
+    const struct eps_memory_row rows[] = {{"weights", 0, 0, mib}};
+    const struct eps_memory device = {.budget = mib, .planned = mib, .rows = rows, .n_rows = 1}, host = device;
+    const struct eps_choice choice = {.microbatch = 2,
+                                      .blocks = {{"h.0", 9, 4, {"attention"}, {"nothing"}},
+                                                 {"h.1", 3, 3, {"all"}, {"nothing"}},
+                                                 {"h.2", 3, 1, {"all"}, {"attention"}}},
+                                      .n_blocks = 3,
+                                      .n_weight_buffers = 1,
+                                      .replay = "replay on"};
+
+    account_plan(&choice, &host, &device);
+}
+
+TEST(a_plan_says_of_blocks_that_differ_what_each_of_them_keeps)
+{
+    listen_to(plan_of_several);
+    ck_assert_holds(said,
+                    "on the device, activations kept of 4 of 9 blocks like h.0: attention; activations of 3 of 3 "
+                    "blocks like h.1 kept; activations kept of 1 of 3 blocks like h.2: all; of the others: attention, "
+                    "1 weight buffer");
+}
+
 static struct account account = {.out = "/no/such/run",
                                  .last = 4,
                                  .n_steps = 4,

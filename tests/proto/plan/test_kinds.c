@@ -87,7 +87,7 @@ static const struct family_layer layers[] = {
 };
 
 /* The kinds of a period. */
-static const char *const patterns[] = {"0", "01", "0121", "0313", "21", "1", "001", "00001"};
+static const char *const patterns[] = {"0", "01", "0121", "0313", "21", "1", "001", "00001", "30"};
 static const char *pattern;
 
 static uint32_t kind_of_block(const struct model_config *config, uint32_t index)
@@ -357,6 +357,25 @@ TEST(every_block_has_what_a_list_of_all_blocks_gives_it)
         else
             check_kept(&plan);
     }
+}
+
+/* Attention with a window has another way to compute than attention without one, and other scratch. */
+TEST_EACH(a_class_has_the_workspace_of_its_kind_with_the_most_scratch, 2)
+{
+    struct plan plan;
+
+    open_model(_i ? "30" : "03", 4, 256, NULL);
+    setting = (struct plan_setting){.backend = &plan_cuda,
+                                    .goal = {.precision = NUMBER_BF16, .seq = 256},
+                                    .share_rows = 2,
+                                    .part_rows = 2,
+                                    .n_threads = 1,
+                                    .attention = PLAN_ATTENTION_ORDERED};
+    choice = (struct plan_choice){.microbatch = 2, .n_weight_buffers = 1};
+    plan_lay_out(&plan, &model, &setting, &choice);
+    ck_assert_uint_eq(model.n_classes, 1);
+    ck_assert_uint_ne(workspace_of(&plan, block_at(0)), workspace_of(&plan, block_at(1)));
+    check_kept(&plan);
 }
 
 TEST(what_a_class_cannot_keep_is_refused)
