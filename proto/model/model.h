@@ -184,7 +184,8 @@ struct model {
     uint32_t n_programs;
     uint32_t block, n_kinds; /* the first program of blocks, and how many there are: their kinds */
     uint32_t first_block;    /* layer */
-    /* Kinds recur in periods of so many blocks. Where no period holds throughout, the one with the fewest exceptions. */
+    /* Kinds recur in periods of so many blocks, at most half of them. Where no period holds throughout, it is the one
+     * with the fewest exceptions. */
     uint32_t period;
     struct model_class classes[MODEL_CLASSES]; /* by their lowest blocks */
     uint32_t n_classes;

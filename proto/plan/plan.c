@@ -124,8 +124,8 @@ static void take_contributions(struct plan *plan, const struct model *model, str
         const struct model_alike *alike = &model->units[unit].alike;
         const uint64_t sum = plan_unit_sum(model, unit, plan->head_pad);
         const bool is_block = model->layers[model->visit_layers[visit]].kind == MODEL_BLOCK;
-        n = is_block && unit - alike->first >= alike->period - 1 ? alike->end - unit
-                                                                 : 1; /* one period, then the rest */
+        const bool ends_period = is_block && unit - alike->first >= alike->period - 1; /* the rest only recurs */
+        n = ends_period ? alike->end - unit : 1;
         most = most < sum ? sum : most;
     }
     for (uint32_t i = 0; i < plan->n_sums; i++) {

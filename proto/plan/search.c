@@ -35,9 +35,9 @@ struct search {
     struct plan_prices *prices;
     struct plan_host_setting host; /* no choice made here affects what the prediction reads of it */
     uint64_t budget;
-    struct links
-        plain; /* all or nothing, class after class: the same for every profile, as the smallest plan must be */
-    struct links best_links; /* for the current microbatch */
+    /* All or nothing, class after class, whatever the profile, as the smallest plan must be on it; and the best ones for
+     * the current microbatch. */
+    struct links plain, best_links;
     struct plan best;
     int64_t best_time;
     bool found;
