@@ -28,7 +28,7 @@ static int run(const char *command)
     char line[4096];
 
     ck_assert_int_lt(snprintf(line, sizeof line, "cd %s && PATH=%s:$PATH && { %s\n} >out 2>err", processes_directory(),
-                              BIN_DIR, command),
+                              processes_programs(), command),
                      sizeof line);
     const int status = system(line);
     ck_assert_msg(WIFEXITED(status), "%s: killed", command);
@@ -61,7 +61,7 @@ const char *expect_on_terminal(const char *command, int status, unsigned short c
         setenv("TERM", "xterm", 1);
         unsetenv("NO_COLOR");
         if (chdir(processes_directory()) == 0)
-            execl("/bin/sh", "sh", "-c", print("PATH=%s:$PATH; %s", BIN_DIR, command), (char *)NULL);
+            execl("/bin/sh", "sh", "-c", print("PATH=%s:$PATH; %s", processes_programs(), command), (char *)NULL);
         _exit(127);
     }
     while (n < sizeof shown - 1 && (got = read(fd, shown + n, sizeof shown - 1 - n)) > 0)

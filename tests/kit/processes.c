@@ -20,6 +20,7 @@
 enum { WAIT_MS = 120000 /* however busy the machine is */, MAX_STARTED = 64 };
 
 static char dir[64];
+static const char *programs = BIN_DIR;
 static pid_t started[MAX_STARTED];
 static size_t n_started;
 
@@ -54,6 +55,16 @@ void processes_remove(void)
     ck_assert_int_eq(chdir("/"), 0);
     snprintf(command, sizeof command, "chmod -R u+rwx %s 2>/dev/null; rm -rf %s", dir, dir);
     ck_assert_int_eq(system(command), 0);
+}
+
+void processes_know_families(void)
+{
+    programs = BIN_DIR "/families";
+}
+
+const char *processes_programs(void)
+{
+    return programs;
 }
 
 const char *processes_directory(void)
@@ -147,7 +158,7 @@ pid_t processes_start(const char *program, const char *const *argv, const char *
     const char *all[32] = {path};
     pid_t pid;
 
-    snprintf(path, sizeof path, "%s/%s", *program == '/' ? "" : BIN_DIR, program);
+    snprintf(path, sizeof path, "%s/%s", *program == '/' ? "" : programs, program);
     for (size_t i = 0; argv[i]; i++) {
         ck_assert_uint_lt(i, 30);
         all[i + 1] = argv[i];
@@ -207,7 +218,7 @@ int processes_eps(const char *format, ...)
     va_start(args, format);
     vsnprintf(arguments, sizeof arguments, format, args);
     va_end(args);
-    snprintf(command, sizeof command, "cd %s && %s/eps %s >out 2>err", dir, BIN_DIR, arguments);
+    snprintf(command, sizeof command, "cd %s && %s/eps %s >out 2>err", dir, programs, arguments);
     int status = system(command);
     ck_assert(WIFEXITED(status));
     return WEXITSTATUS(status);
@@ -420,7 +431,7 @@ struct eps_train_options processes_options(const char *model, const char *const 
     options.n_data = 1;
     options.eval_data = files[0];
     options.out = out;
-    options.programs = BIN_DIR;
+    options.programs = programs;
     options.order = EPS_SEQUENTIAL;
     options.seed = 5;
     return options;

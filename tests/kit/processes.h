@@ -20,6 +20,11 @@ void processes_setup(void);
 void processes_setup_tiny(void);
 void processes_remove(void);
 
+/* All programs that are started from here on know the families of tests (tests/families) too. */
+void processes_know_families(void);
+/* Where the programs are. */
+const char *processes_programs(void);
+
 /* Its path. */
 const char *processes_directory(void);
 /* The file or directory of this name in it. One of 8 static buffers. */

@@ -1,29 +1,122 @@
-/* A family that only tests have (tests/families/alternating.c), in real programs that know it: those of bin/families. */
+/* A model whose blocks differ in tensors, kept values and caches (tests/families/alternating.c), in real programs: whatever
+ * the memory, the workers and the interruptions, each byte is the same; and its texts are PyTorch's. */
 #include "tests/kit/command.h"
+#include "tests/kit/fixture.h"
+#include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#define WITH "PATH=" BIN_DIR "/families:$PATH; "
+#include <signal.h>
+#include <stdlib.h>
 
-static const char config[] =
-    "{\"model_type\": \"alternating\", \"num_hidden_layers\": 6, \"num_attention_heads\": 4, \"num_key_value_heads\": "
-    "2, "
-    "\"hidden_size\": 32, \"intermediate_size\": 40, \"max_position_embeddings\": 32, \"vocab_size\": 256, "
-    "\"sliding_window\": 5}";
+SUITE_LABELS(long)
+SUITE_TIMEOUT(240)
+
+enum { N_IDS = 4000 };
+
+static struct fixture fixture;
 
 static void setup(void)
 {
+    uint16_t ids[N_IDS];
+
     processes_setup();
-    processes_put_text("model.json", config);
-    processes_text("text.txt", 8000);
+    processes_know_families();
+    fixture_open_model(&fixture, "alternating");
+    expect("mkdir model", 0);
+    fixture_write_model(&fixture, processes_path("model"));
+    for (size_t i = 0; i < N_IDS; i++)
+        ids[i] = (uint16_t)(processes_token(i) % fixture.vocabulary);
+    processes_write("ids.bin", ids, sizeof ids);
+    processes_write("held.bin", ids, 60 * sizeof *ids);
 }
-SUITE_FIXTURE_ONCE(setup, processes_remove)
 
-#define RUN "--model model.json --data text.txt --seq 24 --batch 4 "
-
-TEST(programs_of_tests_train_it_and_the_product_refuses_it)
+static void remove_all(void)
 {
-    expect("eps train " RUN "--steps 1 --out no", 1, "model_type is \"alternating\": it must be ");
-    expect(WITH "eps train " RUN "--steps 1 --out run", 0);
-    expect(WITH "eps eval --model run/latest --data text.txt --seq 24", 0, "loss");
+    fixture_close(&fixture);
+    processes_remove();
+}
+
+SUITE_FIXTURE(setup, remove_all)
+
+#define DATA "--data ids.bin --eval-data held.bin --save-every 2 --keep 0 "
+
+TEST(the_product_does_not_know_it)
+{
+    expect(BIN_DIR "/eps train --model model " DATA "--steps 1 --out no", 1,
+           "model_type is \"alternating\": it must be bert, ");
+}
+
+/* The least memory, and then more and more: of the stash, of what is kept and of the weights, more lies on the device. */
+TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2)
+{
+    static const char *const forms[] = {
+        "", "--precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5 --freeze layers.1.*"};
+    char run[200];
+
+    snprintf(run, sizeof run, "--model model --batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i]);
+    expect(print("eps plan %s --minimum", run), 0);
+    const unsigned long long least = strtoull(command_out(), NULL, 10);
+    expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", run), 0,
+           "activation checkpoints on the device", "at most (as planned)");
+    for (unsigned i = 0; i < 2; i++) {
+        expect(print("eps train %s " DATA "--steps 4 --out run-%u --device-mem %llu", run, i, least + i * least / 3), 0,
+               "at most (as planned)");
+        outputs_check_same_latest("roomy", print("run-%u", i));
+    }
+    expect(print("eps train --resume roomy/step-2 --out on --device-mem %llu", least), 0,
+           "activation checkpoints on the host");
+    expect("eps train --resume run-0/step-2 --out back --device-mem 1GiB", 0, "activation checkpoints on the device");
+    outputs_check_same_latest("roomy", "on");
+    outputs_check_same_latest("roomy", "back");
+}
+
+/* Between two steps; the others redo its parts. */
+static void kill_one(void *user, const struct eps_step *step)
+{
+    if (step->step == 2)
+        kill(*(const pid_t *)user, SIGKILL);
+}
+
+TEST_EACH(workers_make_the_bits_of_one_also_if_one_is_killed, 2)
+{
+    static const char *const files[] = {"ids.bin"};
+    const struct eps_train_events events = {.on_step = _i ? kill_one : NULL};
+    struct eps_train_options options = processes_options("model", files, "alone");
+    struct eps_error error = {""};
+    pid_t workers[3];
+
+    options.steps = 6, options.batch = 12, options.seq = 20, options.parts = 4, options.microbatch = 2;
+    options.deterministic = true, options.optimizer = _i ? EPS_ADAMW : EPS_ADAMA;
+    ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
+    const pid_t daemon = processes_daemon("lab", 3, workers);
+    options.connect = "lab", options.device_mem = 0, options.out = "three";
+    ck_assert_msg(eps_train(&options, &events, &workers[1], &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(processes_workers("lab"), _i ? 2 : 3);
+    expect_stop(daemon);
+    outputs_check_same_latest("alone", "three");
+}
+
+/* PyTorch computes the whole text for each token, eps that token alone. Weights on the device: none, some and all. With
+ * several texts one goes on after another's prompt. */
+TEST(texts_are_pytorchs_at_any_budget)
+{
+    const json_t *greedy = json_object_get(fixture.reference, "greedy");
+    char *prompt = json_dumps(json_object_get(greedy, "prompt"), JSON_COMPACT);
+    const char *ask = print("eps generate --model model --ids %.*s --tokens 200 --temperature 0 --json",
+                            (int)strlen(prompt) - 2, prompt + 1);
+
+    expect(print("%s --device-mem 1000", ask), 1, "needs at least ");
+    const char *least = strchr(strstr(command_err(), "needs at least "), '(') + 1;
+    const unsigned long long bytes = strtoull(least, NULL, 10);
+    for (unsigned i = 0; i < 3; i++) {
+        json_t *got = expect_json(print("%s --device-mem %llu", ask, bytes + i * (64 << 10)), 0);
+        ck_assert(json_equal(json_object_get(got, "ids"), json_object_get(greedy, "ids")));
+        json_decref(got);
+    }
+    json_t *several = expect_json(print("%s --ids 1,2,3 --samples 2", ask), 0);
+    for (size_t k = 0; k < 2; k++)
+        ck_assert(json_equal(json_object_get(json_array_get(several, k), "ids"), json_object_get(greedy, "ids")));
+    json_decref(several);
+    free(prompt);
 }

@@ -28,15 +28,25 @@ static bool has_mpirun(void)
 SUITE_SKIP_UNLESS(has_mpirun(),
                   "Open MPI is not installed: apt-get install libopenmpi-dev openmpi-bin, and build again")
 
+/* Its blocks differ. */
+static const char alternating[] =
+    "{\"model_type\": \"alternating\", \"num_hidden_layers\": 6, \"num_attention_heads\": 4, \"num_key_value_heads\": "
+    "2, "
+    "\"hidden_size\": 32, \"intermediate_size\": 40, \"wide_intermediate_size\": 90, \"sliding_window\": 5, "
+    "\"window_key_value_heads\": 1, \"window_head_dim\": 6, \"max_position_embeddings\": 32, \"vocab_size\": 256}";
+
 static void setup(void)
 {
     processes_setup();
+    processes_know_families();
     processes_config_with("model.json", 3, 4, 64, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
+    processes_put_text("alternating.json", alternating);
     processes_text("text.txt", 16000);
 }
 SUITE_FIXTURE(setup, processes_remove)
 
-#define RUN " --model model.json --data text.txt --seq 32 --microbatch 2 --seed 7 --deterministic"
+#define RUN_OF(model) " --model " model " --data text.txt --seq 32 --microbatch 2 --seed 7 --deterministic"
+#define RUN           RUN_OF("model.json")
 
 enum { MOST = 4, MOST_WORKERS = 2 };
 
@@ -62,7 +72,7 @@ static struct team start_with(uint32_t n_hosts, uint32_t n_workers, const char *
              "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
              "OMPI_MCA_hwloc_base_binding_policy=none ASAN_OPTIONS=detect_leaks=0 exec mpirun %s -n %u %s/epsd --mpi "
              "--listen hosts >mpirun.log 2>&1 </dev/null",
-             options, n_hosts, BIN_DIR);
+             options, n_hosts, processes_programs());
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* ranks that mpirun leaves */
     team.mpirun = processes_start("/bin/sh", (const char *const[]){"-c", line, NULL}, NULL);
     for (uint32_t h = 0; h < n_hosts; h++) {
@@ -121,6 +131,7 @@ static const struct {
     {3, 1, RUN " --steps 4 --batch 6 --parts 3 --freeze h.1.*"},
     {2, 2, RUN " --steps 4 --batch 8 --parts 4 --optimizer adamw --clip-norm 0.5 --save-every 2"},
     {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --freeze h.0.*"},
+    {2, 1, RUN_OF("alternating.json") " --steps 4 --batch 8 --parts 4 --optimizer adama --freeze layers.1.*"},
 };
 
 TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))

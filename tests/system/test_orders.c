@@ -142,7 +142,8 @@ TEST_EACH(an_evaluation_gives_the_cpus_sum_in_every_order, CASES)
     t.options.setting.share_rows = t.options.setting.part_rows;
     if (_i % 2) {
         t.options.setting.goal.purpose = PLAN_EVALUATE;
-        t.options.choice.keeping[0] = (struct plan_keeping){0}, t.options.choice.whole_head = false;
+        memset(t.options.choice.keeping, 0, sizeof t.options.choice.keeping);
+        t.options.choice.whole_head = false;
     }
     const double plain = evaluate(&t, NULL);
     for (enum late_order order = 0; order < LATE_ORDERS; order++)

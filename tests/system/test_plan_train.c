@@ -1,4 +1,4 @@
-/* eps plan and eps train agree to the byte: over random models and options, each category of the host and of every
+/* eps plan and eps train agree to the byte: over random models and options, also where blocks differ, each category of the host and of every
  * worker has at its peak what eps_plan said without any of them. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
@@ -34,6 +34,7 @@ static void setup(void)
     uint16_t ids[N_TOKENS];
 
     processes_setup();
+    processes_know_families();
     for (size_t i = 0; i < N_TOKENS; i++)
         ids[i] = (uint16_t)processes_token(i);
     processes_write("data.bin", ids, sizeof ids);
@@ -75,10 +76,27 @@ static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t
     return "drawn/config.json";
 }
 
-static struct eps_train_options draw_options(const char *model, const char *const *files, uint32_t n_positions)
+/* A model whose blocks differ. */
+static const char *write_alternating(uint32_t n_layers, uint32_t n_positions, uint32_t vocabulary)
 {
-    static const char *const frozen[] = {
-        NULL, NULL, "wte.*", "*.weight", "h.0.*,wpe.*", "h.*,wte.*", "ln_f.*,*.c_attn.*"};
+    const uint32_t heads = 1u << draw(3);
+
+    expect("rm -rf drawn trained before && mkdir drawn", 0);
+    return processes_put_text(
+        "drawn/config.json",
+        print("{\"model_type\": \"alternating\", \"num_hidden_layers\": %u, \"num_attention_heads\": %u, "
+              "\"num_key_value_heads\": %u, \"head_dim\": %u, \"hidden_size\": %u, \"intermediate_size\": %u, "
+              "\"wide_intermediate_size\": %u, \"sliding_window\": %u, \"window_key_value_heads\": %u, "
+              "\"window_head_dim\": %u, \"max_position_embeddings\": %u, \"vocab_size\": %u, \"tie_word_embeddings\": "
+              "%s}",
+              n_layers, heads, draw(2) ? heads : 1, 2 * within(1, 20), within(1, 70), within(1, 200), within(1, 300),
+              within(1, 40), draw(2) ? heads : 1, 2 * within(1, 20), n_positions, vocabulary,
+              draw(2) ? "true" : "false"));
+}
+
+static struct eps_train_options draw_options(const char *model, const char *const *files, uint32_t n_positions,
+                                             const char *const frozen[7])
+{
     struct eps_train_options o = processes_options(model, files, "trained");
 
     o.workers = within(1, 3);
@@ -97,7 +115,7 @@ static struct eps_train_options draw_options(const char *model, const char *cons
     o.keep = draw(3);
     o.microbatch = draw(3) == 0;
     o.deterministic = draw(4) == 0;
-    o.freeze = frozen[draw(COUNT(frozen))];
+    o.freeze = frozen[draw(7)];
     return o;
 }
 
@@ -168,12 +186,18 @@ static void train_before(const struct eps_train_options *options)
 TEST_RANGE(what_is_planned_is_what_is_taken, first_run, end_run)
 {
     static const struct eps_train_events events = {.on_memory = on_memory};
+    static const char *const frozen[2][7] = {{NULL, NULL, "wte.*", "*.weight", "h.0.*,wpe.*", "h.*,wte.*",
+                                              "ln_f.*,*.c_attn.*"},
+                                             {NULL, NULL, "embed_tokens.*", "*.mlp.*", "layers.[1-3].*", "layers.*",
+                                              "norm.*,*layernorm.*"}};
+    const bool alternates = _i % 3 == 1;
     const uint32_t n_positions = (state = (uint32_t)_i * 7919 + 1, within(8, 64));
     const uint32_t vocabulary = 256 + draw(2) * draw(3000);
     const char *const files[] = {vocabulary == 256 ? "data.txt"
                                                    : "data.bin"}; /* with text comes a tokenizer of bytes */
-    const char *model = write_model(within(1, 4), n_positions, vocabulary);
-    struct eps_train_options options = draw_options(model, files, n_positions);
+    const char *model = alternates ? write_alternating(within(3, 9), n_positions, vocabulary)
+                                   : write_model(within(1, 4), n_positions, vocabulary);
+    struct eps_train_options options = draw_options(model, files, n_positions, frozen[alternates]);
     struct seen seen = {.plan = NULL};
     struct eps_error error = {""};
     struct eps_plan plan;

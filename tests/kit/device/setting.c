@@ -122,6 +122,22 @@ static struct model_config encoder_of(struct model_config c, uint64_t *state)
     return c;
 }
 
+/* The same sizes, of a family whose blocks differ: a period of them, or more. */
+static struct model_config alternating_of(struct model_config c, uint64_t *state)
+{
+    c.family = find_family("alternating");
+    c.n_layers += 3;
+    c.decoder = (struct decoder_config){.n_kv_heads = setting_below(state, 2) ? c.n_heads : 1,
+                                        .head_width = 2 * (1 + setting_below(state, 4)),
+                                        .pattern = 1 + setting_below(state, 60),
+                                        .window = 1 + setting_below(state, 8),
+                                        .n_full = setting_below(state, 2) ? c.n_heads : 1,
+                                        .score_width = 2 * (1 + setting_below(state, 4)),
+                                        .rope = {.base = 10000}};
+    c.family->complete(&c);
+    return c;
+}
+
 struct model_config setting_classifier(uint32_t n_labels, uint32_t n_segments)
 {
     struct model_config config = setting_configs[0];
@@ -154,7 +170,14 @@ struct model_config setting_random_config(uint64_t *state)
                                    .gpt2.dropout_embedding = drops ? 0.2f : 0,
                                    .gpt2.dropout_residual = drops ? 0.3f : 0};
 
-    return setting_below(state, 3) == 0 ? encoder_of(c, state) : c;
+    switch (setting_below(state, 3)) {
+    case 0:
+        return encoder_of(c, state);
+    case 1:
+        return alternating_of(c, state);
+    default:
+        return c;
+    }
 }
 
 void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state)

@@ -30,13 +30,23 @@ static const char windowed[] =
     "\"hidden_size\": 16, \"intermediate_size\": 20, \"max_position_embeddings\": 150, \"vocab_size\": 17, "
     "\"sliding_window\": 70}";
 
-static struct model_config tall_or_windowed(int which)
+/* Blocks whose caches differ, of which two have none. */
+static const char alternating[] =
+    "{\"model_type\": \"alternating\", \"num_hidden_layers\": 5, \"num_attention_heads\": 4, "
+    "\"num_key_value_heads\": 2, \"head_dim\": 4, \"hidden_size\": 16, \"intermediate_size\": 20, "
+    "\"wide_intermediate_size\": 28, \"sliding_window\": 70, \"window_key_value_heads\": 1, \"window_head_dim\": 6, "
+    "\"max_position_embeddings\": 150, \"vocab_size\": 17}";
+
+enum { TALL, WINDOWED, ALTERNATING, LONG_CONFIGS };
+
+static struct model_config long_config(int which)
 {
+    const char *text = which == WINDOWED ? windowed : alternating;
     struct model_config config = tall;
     struct error err;
 
-    if (which == 1)
-        ck_assert_msg(model_config_parse(&config, windowed, strlen(windowed), &err) == 0, "%s", err.text);
+    if (which != TALL)
+        ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
     return config;
 }
 
@@ -215,9 +225,9 @@ TEST_EACH(a_long_prompt_then_single_tokens_are_as_the_reference_says, simulated(
 
 /* The loss of one label, from the head that never gives logits; computed at once, where the logits come from a cache, to
  * which tokens came one by one at last. */
-TEST_EACH(evaluation_of_the_same_row_says_the_same, simulated() ? 0 : 2)
+TEST_EACH(evaluation_of_the_same_row_says_the_same, simulated() ? 0 : LONG_CONFIGS)
 {
-    const struct model_config config = tall_or_windowed(_i);
+    const struct model_config config = long_config(_i);
     struct speech t;
     double sum;
 
@@ -241,9 +251,9 @@ TEST_EACH(evaluation_of_the_same_row_says_the_same, simulated() ? 0 : 2)
     tear_down(&t);
 }
 
-TEST_EACH(how_the_row_is_cut_into_runs_changes_rounding_only, simulated() ? 0 : 2)
+TEST_EACH(how_the_row_is_cut_into_runs_changes_rounding_only, simulated() ? 0 : LONG_CONFIGS)
 {
-    const struct model_config config = tall_or_windowed(_i);
+    const struct model_config config = long_config(_i);
     static const uint32_t lengths[] = {2, 7, 63, 64, 65, 100};
     struct speech t;
     float *whole, largest = 0;
@@ -522,16 +532,16 @@ static void check_together(struct speech *t, float *const alone[ROWS])
 }
 
 /* On the simulated device one format each, and no weights on the device. */
-TEST_EACH(rows_that_advance_together_have_the_bits_of_each_alone, simulated() ? 2 : 4)
+TEST_EACH(rows_that_advance_together_have_the_bits_of_each_alone, simulated() ? 3 : 2 * LONG_CONFIGS)
 {
-    const struct model_config config = tall_or_windowed(_i % 2);
+    const struct model_config config = long_config(_i % LONG_CONFIGS);
     float *alone[ROWS];
     struct speech t, one;
 
     set_up(&one, &config, 150);
     set_up_rows(&t, &config, ROWS, 150);
     one.options.setting.goal.precision = t.options.setting.goal.precision =
-        (simulated() ? _i : _i / 2) ? NUMBER_BF16 : NUMBER_FP32;
+        (simulated() ? _i : _i / LONG_CONFIGS) ? NUMBER_BF16 : NUMBER_FP32;
     for (uint32_t row = 0; row < ROWS; row++) {
         alone[row] = calloc(COUNT(passes) * config.vocabulary, sizeof **alone);
         ck_assert_ptr_nonnull(alone[row]);

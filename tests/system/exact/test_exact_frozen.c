@@ -9,8 +9,10 @@
 
 SUITE_LABELS(single, on_cuda_release)
 
-/* The tied table; all but biases; all below the topmost block; the last norm; all but that norm. */
-static const char *const fixtures[] = {"frozen_wte", "frozen_weights", "frozen_blocks", "frozen_norm", "frozen_body"};
+/* The tied table; all but biases; all below the topmost block; the last norm; all but that norm; where blocks differ, all
+ * of one kind, and others in whole and in part. */
+static const char *const fixtures[] = {"frozen_wte",  "frozen_weights", "frozen_blocks",
+                                       "frozen_norm", "frozen_body",    "frozen_alternating"};
 
 static const char *freeze_of(const char *fixture)
 {
@@ -45,7 +47,7 @@ static void check_frozen(struct exact *exact)
 }
 
 /* One worker with one part, or two workers with one each. */
-TEST_EACH(twenty_steps_are_pytorchs, backend_get()->simulated ? 0 : COUNT(fixtures))
+TEST_EACH(all_steps_are_pytorchs, backend_get()->simulated ? 0 : COUNT(fixtures))
 {
     const uint32_t n = 1 + (uint32_t)_i % 2;
 

@@ -5,16 +5,22 @@
 
 SUITE_LABELS(single, on_cuda_release)
 
-/* b has 16 rows, the others 8. The minibatches of padding_* have the token of padding, whose row of the embedding the input
- * does not train. The first ones are enough for a device that is simulated and for a sanitizer. */
+/* b has 16 rows, the others 8; the blocks of alternating differ. The minibatches of padding_* have the token of padding,
+ * whose row of the embedding the input does not train. The first ones are enough for a device that is simulated and for a sanitizer. */
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;
-} cuts[] = {
-    {"a", 1, 8}, {"padding_qwen2", 1, 3}, {"padding_gemma3", 4, 2}, {"b", 1, 5}, {"a", 8, 1}, {"a", 2, 2}, {"b", 2, 8},
-    {"b", 8, 1}};
+} cuts[] = {{"a", 1, 8},
+            {"padding_qwen2", 1, 3},
+            {"alternating", 2, 3},
+            {"padding_gemma3", 4, 2},
+            {"b", 1, 5},
+            {"a", 8, 1},
+            {"a", 2, 2},
+            {"b", 2, 8},
+            {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 4 : SANITIZED ? 5 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 5 : SANITIZED ? 6 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

@@ -30,6 +30,8 @@ static const struct {
     /* An even number of steps: the weights are in the first of replay's two buffers, where exact_state reads them. */
     {"a", {.n_parts = 1, .microbatch = 1}, {.replay = true}},
     {"b", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_workers = 2, .deterministic = true, .replay = true}},
+    {"alternating", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"alternating", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_threads = 5, .replay = true}},
 };
 
 /* As the first, but for what the second names. */
@@ -60,15 +62,16 @@ TEST_EACH(not_a_bit_changes, SANITIZED ? 4 : COUNT(pairs))
 }
 
 /* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
-TEST(no_budget_changes_a_bit)
+TEST_EACH(no_budget_changes_a_bit, 2)
 {
+    const char *fixture = _i ? "alternating" : "b";
     struct inprocess_options how = {.n_parts = 2, .microbatch = 2, .budget = (uint64_t)4 << 30};
     const struct plan_wish wish = {.microbatch = 2};
     unsigned n_host_stash = 0;
     struct exact exact;
     struct plan least;
 
-    exact_train(&exact, "b", &how, N_STEPS);
+    exact_train(&exact, fixture, &how, N_STEPS);
     const uint64_t expected = exact_state(&exact);
     const struct plan *roomy = &exact.ip->workers[0].worker.plan;
     plan_smallest(&least, &exact.ip->model, &roomy->setting, &wish);
@@ -77,7 +80,7 @@ TEST(no_budget_changes_a_bit)
     ck_assert_uint_gt(step, 0);
     for (unsigned i = 0; i <= 8; i += SANITIZED ? 4 : 1) {
         how.budget = smallest + i * step;
-        exact_train(&exact, "b", &how, N_STEPS);
+        exact_train(&exact, fixture, &how, N_STEPS);
         ck_assert_uint_le(plan_total(&exact.ip->workers[0].worker.plan), how.budget);
         ck_assert_uint_eq(exact_state(&exact), expected);
         n_host_stash += exact.ip->workers[0].worker.plan.choice.host_stash;

@@ -105,10 +105,18 @@ static int open_config(void)
 {
     char text[400];
 
-    snprintf(text, sizeof text,
-             "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": %u, \"n_positions\": 16, \"n_embd\": 8, "
-             "\"vocab_size\": %u, \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1}",
-             world_is->n_layers, world_is->vocabulary);
+    if (world_is->alternates)
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"alternating\", \"num_attention_heads\": 2, \"num_hidden_layers\": %u, "
+                 "\"max_position_embeddings\": 16, \"hidden_size\": 8, \"intermediate_size\": 10, "
+                 "\"wide_intermediate_size\": 20, \"sliding_window\": 3, \"window_key_value_heads\": 1, "
+                 "\"window_head_dim\": 6, \"vocab_size\": %u}",
+                 world_is->n_layers, world_is->vocabulary);
+    else
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": %u, \"n_positions\": 16, \"n_embd\": 8, "
+                 "\"vocab_size\": %u, \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1}",
+                 world_is->n_layers, world_is->vocabulary);
     return memory_file(text);
 }
 

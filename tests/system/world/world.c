@@ -98,6 +98,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         .fenced = number % 8 == 6,
         .bf16 = number % 8 == 5,
         .evaluates = number % 2 == 1,
+        .alternates = number % 5 == 3,
         .beside = number / 4 % 2 == 1,
         .small_devices = number % 4 == 0 || number % 4 == 3,
         .slow_optimizer = number / 12 % 2 == 1,
@@ -110,6 +111,8 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         out->n_parts = 4;
     if (for_hosts > 1)
         make_for_hosts(out, number, for_hosts);
+    if (out->alternates)
+        out->n_layers += 3;
 }
 
 /* The CPU device stands in for one with a memory and queues of its own. */
