@@ -93,6 +93,30 @@ TEST(the_table_says_every_term_and_the_choice_in_words)
            "fits        yes\n");
 }
 
+/* The seven blocks of tests/families/alternating.c are of three classes: a line for each in place of one for all, and a
+ * list. */
+TEST(of_blocks_that_differ_each_class_is_said)
+{
+    static const char command[] = "PATH=" BIN_DIR "/families:$PATH; eps plan --model " TESTS_DIR
+                                  "/fixtures/alternating --batch 8 --seq 64 --device-mem 64MiB";
+    static const uint32_t n_blocks[] = {2, 3, 2};
+    json_t *all = expect_json(print("%s --json", command), 0);
+
+    ck_assert_uint_eq(json_array_size(json_at(all, "choice.blocks")), 3);
+    for (int i = 0; i < 3; i++) {
+        const uint64_t n_kept = bytes_at(all, print("choice.blocks.%d.kept", i));
+        const char *const names = json_string_value(json_at(all, print("choice.blocks.%d.kept_activations", i)));
+        const char *const lowest = json_string_value(json_at(all, print("choice.blocks.%d.lowest", i)));
+        ck_assert_str_eq(lowest, print("layers.%d", i));
+        ck_assert_uint_eq(bytes_at(all, print("choice.blocks.%d.blocks", i)), n_blocks[i]);
+        ck_assert_uint_gt(n_kept, 0);
+        expect(command, 0,
+               print("            activations kept of %u of %u blocks like layers.%d: %s\n", (int)n_kept, n_blocks[i],
+                     i, names));
+    }
+    json_decref(all);
+}
+
 TEST(why_there_is_no_replay_is_said)
 {
     json_t *roomy = plan_json(0, "--model tiny.json --batch 8 --device-mem 64MiB");
