@@ -27,7 +27,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     const struct program_operation *op = operation_of(r, step);
     const bool forward = step->action == SCHEDULE_FORWARD;
     const size_t n = operation_columns(r, op->inputs[0]);
-    const struct device_activate activate = {.n = operation_tokens(r) * n,
+    const struct device_activate activate = {.n = operation_elements(r, op->inputs[0]) * n,
                                              .activation = op->activation.function,
                                              .x = r->at[step->inputs[0]],
                                              .y = forward ? r->at[step->outputs[0]] : NULL,
@@ -39,7 +39,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
         return;
     }
     const struct device_dropout_add copy = {.n_rows = r->n_rows,
-                                            .n_tokens = r->n_tokens,
+                                            .n_tokens = operation_row_elements(r, op->inputs[0]),
                                             .n = n,
                                             .h = r->at[step->y_gradient],
                                             .y = r->at[step->x_gradient]};

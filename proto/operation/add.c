@@ -10,39 +10,43 @@ int program_add(struct program *p, int x, int h, const struct program_dropout *d
 {
     struct program_operation *op = program_append(p, &operation_add);
 
-    assert(p->values[x].columns == p->values[h].columns);
+    assert(p->values[x].columns == p->values[h].columns && p->values[x].domain == p->values[h].domain);
     op->add = *dropout;
     program_add_input(p, op, x);
     program_add_input(p, op, h);
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
-/* The gradient passes to both as it is; dropout makes h's another. */
+/* The gradient passes to both as it is, unless dropout changes it or there is one already. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
 
-    schedule_pass_gradient(b, op->outputs[0], op->inputs[0]);
-    if (op->add.p == 0) {
-        schedule_pass_gradient(b, op->outputs[0], op->inputs[1]);
-        return;
+    for (int i = 0; i < op->n_inputs; i++) {
+        if (!schedule_has_gradient(b, op->inputs[i]) && (i == 0 || op->add.p == 0)) {
+            schedule_pass_gradient(b, op->outputs[0], op->inputs[i]);
+            continue;
+        }
+        struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
+        step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+        schedule_write_gradient(b, step, i);
+        schedule_end_step(b);
     }
-    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
-    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
-    schedule_write_gradient(b, step, op->inputs[1]);
-    schedule_end_step(b);
 }
 
 static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
-    const size_t n = operation_columns(r, op->outputs[0]);
+    const struct program_dropout none = {0};
+    const int y = op->outputs[0];
 
-    assert(!step->accumulate);
-    if (step->action == SCHEDULE_FORWARD)
-        operation_drop_add(r, &op->add, n, r->at[step->outputs[0]], r->at[step->inputs[0]], r->at[step->inputs[1]]);
-    else
-        operation_drop_add(r, &op->add, n, r->at[step->x_gradient], NULL, r->at[step->y_gradient]);
+    if (step->action == SCHEDULE_FORWARD) {
+        operation_drop_add(r, &op->add, y, r->at[step->outputs[0]], r->at[step->inputs[0]], r->at[step->inputs[1]]);
+        return;
+    }
+    void *const gradient = r->at[step->x_gradient];
+    operation_drop_add(r, step->of == 0 ? &none : &op->add, y, gradient, step->accumulate ? gradient : NULL,
+                       r->at[step->y_gradient]);
 }
 
 const struct operation operation_add = {.name = "add",

@@ -40,12 +40,12 @@ enum plan_attention operation_attention_way(const struct program_attention_optio
 static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
 {
     const uint32_t n_heads = op->attention.n_heads, width = p->values[op->outputs[0]].columns;
+    const uint32_t n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens);
     struct plan_attention_scratch scratch;
 
     if (operation_attention_way(&op->attention, s) == PLAN_ATTENTION_OWN)
-        return s->backend->scratch_bytes(s->n_rows, s->n_tokens, n_heads, op->attention.n_kv_heads, width,
-                                         s->n_threads);
-    plan_attention_lay_out(&scratch, s->attention, s->n_rows, s->n_tokens, n_heads, width);
+        return s->backend->scratch_bytes(s->n_rows, n_tokens, n_heads, op->attention.n_kv_heads, width, s->n_threads);
+    plan_attention_lay_out(&scratch, s->attention, s->n_rows, n_tokens, n_heads, width);
     return scratch.bytes;
 }
 
@@ -57,12 +57,12 @@ struct device_attention operation_attention_call(const struct operation_run *r, 
 
     return (struct device_attention){
         .n_rows = r->n_rows,
-        .n_tokens = r->n_tokens,
+        .n_tokens = operation_row_elements(r, op->inputs[0]),
         .n_heads = how->n_heads,
         .n_kv_heads = how->n_kv_heads,
         .full = how->full,
         .window = how->window,
-        .lengths = r->lengths,
+        .lengths = r->program->values[op->inputs[0]].domain == PROGRAM_TOKENS ? r->lengths : NULL,
         .width = operation_columns(r, op->outputs[0]),
         .scale = how->scale_by_layer ? how->scale / (float)(r->layer + 1) : how->scale,
         .qkv = r->at[step->inputs[0]],

@@ -20,7 +20,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     const struct program_operation *op = operation_of(r, step);
     const size_t n = operation_columns(r, op->outputs[0]);
     const void *x = r->at[step->inputs[0]];
-    struct device_glu glu = {.m = operation_tokens(r),
+    struct device_glu glu = {.m = operation_elements(r, op->inputs[0]),
                              .n = n,
                              .activation = op->glu.function,
                              .gate = x,

@@ -38,7 +38,7 @@ static struct heads heads_of(const struct operation_run *r, const struct schedul
 
     heads.norm =
         (struct device_norm){.kind = DEVICE_RMS_NORM,
-                             .m = operation_tokens(r),
+                             .m = operation_elements(r, op->inputs[0]),
                              .n = how->head_width,
                              .n_heads = which == 0 ? how->n_heads : how->n_kv_heads,
                              .stride = operation_columns(r, op->inputs[0]),
@@ -46,7 +46,7 @@ static struct heads heads_of(const struct operation_run *r, const struct schedul
                              .offset = how->offset,
                              .x = operation_element(r, r->at[step->inputs[0]], heads.first),
                              .weight = r->weights[op->tensor + which],
-                             .statistics = statistics + (which == 0 ? 0 : 2 * operation_tokens(r) * how->n_heads)};
+                             .statistics = statistics + (which == 0 ? 0 : 2 * operation_elements(r, op->inputs[0]) * how->n_heads)};
     return heads;
 }
 
@@ -56,7 +56,7 @@ static void copy_values(const struct operation_run *r, const struct program_oper
     const struct program_head_norm_options *how = &op->head_norm;
     const size_t first = (size_t)(how->n_heads + how->n_kv_heads) * how->head_width;
     const struct device_dropout_add copy = {.n_rows = r->n_rows,
-                                            .n_tokens = r->n_tokens,
+                                            .n_tokens = operation_row_elements(r, op->inputs[0]),
                                             .n = (size_t)how->n_kv_heads * how->head_width,
                                             .stride = operation_columns(r, op->inputs[0]),
                                             .h = operation_element(r, from, first),

@@ -80,10 +80,10 @@ static void differentiate(struct schedule_builder *b, int operation)
     step->absorbed = activation;
     step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
     if (activation == SCHEDULE_NONE) {
-        schedule_write_gradient(b, step, op->inputs[0]);
+        schedule_write_gradient(b, step, 0);
     } else {
         step->inputs[0] = schedule_read(b, b->program->operations[activation].inputs[0]);
-        schedule_write_gradient(b, step, b->program->operations[activation].inputs[0]);
+        schedule_write_gradient_of(b, step, b->program->operations[activation].inputs[0]);
     }
     schedule_end_step(b);
 }
@@ -119,7 +119,7 @@ static void run_forward(const struct operation_run *r, const struct schedule_ste
     const bool activates = step->absorbed != SCHEDULE_NONE;
     void *const y = r->at[activates ? step->after : step->outputs[0]];
     struct device_matmul matmul = {.transpose_b = op->linear.out_in,
-                                   .m = operation_tokens(r),
+                                   .m = operation_elements(r, op->inputs[0]),
                                    .n = part->columns,
                                    .k = in,
                                    .a = r->at[step->inputs[0]],
@@ -151,7 +151,7 @@ static void run_contribution(const struct operation_run *r, const struct schedul
     const struct device_matmul matmul = {.transpose_a = true,
                                          .m = swap ? part->columns : in,
                                          .n = swap ? in : part->columns,
-                                         .k = operation_tokens(r),
+                                         .k = operation_elements(r, op->inputs[0]),
                                          .a = swap ? dy : x,
                                          .a_stride = swap ? out : in,
                                          .b = swap ? x : dy,
@@ -166,7 +166,7 @@ static void run_contribution(const struct operation_run *r, const struct schedul
     if (matmul.c)
         r->ops->matmul(r->dev, &matmul);
     if (bias)
-        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, dy, operation_tokens(r), part->columns, out});
+        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, dy, operation_elements(r, op->inputs[0]), part->columns, out});
 }
 
 /* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand. */
@@ -175,7 +175,7 @@ static void run_backward(const struct operation_run *r, const struct schedule_st
     const struct program_operation *op = operation_of(r, step);
     const size_t in = operation_columns(r, op->inputs[0]);
     struct device_matmul matmul = {.transpose_b = !op->linear.out_in,
-                                   .m = operation_tokens(r),
+                                   .m = operation_elements(r, op->inputs[0]),
                                    .n = in,
                                    .k = part->columns,
                                    .a = operation_element(r, r->at[step->y_gradient], part->first),

@@ -25,7 +25,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step);
     struct device_norm norm = {.kind = op->norm.rms ? DEVICE_RMS_NORM : DEVICE_LAYER_NORM,
-                               .m = operation_tokens(r),
+                               .m = operation_elements(r, op->inputs[0]),
                                .n = operation_columns(r, op->inputs[0]),
                                .offset = op->norm.offset,
                                .x = r->at[step->inputs[0]],

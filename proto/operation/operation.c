@@ -7,12 +7,12 @@ struct device_dropout operation_dropout_of(const struct operation_run *r, const 
                                    .first_row = r->first_row};
 }
 
-void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, size_t n, void *y,
+void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, int value, void *y,
                         const void *x, const void *h)
 {
     const struct device_dropout_add sum = {.n_rows = r->n_rows,
-                                           .n_tokens = r->n_tokens,
-                                           .n = n,
+                                           .n_tokens = operation_row_elements(r, value),
+                                           .n = operation_columns(r, value),
                                            .x = x,
                                            .h = h,
                                            .y = y,

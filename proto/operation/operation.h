@@ -64,7 +64,7 @@ struct operation_run {
     uint32_t layer;                       /* index of the block */
     bool drops;                           /* false in evaluation */
     uint64_t seed, step, unit, first_row; /* of dropout's bits: keys, and the first row's place in the minibatch */
-    /* Generating, where n_rows is 1, and n_tokens those of all spans: */
+    /* Generating, where n_rows is 1, and its tokens are those of all spans: */
     const struct operation_span *spans; /* (n_spans), ascending and without gaps; NULL otherwise */
     uint32_t n_spans;
     uint32_t n_positions; /* of a cache */
@@ -81,9 +81,15 @@ static inline size_t operation_columns(const struct operation_run *r, int value)
     return r->program->values[value].columns;
 }
 
-static inline size_t operation_tokens(const struct operation_run *r)
+/* Elements of a row, and of the microbatch; a value of domain PART has one. */
+static inline size_t operation_row_elements(const struct operation_run *r, int value)
 {
-    return (size_t)r->n_rows * r->n_tokens;
+    return program_row_elements(r->program, value, r->n_tokens);
+}
+
+static inline size_t operation_elements(const struct operation_run *r, int value)
+{
+    return program_elements(r->program, value, r->n_rows, r->n_tokens);
 }
 
 /* Element n of values. */
@@ -95,8 +101,8 @@ static inline void *operation_element(const struct operation_run *r, const void 
 /* p as configured, or 0 where the pass drops nothing. */
 struct device_dropout operation_dropout_of(const struct operation_run *r, const struct program_dropout *dropout);
 
-/* y = x + dropout(h), or without x, of n columns a token. */
-void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, size_t n, void *y,
+/* y = x + dropout(h), or without x, in the shape of a value. */
+void operation_drop_add(const struct operation_run *r, const struct program_dropout *dropout, int value, void *y,
                         const void *x, const void *h);
 
 /* Runs steps first .. end-1 of the schedule. */

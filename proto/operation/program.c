@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-static int add_value(struct program *p, enum program_type type, uint32_t columns, int operation)
+static int add_value(struct program *p, struct program_value value)
 {
-    assert(p->n_values < PROGRAM_VALUES && columns > 0);
-    p->values[p->n_values] = (struct program_value){type, columns, operation};
+    assert(p->n_values < PROGRAM_VALUES && value.columns > 0 && value.domain < PROGRAM_DOMAINS);
+    p->values[p->n_values] = value;
     return p->n_values++;
 }
 
@@ -26,10 +26,17 @@ void program_add_input(const struct program *p, struct program_operation *op, in
     op->inputs[op->n_inputs++] = value;
 }
 
-int program_add_output(struct program *p, struct program_operation *op, enum program_type type, uint32_t columns)
+int program_add_output_in(struct program *p, struct program_operation *op, enum program_type type, uint32_t domain,
+                          uint32_t columns)
 {
     assert(op->n_outputs < PROGRAM_OUTPUTS);
-    return op->outputs[op->n_outputs++] = add_value(p, type, columns, p->n_operations - 1);
+    return op->outputs[op->n_outputs++] =
+               add_value(p, (struct program_value){type, domain, columns, p->n_operations - 1});
+}
+
+int program_add_output(struct program *p, struct program_operation *op, enum program_type type, uint32_t columns)
+{
+    return program_add_output_in(p, op, type, p->values[op->inputs[0]].domain, columns);
 }
 
 void program_add_tensor(struct program *p, struct program_operation *op, const char *stem, const char *which,
@@ -48,10 +55,57 @@ void program_add_number(struct program *p, double number)
     p->numbers[p->n_numbers++] = number;
 }
 
+void program_init(struct program *p)
+{
+    *p = (struct program){.logit_bias = -1};
+}
+
+static void add_boundary(struct program_boundary *boundaries, int *n, const char *name, int value, bool adds)
+{
+    struct program_boundary *boundary = &boundaries[(*n)++];
+
+    assert(*n <= PROGRAM_BOUNDARIES && strlen(name) < sizeof boundary->name);
+    *boundary = (struct program_boundary){.value = value, .adds = adds};
+    memcpy(boundary->name, name, strlen(name));
+}
+
+/* One sum of a part, or of a row, is as good as its precision. */
+static enum program_type type_in(uint32_t domain)
+{
+    return domain == PROGRAM_ROW || domain == PROGRAM_PART ? PROGRAM_STATISTIC : PROGRAM_VALUE;
+}
+
+int program_input(struct program *p, const char *name, uint32_t domain, uint32_t columns)
+{
+    assert(p->n_operations == 0);
+    const int value = add_value(p, (struct program_value){type_in(domain), domain, columns, -1});
+
+    add_boundary(p->inputs, &p->n_inputs, name, value, false);
+    return value;
+}
+
 int program_begin(struct program *p, uint32_t columns)
 {
-    *p = (struct program){.output = -1, .logit_bias = -1};
-    return p->input = add_value(p, PROGRAM_VALUE, columns, -1);
+    program_init(p);
+    return program_input(p, "", PROGRAM_TOKENS, columns);
+}
+
+static void leave(struct program *p, const char *name, int y, bool adds)
+{
+    assert(p->values[y].operation >= 0 && p->values[y].type == type_in(p->values[y].domain));
+    assert(program_output_of(p, y) < 0);
+    add_boundary(p->outputs, &p->n_outputs, name, y, adds);
+}
+
+void program_output(struct program *p, const char *name, int y)
+{
+    leave(p, name, y, false);
+}
+
+void program_add_to(struct program *p, const char *name, int y)
+{
+    assert(p->values[y].type == PROGRAM_VALUE);
+    leave(p, name, y, true);
 }
 
 void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs)
@@ -66,8 +120,34 @@ void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs)
 
 void program_end(struct program *p, int y)
 {
-    assert(p->values[y].columns == p->values[p->input].columns && p->values[y].type == PROGRAM_VALUE);
-    p->output = y;
+    assert(p->values[y].columns == p->values[p->inputs[0].value].columns);
+    program_output(p, "", y);
+}
+
+static int find_value(const struct program_boundary *boundaries, int n, int value)
+{
+    for (int i = 0; i < n; i++)
+        if (boundaries[i].value == value)
+            return i;
+    return -1;
+}
+
+int program_input_of(const struct program *p, int value)
+{
+    return find_value(p->inputs, p->n_inputs, value);
+}
+
+int program_output_of(const struct program *p, int value)
+{
+    return find_value(p->outputs, p->n_outputs, value);
+}
+
+bool program_passes_gradient(const struct program *p)
+{
+    if (p->n_inputs == 0 || p->n_outputs == 0 || p->outputs[0].adds)
+        return false;
+    const struct program_value *x = &p->values[p->inputs[0].value], *y = &p->values[p->outputs[0].value];
+    return x->type == PROGRAM_VALUE && x->type == y->type && x->domain == y->domain && x->columns == y->columns;
 }
 
 static bool is_alike(const struct program_operation *a, const struct program_operation *b)
@@ -79,12 +159,16 @@ static bool is_alike(const struct program_operation *a, const struct program_ope
 
 bool program_is_alike(const struct program *a, const struct program *b)
 {
-    bool alike = a->n_operations == b->n_operations && a->n_values == b->n_values && a->output == b->output;
+    bool alike = a->n_operations == b->n_operations && a->n_values == b->n_values && a->n_inputs == b->n_inputs &&
+                 a->n_outputs == b->n_outputs;
 
     for (int i = 0; alike && i < a->n_operations; i++)
         alike = is_alike(&a->operations[i], &b->operations[i]);
     for (int i = 0; alike && i < a->n_values; i++)
-        alike = a->values[i].type == b->values[i].type && a->values[i].columns == b->values[i].columns;
+        alike = a->values[i].type == b->values[i].type && a->values[i].domain == b->values[i].domain &&
+                a->values[i].columns == b->values[i].columns;
+    for (int i = 0; alike && i < a->n_outputs; i++)
+        alike = a->outputs[i].value == b->outputs[i].value && a->outputs[i].adds == b->outputs[i].adds;
     return alike;
 }
 
@@ -98,7 +182,7 @@ const struct program_operation *program_find(const struct program *p, const stru
 
 int program_count_readers(const struct program *p, int value)
 {
-    int n = value == p->output;
+    int n = program_output_of(p, value) >= 0;
 
     for (int i = 0; i < p->n_operations; i++)
         for (int k = 0; k < p->operations[i].n_inputs; k++)
@@ -126,10 +210,36 @@ uint64_t program_read_backward(const struct program *p)
     return read;
 }
 
+/* Behind a value are the inputs that lead to it; none, if it is at hand in backward. */
+uint32_t program_inputs_read(const struct program *p)
+{
+    const uint64_t read = program_read_backward(p);
+    uint32_t behind[PROGRAM_VALUES] = {0}, inputs = 0;
+
+    for (int value = 0; value < p->n_values; value++) {
+        const int operation = p->values[value].operation;
+        if (operation < 0)
+            behind[value] = UINT32_C(1) << program_input_of(p, value);
+        for (int i = 0; operation >= 0 && !program_is_at_hand(p, value) && i < p->operations[operation].n_inputs; i++)
+            behind[value] |= behind[p->operations[operation].inputs[i]];
+        inputs |= read >> value & 1 ? behind[value] : 0;
+    }
+    return inputs;
+}
+
+bool program_is_at_hand(const struct program *p, int value)
+{
+    return p->values[value].type == PROGRAM_STATISTIC && program_output_of(p, value) >= 0;
+}
+
 uint64_t program_keepable(const struct program *p)
 {
-    uint64_t keepable = program_read_backward(p) & ~(UINT64_C(1) << p->input | UINT64_C(1) << p->output);
+    uint64_t keepable = program_read_backward(p);
 
+    for (int i = 0; i < p->n_inputs; i++)
+        keepable &= ~(UINT64_C(1) << p->inputs[i].value);
+    for (int i = 0; i < p->n_outputs; i++)
+        keepable &= ~(UINT64_C(1) << p->outputs[i].value);
     for (int value = 0; value < p->n_values; value++)
         if (p->values[value].operation >= 0 && p->operations[p->values[value].operation].kind->cheap)
             keepable &= ~(UINT64_C(1) << value);

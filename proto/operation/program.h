@@ -1,17 +1,22 @@
 /* proto/operation/program.h - a layer as a short program: operations over values, written once by its family.
  *
- * A layer maps one value, its input, to another, its output, for each token of a microbatch. All else follows from the
+ * A layer maps values to values, for each element of a microbatch: of a text each token. All else follows from the
  * program: the tensors of its unit, the order of forward and backward and what backward computes again
  * (proto/operation/schedule.h), where values lie (proto/plan/layers.h), how long operations take (proto/plan/work.h), and
  * their calls to the device. What differs from operation to operation stands in its own file (proto/operation/operation.h).
  *
  * A program is written by calling the functions below and those of the operations' headers in order, as in
  *
+ *     const int x = program_begin(p, width);
  *     const int n = program_norm(p, x, "ln_1", &norm);
  *     const int u = program_linear(p, n, "mlp.c_fc", inner, &linear);
  *
  * A value is named by the number that the function returns. One operation writes it, any number read it. A program that
- * exceeds the limits is a mistake in its family's file: an assertion fails. */
+ * exceeds the limits is a mistake in its family's file: an assertion fails.
+ *
+ * Values that leave the program are boundary values: other layers read them. The first input and the first output are by
+ * default the stream, the value that passes from layer to layer; others have names (program_input, program_output). Each
+ * boundary value has a domain, as all that is computed from it: how many elements of it a row has. */
 #ifndef PROTO_OPERATION_PROGRAM_H
 #define PROTO_OPERATION_PROGRAM_H
 
@@ -30,8 +35,13 @@ enum {
     PROGRAM_NUMBERS = 512,
     PROGRAM_INPUTS = 3,  /* of one operation */
     PROGRAM_OUTPUTS = 2, /* of one operation */
+    PROGRAM_BOUNDARIES = 4, /* inputs of a program, or outputs */
     PROGRAM_NAME_BYTES = 48,
 };
+
+/* How many elements of a value a row has; of a part, PROGRAM_PART has one. Domains beyond these are the family's own: so
+ * many tokens of each row (struct model_domain). */
+enum { PROGRAM_TOKENS, PROGRAM_ROW, PROGRAM_PART, PROGRAM_OWN, PROGRAM_DOMAINS = 6 };
 
 struct operation; /* proto/operation/operation.h */
 
@@ -42,8 +52,17 @@ enum program_type {
 
 struct program_value {
     enum program_type type;
-    uint32_t columns; /* elements per token: a width; 2 for a norm's statistics; the number of heads for attention's */
-    int operation;    /* the one that writes it; -1: the layer's input */
+    uint32_t domain;
+    uint32_t columns; /* of each element: a width; 2 for a norm's statistics; the number of heads for attention's */
+    int operation;    /* the one that writes it; -1: an input of the layer */
+};
+
+/* A value that layers share. */
+struct program_boundary {
+    char name[PROGRAM_NAME_BYTES]; /* "": the stream */
+    int value;                     /* of the program */
+    bool adds; /* an output: added to what the layers of the block before this one wrote, in fp32; the first one begins
+                * with zeros */
 };
 
 /* A tensor of the layer's unit. The unit holds them in the order in which the operations name them. */
@@ -68,20 +87,49 @@ struct program_operation {
 
 struct program {
     int n_operations, n_values, n_tensors, n_numbers;
-    int input, output; /* values */
-    int logit_bias;    /* the tensor that the head adds to logits; -1: none */
+    int n_inputs, n_outputs;
+    struct program_boundary inputs[PROGRAM_BOUNDARIES], outputs[PROGRAM_BOUNDARIES];
+    uint32_t n_own[PROGRAM_DOMAINS - PROGRAM_OWN]; /* of the family's domains: elements of a row */
+    int logit_bias; /* the tensor that the head adds to logits; -1: none */
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
     double numbers[PROGRAM_NUMBERS]; /* of operations' options */
 };
 
-/* Begins a program; returns the layer's input. */
+/* Begins a program; returns its input from the stream, of tokens. */
 int program_begin(struct program *p, uint32_t columns);
+
+/* Begins a program without an input. */
+void program_init(struct program *p);
+
+/* Adds an input: the value of this name that was written last, by a layer below. name "": the stream. Values of the
+ * domains ROW and PART are fp32. All inputs come before the first operation. */
+int program_input(struct program *p, const char *name, uint32_t domain, uint32_t columns);
+
+/* Adds an output, a value y of an operation: readers above find it by the name. */
+void program_output(struct program *p, const char *name, int y);
+
+/* Adds y to a sum in fp32 that layers of one block share: where one layer is too large for the device, several sum up its
+ * parts. The layers that add, one above the other, come before those that read the sum. */
+void program_add_to(struct program *p, const char *name, int y);
 
 /* Gives the unit one more tensor, a vector (n_outputs: model_outputs), which the head adds to the logits; zero in a fresh
  * model. One layer above the blocks may have it. */
 void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs);
+
+/* Elements of a value in a row of so many tokens; in so many rows of them. */
+static inline uint32_t program_row_elements(const struct program *p, int value, uint32_t n_tokens)
+{
+    const uint32_t domain = p->values[value].domain;
+
+    return domain == PROGRAM_TOKENS ? n_tokens : domain >= PROGRAM_OWN ? p->n_own[domain - PROGRAM_OWN] : 1;
+}
+
+static inline uint64_t program_elements(const struct program *p, int value, uint32_t n_rows, uint32_t n_tokens)
+{
+    return (p->values[value].domain == PROGRAM_PART ? 1 : (uint64_t)n_rows) * program_row_elements(p, value, n_tokens);
+}
 
 /* True if two programs have the same values and operations, their options and tensors aside. */
 bool program_is_alike(const struct program *a, const struct program *b);
@@ -89,11 +137,26 @@ bool program_is_alike(const struct program *a, const struct program *b);
 /* The program's first operation of a kind. NULL: it has none. */
 const struct program_operation *program_find(const struct program *p, const struct operation *kind);
 
-/* Ends the program. y is the layer's output, as wide as its input. */
+/* Adds the output to the stream: y, as wide as the input from it. */
 void program_end(struct program *p, int y);
 
-/* The number of operations that read a value, the layer's end included. */
+/* The number of operations that read a value, and of outputs that it is. */
 int program_count_readers(const struct program *p, int value);
+
+/* True if the gradient of the first input takes the place of that of the first output: they have the same shape, and no
+ * other layer still reads the latter. */
+bool program_passes_gradient(const struct program *p);
+
+/* The index of the input, or of the output, that is this value; -1: it is none. */
+int program_input_of(const struct program *p, int value);
+int program_output_of(const struct program *p, int value);
+
+/* True of an output in fp32, of a row or a part: it is small, so it is kept until backward. */
+bool program_is_at_hand(const struct program *p, int value);
+
+/* The inputs that backward reads, as a set of their indices, whatever is kept; those that only forward reads need not wait
+ * for it. */
+uint32_t program_inputs_read(const struct program *p);
 
 /* The values that backward reads and that are expensive to recompute: all that a layer can keep. */
 uint64_t program_keepable(const struct program *p);

@@ -7,8 +7,10 @@
 /* The next operation, without options; inputs, outputs and tensors are then added in order. */
 struct program_operation *program_append(struct program *p, const struct operation *kind);
 void program_add_input(const struct program *p, struct program_operation *op, int value);
-/* Returns the value. */
+/* Returns the value: of the domain of the operation's first input, or of another. */
 int program_add_output(struct program *p, struct program_operation *op, enum program_type type, uint32_t columns);
+int program_add_output_in(struct program *p, struct program_operation *op, enum program_type type, uint32_t domain,
+                          uint32_t columns);
 /* Named "stem.which". */
 void program_add_tensor(struct program *p, struct program_operation *op, const char *stem, const char *which,
                         struct program_tensor tensor);

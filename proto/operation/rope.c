@@ -27,7 +27,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     const bool forward = step->action == SCHEDULE_FORWARD;
     void *const x = r->at[forward ? step->outputs[0] : step->x_gradient];
     struct device_rope rope = {.n_rows = r->n_rows,
-                               .n_tokens = r->n_tokens,
+                               .n_tokens = operation_row_elements(r, op->inputs[0]),
                                .n_heads = op->rope.n_heads,
                                .head_width = op->rope.head_width,
                                .n_rotated = op->rope.n_rotated,

@@ -11,7 +11,9 @@ static bool contains(uint64_t set, int value)
 static void begin(struct schedule_builder *b, struct schedule *s, const struct program *program, uint64_t kept)
 {
     s->n_steps = s->n_buffers = s->n_recomputed = 0;
-    s->gradient = SCHEDULE_NONE;
+    s->passes = false;
+    for (int i = 0; i < PROGRAM_BOUNDARIES; i++)
+        s->gradients[i] = SCHEDULE_NONE;
     *b = (struct schedule_builder){.program = program, .schedule = s, .kept = kept};
     for (int i = 0; i < PROGRAM_VALUES; i++)
         b->values[i] = b->gradients[i] = SCHEDULE_NONE;
@@ -25,6 +27,15 @@ static int add_buffer(struct schedule_builder *b, enum schedule_place place, int
     s->buffers[s->n_buffers] =
         (struct schedule_buffer){.place = place, .value = value, .first = s->n_steps, .gradient = gradient};
     return s->n_buffers++;
+}
+
+/* A buffer where an input or output lies, or its gradient. */
+static int add_boundary(struct schedule_builder *b, enum schedule_place place, int boundary, int value, bool gradient)
+{
+    const int buffer = add_buffer(b, place, value, gradient);
+
+    b->schedule->buffers[buffer].boundary = boundary;
+    return buffer;
 }
 
 /* Extends a buffer's life to the step that is being built. */
@@ -50,14 +61,10 @@ struct schedule_step *schedule_begin_step(struct schedule_builder *b, enum sched
                                    .outputs = {SCHEDULE_NONE, SCHEDULE_NONE},
                                    .y_gradient = SCHEDULE_NONE,
                                    .x_gradient = SCHEDULE_NONE,
+                                   .other_gradient = SCHEDULE_NONE,
                                    .scratch = SCHEDULE_NONE};
     b->aligned = b->program->operations[operation].kind->aligned;
     return step;
-}
-
-void schedule_end_step(struct schedule_builder *b)
-{
-    b->schedule->n_steps++;
 }
 
 int schedule_read(struct schedule_builder *b, int value)
@@ -66,20 +73,29 @@ int schedule_read(struct schedule_builder *b, int value)
     return touch(b, b->values[value]);
 }
 
+/* Backward, only the first output's place is free. */
 static int write_value(struct schedule_builder *b, int value)
 {
-    const enum schedule_place place = contains(b->kept, value)      ? SCHEDULE_KEPT
-                                      : value == b->program->output ? SCHEDULE_OUTPUT
-                                                                    : SCHEDULE_WORKSPACE;
+    const int output = program_output_of(b->program, value);
+    const bool is_free = !b->backward || (output == 0 && !b->program->outputs[0].adds);
 
-    b->values[value] = add_buffer(b, place, value, false);
+    if (contains(b->kept, value))
+        b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
+    else if (output >= 0 && is_free)
+        b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, output, value, false);
+    else
+        b->values[value] = add_buffer(b, SCHEDULE_WORKSPACE, value, false);
     return touch(b, b->values[value]);
 }
 
-static void add_scratch(struct schedule_builder *b, struct schedule_step *step)
+/* With the step's scratch. */
+void schedule_end_step(struct schedule_builder *b)
 {
+    struct schedule_step *step = &b->schedule->steps[b->schedule->n_steps];
+
     if (b->program->operations[step->operation].kind->scratch)
         step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false));
+    b->schedule->n_steps++;
 }
 
 /* The neighbour that the operation's step can compute as well, or SCHEDULE_NONE. */
@@ -104,7 +120,6 @@ static void run(struct schedule_builder *b, int operation, int neighbour)
         step->absorbed = neighbour;
         step->after = write_value(b, b->program->operations[neighbour].outputs[0]);
     }
-    add_scratch(b, step);
     schedule_end_step(b);
 }
 
@@ -140,25 +155,33 @@ static void merge(struct schedule *s, int from, int into)
         replace(&step->after, from, into);
         replace(&step->y_gradient, from, into);
         replace(&step->x_gradient, from, into);
+        replace(&step->other_gradient, from, into);
     }
-    replace(&s->gradient, from, into);
+    for (int i = 0; i < PROGRAM_BOUNDARIES; i++)
+        replace(&s->gradients[i], from, into);
     b->first = a->first < b->first ? a->first : b->first;
     b->last = a->last > b->last ? a->last : b->last;
     b->aligned |= a->aligned;
     *a = (struct schedule_buffer){.place = SCHEDULE_WORKSPACE, .value = SCHEDULE_NONE, .first = 0, .last = -1};
 }
 
+/* True of what other layers still read: inputs; the gradient of a sum that several layers add to. */
+static bool is_read_only(const struct program *p, const struct schedule_buffer *b)
+{
+    return b->place == SCHEDULE_INPUT || (b->place == SCHEDULE_GRADIENT && p->outputs[b->boundary].adds);
+}
+
 /* True if step n may write `to` over `from`, which no later step reads. */
-static bool may_merge(const struct schedule *s, int n, int from, int to)
+static bool may_merge(const struct schedule *s, const struct program *p, int n, int from, int to)
 {
     const struct schedule_buffer *a = &s->buffers[from], *b = &s->buffers[to];
 
     return from != to && a->last == n && b->first == n &&
-           (a->place == SCHEDULE_WORKSPACE || b->place == SCHEDULE_WORKSPACE) && a->place != SCHEDULE_INPUT &&
+           (a->place == SCHEDULE_WORKSPACE || b->place == SCHEDULE_WORKSPACE) && !is_read_only(p, a) &&
            a->place != SCHEDULE_KEPT;
 }
 
-/* over_entry: the gradient that backward begins with may be overwritten. */
+/* over_entry: the gradient of the first output, which backward begins with, may be overwritten. */
 static void merge_in_step(struct schedule *s, const struct program *p, int n, bool over_entry)
 {
     const struct schedule_step *step = &s->steps[n];
@@ -166,14 +189,15 @@ static void merge_in_step(struct schedule *s, const struct program *p, int n, bo
 
     if (step->action == SCHEDULE_FORWARD)
         for (int i = op->n_inputs - 1; i >= 0; i--)
-            if (contains(op->kind->over_inputs, i) && may_merge(s, n, step->inputs[i], step->outputs[0])) {
+            if (contains(op->kind->over_inputs, i) && may_merge(s, p, n, step->inputs[i], step->outputs[0])) {
                 merge(s, step->inputs[i], step->outputs[0]);
                 return;
             }
     if (step->action == SCHEDULE_BACKWARD && op->kind->gradient_over && !step->accumulate &&
-        may_merge(s, n, step->y_gradient, step->x_gradient)) {
-        const bool fixed = s->buffers[step->y_gradient].place != SCHEDULE_WORKSPACE;
-        if (fixed && !over_entry)
+        may_merge(s, p, n, step->y_gradient, step->x_gradient)) {
+        const struct schedule_buffer *y = &s->buffers[step->y_gradient];
+        const bool fixed = y->place != SCHEDULE_WORKSPACE;
+        if (fixed && y->boundary == 0 && !over_entry)
             return;
         merge(s, fixed ? step->x_gradient : step->y_gradient, fixed ? step->y_gradient : step->x_gradient);
     }
@@ -185,13 +209,29 @@ static void merge_all(struct schedule *s, const struct program *p, bool over_ent
         merge_in_step(s, p, n, over_entry);
 }
 
+static void add_inputs(struct schedule_builder *b)
+{
+    for (int i = 0; i < b->program->n_inputs; i++) {
+        const int value = b->program->inputs[i].value;
+        b->values[value] = add_boundary(b, SCHEDULE_INPUT, i, value, false);
+    }
+}
+
+/* Keeps a buffer from being written over, up to the end. */
+static void outlast(struct schedule *s, int buffer)
+{
+    s->buffers[buffer].last = s->n_steps;
+}
+
 void schedule_forward(struct schedule *out, const struct program *program, uint64_t kept)
 {
     struct schedule_builder b;
 
     begin(&b, out, program, kept);
-    b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
+    add_inputs(&b);
     run_all(&b, ~UINT64_C(0));
+    for (int i = 0; i < program->n_outputs; i++)
+        outlast(out, b.values[program->outputs[i].value]);
     merge_all(out, program, true);
 }
 
@@ -216,7 +256,8 @@ static void require(const struct schedule_builder *b, int value, uint64_t *opera
 {
     const int operation = b->program->values[value].operation;
 
-    if (operation < 0 || contains(b->kept, value) || contains(*operations, operation))
+    if (operation < 0 || contains(b->kept, value) || contains(*operations, operation) ||
+        program_is_at_hand(b->program, value))
         return;
     *operations |= UINT64_C(1) << operation;
     for (int i = 0; i < b->program->operations[operation].n_inputs; i++)
@@ -248,12 +289,14 @@ static void recompute(struct schedule_builder *b)
             require(b, value, &operations);
         if (contains(b->kept, value))
             b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
+        else if (program_is_at_hand(b->program, value))
+            b->values[value] = add_boundary(b, SCHEDULE_OUTPUT, program_output_of(b->program, value), value, false);
     }
     run_all(b, operations);
     b->schedule->n_recomputed = b->schedule->n_steps;
     for (int value = 0; value < b->program->n_values; value++) {
         const int operation = b->program->values[value].operation;
-        if (operation >= 0 && !contains(b->kept, value) &&
+        if (operation >= 0 && !contains(b->kept, value) && !program_is_at_hand(b->program, value) &&
             (!contains(read, value) ||
              (is_cheap(b->program, operation) && !is_made_last(b->program, operation, operations))))
             b->values[value] = SCHEDULE_NONE;
@@ -278,16 +321,35 @@ int schedule_read_gradient(struct schedule_builder *b, int value)
     return touch(b, buffer);
 }
 
-void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int value)
+/* Returns the buffer; *accumulate: it has something already. */
+static int write_gradient(struct schedule_builder *b, int value, bool *accumulate)
 {
     int *buffer = &b->gradients[value];
 
-    step->accumulate = *buffer != SCHEDULE_NONE;
-    if (!step->accumulate)
+    *accumulate = *buffer != SCHEDULE_NONE;
+    if (!*accumulate)
         *buffer = add_buffer(b, SCHEDULE_WORKSPACE, value, true);
     else
         b->as_of[value] = ++b->changed[*buffer];
-    step->x_gradient = touch(b, *buffer);
+    return touch(b, *buffer);
+}
+
+void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int input)
+{
+    step->of = input;
+    step->x_gradient =
+        write_gradient(b, b->program->operations[step->operation].inputs[input], &step->accumulate);
+}
+
+void schedule_write_gradient_of(struct schedule_builder *b, struct schedule_step *step, int value)
+{
+    step->x_gradient = write_gradient(b, value, &step->accumulate);
+}
+
+void schedule_write_other_gradient(struct schedule_builder *b, struct schedule_step *step)
+{
+    step->other_gradient =
+        write_gradient(b, b->program->operations[step->operation].inputs[1], &step->accumulate_other);
 }
 
 void schedule_pass_gradient(struct schedule_builder *b, int from, int to)
@@ -302,7 +364,7 @@ bool schedule_has_gradient(const struct schedule_builder *b, int value)
     return b->gradients[value] != SCHEDULE_NONE;
 }
 
-void schedule_differentiate(struct schedule_builder *b, int operation)
+struct schedule_step *schedule_begin_derivative(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
 
@@ -321,8 +383,14 @@ void schedule_differentiate(struct schedule_builder *b, int operation)
         if (contains(op->kind->reads_outputs, i))
             step->outputs[i] = schedule_read(b, op->outputs[i]);
     step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
-    schedule_write_gradient(b, step, op->inputs[0]);
-    add_scratch(b, step);
+    return step;
+}
+
+void schedule_differentiate(struct schedule_builder *b, int operation)
+{
+    struct schedule_step *step = schedule_begin_derivative(b, operation);
+
+    schedule_write_gradient(b, step, 0);
     schedule_end_step(b);
 }
 
@@ -341,33 +409,76 @@ static bool overlap(const struct schedule_buffer *a, const struct schedule_buffe
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Moves gradients as wide as the output to the output's place while that is free. */
+/* Moves gradients of the first output's shape to its place while that is free. */
 static void use_output(struct schedule *s, const struct program *p)
 {
+    if (p->n_outputs == 0 || p->outputs[0].adds)
+        return;
+    const struct program_value *output = &p->values[p->outputs[0].value];
     for (struct schedule_buffer *b = s->buffers; b < s->buffers + s->n_buffers; b++) {
         bool fits = b->place == SCHEDULE_WORKSPACE && b->gradient && !b->aligned &&
-                    p->values[b->value].columns == p->values[p->output].columns;
+                    p->values[b->value].columns == output->columns && p->values[b->value].domain == output->domain &&
+                    output->type == PROGRAM_VALUE;
         for (const struct schedule_buffer *other = s->buffers; fits && other < s->buffers + s->n_buffers; other++)
-            fits = other->place != SCHEDULE_OUTPUT || !overlap(b, other);
+            fits = other->place != SCHEDULE_OUTPUT || other->boundary != 0 || !overlap(b, other);
         if (fits)
             b->place = SCHEDULE_OUTPUT;
     }
 }
 
-/* The input's gradient takes the place of the output's, `entry`: in the same buffer, or after it. After it if a single
- * linear map, which cannot overwrite its operand, leads from input to output; the entry must then survive until the
- * map. */
+/* True if another input's gradient is in the same buffer. */
+static bool is_shared(const struct schedule *s, const struct program *p, int input)
+{
+    bool shared = false;
+
+    for (int i = 0; i < p->n_inputs; i++)
+        shared |= i != input && s->gradients[i] == s->gradients[input];
+    return shared;
+}
+
+/* The first input's gradient takes the place of the first output's, `entry`: in the same buffer, or after it. After it if
+ * a single linear map, which cannot overwrite its operand, leads from input to output; the entry must then survive until
+ * the map. Neither, if the entry is another input's gradient as well. */
 static void merge_gradients(struct schedule *s, const struct program *p, int entry)
 {
     const struct schedule apart = *s;
 
     merge_all(s, p, true);
-    if (s->buffers[s->gradient].place == SCHEDULE_GRADIENT)
+    if (!program_passes_gradient(p))
+        return;
+    s->passes = s->buffers[s->gradients[0]].place == SCHEDULE_GRADIENT && s->buffers[s->gradients[0]].boundary == 0;
+    if (s->passes || apart.buffers[entry].last >= apart.buffers[apart.gradients[0]].first || is_shared(&apart, p, 0))
         return;
     *s = apart;
     merge_all(s, p, false);
-    assert(s->buffers[entry].last < s->buffers[s->gradient].first);
-    s->buffers[s->gradient].place = SCHEDULE_GRADIENT;
+    s->buffers[s->gradients[0]].place = SCHEDULE_GRADIENT;
+    s->buffers[s->gradients[0]].boundary = 0;
+    s->passes = true;
+}
+
+/* What is made in a buffer of its own is made in its place. */
+static void use_inputs(struct schedule *s, const struct program *p)
+{
+    for (int i = 0; i < p->n_inputs; i++) {
+        struct schedule_buffer *b = &s->buffers[s->gradients[i]];
+        if (b->place == SCHEDULE_WORKSPACE && !is_shared(s, p, i)) {
+            b->place = SCHEDULE_INPUT_GRADIENT;
+            b->boundary = i;
+        }
+    }
+}
+
+/* Gradients that there are before any step: those of the outputs; and those of inputs in fp32, which operations add to. */
+static void add_gradients(struct schedule_builder *b)
+{
+    const struct program *p = b->program;
+
+    for (int i = 0; i < p->n_outputs; i++)
+        b->gradients[p->outputs[i].value] = add_boundary(b, SCHEDULE_GRADIENT, i, p->outputs[i].value, true);
+    for (int i = 0; i < p->n_inputs; i++)
+        if (p->values[p->inputs[i].value].type == PROGRAM_STATISTIC)
+            b->gradients[p->inputs[i].value] =
+                add_boundary(b, SCHEDULE_INPUT_GRADIENT, i, p->inputs[i].value, true);
 }
 
 void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept)
@@ -375,14 +486,19 @@ void schedule_backward(struct schedule *out, const struct program *program, uint
     struct schedule_builder b;
 
     begin(&b, out, program, kept);
-    b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
-    b.gradients[program->output] = add_buffer(&b, SCHEDULE_GRADIENT, program->output, true);
+    b.backward = true;
+    add_inputs(&b);
+    add_gradients(&b);
     recompute(&b);
-    const int entry = b.gradients[program->output];
+    const int entry = program->n_outputs > 0 ? b.gradients[program->outputs[0].value] : SCHEDULE_NONE;
     for (int i = program->n_operations - 1; i >= 0; i--)
         differentiate(&b, i);
-    out->gradient = b.gradients[program->input];
-    assert(out->gradient != SCHEDULE_NONE);
+    for (int i = 0; i < program->n_inputs; i++) {
+        const int value = program->inputs[i].value, buffer = out->gradients[i] = b.gradients[value];
+        assert(buffer != SCHEDULE_NONE && b.changed[buffer] == b.as_of[value]);
+        outlast(out, buffer);
+    }
     merge_gradients(out, program, entry);
+    use_inputs(out, program);
     use_output(out, program);
 }

@@ -9,8 +9,8 @@
  * scratch of one step. Where an operation may write over its input, and no later step reads that input, input and
  * output share a buffer. A layout only has to keep apart the buffers whose steps overlap (proto/plan/layers.h).
  *
- * The gradient of the layer's input takes the place of the gradient of its output. A sum passes its gradient on without
- * a copy. */
+ * The gradient of the layer's first input takes the place of that of its first output, if they have the same shape
+ * (program_passes_gradient). A sum passes its gradient on without a copy. */
 #ifndef PROTO_OPERATION_SCHEDULE_H
 #define PROTO_OPERATION_SCHEDULE_H
 
@@ -27,14 +27,16 @@ enum schedule_action {
 /* Where a buffer lies: one of the layer's own places, or the workspace. */
 enum schedule_place {
     SCHEDULE_WORKSPACE,
-    SCHEDULE_KEPT,     /* among the values kept for backward */
-    SCHEDULE_INPUT,    /* boundary below */
-    SCHEDULE_OUTPUT,   /* boundary above; backward, while it is free, gradients of that size */
-    SCHEDULE_GRADIENT, /* of the output on entry, of the input on return */
+    SCHEDULE_KEPT,           /* among the values kept for backward */
+    SCHEDULE_INPUT,          /* an input */
+    SCHEDULE_OUTPUT,         /* an output; backward, while that of the first is free, gradients of its size */
+    SCHEDULE_GRADIENT,       /* of an output on entry; of the first one, on return that of the first input if `passes` */
+    SCHEDULE_INPUT_GRADIENT, /* of an input on return; in fp32, what is there is added to */
 };
 
 struct schedule_buffer {
     enum schedule_place place;
+    int boundary;    /* which input or output, where the place is one's */
     int value;       /* the value whose shape it has; SCHEDULE_NONE for scratch */
     int first, last; /* steps: the one that writes it, the last one that reads it */
     bool gradient;   /* it holds the value's gradient */
@@ -50,16 +52,20 @@ struct schedule_step {
     int absorbed;
     int after;                                            /* buffer */
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS]; /* buffers of the values that the step touches */
-    int y_gradient, x_gradient;                           /* buffers: of output 0; of input 0, or of an added h */
+    int y_gradient, x_gradient;                           /* buffers: of output 0; of input `of` */
+    int of;                                               /* an index of the operation's inputs */
     bool accumulate;                                      /* x_gradient += */
+    int other_gradient;                                   /* buffer: of input 1, if a step makes both */
+    bool accumulate_other;                                /* other_gradient += */
     bool contributes;                                     /* to the gradients of the operation's tensors */
     int scratch;                                          /* buffer */
 };
 
 struct schedule {
     int n_steps, n_buffers;
-    int n_recomputed; /* steps of backward that come before any derivative */
-    int gradient;     /* backward: the buffer of the input's gradient */
+    int n_recomputed;                  /* steps of backward that come before any derivative */
+    int gradients[PROGRAM_BOUNDARIES]; /* backward: the buffers of the inputs' gradients, some of them maybe the same */
+    bool passes;                       /* backward: the first of these is where the first output's gradient was */
     struct schedule_step steps[SCHEDULE_STEPS];
     struct schedule_buffer buffers[SCHEDULE_BUFFERS];
 };

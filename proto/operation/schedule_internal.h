@@ -9,6 +9,7 @@ struct schedule_builder {
     const struct program *program;
     struct schedule *schedule;
     uint64_t kept;
+    bool backward;
     bool aligned;                  /* the step that is being built needs aligned arrays */
     int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
     int gradients[PROGRAM_VALUES]; /* the same for its gradient, as far as it is summed */
@@ -26,13 +27,19 @@ void schedule_end_step(struct schedule_builder *b);
 int schedule_read(struct schedule_builder *b, int value);
 /* The buffer of the gradient of a value, which the step reads. */
 int schedule_read_gradient(struct schedule_builder *b, int value);
-/* Sets step->x_gradient: the gradient that the step writes, or adds to, for a value. */
-void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int value);
+/* Sets step->x_gradient: the gradient that the step writes, or adds to, for an input of its operation; or for another
+ * value; and step->other_gradient, for input 1. */
+void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int input);
+void schedule_write_gradient_of(struct schedule_builder *b, struct schedule_step *step, int value);
+void schedule_write_other_gradient(struct schedule_builder *b, struct schedule_step *step);
 /* Passes a gradient on unchanged, to a value that has none yet. */
 void schedule_pass_gradient(struct schedule_builder *b, int from, int to);
 bool schedule_has_gradient(const struct schedule_builder *b, int value);
 
-/* One step, which reads all values that backward reads and the gradient of output 0, and writes that of input 0. */
+/* Begins a step that reads all values that backward reads, and the gradient of output 0. */
+struct schedule_step *schedule_begin_derivative(struct schedule_builder *b, int operation);
+
+/* Such a step, which writes the gradient of input 0. */
 void schedule_differentiate(struct schedule_builder *b, int operation);
 
 #endif

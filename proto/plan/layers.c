@@ -39,13 +39,13 @@ struct plan_shape plan_shape_of(const struct plan *plan)
     return (struct plan_shape){1, (uint32_t)size_smaller((size_t)joined * plan_row_tile(plan), PLAN_GENERATE_TILE)};
 }
 
-static uint64_t value_bytes(const struct program_value *value, const struct plan_setting *setting,
+static uint64_t value_bytes(const struct program *p, int value, const struct plan_setting *setting,
                             struct plan_shape shape)
 {
-    const uint64_t tokens = (uint64_t)shape.n_rows * shape.n_tokens;
+    const struct program_value *v = &p->values[value];
 
-    return tokens * value->columns *
-           (value->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->goal.precision));
+    return program_elements(p, value, shape.n_rows, shape.n_tokens) * v->columns *
+           (v->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->goal.precision));
 }
 
 uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
@@ -55,7 +55,7 @@ uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const str
 
     for (int value = 0; value < program->n_values; value++)
         if (kept >> value & 1)
-            bytes += plan_align(value_bytes(&program->values[value], setting, shape));
+            bytes += plan_align(value_bytes(program, value, setting, shape));
     return bytes;
 }
 
@@ -148,7 +148,7 @@ void plan_places(struct plan_places *out, const struct program *program, const s
         if (b->place != SCHEDULE_WORKSPACE || b->last < b->first)
             continue;
         g.bytes[i] = b->value == SCHEDULE_NONE ? scratch_bytes(program, &schedule->steps[b->first], setting, shape)
-                                               : value_bytes(&program->values[b->value], setting, shape);
+                                               : value_bytes(program, b->value, setting, shape);
         g.order[g.n++] = i;
     }
     place_all(&g, out);
@@ -180,7 +180,7 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
 
 static bool is_same(const struct schedule_buffer *a, const struct schedule_buffer *b)
 {
-    return a->place == b->place && a->value == b->value && a->first == b->first && a->last == b->last;
+    return a->place == b->place && a->boundary == b->boundary && a->value == b->value && a->first == b->first && a->last == b->last;
 }
 
 /* True if two kinds of a class place the same buffers, as they do unless the scratch of their operations differs. */

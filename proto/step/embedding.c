@@ -65,18 +65,20 @@ static struct device_embed embed_of(const struct layer_pass *pass, const struct 
 static void drop(const struct layer_pass *pass, void *x)
 {
     const struct program_dropout *dropout = &pass->model->embedding.dropout;
-    const struct operation_run r = {.ops = pass->ops,
-                                    .dev = pass->dev,
-                                    .n_rows = pass->n_rows,
-                                    .n_tokens = pass->n_tokens,
-                                    .drops = pass->dropout,
+    const struct operation_run r = {.drops = pass->dropout,
                                     .seed = pass->seed,
                                     .step = pass->step,
                                     .unit = pass->unit->id,
                                     .first_row = pass->first_row};
+    const struct device_dropout_add op = {.n_rows = pass->n_rows,
+                                          .n_tokens = pass->n_tokens,
+                                          .n = pass->model->config.width,
+                                          .h = x,
+                                          .y = x,
+                                          .dropout = operation_dropout_of(&r, dropout)};
 
-    if (pass->dropout && dropout->p > 0)
-        operation_drop_add(&r, dropout, pass->model->config.width, x, NULL, x);
+    if (op.dropout.p > 0)
+        pass->ops->dropout_add(pass->dev, &op);
 }
 
 /* Forward or backward for the positions in use, row by row. */

@@ -36,6 +36,7 @@ static void place_buffers(struct operation_run *r, const struct layer_pass *pass
             r->at[i] = pass->output;
             break;
         case SCHEDULE_GRADIENT:
+        case SCHEDULE_INPUT_GRADIENT:
             r->at[i] = pass->gradient;
             break;
         }

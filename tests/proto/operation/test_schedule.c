@@ -98,7 +98,7 @@ TEST(a_linear_map_may_be_the_last_of_backward)
     program_end(&p, program_norm(&p, program_linear(&p, program_begin(&p, 8), "dense", 8, &linear), "ln", &norm));
     schedule_backward(&s, &p, 0);
     check_steps(&p, &s, "linear dense, norm ln, x norm ln, W linear dense, x linear dense");
-    const struct schedule_buffer *of_input = &s.buffers[s.gradient], *of_output = &s.buffers[s.steps[2].y_gradient];
+    const struct schedule_buffer *of_input = &s.buffers[s.gradients[0]], *of_output = &s.buffers[s.steps[2].y_gradient];
     ck_assert_int_eq(of_input->place, SCHEDULE_GRADIENT);
     ck_assert_int_eq(of_output->place, SCHEDULE_GRADIENT);
     ck_assert_int_eq(s.buffers[s.steps[2].x_gradient].place == SCHEDULE_GRADIENT, false);

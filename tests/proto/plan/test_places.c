@@ -137,8 +137,8 @@ static uint64_t run_schedule(const struct drawn *d, const struct program *p, con
             m->elsewhere[SCHEDULE_GRADIENT] = i;
     for (int n = 0; n < s->n_steps; n++)
         run_step(m, n);
-    if (s->gradient != SCHEDULE_NONE)
-        ck_assert_int_eq(m->elsewhere[SCHEDULE_GRADIENT], s->gradient);
+    if (s->gradients[0] != SCHEDULE_NONE)
+        ck_assert_int_eq(m->elsewhere[SCHEDULE_GRADIENT], s->gradients[0]);
     return places.bytes;
 }
 
