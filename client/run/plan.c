@@ -11,6 +11,7 @@
 #include "proto/model/family.h"
 #include "proto/plan/advice.h"
 #include "proto/plan/units.h"
+#include "proto/plan/values.h"
 #include "proto/step/timeline.h"
 
 #include <assert.h>
@@ -247,7 +248,6 @@ static int fill_disk(struct eps_plan *out, const struct question *q, struct erro
 static void fill_choice(struct eps_plan *out, const struct question *q, const struct plan_fit *fit)
 {
     const struct plan *plan = &fit->plans[0];
-    const uint64_t value = number_bytes(plan->setting.goal.precision);
 
     out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
     out->n_blocks = client_model_blocks(out->blocks, &q->model, &plan->choice);
@@ -258,8 +258,7 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     out->head_tile = plan->head_tile;
     out->n_sums = plan->n_sums, out->n_slots = fit->host.n_slots;
     out->replays = fit->host.replay == PLAN_REPLAY_ON, out->replay = plan_replay_text(fit->host.replay);
-    out->stash_bytes =
-        (uint64_t)plan->setting.share_rows * plan->setting.goal.seq * q->config.width * value * plan->n_boundaries;
+    out->stash_bytes = plan_stash_bytes(plan, &q->model);
 }
 
 static void fill_cost(struct eps_plan *out, const struct question *q, const struct plan_cost *cost)

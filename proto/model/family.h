@@ -69,13 +69,15 @@ struct family_table {
 
 /* A layer between embedding and head: a program.
  *
- * A family's blocks are of one kind, or of several, which stand side by side in its list. */
+ * A family's blocks are of one kind, or of several, which stand side by side in its list. A block has one layer, or
+ * several: the rows behind its first one that go on. */
 struct family_layer {
-    enum model_layer_kind kind; /* MODEL_BLOCK: n_layers of them in all; or MODEL_SINGLE */
+    enum model_layer_kind kind; /* MODEL_BLOCK: n_layers blocks in all; or MODEL_SINGLE */
     const char *name;           /* of its unit: "h.%u" of block %u, "ln_f"; NULL: the end */
-    /* A block's tensors are named by the block, a dot and the program's name; a single layer's by the program's name
-     * alone. The prefix precedes both, unless a single layer is `bare`. */
+    /* A block's tensors are named by the block's first layer, a dot and the program's name; a single layer's by the
+     * program's name alone. The prefix precedes both, unless a single layer is `bare`. */
     bool bare;
+    bool goes_on; /* with the block of the row before */
     void (*write)(struct program *program, const struct model_config *config);
 };
 
@@ -114,6 +116,8 @@ struct family {
     const struct family_layer *layers; /* from the bottom up */
     /* Which kind of block this one is, of those in `layers`, from 0. NULL: there is one kind. */
     uint32_t (*kind_of_block)(const struct model_config *config, uint32_t index);
+    /* Elements of a row in the family's own domain PROGRAM_OWN + own: so many tokens. NULL: it has none. */
+    uint32_t (*own_domain)(const struct model_config *config, uint32_t own);
     const char *logits; /* the head's table if it is not tied: "lm_head"; without the prefix */
     /* Dropout of the embedding's sum. NULL: none. */
     struct program_dropout (*embedding_dropout)(const struct model_config *config);

@@ -29,13 +29,13 @@ static uint64_t count_elements(const struct program *program)
     return n;
 }
 
-/* Elements of the largest block. */
+/* Elements of the largest layer of a block. */
 static uint64_t largest_block(const struct model *m)
 {
     const struct model_program *const first = &m->programs[m->block];
     uint64_t most = 0;
 
-    for (const struct model_program *p = first; p < first + m->n_kinds; p++) {
+    for (const struct model_program *p = first; p < first + m->n_block_programs; p++) {
         const uint64_t n = p->n_layers > 0 ? count_elements(&p->program) : 0;
         most = most < n ? n : most;
     }
@@ -77,7 +77,9 @@ void model_complete_program(struct model_program *p)
                 p->kept[keeping] |= groups[i];
         schedule_forward(&p->forward[keeping], &p->program, p->kept[keeping]);
         schedule_backward(&p->backward[keeping], &p->program, p->kept[keeping]);
+        assert(p->backward[keeping].passes == p->backward[0].passes); /* places do not depend on what is kept */
     }
+    p->passes = p->backward[0].passes;
 }
 
 /* "attn.c_attn" of an operation with tensors, by the first; else what its result is called. */
@@ -124,14 +126,26 @@ static const char *logits_of(const struct model *m)
     return m->config.n_labels ? family->classifier->logits : family->logits;
 }
 
-/* The program of a block. */
-static uint32_t program_of_block(const struct model *m, uint32_t index)
+/* The programs of a block's layers. */
+struct kind {
+    uint32_t first, n;
+};
+
+static struct kind kind_of_block(const struct model *m, uint32_t index)
 {
     const struct family *family = m->config.family;
-    const uint32_t kind = family->kind_of_block ? family->kind_of_block(&m->config, index) : 0;
+    const struct family_layer *layers = layers_of(m);
+    const uint32_t wanted = family->kind_of_block ? family->kind_of_block(&m->config, index) : 0;
+    const uint32_t end = m->block + m->n_block_programs;
+    struct kind kind = {.first = m->block};
 
-    assert(kind < m->n_kinds);
-    return m->block + kind;
+    for (uint32_t found = 0; found < wanted; found += !layers[kind.first].goes_on) {
+        kind.first++;
+        assert(kind.first < end);
+    }
+    for (kind.n = 1; kind.first + kind.n < end && layers[kind.first + kind.n].goes_on;)
+        kind.n++;
+    return kind;
 }
 
 /* The class of a program's blocks: a new one, if it is like none so far. */
@@ -148,14 +162,17 @@ static uint32_t class_of(struct model *m, const struct model_program *program)
     return c;
 }
 
-/* Counts the blocks of each kind and class. */
+/* Counts the layers of each program and class. */
 static void classify(struct model *m)
 {
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
-        struct model_program *program = &m->programs[program_of_block(m, i)];
-        if (program->n_layers++ == 0)
-            program->class = class_of(m, program);
-        m->classes[program->class].n_blocks++;
+        const struct kind kind = kind_of_block(m, i);
+        for (struct model_program *p = &m->programs[kind.first]; p < &m->programs[kind.first + kind.n]; p++) {
+            if (p->n_layers++ == 0)
+                p->class = class_of(m, p);
+            m->classes[p->class].n_blocks++;
+            m->n_block_layers++;
+        }
     }
     for (uint32_t c = 1; c < m->n_classes; c++)
         m->classes[c].first = m->classes[c - 1].first + m->classes[c - 1].n_blocks;
@@ -163,6 +180,7 @@ static void classify(struct model *m)
 
 static int write_programs(struct model *m)
 {
+    const struct family *family = m->config.family;
     const struct family_layer *layers = layers_of(m);
 
     while (layers[m->n_programs].name)
@@ -171,13 +189,16 @@ static int write_programs(struct model *m)
     if (!m->programs)
         return -ENOMEM;
     for (uint32_t i = 0; i < m->n_programs; i++) {
-        layers[i].write(&m->programs[i].program, &m->config);
+        struct program *program = &m->programs[i].program;
+        layers[i].write(program, &m->config);
+        for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
+            program->n_own[own] = family->own_domain(&m->config, own);
         model_complete_program(&m->programs[i]);
     }
     while (layers[m->block].kind != MODEL_BLOCK)
         m->block++;
-    while (layers[m->block + m->n_kinds].name && layers[m->block + m->n_kinds].kind == MODEL_BLOCK)
-        m->n_kinds++;
+    while (layers[m->block + m->n_block_programs].name && layers[m->block + m->n_block_programs].kind == MODEL_BLOCK)
+        m->n_block_programs++;
     classify(m);
     return 0;
 }
@@ -197,7 +218,7 @@ static int allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
     const uint32_t n_chunks = count_units(model_outputs(c), rows_of_each(m, MODEL_BY_TOKEN, model_outputs(c)));
-    const uint32_t n_layers = c->n_layers + m->n_programs - m->n_kinds;
+    const uint32_t n_layers = m->n_block_layers + m->n_programs - m->n_block_programs;
     uint32_t n_tensors = 1, n_units = n_layers + n_chunks, n_pieces = n_chunks;
 
     for (const struct family_table *table = c->family->tables; table->name; table++) {
@@ -214,7 +235,7 @@ static int allocate(struct model *m)
     m->pieces = calloc(n_pieces, sizeof *m->pieces);
     m->units = calloc(n_units, sizeof *m->units);
     m->layers = calloc(n_layers + 2, sizeof *m->layers);
-    m->ranked = calloc(c->n_layers, sizeof *m->ranked);
+    m->ranked = calloc(m->n_block_layers, sizeof *m->ranked);
     m->visits = calloc(n_units, sizeof *m->visits);
     m->visit_layers = calloc(n_units, sizeof *m->visit_layers);
     m->trained_visits = calloc(n_units, sizeof *m->trained_visits);
@@ -302,16 +323,17 @@ static uint32_t add_table(struct model *m, enum model_layer_kind kind, uint32_t 
     return tensor;
 }
 
-/* Adds a layer of one unit with its program's tensors. in_front precedes their names. */
-static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, uint32_t program,
+/* Adds a layer of one unit with its program's tensors: of a block, its part'th. in_front precedes their names. */
+static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, uint32_t part, uint32_t program,
                       const char *in_front)
 {
     struct model_layer *layer = open_layer(m, kind, index);
     const struct program *p = &m->programs[program].program;
 
+    layer->part = part;
     layer->program = &m->programs[program];
     layer->name = layers_of(m)[program].name;
-    open_unit(m, kind, index, 0);
+    open_unit(m, kind, index, part);
     m->units[m->n_units].program = program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
         const uint32_t tensor = add_tensor(m, t->rows, t->columns, t->init, t->deviation);
@@ -328,11 +350,13 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
 static void add_block(struct model *m, uint32_t index)
 {
+    const struct kind kind = kind_of_block(m, index);
     char block[24], in_front[40];
 
-    snprintf(block, sizeof block, layers_of(m)[m->block].name, index);
+    snprintf(block, sizeof block, layers_of(m)[kind.first].name, index);
     snprintf(in_front, sizeof in_front, "%s%s.", m->config.family->prefix, block);
-    add_layer(m, MODEL_BLOCK, index, program_of_block(m, index), in_front);
+    for (uint32_t part = 0; part < kind.n; part++)
+        add_layer(m, MODEL_BLOCK, index, part, kind.first + part, in_front);
 }
 
 static void add_embedding(struct model *m)
@@ -363,7 +387,7 @@ static void add_layers(struct model *m)
     for (uint32_t p = 0; p < m->n_programs; p++) {
         if (!model_runs_in_blocks(m, p)) {
             m->programs[p].n_layers = 1;
-            add_layer(m, MODEL_SINGLE, n_singles++, p, layers_of(m)[p].bare ? "" : family->prefix);
+            add_layer(m, MODEL_SINGLE, n_singles++, 0, p, layers_of(m)[p].bare ? "" : family->prefix);
         } else if (p == m->block)
             m->first_block = m->n_layers;
         for (uint32_t i = 0; p == m->block && i < m->config.n_layers; i++)
@@ -375,22 +399,34 @@ static void rank_blocks(struct model *m)
 {
     uint32_t ranks[MODEL_CLASSES] = {0};
 
-    for (uint32_t i = 0; i < m->config.n_layers; i++) {
-        struct model_layer *block = &m->layers[m->first_block + i];
-        const uint32_t c = model_class_of(block);
-        block->rank = ranks[c]++;
-        m->ranked[m->classes[c].first + block->rank] = i;
+    for (uint32_t l = m->first_block; l < m->first_block + m->n_block_layers; l++) {
+        const uint32_t c = model_class_of(&m->layers[l]);
+        m->layers[l].rank = ranks[c]++;
+        m->ranked[m->classes[c].first + m->layers[l].rank] = l;
     }
+}
+
+/* The first layer of the block above; beyond the blocks, the layer above them. */
+static const struct model_layer *next_block(const struct model_layer *layer)
+{
+    do
+        layer++;
+    while (layer->part > 0);
+    return layer;
 }
 
 /* The number of blocks whose kind differs from that of the block so many above. */
 static uint32_t count_exceptions(const struct model *m, uint32_t period)
 {
-    const struct model_layer *const first = &m->layers[m->first_block];
+    const struct model_layer *block = &m->layers[m->first_block], *other = block;
     uint32_t n = 0;
 
-    for (const struct model_layer *block = first; block + period < first + m->config.n_layers; block++)
-        n += block->program != block[period].program;
+    for (uint32_t i = 0; i < m->config.n_layers; i++, other = next_block(other)) {
+        if (i < period)
+            continue;
+        n += block->program != other->program;
+        block = next_block(block);
+    }
     return n;
 }
 
@@ -462,14 +498,25 @@ static bool are_alike(const struct model_unit *a, const struct model_unit *b)
     return a->n == b->n && a->program == b->program && a->frozen == b->frozen;
 }
 
+/* Units of the lowest blocks, as many as a period has; 1, if that is longer than any that is looked for. */
+static uint32_t count_period_units(const struct model *m)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->period; i++)
+        n += kind_of_block(m, i).n;
+    return n > MODEL_PERIOD ? 1 : n;
+}
+
 /* Of the units below the blocks, the blocks', and those above. */
 static void find_alike(struct model *m)
 {
-    const uint32_t first = m->visits[m->layers[m->first_block].first_visit], above = first + m->config.n_layers;
+    const uint32_t first = m->visits[m->layers[m->first_block].first_visit], above = first + m->n_block_layers;
+    const uint32_t of_blocks = count_period_units(m);
 
     for (uint32_t u = 0, end; u < m->n_units; u = end) {
         const uint32_t limit = u < first ? first : u < above ? above : m->n_units;
-        const uint32_t period = u >= first && u < above ? m->period : 1;
+        const uint32_t period = u >= first && u < above ? of_blocks : 1;
         for (end = u + 1; end < limit; end++)
             if (end - u >= period && !are_alike(&m->units[end - period], &m->units[end]))
                 break;
@@ -545,6 +592,11 @@ int model_freeze(struct model *m, const char *patterns, struct error *err)
                            patterns);
 }
 
+static int refuse_memory(const struct model_config *config, struct error *err)
+{
+    return error_set(err, -ENOMEM, "no memory for the description of a model of %u layers", config->n_layers);
+}
+
 int model_init(struct model *out, const struct model_config *config, struct error *err)
 {
     struct model *m = out;
@@ -556,13 +608,17 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     m->config = *config;
     if (write_programs(m) != 0 || allocate(m) != 0) {
         model_free(m);
-        return error_set(err, -ENOMEM, "no memory for the description of a model of %u layers", config->n_layers);
+        return refuse_memory(config, err);
     }
     add_embedding(m);
     add_layers(m);
     rank_blocks(m);
     find_period(m);
     add_head(m);
+    if (model_bind_values(m) != 0) {
+        model_free(m);
+        return refuse_memory(config, err);
+    }
     divide(m);
     return 0;
 }
@@ -579,6 +635,7 @@ void model_free(struct model *model)
     free(model->visit_layers);
     free(model->trained_visits);
     free(model->trained_below);
+    model_free_values(model);
     *model = (struct model){0};
 }
 
@@ -607,12 +664,12 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
 static const struct model_layer *layer_of(const struct model *m, const struct model_unit *unit)
 {
     const enum model_layer_kind kind = (enum model_layer_kind)(unit->id >> 56);
-    const uint32_t index = (uint32_t)(unit->id >> 24);
+    const uint32_t index = (uint32_t)(unit->id >> 24), part = (uint32_t)(unit->id & 0xFFFFFF);
     const struct model_layer *layer = m->layers;
 
     if (kind == MODEL_EMBEDDING)
         return layer;
-    while (layer->kind != kind || layer->index != index)
+    while (layer->kind != kind || layer->index != index || (kind == MODEL_BLOCK && layer->part != part))
         layer++;
     return layer;
 }
@@ -662,7 +719,7 @@ uint64_t model_zero_row(const struct model *model, uint32_t tensor)
 
 uint32_t model_first_above_blocks(const struct model *model)
 {
-    const struct model_layer *layer = &model->layers[model->first_block + model->config.n_layers];
+    const struct model_layer *layer = &model->layers[model->first_block + model->n_block_layers];
     const uint32_t unit = model->visits[layer->first_visit];
 
     return model->pieces[model->units[unit].first_piece].tensor;

@@ -5,11 +5,14 @@
  *
  * The family defines the layers, their names, initial values and programs (proto/model/family.h). From bottom to top:
  *   EMBEDDING  visits its tables: that of tokens first; each is one unit or several, cut by rows
- *   BLOCK      n_layers of them, one above the other; one unit each: the tensors of its program, in its order.
- *              Their programs may differ: those are the kinds of block
+ *   BLOCK      n_layers blocks, one above the other, each one layer or several. A layer has a program and one unit: the
+ *              tensors of its program, in its order. Blocks may differ: those are the kinds of block
  *   SINGLE     other programs, below the blocks or above: GPT-2's last norm; one unit each
  *   HEAD       visits the table of tokens again when tied, else its own, cut by rows into vocabulary chunks
- * Backward runs over the visits in reverse. */
+ * Backward runs over the visits in reverse. All microbatches pass a visit before any passes the next one, so what need not
+ * be on the device together is several layers: the chunks of a wide MLP, experts.
+ *
+ * What layers give to each other are boundary values (proto/model/values.h). */
 #ifndef PROTO_MODEL_MODEL_H
 #define PROTO_MODEL_MODEL_H
 
@@ -19,6 +22,7 @@
 #include "proto/model/encoder.h"
 #include "proto/model/gpt2.h"
 #include "proto/model/safetensors.h"
+#include "proto/model/values.h"
 #include "proto/operation/schedule.h"
 
 #include <stdbool.h>
@@ -110,7 +114,8 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 struct model_program {
     struct program program;
     uint32_t n_layers;   /* that run it */
-    uint32_t class;      /* of a kind of block: of the model's classes */
+    uint32_t class;      /* if they are blocks': of the model's classes */
+    bool passes;         /* as in struct schedule, whatever is kept */
     uint32_t n_keepings; /* distinct ones: the first of MODEL_KEEPINGS */
     /* Of the first n_keepings: kept values, and schedules. */
     uint64_t kept[MODEL_KEEPINGS];
@@ -130,7 +135,8 @@ static inline uint32_t model_keeping(const struct model_program *p, uint32_t kee
 enum { MODEL_KEEPING_BYTES = 4 * PROGRAM_NAME_BYTES };
 const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping);
 
-/* Blocks whose programs are alike (program_is_alike), so that they keep the same sets of values in the same bytes. */
+/* Layers of blocks whose programs are alike (program_is_alike), so that they keep the same sets of values in the same
+ * bytes. */
 struct model_class {
     const struct model_program *program; /* of the lowest */
     uint32_t first, n_blocks;            /* in model.ranked */
@@ -138,7 +144,7 @@ struct model_class {
 
 enum {
     MODEL_CLASSES = 8, /* at most; a family with more is a mistake */
-    MODEL_PERIOD = 64, /* longest that is looked for */
+    MODEL_PERIOD = 64, /* longest that is looked for, in layers */
 };
 
 /* Which row of a table a token takes. */
@@ -168,10 +174,14 @@ struct model_embedding {
 struct model_layer {
     enum model_layer_kind kind;
     const struct model_program *program; /* of the model; NULL for embedding and head */
-    uint32_t index;                      /* among those of its kind: 0 nearest the input */
-    uint32_t rank;                       /* of a block: the same among those of its class */
-    const char *name;                    /* the family's, of a layer with a program: "h.%u", "ln_f" */
+    uint32_t index;   /* among those of its kind: 0 nearest the input; of a block's layers, the block's */
+    uint32_t part;    /* of a block: its place among the block's layers */
+    uint32_t rank;    /* of a block: the same among the layers of its class */
+    const char *name; /* the family's, of a layer with a program: "h.%u", "ln_f" */
     uint32_t first_visit, n_visits;
+    uint32_t reads[PROGRAM_BOUNDARIES], writes[PROGRAM_BOUNDARIES]; /* (n_reads), (n_writes): values of the model */
+    uint8_t n_reads, n_writes;
+    uint8_t passage; /* of the model's */
 };
 
 struct model {
@@ -182,14 +192,15 @@ struct model {
         *logit_bias;                /* (vocabulary), of a layer above the blocks: added to the logits; NULL: none */
     struct model_program *programs; /* of the family's layers, in its order */
     uint32_t n_programs;
-    uint32_t block, n_kinds; /* the first program of blocks, and how many there are: their kinds */
-    uint32_t first_block;    /* layer */
-    /* Kinds recur in periods of so many blocks, at most half of them. Where no period holds throughout, it is the one
+    uint32_t block, n_block_programs; /* the first program of blocks, and how many there are */
+    uint32_t first_block, n_block_layers;
+    /* Kinds of block recur in periods of so many blocks, at most half of them. Where no period holds throughout, it is the one
      * with the fewest exceptions. */
     uint32_t period;
     struct model_class classes[MODEL_CLASSES]; /* by their lowest blocks */
     uint32_t n_classes;
-    uint32_t *ranked; /* (n_layers) indices of blocks, class after class, each from its lowest on */
+    uint32_t *ranked; /* (n_block_layers) blocks' layers, class after class, each from its lowest on */
+    struct model_values values;
     struct model_tensor *tensors;
     struct model_piece *pieces;
     struct model_unit *units;
@@ -255,13 +266,13 @@ const struct model_table *model_table_of(const struct model *model, uint32_t ten
  * and the position that RoBERTa gives to it. */
 uint64_t model_zero_row(const struct model *model, uint32_t tensor);
 
-/* The block of this rank in a class. */
+/* The layer of this rank in a class. */
 static inline const struct model_layer *model_ranked(const struct model *model, uint32_t class, uint32_t rank)
 {
-    return &model->layers[model->first_block + model->ranked[model->classes[class].first + rank]];
+    return &model->layers[model->ranked[model->classes[class].first + rank]];
 }
 
-/* The class of a layer that is a block. */
+/* The class of a layer of a block. */
 static inline uint32_t model_class_of(const struct model_layer *layer)
 {
     return layer->program->class;
@@ -270,13 +281,13 @@ static inline uint32_t model_class_of(const struct model_layer *layer)
 /* True if blocks run this program, one of the model's. */
 static inline bool model_runs_in_blocks(const struct model *model, uint32_t program)
 {
-    return program >= model->block && program - model->block < model->n_kinds;
+    return program >= model->block && program - model->block < model->n_block_programs;
 }
 
 /* True if a layer is above the blocks. */
 static inline bool model_is_above_blocks(const struct model *model, const struct model_layer *layer)
 {
-    return layer >= &model->layers[model->first_block + model->config.n_layers];
+    return layer >= &model->layers[model->first_block + model->n_block_layers];
 }
 
 /* The family's name of a unit, cut to fit: "h.3", "ln_f", "wpe"; "wte.2" if a table has several units. Returns out. */

@@ -1,6 +1,7 @@
 #include "proto/plan/cost.h"
 
 #include "proto/plan/units.h"
+#include "proto/plan/values.h"
 #include "proto/plan/work.h"
 
 #include <math.h>
@@ -189,29 +190,6 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
     return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->goal.precision);
 }
 
-/* Bytes of a host stash that a visit moves, both ways (proto/step/boundaries.c). Forward reads its input and writes
- * its output; backward reads its input, and reads and writes the gradient. A layer's later visits add to what earlier
- * ones wrote. The head reads no gradient, and the embedding writes none. */
-static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward)
-{
-    const struct plan *plan = c->plan;
-    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
-    const bool bottom = visit == layer->first_visit, top = visit == layer->first_visit + layer->n_visits - 1;
-    const bool head = layer->kind == MODEL_HEAD, embedding = layer->kind == MODEL_EMBEDDING;
-    const uint64_t tokens = (uint64_t)plan->setting.share_rows * plan->setting.goal.seq;
-    uint64_t boundaries = embedding ? 0 : 1;
-
-    if (!plan->choice.host_stash || (head && plan->one_pass && (backward || !top)))
-        return 0;
-    if (backward && head && plan->head_sums) /* twice the bytes, except for the rounded gradient */
-        boundaries += (top ? 0u : 2u) + (bottom ? 1u : 2u);
-    else if (backward || (head && plan->one_pass))
-        boundaries += 2u - (head && top) - (embedding && bottom);
-    else if (!head)
-        boundaries += bottom ? 1 : 2;
-    return boundaries * tokens * c->model->config.width * number_bytes(plan->setting.goal.precision);
-}
-
 /* Adds a period's visits, which come so many times, one period after the other. */
 static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const struct visit *visits, uint32_t period,
                        uint32_t times)
@@ -257,7 +235,7 @@ static struct visit compute_visit(const struct costs *c, uint32_t visit, bool ba
             (s->goal.purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
         .optimizer = backward ? optimizer_of(c, unit) : 0,
         .up_bytes = backward ? parts * unit->n_trained * number_bytes(c->host->goal.grad) : 0,
-        .stash_bytes = stash_bytes(c, visit, backward),
+        .stash_bytes = plan_moved_bytes(c->plan, c->model, visit, backward),
     };
 
     v.push = (double)v.up_bytes / link;
@@ -303,45 +281,50 @@ static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t 
     return v;
 }
 
-/* Blocks from begin on, before end. */
+/* Layers of blocks from begin on, before end, by their places among them. */
 struct range {
     uint32_t begin, end;
 };
 
-/* Of the blocks below `at`, and of those from it on, leaves those that a block of this index is one of. */
-static void cut(struct range *range, uint32_t at, uint32_t index)
+/* Of the layers below `at`, and of those from it on, leaves those that the one at this place is one of. */
+static void cut(struct range *range, uint32_t at, uint32_t place)
 {
-    if (index < at && at < range->end)
+    if (place < at && at < range->end)
         range->end = at;
-    if (index >= at && at > range->begin)
+    if (place >= at && at > range->begin)
         range->begin = at;
 }
 
-/* The lowest block of a class that keeps what its topmost ones do; beyond all blocks: none does. */
+static uint32_t place_of(const struct model *model, const struct model_layer *layer)
+{
+    return (uint32_t)(layer - model->layers) - model->first_block;
+}
+
+/* The lowest layer of a class that keeps what its topmost ones do; beyond all blocks: none does. */
 static uint32_t lowest_kept(const struct costs *c, uint32_t class)
 {
     const uint32_t first = c->plan->kept[class][1].first;
 
-    return first < c->model->classes[class].n_blocks ? model_ranked(c->model, class, first)->index
-                                                     : c->model->config.n_layers;
+    return first < c->model->classes[class].n_blocks ? place_of(c->model, model_ranked(c->model, class, first))
+                                                     : c->model->n_block_layers;
 }
 
-/* The blocks around this one whose visits recur: with their units, all resident or none, and all of a class keeping the
- * same. */
+/* The layers of blocks around this one whose visits recur: with their units, all resident or none, and all of a class
+ * keeping the same. */
 static struct range find_range(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct model *model = c->model;
-    const struct model_layer *block = &model->layers[model->visit_layers[visit]];
-    const uint32_t unit = model->visits[visit], lowest_unit = unit - block->index;
+    const uint32_t place = place_of(model, &model->layers[model->visit_layers[visit]]);
+    const uint32_t unit = model->visits[visit], lowest_unit = unit - place;
     const struct model_alike *alike = &model->units[unit].alike;
     const uint32_t places = plan_place_of(model, lowest_unit) + 1, n_resident = c->plan->n_resident;
     struct range range = {alike->first - lowest_unit, alike->end - lowest_unit};
 
-    cut(&range, places > n_resident ? places - n_resident : 0, block->index);
+    cut(&range, places > n_resident ? places - n_resident : 0, place);
     for (uint32_t i = 0; i < model->n_classes; i++)
-        cut(&range, lowest_kept(c, i), block->index);
+        cut(&range, lowest_kept(c, i), place);
     if (backward && model->lowest_trained >= model->first_block) /* it computes less */
-        cut(&range, model->lowest_trained - model->first_block + 1, block->index);
+        cut(&range, model->lowest_trained - model->first_block + 1, place);
     return range;
 }
 
@@ -353,7 +336,8 @@ static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward
     if (layer->kind != MODEL_BLOCK)
         return 1;
     const struct range range = find_range(c, visit, backward);
-    return backward ? layer->index - range.begin + 1 : range.end - layer->index;
+    const uint32_t place = place_of(c->model, layer);
+    return backward ? place - range.begin + 1 : range.end - place;
 }
 
 /* Visit by visit, except for the middle of a run of recurring visits, as of 4,096 blocks: when it begins, all buffers must

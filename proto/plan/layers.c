@@ -180,10 +180,11 @@ static uint64_t program_bytes(const struct plan *plan, const struct model_progra
 
 static bool is_same(const struct schedule_buffer *a, const struct schedule_buffer *b)
 {
-    return a->place == b->place && a->boundary == b->boundary && a->value == b->value && a->first == b->first && a->last == b->last;
+    return a->place == b->place && a->boundary == b->boundary && a->value == b->value && a->first == b->first &&
+           a->last == b->last;
 }
 
-/* True if two kinds of a class place the same buffers, as they do unless the scratch of their operations differs. */
+/* True if two programs of a class place the same buffers, as they do unless the scratch of their operations differs. */
 static bool are_placed_alike(const struct model_program *a, const struct model_program *b, uint32_t keeping,
                              const struct plan_setting *setting, struct plan_shape shape)
 {
@@ -207,7 +208,7 @@ static bool are_placed_alike(const struct model_program *a, const struct model_p
     return true;
 }
 
-/* The largest workspace of a class's kinds that the model has. */
+/* The largest workspace of a class's programs that the model has. */
 static uint64_t class_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape, uint32_t class,
                             uint32_t keeping)
 {
@@ -215,7 +216,7 @@ static uint64_t class_bytes(const struct plan *plan, const struct model *model, 
     const uint32_t index = model_keeping(lowest, keeping);
     uint64_t most = program_bytes(plan, lowest, shape, keeping);
 
-    for (const struct model_program *p = first; p < first + model->n_kinds; p++)
+    for (const struct model_program *p = first; p < first + model->n_block_programs; p++)
         if (p->n_layers > 0 && p->class == class && p != lowest &&
             !are_placed_alike(lowest, p, index, &plan->setting, shape)) {
             const uint64_t bytes = program_bytes(plan, p, shape, keeping);

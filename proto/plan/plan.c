@@ -3,6 +3,7 @@
 #include "proto/model/family.h"
 #include "proto/plan/layers.h"
 #include "proto/plan/units.h"
+#include "proto/plan/values.h"
 
 #include <errno.h>
 
@@ -68,39 +69,85 @@ static void take_weights(struct plan *plan, const struct model *model, struct la
         plan->weights[i] = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
 }
 
-static uint64_t token_bytes(const struct plan *plan, const struct model *model)
+/* n values or gradients of a shape: in the arena, or behind the others in the host's stash. */
+static uint64_t take_values(struct plan *plan, struct layout *l, enum ledger_category category,
+                            const struct model_shape *shape, uint64_t n)
 {
-    return model->config.width * value_bytes(plan);
+    const uint64_t bytes = plan_shape_bytes(plan, shape), at = plan->host_stash_bytes;
+
+    if (!plan->choice.host_stash)
+        return take_each(l, category, n, bytes);
+    plan->host_stash_bytes += n * plan_align(bytes);
+    return at;
 }
 
-/* Boundaries of so many bytes and, in training, their gradient: on the device, or as tiles of a host stash. */
-static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l, uint64_t bytes)
+/* The gradient of the head's input may be summed in fp32, and is then rounded in place: the arena has room for that, and
+ * as the host does not round, twice the bytes do there. It comes first. */
+static void take_head_gradient(struct plan *plan, struct layout *l, const struct model_shape *shape)
 {
-    const uint64_t tile = (uint64_t)plan->choice.microbatch * plan->setting.goal.seq * token_bytes(plan, model);
+    const uint64_t rounding = plan->setting.backend->rounding_bytes, bytes = plan_shape_bytes(plan, shape);
 
-    plan->n_boundaries = is_training(plan) ? model->n_layers - 1 : 2;
-    plan->boundary_bytes = plan_align(bytes);
-    if (plan->choice.host_stash) {
-        plan->gradient = plan->n_boundaries * plan->boundary_bytes;
-        plan->gradient_sum = plan->gradient;
-        plan->host_stash_bytes =
-            plan->gradient + (is_training(plan) ? plan->boundary_bytes : 0) * (keeps_sum(plan) ? 2 : 1);
-        for (uint32_t set = 0; set < plan->n_sets; set++) {
-            plan->input[set] = take(l, LEDGER_STASH, tile);
-            plan->output[set] = take(l, LEDGER_STASH, tile);
-            if (is_training(plan))
-                plan->dy[set] = take(l, LEDGER_GRADIENT, tile);
-        }
+    if (!keeps_sum(plan) || plan->choice.host_stash) {
+        plan->gradient = plan->gradient_sum = take_values(plan, l, LEDGER_GRADIENT, shape, keeps_sum(plan) ? 2 : 1);
         return;
     }
-    plan->boundaries = l->offset;
-    take_each(l, LEDGER_STASH, plan->n_boundaries, bytes);
-    plan->gradient_sum = l->offset + plan->setting.backend->rounding_bytes;
-    if (keeps_sum(plan))
-        plan->gradient =
-            take(l, LEDGER_GRADIENT, plan->setting.backend->rounding_bytes + bytes / value_bytes(plan) * sizeof(float));
-    else if (is_training(plan))
-        plan->gradient = take(l, LEDGER_GRADIENT, bytes);
+    plan->gradient_sum = l->offset + rounding;
+    plan->gradient = take(l, LEDGER_GRADIENT, rounding + bytes / value_bytes(plan) * sizeof(float));
+}
+
+static void take_gradients(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct model_value *of_head = &model->values.of[plan_head(model)->reads[0]];
+
+    take_head_gradient(plan, l, &model->values.shapes[of_head->gradient_shape]);
+    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+        const struct model_shape *shape = &model->values.shapes[i];
+        if (model_is_small(shape) || shape->n_gradients == 0)
+            continue;
+        const uint32_t apart = i == of_head->gradient_shape; /* the head's, the first place */
+        plan->values[i].gradients =
+            take_values(plan, l, LEDGER_GRADIENT, shape, shape->n_gradients - apart) - apart * plan->values[i].bytes;
+    }
+}
+
+/* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. */
+static void take_tiles(struct plan *plan, const struct model *model, struct layout *l)
+{
+    uint64_t most[3] = {0};
+    struct plan_tiles tiles;
+
+    for (uint32_t i = 0; i < model->values.n_passages; i++)
+        for (int backward = 0; backward < (is_training(plan) ? 2 : 1); backward++) {
+            plan_tiles(&tiles, plan, model, &model->values.passages[i], backward);
+            for (int k = 0; k < 3; k++)
+                most[k] = most[k] < tiles.bytes[k] ? tiles.bytes[k] : most[k];
+        }
+    for (uint32_t set = 0; set < (plan->choice.host_stash ? plan->n_sets : 1); set++) {
+        plan->input[set] = take(l, LEDGER_STASH, most[0]);
+        plan->output[set] = take(l, LEDGER_STASH, most[1]);
+        plan->dy[set] = take(l, LEDGER_GRADIENT, most[2]);
+    }
+}
+
+/* Boundary values and, in training, their gradients. */
+static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l)
+{
+    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+        const struct model_shape *shape = &model->values.shapes[i];
+        struct plan_values *values = &plan->values[i];
+        if (model_is_small(shape))
+            continue;
+        values->bytes = plan_align(plan_shape_bytes(plan, shape));
+        values->row_bytes = plan_align(plan_row_tile(plan) * plan_element_bytes(plan, shape));
+        values->stashed = take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_stashed : 0);
+        values->passing =
+            take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
+    }
+    if (is_training(plan) && plan->choice.host_stash)
+        take_gradients(plan, model, l);
+    take_tiles(plan, model, l);
+    if (is_training(plan) && !plan->choice.host_stash)
+        take_gradients(plan, model, l);
 }
 
 /* Sums for the units without a sum of their own, and the head's for every part if they lie apart. Free bytes for
@@ -197,7 +244,7 @@ static void lay_out(struct plan *plan, const struct model *model)
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
-    take_boundaries(plan, model, &l, tokens * token_bytes(plan, model));
+    take_boundaries(plan, model, &l);
     if (is_training(plan)) {
         take_contributions(plan, model, &l);
         take_kept(plan, model, &l);
@@ -221,7 +268,7 @@ static uint64_t cache_bytes(const struct plan_setting *s, const struct model *mo
     const struct model_program *const first = &model->programs[model->block];
     uint64_t most = 0;
 
-    for (const struct model_program *p = first; p < first + model->n_kinds; p++) {
+    for (const struct model_program *p = first; p < first + model->n_block_programs; p++) {
         const struct program_operation *op = program_find(&p->program, &operation_attention);
         if (!op || p->n_layers == 0 || p->class != class)
             continue;
@@ -252,13 +299,12 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
 {
     const struct model_config *c = &model->config;
     const uint64_t rows = plan->choice.microbatch;
-    const uint64_t tile = plan_row_tile(plan) * token_bytes(plan, model), logits = c->vocabulary * sizeof(float);
+    const uint64_t logits = c->vocabulary * sizeof(float);
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
     take_caches(plan, model, &l);
-    plan->row_bytes = plan_align(tile);
-    take_boundaries(plan, model, &l, (rows - 1) * plan->row_bytes + tile);
+    take_boundaries(plan, model, &l);
     plan->ids = take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
     plan->logits = take_each(&l, LEDGER_DATA, rows, logits);
     plan->logits_stride = plan_align(logits) / sizeof(float);

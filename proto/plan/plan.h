@@ -5,9 +5,9 @@
  * need are in a table (proto/operation/backend.h). The setting is given; the choice is what a planner can trade against it.
  *
  * The arena holds weight buffers, each as large as the largest unit that passes through them; resident units;
- * contribution sums; boundary activations and their gradient; the workspace of one microbatch in one layer. Every layer
- * but the last has a boundary (share tokens, width): layer l reads boundary l-1 and writes boundary l; the embedding
- * reads ids, and the head writes losses. The boundaries are the stash (activation checkpoints). It is on the device, or
+ * contribution sums; boundary values and their gradients (proto/model/values.h); the workspace of one microbatch in one
+ * layer. Every layer but the last gives the stream (share tokens, width) to the next one; the embedding reads ids, and the
+ * head writes losses. Boundary values that backward reads are the stash (activation checkpoints). It is on the device, or
  * in a host segment; then the device has tiles of one microbatch, and no term of the arena grows with depth.
  *
  * A device with memory of its own copies while it computes. With two or more weight buffers it has two sets of tiles
@@ -113,6 +113,12 @@ struct plan_kept {
     uint64_t microbatch;      /* bytes of one microbatch */
 };
 
+/* Boundary values of a shape, one behind the other: each `bytes` after the one before. */
+struct plan_values {
+    uint64_t bytes, row_bytes;            /* row_bytes: in generation, of a row's tile where rows are not joined */
+    uint64_t stashed, passing, gradients; /* the first, in the arena or the host's stash */
+};
+
 /* Offsets are in bytes from the arena's start, multiples of PLAN_ALIGNMENT. */
 struct plan {
     struct plan_setting setting;
@@ -123,12 +129,9 @@ struct plan {
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
     uint32_t n_sets; /* of input, output and dy, used in turn: 2 if copies and computation overlap */
     uint32_t n_sums; /* used in turn: at least n_sets, otherwise at most the number of contributions that use them */
-    /* One per layer but the last, or two in turn in evaluation and generation: layer l's output is at boundaries + (l %
-     * n_boundaries) * boundary_bytes, in the arena or the host's stash. */
-    uint32_t n_boundaries;
-    uint64_t boundaries, boundary_bytes;
-    uint64_t gradient; /* (share tokens, width), in the boundaries' memory */
-    /* With the stash on the host: tiles (microbatch tokens, width); dy is gradient's. */
+    struct plan_values values[MODEL_SHAPES]; /* of the model's shapes: plan_value(), plan_gradient() */
+    uint64_t gradient;                       /* of the head's input (share tokens, width), in the memory of values */
+    /* Tiles of a microbatch, where layers do not work on what is stored (plan_tiles): of inputs, outputs, gradients. */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
     uint64_t contribution[PLAN_MAX_SUMS]; /* of one unit, fp32 */
     uint64_t rounding_bytes;              /* that the rounded bf16 begins before its sum; 0: same start */
@@ -137,7 +140,7 @@ struct plan {
     uint32_t head_tile;                   /* maximum tokens whose logits exist at a time */
     uint32_t head_pad;                    /* its units' rows are padded to a multiple of this: plan_unit_room() */
     /* The head's units, one after another, sum their input's gradient in fp32. In one pass, a tile's sum is in the
-     * workspace, after its logits. Otherwise it is at `gradient_sum` (share tokens, width), in the boundaries' memory,
+     * workspace, after its logits. Otherwise it is at `gradient_sum` (share tokens, width), in the memory of values,
      * and `gradient` is rounded from it in place; with the stash on the host, its tiles replace output and dy. */
     bool head_sums;
     uint64_t gradient_sum;
@@ -155,12 +158,11 @@ struct plan {
     struct {
         uint64_t at, bytes; /* of the class's lowest block, in a row; of each block */
     } caches[MODEL_CLASSES];
-    uint64_t row_bytes; /* generation: of a row's tile in a boundary, where rows are not joined */
-    uint64_t logits;    /* generation: (microbatch, vocabulary) of last tokens; of a classifier: (share rows, labels) */
+    uint64_t logits; /* generation: (microbatch, vocabulary) of last tokens; of a classifier: (share rows, labels) */
     uint64_t logits_stride;              /* generation: elements from row to row */
     uint64_t workspace, workspace_bytes; /* the most that a layer needs for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
-    uint64_t host_stash_bytes;           /* of the segment with boundaries and gradient; 0 without host_stash */
+    uint64_t host_stash_bytes;           /* of the segment with values and gradients; 0 without host_stash */
     /* Bytes by category, the library's included: they sum to plan_total. */
     uint64_t bytes[LEDGER_CATEGORIES];
 };

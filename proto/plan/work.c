@@ -405,7 +405,7 @@ double plan_work_keeping(const struct plan_work *work, uint32_t class, uint32_t 
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work->n[kind] > 0) {
             const struct batch b = batch_of(work, kind);
-            for (uint32_t p = model->block; p < model->block + model->n_kinds; p++) {
+            for (uint32_t p = model->block; p < model->block + model->n_block_programs; p++) {
                 const struct visit v = {p, model_keeping(&model->programs[p], keeping), 0, true, false};
                 const double share = (double)model->programs[p].n_layers / model->classes[class].n_blocks;
                 seconds += share > 0 && model->programs[p].class == class ? share * work->n[kind] * price(&b, &v) : 0;

@@ -1,44 +1,68 @@
 #include "proto/step/boundaries.h"
 
+#include "proto/plan/units.h"
+#include "proto/plan/values.h"
+
+/* ---- values that a layer sees in another type ---- */
+
+static bool is_fp32(const struct layer_pass *visit)
+{
+    return visit->setting->goal.precision == NUMBER_FP32;
+}
+
+/* to = from, both of the device's type. */
+static void copy(const struct layer_pass *visit, const struct device_operand *o, void *to, const void *from)
+{
+    visit->ops->dropout_add(visit->dev, &(struct device_dropout_add){.n_rows = 1,
+                                                                     .n_tokens = o->n / o->shape->columns,
+                                                                     .n = o->shape->columns,
+                                                                     .h = from,
+                                                                     .y = to});
+}
+
+void *device_operand_enter(const struct layer_pass *visit, const struct device_operand *o)
+{
+    if (!o->narrow)
+        return o->stored;
+    if (o->is->loads && !o->is->stores) {
+        if (is_fp32(visit))
+            copy(visit, o, o->narrow, o->stored);
+        else
+            visit->ops->round_bf16(visit->dev, &(struct device_round_bf16){o->narrow, o->stored, o->n});
+    }
+    return o->narrow;
+}
+
+void device_operand_leave(const struct layer_pass *visit, const struct device_operand *o, const void *made)
+{
+    if (!o->is->stores || made == o->stored)
+        return;
+    if (!o->shape->wide) {
+        copy(visit, o, o->stored, made);
+        return;
+    }
+    if (o->is->begins)
+        visit->ops->zero(visit->dev, &(struct device_zero){o->stored, o->n * sizeof(float)});
+    visit->ops->reduce_rows(visit->dev, &(struct device_reduce_rows){o->stored, made, 1, o->n, o->n});
+}
+
+/* ---- what a visit moves ---- */
+
+/* One value or gradient of a microbatch. */
+struct moved {
+    struct device_operand operand;
+    uint64_t place;     /* offset of what is stored, in the arena or the host's stash */
+    bool loads, stores; /* from the host's stash, and back; false: it is on the device */
+};
+
+struct moves {
+    struct moved of[2 * MODEL_OPERANDS];
+    uint32_t n;
+};
+
 static bool is_head(const struct layer_pass *visit)
 {
     return visit->layer->kind == MODEL_HEAD;
-}
-
-static uint32_t layer_of(const struct layer_pass *visit)
-{
-    return (uint32_t)(visit->layer - visit->model->layers);
-}
-
-/* On entry the gradient is that of the layer's output, afterwards that of its input; the head creates it. */
-static bool has_gradient(const struct layer_pass *visit, bool backward)
-{
-    return backward || visit->chunks;
-}
-
-static size_t bytes_of(const struct layer_pass *visit, size_t tokens)
-{
-    return tokens * visit->model->config.width * number_bytes(visit->setting->goal.precision);
-}
-
-/* Offset of the boundary above a layer, and of its gradient, from `token` on. */
-static uint64_t place_of_boundary(const struct device_pass *pass, const struct layer_pass *visit, uint32_t layer,
-                                  size_t token)
-{
-    const struct plan *plan = &pass->worker->plan;
-
-    return plan->boundaries + layer % plan->n_boundaries * plan->boundary_bytes + bytes_of(visit, token);
-}
-
-static uint64_t place_of_gradient(const struct device_pass *pass, const struct layer_pass *visit, size_t token)
-{
-    return pass->worker->plan.gradient + bytes_of(visit, token);
-}
-
-/* The same for fp32. */
-static uint64_t place_of_sum(const struct device_pass *pass, const struct layer_pass *visit, size_t token)
-{
-    return pass->worker->plan.gradient_sum + token * visit->model->config.width * sizeof(float);
 }
 
 static bool has_sum(const struct device_pass *pass, const struct layer_pass *visit, bool backward)
@@ -46,14 +70,107 @@ static bool has_sum(const struct device_pass *pass, const struct layer_pass *vis
     return pass->worker->plan.head_sums && is_head(visit) && backward;
 }
 
-static size_t sum_bytes(const struct layer_pass *visit)
+/* Offset of what is stored of an operand for the microbatch that begins at `row` of a run. */
+static uint64_t place_of(const struct device_pass *pass, const struct layer_pass *visit, const struct model_operand *o,
+                         uint32_t run, uint32_t row)
 {
-    return layer_tokens(visit) * visit->model->config.width * sizeof(float);
+    const struct plan *plan = visit->plan;
+    const struct model_shape *shape = &visit->model->values.shapes[o->shape];
+    const bool of_input = o->role == MODEL_INPUT || o->role == MODEL_INPUT_GRADIENT;
+    const uint32_t value = (of_input ? visit->layer->reads : visit->layer->writes)[o->index];
+    const bool is_value = o->role == MODEL_INPUT || o->role == MODEL_OUTPUT;
+    const uint64_t base = (is_value ? plan_value : plan_gradient)(plan, visit->model, value);
+    const uint64_t bytes = plan_element_bytes(plan, shape);
+
+    if (shape->domain == PROGRAM_PART)
+        return base + (shape->by_part ? run * plan->values[o->shape].bytes : 0);
+    return base + plan_shape_elements(shape, (uint64_t)run * pass->run_rows + row, pass->n_tokens) * bytes;
 }
 
-static size_t tile_bytes(const struct layer_pass *visit)
+/* True of a gradient by part that nobody wants: all that it would add to is frozen. */
+static bool is_unwanted(const struct layer_pass *visit, const struct model_operand *o)
 {
-    return bytes_of(visit, layer_tokens(visit));
+    const uint32_t value = (o->role == MODEL_INPUT_GRADIENT ? visit->layer->reads : visit->layer->writes)[o->index];
+
+    return o->role >= MODEL_OUTPUT_GRADIENT && !visit->model->values.of[value].trained;
+}
+
+static void *tile_at(const struct device_pass *pass, const struct model_operand *o, uint64_t offset)
+{
+    const struct plan *plan = &pass->worker->plan;
+    const uint64_t *const region = o->role == MODEL_INPUT    ? plan->input
+                                   : o->role == MODEL_OUTPUT ? plan->output
+                                                             : plan->dy;
+
+    return offset == PLAN_NO_TILE ? NULL : device_pass_address(pass, region[pass->tile] + offset);
+}
+
+/* A head's visits and an embedding's share a value: the first one begins it, later ones add to it. */
+static bool loads(const struct layer_pass *visit, const struct model_operand *o)
+{
+    if (visit->layer->kind == MODEL_EMBEDDING && o->role == MODEL_OUTPUT)
+        return !visit->bottom;
+    if (is_head(visit) && o->role == MODEL_INPUT_GRADIENT)
+        return !visit->top;
+    return o->loads;
+}
+
+/* Dropout changes the gradient of the embedding's output in its place; nobody reads it after the last visit. */
+static bool stores(const struct layer_pass *visit, const struct model_operand *o)
+{
+    if (visit->layer->kind == MODEL_EMBEDDING && o->role == MODEL_OUTPUT_GRADIENT)
+        return !visit->bottom;
+    return o->stores;
+}
+
+static struct moved move_of(const struct device_pass *pass, const struct layer_pass *visit,
+                            const struct model_operand *o, const struct plan_tile *tile, uint32_t run, uint32_t row)
+{
+    const struct model_shape *shape = &visit->model->values.shapes[o->shape];
+    const bool on_host = plan_is_on_host(visit->plan, shape);
+    struct moved m = {.operand = {.is = o,
+                                  .shape = shape,
+                                  .n = plan_shape_elements(shape, visit->n_rows, visit->n_tokens) * shape->columns,
+                                  .narrow = tile_at(pass, o, tile->narrow)},
+                      .place = place_of(pass, visit, o, run, row),
+                      .loads = on_host && loads(visit, o),
+                      .stores = on_host && stores(visit, o)};
+
+    m.operand.stored = on_host ? tile_at(pass, o, tile->stored) : device_pass_address(pass, m.place);
+    return m;
+}
+
+/* Adds the operands of a direction; or of those, the gradients of inputs alone. */
+static void add_moves(struct moves *moves, const struct device_pass *pass, const struct layer_pass *visit, uint32_t run,
+                      uint32_t row, bool backward, bool gradients_alone)
+{
+    const bool sums = has_sum(pass, visit, backward && !gradients_alone);
+    const struct model_passage *passage = &visit->model->values.passages[visit->layer->passage];
+    struct plan_tiles tiles;
+
+    plan_tiles(&tiles, visit->plan, visit->model, passage, backward);
+    for (uint32_t i = 0; i < passage->n[backward]; i++) {
+        const struct model_operand *o = &passage->operands[backward][i];
+        const bool is_gradient = o->role == MODEL_INPUT_GRADIENT;
+        if ((gradients_alone && !is_gradient) || is_unwanted(visit, o) || (is_gradient && o->index == 0 && sums))
+            continue;
+        moves->of[moves->n++] = move_of(pass, visit, o, &tiles.of[i], run, row);
+    }
+}
+
+/* A head in one pass makes the gradients of its inputs forward. */
+static void list_moves(struct moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
+                       uint32_t run, uint32_t row, bool backward)
+{
+    moves->n = 0;
+    add_moves(moves, pass, visit, run, row, backward, false);
+    if (!backward && visit->chunks)
+        add_moves(moves, pass, visit, run, row, true, true);
+}
+
+static size_t bytes_of(const struct layer_pass *visit, const struct moved *m)
+{
+    return m->operand.n * (m->operand.shape->wide ? sizeof(float) : number_bytes(visit->setting->goal.precision));
 }
 
 static void record(const struct device_pass *pass, const struct layer_pass *visit, uint64_t since, const char *what,
@@ -85,94 +202,143 @@ static void download(const struct device_pass *pass, const struct layer_pass *vi
     record(pass, visit, since, "download tile", bytes);
 }
 
-/* The set of the next tiles. */
-static struct device_tiles *tiles_of(struct device_pass *pass)
+/* Mark of the last write of the microbatch that begins at this row of the share. */
+static uint64_t *stashed_of(const struct device_pass *pass, uint32_t run, uint32_t row)
 {
-    return &pass->tiles[pass->tile];
+    return &pass->worker->stashed[run * pass->run_rows + row];
 }
 
-/* Mark of this microbatch's last write. */
-static uint64_t *stashed_of(const struct device_pass *pass, size_t token)
+/* ---- the sum of the head's input gradient, in fp32 ---- */
+
+static uint64_t place_of_sum(const struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row)
 {
-    return &pass->worker->stashed[token / pass->n_tokens];
+    return pass->worker->plan.gradient_sum +
+           device_pass_token(pass, run, row) * visit->model->config.width * sizeof(float);
 }
 
-/* A layer with several visits adds to the output of the visit before. The input, which is never written to, need not
- * wait for downloads. */
-static void enter_tiles(struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
+static size_t sum_bytes(const struct layer_pass *visit)
 {
-    const struct plan *plan = &pass->worker->plan;
+    return layer_tokens(visit) * visit->model->config.width * sizeof(float);
+}
+
+/* Offset of the gradient itself. */
+static uint64_t place_of_rounded(const struct device_pass *pass, const struct layer_pass *visit, uint32_t run,
+                                 uint32_t row)
+{
+    return pass->worker->plan.gradient + device_pass_token(pass, run, row) * visit->model->config.width *
+                                             number_bytes(visit->setting->goal.precision);
+}
+
+/* On the host, its tile takes the place of those of outputs and gradients, and the rounded gradient that of the input. */
+static void enter_sum(struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row)
+{
+    const struct plan *plan = visit->plan;
+    const bool on_host = plan->choice.host_stash;
+
+    visit->gradient_sum =
+        device_pass_address(pass, on_host ? plan->output[pass->tile] : place_of_sum(pass, visit, run, row));
+    visit->at[MODEL_INPUT_GRADIENT][0] =
+        device_pass_address(pass, on_host ? plan->input[pass->tile] : place_of_rounded(pass, visit, run, row));
+    if (on_host && !visit->top)
+        upload(pass, visit, visit->gradient_sum, place_of_sum(pass, visit, run, row), sum_bytes(visit));
+}
+
+static void leave_sum(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row)
+{
+    if (!visit->bottom)
+        download(pass, visit, place_of_sum(pass, visit, run, row), visit->gradient_sum, sum_bytes(visit));
+    else
+        download(pass, visit, place_of_rounded(pass, visit, run, row), visit->at[MODEL_INPUT_GRADIENT][0],
+                 layer_tokens(visit) * visit->model->config.width * number_bytes(visit->setting->goal.precision));
+}
+
+/* ---- entering and leaving ---- */
+
+static void upload_moves(const struct device_pass *pass, const struct layer_pass *visit, const struct moves *moves,
+                         bool inputs)
+{
+    for (const struct moved *m = moves->of; m < moves->of + moves->n; m++)
+        if (m->loads && (m->operand.is->role == MODEL_INPUT) == inputs)
+            upload(pass, visit, m->operand.stored, m->place, bytes_of(visit, m));
+}
+
+/* A small gradient that the layer is the first to add to, once: for a row with its microbatch, for a part with the
+ * first. */
+static void clear_small(const struct layer_pass *visit, const struct moved *m)
+{
+    const struct model_shape *shape = m->operand.shape;
+
+    if (m->operand.is->role == MODEL_INPUT_GRADIENT && m->operand.is->begins && model_is_small(shape) &&
+        (shape->domain != PROGRAM_PART || visit->fresh))
+        visit->ops->zero(visit->dev, &(struct device_zero){m->operand.stored, m->operand.n * sizeof(float)});
+}
+
+static void set_addresses(struct layer_pass *visit, const struct moves *moves)
+{
+    for (const struct moved *m = moves->of; m < moves->of + moves->n; m++) {
+        const struct model_operand *o = m->operand.is;
+        visit->at[o->role][o->index] =
+            o->passes ? visit->at[MODEL_OUTPUT_GRADIENT][0] : device_operand_enter(visit, &m->operand);
+        clear_small(visit, m);
+    }
+}
+
+/* Inputs, which are never written to, need not wait for downloads. */
+void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row,
+                             bool backward)
+{
+    const struct device_tiles *tiles = &pass->tiles[pass->tile]; /* the set of the next tiles */
     const struct device_ops *ops = visit->ops;
-    const struct device_tiles *tiles = tiles_of(pass);
-    const uint32_t layer = layer_of(visit);
+    const bool on_host = visit->plan->choice.host_stash;
+    struct moves moves;
 
-    ops->follow(visit->dev, DEVICE_PULL, DEVICE_COMPUTE, tiles->used);
-    ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, *stashed_of(pass, token));
-    if (layer > 0) {
-        void *input = device_pass_address(pass, plan->input[pass->tile]);
-        upload(pass, visit, input, place_of_boundary(pass, visit, layer - 1, token), tile_bytes(visit));
-        visit->input = input;
+    list_moves(&moves, pass, visit, run, row, backward);
+    if (on_host) {
+        ops->follow(visit->dev, DEVICE_PULL, DEVICE_COMPUTE, tiles->used);
+        ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, *stashed_of(pass, run, row));
+        upload_moves(pass, visit, &moves, true);
+        ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
+        upload_moves(pass, visit, &moves, false);
     }
-    ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
-    if (!is_head(visit)) {
-        visit->output = device_pass_address(pass, plan->output[pass->tile]);
-        if (!backward && !visit->bottom)
-            upload(pass, visit, visit->output, place_of_boundary(pass, visit, layer, token), tile_bytes(visit));
-    }
-    if (has_sum(pass, visit, backward)) {
-        visit->gradient_sum = device_pass_address(pass, plan->output[pass->tile]);
-        visit->gradient = device_pass_address(pass, plan->input[pass->tile]);
-        if (!visit->top)
-            upload(pass, visit, visit->gradient_sum, place_of_sum(pass, visit, token), sum_bytes(visit));
-    } else if (has_gradient(visit, backward)) {
-        visit->gradient = device_pass_address(pass, plan->dy[pass->tile]);
-        if (backward && !(is_head(visit) && visit->top))
-            upload(pass, visit, visit->gradient, place_of_gradient(pass, visit, token), tile_bytes(visit));
-    }
-    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL,
-                ops->mark(visit->dev, DEVICE_PULL)); /* includes earlier waits */
+    if (has_sum(pass, visit, backward))
+        enter_sum(pass, visit, run, row);
+    if (on_host)
+        ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL,
+                    ops->mark(visit->dev, DEVICE_PULL)); /* includes earlier waits */
+    set_addresses(visit, &moves);
 }
 
-/* Nobody reads the gradient after the embedding's last visit. */
-static void leave_tiles(struct device_pass *pass, const struct layer_pass *visit, size_t token, bool backward)
+static void download_moves(const struct device_pass *pass, const struct layer_pass *visit, const struct moves *moves)
 {
-    const struct device_ops *ops = visit->ops;
-    struct device_tiles *tiles = tiles_of(pass);
+    for (const struct moved *m = moves->of; m < moves->of + moves->n; m++) {
+        const struct model_operand *o = m->operand.is;
+        if (m->stores)
+            download(pass, visit, m->place, m->operand.stored ? m->operand.stored : visit->at[o->role][o->index],
+                     bytes_of(visit, m));
+    }
+}
 
+void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row,
+                             bool backward)
+{
+    struct device_tiles *tiles = &pass->tiles[pass->tile];
+    const struct device_ops *ops = visit->ops;
+    const bool sums = has_sum(pass, visit, backward);
+    struct moves moves;
+
+    list_moves(&moves, pass, visit, run, row, backward);
+    for (const struct moved *m = moves.of; m < moves.of + moves.n; m++)
+        if (m->operand.stored)
+            device_operand_leave(visit, &m->operand, visit->at[m->operand.is->role][m->operand.is->index]);
+    if (!visit->plan->choice.host_stash)
+        return;
     tiles->used = ops->mark(visit->dev, DEVICE_COMPUTE);
     ops->follow(visit->dev, DEVICE_PUSH, DEVICE_COMPUTE, tiles->used);
-    if (!backward && visit->output)
-        download(pass, visit, place_of_boundary(pass, visit, layer_of(visit), token), visit->output, tile_bytes(visit));
-    if (visit->gradient_sum && !visit->bottom)
-        download(pass, visit, place_of_sum(pass, visit, token), visit->gradient_sum, sum_bytes(visit));
-    else if (has_gradient(visit, backward) && !(visit->layer->kind == MODEL_EMBEDDING && visit->bottom))
-        download(pass, visit, place_of_gradient(pass, visit, token), visit->gradient, tile_bytes(visit));
-    tiles->saved = *stashed_of(pass, token) = ops->mark(visit->dev, DEVICE_PUSH);
-    if (visit->gradient_sum && visit->bottom) /* away from the next input's place */
+    download_moves(pass, visit, &moves);
+    if (sums)
+        leave_sum(pass, visit, run, row);
+    tiles->saved = *stashed_of(pass, run, row) = ops->mark(visit->dev, DEVICE_PUSH);
+    if (sums && visit->bottom) /* away from the next input's place */
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
-    pass->tile = (pass->tile + 1) % pass->worker->plan.n_sets;
-}
-
-void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
-{
-    const uint32_t layer = layer_of(visit);
-
-    if (pass->worker->plan.choice.host_stash) {
-        enter_tiles(pass, visit, token, backward);
-        return;
-    }
-    if (layer > 0)
-        visit->input = device_pass_address(pass, place_of_boundary(pass, visit, layer - 1, token));
-    if (!is_head(visit))
-        visit->output = device_pass_address(pass, place_of_boundary(pass, visit, layer, token));
-    if (has_gradient(visit, backward))
-        visit->gradient = device_pass_address(pass, place_of_gradient(pass, visit, token));
-    if (has_sum(pass, visit, backward))
-        visit->gradient_sum = device_pass_address(pass, place_of_sum(pass, visit, token));
-}
-
-void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, size_t token, bool backward)
-{
-    if (pass->worker->plan.choice.host_stash)
-        leave_tiles(pass, visit, token, backward);
+    pass->tile = (pass->tile + 1) % visit->plan->n_sets;
 }

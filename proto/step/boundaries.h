@@ -1,20 +1,40 @@
-/* proto/step/boundaries.h - the place of a visit's boundary activations and of their gradient.
+/* proto/step/boundaries.h - the places of the boundary values and gradients that a visit reads and writes.
  *
  * If the stash is on the device, all of them have a place there. If it is on the host, the device has tiles of one
- * microbatch: a visit's input is uploaded before it, and its output is downloaded after it, even between visits of one
- * layer. With two sets of tiles in the plan, one set is transferred while the other is computed. Traced as "upload
- * tile" and "download tile". */
+ * microbatch: what a visit reads is uploaded before it, and what it writes is downloaded after it, even between visits of
+ * one layer. With two sets of tiles in the plan, one set is transferred while the other is computed. Traced as "upload
+ * tile" and "download tile".
+ *
+ * A layer sees values of the device's type. Sums in fp32 are rounded for it where it reads one, and what it adds to one is
+ * added behind it. */
 #ifndef PROTO_STEP_BOUNDARIES_H
 #define PROTO_STEP_BOUNDARIES_H
 
 #include "proto/step/layers.h"
 #include "proto/step/pass.h"
 
-/* Sets the visit's input, output and gradient for the microbatch that begins at `token` of the pass; all other fields
- * of *visit must be set. backward, or a head in one pass, includes the gradient. */
-void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward);
+/* Sets visit->at for the microbatch that begins at `row` of the run; all other fields of *visit must be set. backward, or a
+ * head in one pass, includes gradients. */
+void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row,
+                             bool backward);
 
 /* Called after the visit, once for each enter. */
-void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, size_t token, bool backward);
+void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row,
+                             bool backward);
+
+/* ---- for passes that place values themselves ---- */
+
+/* A value or gradient that a layer sees: as it is stored, on the device, and as the layer works on it. */
+struct device_operand {
+    const struct model_operand *is;
+    const struct model_shape *shape;
+    size_t n;              /* numbers */
+    void *stored, *narrow; /* narrow: NULL, if the layer works on what is stored */
+};
+
+/* Before the layer runs: rounds what it reads. Returns what it works on. */
+void *device_operand_enter(const struct layer_pass *visit, const struct device_operand *operand);
+/* After it: adds what it wrote to the sum. made: where it wrote. */
+void device_operand_leave(const struct layer_pass *visit, const struct device_operand *operand, const void *made);
 
 #endif

@@ -55,9 +55,9 @@ static struct device_embed embed_of(const struct layer_pass *pass, const struct 
                                  .n_table = (uint32_t)table->n,
                                  .ids = pass->ids,
                                  .table = pass->weights,
-                                 .y = pass->output,
+                                 .y = pass->at[MODEL_OUTPUT][0],
                                  .scale = scale_of(pass),
-                                 .y_gradient = pass->gradient,
+                                 .y_gradient = pass->at[MODEL_OUTPUT_GRADIENT][0],
                                  .table_gradient = pass->contribution};
 }
 
@@ -95,12 +95,12 @@ static void each_row(const struct layer_pass *pass, const struct table *table, b
         if (reach.n == 0)
             continue;
         if (is_backward) {
-            op.y_gradient = layer_element(pass, pass->gradient, token * width);
+            op.y_gradient = layer_element(pass, pass->at[MODEL_OUTPUT_GRADIENT][0], token * width);
             op.table_gradient = pass->contribution + in_table * width;
             pass->ops->position_backward(pass->dev, &op);
         } else {
             op.table = layer_element(pass, pass->weights, in_table * width);
-            op.y = layer_element(pass, pass->output, token * width);
+            op.y = layer_element(pass, pass->at[MODEL_OUTPUT][0], token * width);
             pass->ops->position(pass->dev, &op);
         }
     }
@@ -113,8 +113,8 @@ static void each_token(const struct layer_pass *pass, const struct table *table,
                                        .n_tokens = 1,
                                        .n = pass->model->config.width,
                                        .table = pass->weights,
-                                       .y = pass->output,
-                                       .y_gradient = pass->gradient,
+                                       .y = pass->at[MODEL_OUTPUT][0],
+                                       .y_gradient = pass->at[MODEL_OUTPUT_GRADIENT][0],
                                        .table_gradient = pass->contribution};
 
     struct device_embed by_segment = embed_of(pass, table);
@@ -149,7 +149,7 @@ static void forward(const struct layer_pass *pass)
         break;
     }
     if (pass->top)
-        drop(pass, pass->output);
+        drop(pass, pass->at[MODEL_OUTPUT][0]);
 }
 
 /* The row of padding gets no gradient from here. A tied head's is a contribution of its own. */
@@ -168,7 +168,7 @@ static void backward(const struct layer_pass *pass)
     const struct device_embed op = embed_of(pass, &table);
 
     if (pass->top)
-        drop(pass, pass->gradient);
+        drop(pass, pass->at[MODEL_OUTPUT_GRADIENT][0]);
     if (!pass->contribution)
         return;
     if (pass->fresh)

@@ -1,5 +1,7 @@
 #include "proto/step/generate.h"
 
+#include "proto/plan/values.h"
+#include "proto/step/boundaries.h"
 #include "proto/step/layers.h"
 #include "proto/step/weights.h"
 
@@ -33,42 +35,33 @@ static bool joins(const struct device_worker *w)
     return w->plan.setting.backend->joins_rows;
 }
 
-static uint64_t token_bytes(const struct device_worker *w)
+/* Tokens in a boundary value: of a row, if rows are not joined, else of all rows side by side. */
+struct place {
+    uint32_t row, token;
+};
+
+/* Of a span's first token; above the blocks, of an end. */
+static struct place place_of_span(const struct tiles *t, uint32_t span)
 {
-    return w->model.config.width * number_bytes(w->plan.setting.goal.precision);
+    return joins(t->worker) ? (struct place){.token = t->spans[span].at} : (struct place){.row = span};
 }
 
-/* Places in a boundary: of a span's first token; above the blocks, of an end. */
-static uint64_t place_of_span(const struct tiles *t, uint32_t span)
+static struct place place_of_end(const struct tiles *t, uint32_t end)
 {
-    return joins(t->worker) ? t->spans[span].at * token_bytes(t->worker) : span * t->worker->plan.row_bytes;
+    return joins(t->worker) ? (struct place){.token = end} : (struct place){.row = end};
 }
 
-static uint64_t place_of_end(const struct tiles *t, uint32_t end)
-{
-    return end * (joins(t->worker) ? token_bytes(t->worker) : t->worker->plan.row_bytes);
-}
-
-static void *boundary(const struct device_worker *w, uint32_t layer, uint64_t place)
-{
-    return address(w, w->plan.boundaries + layer % w->plan.n_boundaries * w->plan.boundary_bytes + place);
-}
-
-/* n tokens, at `from` where the layer reads and at `to` where it writes. */
-static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const void *weights, uint64_t from, uint64_t to,
-                                 uint32_t n)
+/* n tokens. */
+static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const void *weights, uint32_t n)
 {
     struct device_worker *w = t->worker;
-    const uint32_t l = w->model.visit_layers[visit];
 
     return (struct layer_pass){.ops = w->ops,
                                .dev = w->dev,
                                .model = &w->model,
-                               .layer = &w->model.layers[l],
+                               .layer = &w->model.layers[w->model.visit_layers[visit]],
                                .unit = &w->model.units[w->model.visits[visit]],
                                .weights = weights,
-                               .input = l > 0 ? boundary(w, l - 1, from) : NULL,
-                               .output = l < w->model.n_layers - 1 ? boundary(w, l, to) : NULL,
                                .workspace = address(w, w->plan.workspace),
                                .n_rows = 1,
                                .n_tokens = n,
@@ -76,9 +69,46 @@ static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const vo
                                .plan = &w->plan};
 }
 
-static void forward(const struct device_worker *w, const struct layer_pass *pass)
+/* What the layer reads `from` a place, or writes `to` one. */
+static struct device_operand operand_of(const struct layer_pass *pass, const struct model_operand *o, uint64_t narrow,
+                                        struct place from, struct place to)
 {
-    w->layers[pass->layer->kind]->forward(pass);
+    const struct plan *plan = pass->plan;
+    const struct model_shape *shape = &pass->model->values.shapes[o->shape];
+    const bool reads = o->role == MODEL_INPUT;
+    const struct place *place = reads ? &from : &to;
+    const uint64_t at = plan_value(plan, pass->model, (reads ? pass->layer->reads : pass->layer->writes)[o->index]) +
+                        (model_is_small(shape) ? 0
+                                               : place->row * plan->values[o->shape].row_bytes +
+                                                     place->token * plan_element_bytes(plan, shape));
+    char *const arena = pass->ops->arena(pass->dev);
+
+    return (struct device_operand){.is = o,
+                                   .shape = shape,
+                                   .n = plan_shape_elements(shape, 1, pass->n_tokens) * shape->columns,
+                                   .stored = arena + at,
+                                   .narrow = narrow == PLAN_NO_TILE
+                                                 ? NULL
+                                                 : arena + (reads ? plan->input[0] : plan->output[0]) + narrow};
+}
+
+/* The layer over its tokens. */
+static void run_layer(const struct layer_ops *const *layers, struct layer_pass *pass, struct place from,
+                      struct place to)
+{
+    const struct model_passage *passage = &pass->model->values.passages[pass->layer->passage];
+    struct device_operand operands[MODEL_OPERANDS];
+    struct plan_tiles tiles;
+
+    plan_tiles(&tiles, pass->plan, pass->model, passage, false);
+    for (uint32_t i = 0; i < passage->n[0]; i++) {
+        const struct model_operand *o = &passage->operands[0][i];
+        operands[i] = operand_of(pass, o, tiles.of[i].narrow, from, to);
+        pass->at[o->role][o->index] = device_operand_enter(pass, &operands[i]);
+    }
+    layers[pass->layer->kind]->forward(pass);
+    for (uint32_t i = 0; i < passage->n[0]; i++)
+        device_operand_leave(pass, &operands[i], pass->at[operands[i].is->role][operands[i].is->index]);
 }
 
 /* As many spans at a time as the backend joins and the workspace has room for. */
@@ -101,12 +131,12 @@ static void run_spans(const struct tiles *t, uint32_t visit, const void *weights
             spans[n].cache = (char *)spans[n].cache + cache;
             n_tokens += spans[n].n;
         }
-        const uint64_t place = place_of_span(t, first);
-        struct layer_pass pass = pass_of(t, visit, weights, place, place, n_tokens);
+        const struct place place = place_of_span(t, first);
+        struct layer_pass pass = pass_of(t, visit, weights, n_tokens);
         pass.ids = (const uint32_t *)address(w, w->plan.ids) + at;
         pass.spans = spans;
         pass.n_spans = n;
-        forward(w, &pass);
+        run_layer(w->layers, &pass, place, place);
     }
 }
 
@@ -120,11 +150,12 @@ static void run_ends(const struct tiles *t, uint32_t visit, const void *weights)
 
     for (uint32_t end = 0; end < t->n_ends; end += n) {
         const uint32_t span = t->ends[end];
-        const uint64_t last = place_of_span(t, span) + (t->spans[span].n - 1) * token_bytes(w);
-        const uint64_t place = place_of_end(t, end);
-        struct layer_pass pass = pass_of(t, visit, weights, gathers ? last : place, place, n);
+        const struct place place = place_of_end(t, end);
+        struct place last = place_of_span(t, span);
+        last.token += t->spans[span].n - 1;
+        struct layer_pass pass = pass_of(t, visit, weights, n);
         pass.logits = (float *)address(w, w->plan.logits) + end * w->plan.logits_stride;
-        forward(w, &pass);
+        run_layer(w->layers, &pass, gathers ? last : place, place);
     }
 }
 
@@ -134,7 +165,7 @@ static int run_layers(struct tiles *t)
 
     device_weights_init(&t->weights, w, t->link, t->context);
     if (t->n_ends == 0) /* no tile needs the layers above the blocks */
-        t->weights.n_visits = w->model.layers[w->model.first_block + w->model.config.n_layers].first_visit;
+        t->weights.n_visits = w->model.layers[w->model.first_block + w->model.n_block_layers].first_visit;
     for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
         const void *weights;
         int rc = t->link->ended(t->context);

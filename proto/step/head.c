@@ -63,7 +63,7 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
                                      .m = m,
                                      .n = chunk.padded,
                                      .k = width,
-                                     .a = layer_element(pass, pass->input, first * width),
+                                     .a = layer_element(pass, pass->at[MODEL_INPUT][0], first * width),
                                      .a_stride = width,
                                      .b = chunk.weights,
                                      .b_stride = width,
@@ -170,7 +170,7 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
 {
     const size_t width = pass->model->config.width,
                  g_stride = chunk.padded * device_wide(pass->setting->goal.precision);
-    const void *h = layer_element(pass, pass->input, first * width);
+    const void *h = layer_element(pass, pass->at[MODEL_INPUT][0], first * width);
     const struct device_matmul input = {.m = m,
                                         .n = width,
                                         .k = chunk.padded,
@@ -178,7 +178,9 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
                                         .a_stride = g_stride,
                                         .b = chunk.weights,
                                         .b_stride = width,
-                                        .c = sum ? sum : layer_element(pass, pass->gradient, first * width),
+                                        .c =
+                                            sum ? sum
+                                                : layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][0], first * width),
                                         .c_stride = width,
                                         .wide = sum != NULL,
                                         .beta = chunk.first + chunk.n == model_outputs(&pass->model->config) ? 0 : 1};
@@ -224,8 +226,10 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
         tile_backward(pass, chunk, logits, sum, first, m);
     }
     if (sum && !pass->lowest)
-        pass->ops->round_bf16(pass->dev, &(struct device_round_bf16){layer_element(pass, pass->gradient, first * width),
-                                                                     sum, m * width});
+        pass->ops->round_bf16(pass->dev,
+                              &(struct device_round_bf16){layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][0],
+                                                                        first * width),
+                                                          sum, m * width});
 }
 
 static void forward(const struct layer_pass *pass)
@@ -263,7 +267,8 @@ static void backward(const struct layer_pass *pass)
         tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
     }
     if (sum && pass->bottom && !pass->lowest)
-        pass->ops->round_bf16(pass->dev, &(struct device_round_bf16){pass->gradient, sum, tokens * width});
+        pass->ops->round_bf16(pass->dev,
+                              &(struct device_round_bf16){pass->at[MODEL_INPUT_GRADIENT][0], sum, tokens * width});
 }
 
 const struct layer_ops layer_head = {forward, backward};

@@ -1,9 +1,8 @@
 /* proto/step/layers.h - the step loop's interface to a layer.
  *
- * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads boundary l-1 and writes
- * boundary l (the embedding reads ids; the head reads the last boundary and writes losses). In backward the gradient
- * buffer holds dL/d(boundary l) on entry to the layer's first visit and dL/d(boundary l-1) on return from its last.
- * Backward reads the activations that forward kept, or recomputes them in the workspace from the layer's input, with
+ * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads and writes boundary values
+ * (proto/model/values.h); the embedding reads ids, and the head writes losses. Backward reads the gradients of what the
+ * layer wrote, and writes those of what it read. Backward reads the activations that forward kept, or recomputes them in the workspace from the layer's input, with
  * the same bits.
  *
  * Dropout's bits depend on the id of the visited unit; for the embedding, which has several units, on that of its
@@ -37,12 +36,12 @@ struct layer_pass {
     const void *weights;
     float *contribution; /* its trained elements: += in backward, or = if fresh; NULL forward, and if all are frozen */
     bool fresh;          /* the contribution, or those of the chunks, are uninitialised */
-    const void *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
-    /* (tokens, width) boundary l; NULL for the head. Written forward; unused in backward. */
-    void *output;
-    void *gradient; /* (tokens, width) of this microbatch, in and out; NULL forward */
+    /* This microbatch's part of the layer's values, by enum model_role and in its order; NULL: not there, or not needed.
+     * Backward, the gradient of the first input may be in the place of the first output's (struct model_operand), and the
+     * first output's own place is free. Small gradients (model_is_small) are added to. */
+    void *at[MODEL_ROLES][PROGRAM_BOUNDARIES];
     /* (tokens, width): if the plan has it, the head's visits sum their input's gradient here, and the last visit rounds
-     * the sum to `gradient`, which lies at its beginning or in the input's place; else NULL. */
+     * the sum to that gradient, which lies at its beginning or in the input's place; else NULL. */
     float *gradient_sum;
     const uint32_t *ids, *labels; /* (tokens), on the device */
     /* In a classifier, on the device: the length of each row, (n_rows); the segment of each token, (tokens). Else

@@ -30,14 +30,16 @@ static void place_buffers(struct operation_run *r, const struct layer_pass *pass
             r->at[i] = kept_at(pass, keeping, b->value);
             break;
         case SCHEDULE_INPUT:
-            r->at[i] = (void *)pass->input; /* no step writes it */
+            r->at[i] = pass->at[MODEL_INPUT][b->boundary]; /* no step writes it */
             break;
         case SCHEDULE_OUTPUT:
-            r->at[i] = pass->output;
+            r->at[i] = pass->at[MODEL_OUTPUT][b->boundary];
             break;
         case SCHEDULE_GRADIENT:
+            r->at[i] = pass->at[MODEL_OUTPUT_GRADIENT][b->boundary];
+            break;
         case SCHEDULE_INPUT_GRADIENT:
-            r->at[i] = pass->gradient;
+            r->at[i] = pass->at[MODEL_INPUT_GRADIENT][b->boundary];
             break;
         }
     }
@@ -150,6 +152,18 @@ static void forward(const struct layer_pass *pass)
     offer_logit_bias(pass);
 }
 
+/* Inputs whose gradients are the same, as a sum passes one on, have it copied to their places. */
+static void copy_gradients(const struct operation_run *r, const struct layer_pass *pass)
+{
+    const struct program_dropout none = {0};
+
+    for (int i = 0; i < r->program->n_inputs; i++) {
+        void *const made = r->at[r->schedule->gradients[i]], *const place = pass->at[MODEL_INPUT_GRADIENT][i];
+        if (made != place)
+            operation_drop_add(r, &none, r->program->inputs[i].value, place, NULL, made);
+    }
+}
+
 static void backward(const struct layer_pass *pass)
 {
     const struct operation_run r = run_of(pass, true);
@@ -159,6 +173,8 @@ static void backward(const struct layer_pass *pass)
         clear_vectors(pass);
     take_logit_bias_sum(pass);
     operation_run_steps(&r, r.schedule->n_recomputed, operation_count_steps(&r, pass->lowest));
+    if (!pass->lowest)
+        copy_gradients(&r, pass);
 }
 
 const struct layer_ops layer_program = {forward, backward};
@@ -176,7 +192,7 @@ const struct model_layer *layer_to_prepare(const struct model *model)
 {
     const struct model_layer *const first = &model->layers[model->first_block], *any = NULL;
 
-    for (const struct model_layer *layer = first; layer < first + model->config.n_layers; layer++) {
+    for (const struct model_layer *layer = first; layer < first + model->n_block_layers; layer++) {
         const struct program_operation *op = program_find(&layer->program->program, &operation_attention);
         if (op && op->attention.window == 0)
             return layer;

@@ -165,12 +165,11 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     v.chunks = chunks;
     v.contribution = contribution;
     for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += microbatch_at(pass, row)) {
-        const size_t token = device_pass_token(pass, run, row);
         set_rows(pass, &v, run, row);
-        device_boundaries_enter(pass, &v, token, is_backward);
+        device_boundaries_enter(pass, &v, run, row, is_backward);
         (is_backward ? layer->backward : layer->forward)(&v);
         rc = overlap(pass, run, ++done, is_backward);
-        device_boundaries_leave(pass, &v, token, is_backward);
+        device_boundaries_leave(pass, &v, run, row, is_backward);
     }
     return rc;
 }

@@ -438,7 +438,7 @@ static void add_boundaries(uint64_t value, uint64_t bytes, uint32_t n_sets)
             add(LEDGER_GRADIENT, plan.dy[set], tile);
     }
     for (uint32_t i = 0; !choice.host_stash && i < n; i++)
-        add(LEDGER_STASH, plan.boundaries + i * plan.boundary_bytes, bytes);
+        add(LEDGER_STASH, (trains ? plan.values[0].stashed : plan.values[0].passing) + i * plan.values[0].bytes, bytes);
     if (trains && !choice.host_stash)
         add(LEDGER_GRADIENT, plan.gradient, bytes);
     ck_assert_uint_eq(plan.host_stash_bytes, choice.host_stash ? (n + trains) * ((bytes + 63) / 64 * 64) : 0);

@@ -90,6 +90,12 @@ static char *arena_of(const struct stage *st)
     return backend_get()->ops->arena(st->dev);
 }
 
+/* Value 0 or 1 of the stream. */
+static uint64_t place_of(const struct stage *st, uint32_t i)
+{
+    return st->plan.values[0].stashed + i * st->plan.values[0].bytes;
+}
+
 /* The layer's input is boundary 0, its output boundary 1, its weights in buffer 0. */
 static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
 {
@@ -101,8 +107,7 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
                                .model = &st->s->model,
                                .layer = &st->s->model.layers[layer],
                                .weights = a + p->weights[0],
-                               .input = a + p->boundaries,
-                               .output = a + p->boundaries + p->boundary_bytes,
+                               .at = {[MODEL_INPUT] = {a + place_of(st, 0)}, [MODEL_OUTPUT] = {a + place_of(st, 1)}},
                                .ids = (uint32_t *)(a + p->ids),
                                .labels = (uint32_t *)(a + p->labels),
                                .running = (float *)(a + p->running),
@@ -178,7 +183,7 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
     for (size_t i = 0; i < st->boundary_n; i++)
         st->input[i] = number_from_bf16(number_to_bf16((float)setting_random(&state))); /* as it is in either type */
     upload(st, 0, fill, bytes);
-    upload_values(st, st->plan.boundaries, st->input, st->boundary_n);
+    upload_values(st, place_of(st, 0), st->input, st->boundary_n);
     upload_values(st, st->plan.gradient, st->input, st->boundary_n); /* any numbers do */
     upload(st, st->plan.ids, s->ids, tokens * sizeof(uint32_t));
     upload(st, st->plan.labels, s->labels, tokens * sizeof(uint32_t));
@@ -213,7 +218,7 @@ static void enter_visit(struct stage *st, uint32_t i)
 static void run_backward(struct stage *st, float *contribution)
 {
     st->pass.contribution = (float *)(arena_of(st) + st->plan.contribution[0]);
-    st->pass.gradient = arena_of(st) + st->plan.gradient;
+    st->pass.at[MODEL_OUTPUT_GRADIENT][0] = st->pass.at[MODEL_INPUT_GRADIENT][0] = arena_of(st) + st->plan.gradient;
     for (uint32_t i = st->pass.layer->n_visits; i-- > 0;) {
         enter_visit(st, i);
         backend_get()->ops->zero(st->dev,
@@ -263,9 +268,9 @@ static void run_layer(struct outcome *o, const struct setting *s, uint32_t layer
     if (st.pass.layer->kind == MODEL_HEAD)
         download(&st, o->losses, st.plan.losses, tokens * sizeof(double));
     else
-        download_values(&st, o->output, st.plan.boundaries + st.plan.boundary_bytes, st.boundary_n);
+        download_values(&st, o->output, place_of(&st, 1), st.boundary_n);
     run_backward(&st, o->contribution);
-    download_values(&st, o->gradient, st.plan.boundaries, st.boundary_n);
+    download_values(&st, o->gradient, place_of(&st, 0), st.boundary_n);
     ck_assert(setting_same_bits(o->gradient, st.input, st.boundary_n));
     download_values(&st, o->gradient, st.plan.gradient, st.boundary_n);
     check_guard(&st, filling);
@@ -388,7 +393,7 @@ TEST(embedding_begins_at_the_position_of_each_text)
         layer_table[MODEL_EMBEDDING]->forward(&st.pass);
     }
     const size_t width = whole.model.config.width;
-    download(&st, got, st.plan.boundaries + st.plan.boundary_bytes, N * width * sizeof(float));
+    download(&st, got, place_of(&st, 1), N * width * sizeof(float));
     const float *wte = whole.weights + whole.model.units[0].offset, *wpe = whole.weights + whole.model.units[1].offset;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < width; j++)

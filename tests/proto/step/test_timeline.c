@@ -253,7 +253,7 @@ static void open_model(struct model *model, int which)
         *c = *c == '\'' ? '"' : *c;
     ck_assert_msg(model_config_parse(&parsed, config, strlen(config), &err) == 0, "%s", err.text);
     ck_assert_int_eq(model_init(model, &parsed, &err), 0);
-    ck_assert(which > 0 || model->n_kinds == 2);
+    ck_assert(which > 0 || model->n_block_programs == 2);
     if (models[which].frozen)
         ck_assert_msg(model_freeze(model, models[which].frozen, &err) == 0, "%s", err.text);
 }

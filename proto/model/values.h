@@ -1,0 +1,90 @@
+/* proto/model/values.h - what layers give to each other: values, and the gradients that come back.
+ *
+ * A layer's program names its inputs and outputs (proto/operation/program.h). A name stands for the value that was written
+ * last under it, so each layer of a run of equal ones writes another value: of 4,096 blocks, 4,097 of the stream. A value
+ * is written by one layer, or is a sum to which several layers of a block add, in fp32. Any number of layers above read it.
+ * If there is more than one, their gradients add up in fp32, in the order of backward.
+ *
+ * A value that backward reads is stashed from forward on. One that only forward reads passes through a place that others
+ * use before and after; so do gradients, and outside training all values. Places are given by lifetime, from the bottom up
+ * and for gradients from the top down: a value takes the first place of its shape that is free. A gradient takes the
+ * place of the one above where the layer's program passes it on (program_passes_gradient).
+ *
+ * Rows of values of a microbatch are known by the layer that reads and writes them: what it moves is a passage. */
+#ifndef PROTO_MODEL_VALUES_H
+#define PROTO_MODEL_VALUES_H
+
+#include "proto/operation/program.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct model;
+
+enum {
+    MODEL_SHAPES = 16,   /* at most, as the following; a family with more is a mistake */
+    MODEL_PLACES = 32,   /* of a shape, at a time */
+    MODEL_PASSAGES = 64, /* of a model */
+    MODEL_OPERANDS = 4 * PROGRAM_BOUNDARIES,
+};
+
+/* How large values are. */
+struct model_shape {
+    uint32_t domain, n_own; /* as in struct program; n_own: elements of a row, of a domain of the family's own */
+    uint32_t columns;
+    bool wide;    /* fp32; else of the device's type */
+    bool by_part; /* each part has its own: of domain PART, unless all parts have the same, and of its gradients */
+    /* Places: */
+    uint32_t n_stashed, n_passing; /* training: of values that backward reads, and of others */
+    uint32_t n_forward;            /* outside training, of all but small ones */
+    uint32_t n_gradients;
+};
+
+/* True of shapes of a row or a part: they are small, so all of them are on the device for good. */
+static inline bool model_is_small(const struct model_shape *shape)
+{
+    return shape->domain == PROGRAM_ROW || shape->domain == PROGRAM_PART;
+}
+
+struct model_value {
+    const char *name; /* "": the stream */
+    uint32_t shape;
+    uint32_t first, top; /* layers: the lowest that writes it, the topmost that reads it */
+    uint32_t n_readers;  /* layers */
+    bool stashed;
+    bool trained;   /* its gradient is wanted; false only of a value by part that is made of frozen tensors alone */
+    uint32_t place; /* training: among the stashed ones of its shape, or the passing ones; of a small one always */
+    uint32_t forward_place;
+    uint32_t gradient_shape, gradient_place;
+};
+
+enum model_role { MODEL_INPUT, MODEL_OUTPUT, MODEL_OUTPUT_GRADIENT, MODEL_INPUT_GRADIENT, MODEL_ROLES };
+
+/* A value, or gradient, that a layer moves. */
+struct model_operand {
+    uint8_t role, index; /* of the layer's reads or writes */
+    uint8_t shape;       /* in which it is stored */
+    bool loads, stores;  /* what is stored is read before the layer runs; is written after it */
+    bool begins;         /* the first to add to a sum: what is stored is not read */
+    bool passes;         /* a gradient that is made where the first output's was */
+};
+
+/* All of them, forward and backward. Layers share a passage. */
+struct model_passage {
+    uint8_t n[2];
+    struct model_operand operands[2][MODEL_OPERANDS]; /* (n) */
+};
+
+struct model_values {
+    struct model_value *of;
+    uint32_t n, n_shapes, n_passages;
+    struct model_shape shapes[MODEL_SHAPES];
+    struct model_passage *passages; /* (n_passages) */
+};
+
+/* Called once the layers are there: makes the values, binds the layers to them. -ENOMEM. A name that nobody wrote, another
+ * shape than was written, or a value that nobody reads is a mistake in the family's file: an assertion fails. */
+int model_bind_values(struct model *model);
+void model_free_values(struct model *model); /* safe on zeroed ones */
+
+#endif
