@@ -539,6 +539,7 @@ static void divide(struct model *m)
             m->trained_visits[m->n_trained_visits++] = visit;
     }
     find_alike(m);
+    model_mark_trained_values(m);
     m->lowest_trained = m->n_trained_visits ? m->visit_layers[m->trained_visits[0]] : m->n_layers;
 }
 

@@ -69,6 +69,11 @@ static struct model_shape stream_shape(const struct model *m)
     return (struct model_shape){.domain = PROGRAM_TOKENS, .columns = m->config.width};
 }
 
+static struct model_shape bias_shape(const struct model *m)
+{
+    return (struct model_shape){.domain = PROGRAM_PART, .columns = model_outputs(&m->config), .wide = true};
+}
+
 static uint32_t layer_index(const struct model *m, const struct model_layer *layer)
 {
     return (uint32_t)(layer - m->layers);
@@ -143,6 +148,8 @@ static void bind_layers(struct model *m)
             break;
         case MODEL_HEAD:
             read_value(m, &scope, layer, "", stream_shape(m));
+            if (find_name(&scope, PROGRAM_LOGIT_BIAS))
+                read_value(m, &scope, layer, PROGRAM_LOGIT_BIAS, bias_shape(m));
             break;
         }
     for (uint32_t v = 0; v < m->values.n; v++)
@@ -350,6 +357,32 @@ static void add_passages(struct model *m)
         values->passages[i] = passage;
         values->n_passages += i == values->n_passages;
         layer->passage = (uint8_t)i;
+    }
+}
+
+/* ---- frozen tensors ---- */
+
+/* True if one of the tensors that a value by part is made of is trained. */
+static bool is_made_of_trained(const struct model *m, const struct model_value *v)
+{
+    const struct model_layer *layer = &m->layers[v->first];
+    const struct program *p = &layer->program->program;
+    const struct model_piece *pieces = &m->pieces[m->units[m->visits[layer->first_visit]].first_piece];
+    int i = 0;
+
+    while (&m->values.of[layer->writes[i]] != v)
+        i++;
+    return !m->tensors[pieces[p->operations[p->values[p->outputs[i].value].operation].tensor].tensor].frozen;
+}
+
+void model_mark_trained_values(struct model *m)
+{
+    for (uint32_t i = 0; i < m->values.n_shapes; i++)
+        m->values.shapes[i].trained = false;
+    for (struct model_value *v = m->values.of; v < m->values.of + m->values.n; v++) {
+        const struct model_shape *shape = &m->values.shapes[v->shape];
+        v->trained = shape->domain != PROGRAM_PART || shape->by_part || is_made_of_trained(m, v);
+        m->values.shapes[v->gradient_shape].trained |= v->trained;
     }
 }
 

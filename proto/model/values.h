@@ -33,7 +33,8 @@ struct model_shape {
     uint32_t domain, n_own; /* as in struct program; n_own: elements of a row, of a domain of the family's own */
     uint32_t columns;
     bool wide;    /* fp32; else of the device's type */
-    bool by_part; /* each part has its own: of domain PART, unless all parts have the same, and of its gradients */
+    bool by_part; /* each part has its own: of domain PART, unless it is made of tensors alone; and its gradients */
+    bool trained; /* a gradient of this shape is wanted */
     /* Places: */
     uint32_t n_stashed, n_passing; /* training: of values that backward reads, and of others */
     uint32_t n_forward;            /* outside training, of all but small ones */
@@ -85,6 +86,9 @@ struct model_values {
 /* Called once the layers are there: makes the values, binds the layers to them. -ENOMEM. A name that nobody wrote, another
  * shape than was written, or a value that nobody reads is a mistake in the family's file: an assertion fails. */
 int model_bind_values(struct model *model);
+
+/* Called whenever tensors were frozen, and at first: sets `trained`. */
+void model_mark_trained_values(struct model *model);
 void model_free_values(struct model *model); /* safe on zeroed ones */
 
 #endif

@@ -12,7 +12,9 @@
 #include "proto/operation/head_norm.h"
 #include "proto/operation/linear.h"
 #include "proto/operation/norm.h"
+#include "proto/operation/parameter.h"
 #include "proto/operation/rope.h"
+#include "proto/operation/shift.h"
 
 #define OPERATIONS(X)                                                                                                  \
     X(norm, program_norm_options)                                                                                      \
@@ -23,7 +25,9 @@
     X(activation, program_activation_options)                                                                          \
     X(glu, program_activation_options)                                                                                 \
     X(add, program_dropout)                                                                                            \
-    X(dropout, program_dropout)
+    X(dropout, program_dropout)                                                                                        \
+    X(parameter, program_parameter_options)                                                                            \
+    X(shift, program_shift_options)
 
 #define OPERATION_DECLARE(name, options) extern const struct operation operation_##name;
 OPERATIONS(OPERATION_DECLARE)

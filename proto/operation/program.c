@@ -39,14 +39,23 @@ int program_add_output(struct program *p, struct program_operation *op, enum pro
     return program_add_output_in(p, op, type, p->values[op->inputs[0]].domain, columns);
 }
 
+void program_add_named_tensor(struct program *p, struct program_operation *op, const char *name,
+                              struct program_tensor tensor)
+{
+    const int n = snprintf(tensor.name, sizeof tensor.name, "%s", name);
+
+    assert(p->n_tensors < PROGRAM_TENSORS && n > 0 && (size_t)n < sizeof tensor.name);
+    p->tensors[p->n_tensors++] = tensor;
+    op->n_tensors++;
+}
+
 void program_add_tensor(struct program *p, struct program_operation *op, const char *stem, const char *which,
                         struct program_tensor tensor)
 {
-    assert(p->n_tensors < PROGRAM_TENSORS);
-    const int n = snprintf(tensor.name, sizeof tensor.name, "%s.%s", stem, which);
-    assert(n > 0 && (size_t)n < sizeof tensor.name);
-    p->tensors[p->n_tensors++] = tensor;
-    op->n_tensors++;
+    char name[2 * PROGRAM_NAME_BYTES];
+
+    snprintf(name, sizeof name, "%s.%s", stem, which);
+    program_add_named_tensor(p, op, name, tensor);
 }
 
 void program_add_number(struct program *p, double number)
@@ -108,20 +117,17 @@ void program_add_to(struct program *p, const char *name, int y)
     leave(p, name, y, true);
 }
 
-void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs)
-{
-    struct program_tensor tensor = {.rows = n_outputs, .init = MODEL_INIT_ZERO};
-
-    assert(p->logit_bias < 0 && p->n_tensors < PROGRAM_TENSORS && strlen(name) < sizeof tensor.name);
-    memcpy(tensor.name, name, strlen(name));
-    p->logit_bias = p->n_tensors;
-    p->tensors[p->n_tensors++] = tensor;
-}
-
 void program_end(struct program *p, int y)
 {
     assert(p->values[y].columns == p->values[p->inputs[0].value].columns);
     program_output(p, "", y);
+}
+
+void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs)
+{
+    assert(p->logit_bias < 0);
+    p->logit_bias = p->n_tensors;
+    program_output(p, PROGRAM_LOGIT_BIAS, program_parameter(p, name, n_outputs));
 }
 
 static int find_value(const struct program_boundary *boundaries, int n, int value)

@@ -33,8 +33,8 @@ enum {
     PROGRAM_VALUES = 64,
     PROGRAM_TENSORS = 64,
     PROGRAM_NUMBERS = 512,
-    PROGRAM_INPUTS = 3,  /* of one operation */
-    PROGRAM_OUTPUTS = 2, /* of one operation */
+    PROGRAM_INPUTS = 3,     /* of one operation */
+    PROGRAM_OUTPUTS = 2,    /* of one operation */
     PROGRAM_BOUNDARIES = 4, /* inputs of a program, or outputs */
     PROGRAM_NAME_BYTES = 48,
 };
@@ -90,7 +90,7 @@ struct program {
     int n_inputs, n_outputs;
     struct program_boundary inputs[PROGRAM_BOUNDARIES], outputs[PROGRAM_BOUNDARIES];
     uint32_t n_own[PROGRAM_DOMAINS - PROGRAM_OWN]; /* of the family's domains: elements of a row */
-    int logit_bias; /* the tensor that the head adds to logits; -1: none */
+    int logit_bias;                                /* the tensor that the head adds to logits; -1: none */
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
@@ -114,8 +114,9 @@ void program_output(struct program *p, const char *name, int y);
  * parts. The layers that add, one above the other, come before those that read the sum. */
 void program_add_to(struct program *p, const char *name, int y);
 
-/* Gives the unit one more tensor, a vector (n_outputs: model_outputs), which the head adds to the logits; zero in a fresh
- * model. One layer above the blocks may have it. */
+/* Adds a parameter, a vector (n_outputs: model_outputs), as an output that the head adds to the logits. After the stream's;
+ * one layer above the blocks may have it. */
+#define PROGRAM_LOGIT_BIAS "logit bias"
 void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs);
 
 /* Elements of a value in a row of so many tokens; in so many rows of them. */

@@ -14,6 +14,9 @@ int program_add_output_in(struct program *p, struct program_operation *op, enum 
 /* Named "stem.which". */
 void program_add_tensor(struct program *p, struct program_operation *op, const char *stem, const char *which,
                         struct program_tensor tensor);
+/* Named as given. */
+void program_add_named_tensor(struct program *p, struct program_operation *op, const char *name,
+                              struct program_tensor tensor);
 void program_add_number(struct program *p, double number);
 
 #endif

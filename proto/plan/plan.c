@@ -222,18 +222,25 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
                                       : plan->setting.backend->library_bytes(plan->setting.n_threads);
 }
 
-/* The logits' bias in fp32, if the model has one; if it is trained, a sum for each part, as all parts pass the head before
- * any passes the layer that has it. */
-static void take_logit_bias(struct plan *plan, const struct model *model, struct layout *l)
+/* Values of rows and parts. A part's gradients are sums, one for each part, as all parts pass a layer before any passes the
+ * next one. */
+static void take_small_values(struct plan *plan, const struct model *model, struct layout *l)
 {
-    const uint64_t bytes = model_outputs(&model->config) * sizeof(float);
+    const uint32_t n_parts = plan->setting.share_rows / plan->setting.part_rows;
 
-    if (!model->logit_bias)
-        return;
-    plan->logit_bias = take(l, LEDGER_WEIGHTS, bytes);
-    if (is_training(plan) && !model->logit_bias->frozen)
-        plan->logit_bias_sums =
-            take_each(l, LEDGER_CONTRIBUTION, plan->setting.share_rows / plan->setting.part_rows, bytes);
+    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+        const struct model_shape *shape = &model->values.shapes[i];
+        struct plan_values *values = &plan->values[i];
+        const uint64_t bytes = plan_shape_bytes(plan, shape), copies = shape->by_part ? n_parts : 1;
+        const bool is_constant = shape->domain == PROGRAM_PART && !shape->by_part;
+        if (!model_is_small(shape))
+            continue;
+        values->bytes = copies * plan_align(bytes);
+        values->stashed =
+            take_each(l, is_constant ? LEDGER_WEIGHTS : LEDGER_STATISTICS, shape->n_stashed * copies, bytes);
+        values->gradients = take_each(l, shape->domain == PROGRAM_PART ? LEDGER_CONTRIBUTION : LEDGER_GRADIENT,
+                                      is_training(plan) && shape->trained ? shape->n_gradients * copies : 0, bytes);
+    }
 }
 
 /* Lays out everything, in order. */
@@ -249,7 +256,7 @@ static void lay_out(struct plan *plan, const struct model *model)
         take_contributions(plan, model, &l);
         take_kept(plan, model, &l);
     }
-    take_logit_bias(plan, model, &l);
+    take_small_values(plan, model, &l);
     plan->running = take(&l, LEDGER_STATISTICS, tokens * 3 * sizeof(float));
     plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
@@ -305,6 +312,7 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     take_weights(plan, model, &l);
     take_caches(plan, model, &l);
     take_boundaries(plan, model, &l);
+    take_small_values(plan, model, &l);
     plan->ids = take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
     plan->logits = take_each(&l, LEDGER_DATA, rows, logits);
     plan->logits_stride = plan_align(logits) / sizeof(float);
@@ -364,11 +372,6 @@ uint64_t plan_head_contribution(const struct plan *plan, const struct model *mod
     const uint32_t first = model->visits[plan_head(model)->first_visit]; /* the others are no larger */
 
     return plan->head + part * plan->head_bytes + i * plan_align(room(plan, model, first) * sizeof(float));
-}
-
-uint64_t plan_logit_bias_sum(const struct plan *plan, const struct model *model, uint32_t part)
-{
-    return plan->logit_bias_sums + part * plan_align(model_outputs(&model->config) * sizeof(float));
 }
 
 int plan_largest(const uint64_t *bytes, int n, uint32_t *named)

@@ -146,8 +146,6 @@ struct plan {
     uint64_t gradient_sum;
     uint64_t head, head_bytes;  /* contributions of part i of the share to the head: at head + i * head_bytes */
     uint64_t running;           /* (share tokens, 3) log-sum-exp of the head */
-    uint64_t logit_bias;        /* (vocabulary) fp32, if logits have a bias; */
-    uint64_t logit_bias_sums;   /* and if it is trained, its gradient's sum for each part: plan_logit_bias_sum() */
     uint64_t losses;            /* (share tokens) double */
     uint64_t ids, labels;       /* (share tokens) u32 each; in generation, ids of one pass */
     uint64_t lengths, segments; /* of a classifier: (share rows) and (share tokens) u32 */
@@ -216,9 +214,6 @@ uint64_t plan_resident(const struct plan *plan, const struct model *model, uint3
 
 /* Offset of the sum of a part's contributions to the head's unit i, counted from the bottom; only if they lie apart. */
 uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i);
-
-/* Offset of the sum of a part's gradients of the logits' bias. */
-uint64_t plan_logit_bias_sum(const struct plan *plan, const struct model *model, uint32_t part);
 
 /* For sentences that name the largest terms: the largest of n terms (at most 32) that is not in the bit set *named, to
  * which it is added. -1: the rest are 0. */

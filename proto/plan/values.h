@@ -5,7 +5,7 @@
 
 #include "proto/plan/plan.h"
 
-/* Bytes of a value of this shape: of the whole share, or for a shape by part, of a part. */
+/* Bytes of a value of this shape: of the whole share; of domain PART, of one part. */
 uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape);
 
 /* Bytes of all stashed values, without what aligns them. */

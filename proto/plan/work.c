@@ -98,18 +98,6 @@ static double run(const struct batch *b, const struct visit *v)
     return meter.seconds + (v->backward ? cleared(b, &p->program, v->frozen) : 0);
 }
 
-/* Of a layer whose unit has the logits' bias, once a part: forward, its values in fp32, added to zeros; backward, the sum of
- * its gradient, added to the contribution. */
-static double logit_bias(const struct batch *b, const struct visit *v)
-{
-    const struct program *p = &b->work->model->programs[v->program].program;
-
-    if (p->logit_bias < 0 || !b->fresh || (v->backward && v->frozen >> p->logit_bias & 1))
-        return 0;
-    const double n = p->tensors[p->logit_bias].rows;
-    return moved(b, 12 * n) + (v->backward ? 0 : values(b, n));
-}
-
 /* The price's place: a few are tried, then the first is taken over. */
 static struct plan_price *find_price(struct plan_prices *prices, uint64_t frozen, uint64_t visit)
 {
@@ -126,7 +114,8 @@ static struct plan_price *find_price(struct plan_prices *prices, uint64_t frozen
 
 static double price(const struct batch *b, const struct visit *v)
 {
-    const uint64_t ways = 8u * v->backward + 4u * (v->backward && b->fresh) + 2u * v->is_lowest + 1;
+    const bool is_once = b->work->model->programs[v->program].program.n_outputs > 1; /* it may give a part something */
+    const uint64_t ways = 8u * v->backward + 4u * (b->fresh && (v->backward || is_once)) + 2u * v->is_lowest + 1;
     const uint64_t visit = (uint64_t)v->program << 48 | (uint64_t)v->keeping << 40 | (uint64_t)b->rows << 4 | ways;
     struct plan_price *known = find_price(b->work->prices, v->frozen, visit);
 
@@ -294,10 +283,12 @@ static double differentiate(const struct batch *b, const struct chunk *chunk, do
     return moved(b, 4 * m * chunk->n + 16 * m + bias) + values(b, m * chunk->n);
 }
 
-/* The bias's gradient, in a part's first tile added to zeros. */
+/* The bias's gradient; in a part's first tile all of it is zeroed before. */
 static double sum_bias(const struct batch *b, const struct chunk *chunk, double m, bool first)
 {
-    return values(b, m * chunk->n) + moved(b, (b->fresh && first ? 12 : 8) * chunk->n);
+    const double zeroed = b->fresh && first && chunk->top ? model_outputs(&b->work->model->config) : 0;
+
+    return values(b, m * chunk->n) + moved(b, 8 * chunk->n + 4 * zeroed);
 }
 
 /* True if nobody reads the gradient of the head's input. */
@@ -434,7 +425,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
             v.keeping = model_keeping(layer->program, plan_keeping_of(work->plan, layer));
         else
             v.frozen = 0;
-        return price(&b, &v) + logit_bias(&b, &v);
+        return price(&b, &v);
     case MODEL_HEAD:
         break;
     }

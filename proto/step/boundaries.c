@@ -1,5 +1,6 @@
 #include "proto/step/boundaries.h"
 
+#include "proto/plan/layers.h"
 #include "proto/plan/units.h"
 #include "proto/plan/values.h"
 
@@ -83,7 +84,7 @@ static uint64_t place_of(const struct device_pass *pass, const struct layer_pass
     const uint64_t bytes = plan_element_bytes(plan, shape);
 
     if (shape->domain == PROGRAM_PART)
-        return base + (shape->by_part ? run * plan->values[o->shape].bytes : 0);
+        return base + (shape->by_part ? run * plan_align(plan_shape_bytes(plan, shape)) : 0);
     return base + plan_shape_elements(shape, (uint64_t)run * pass->run_rows + row, pass->n_tokens) * bytes;
 }
 
@@ -262,13 +263,13 @@ static void upload_moves(const struct device_pass *pass, const struct layer_pass
             upload(pass, visit, m->operand.stored, m->place, bytes_of(visit, m));
 }
 
-/* A small gradient that the layer is the first to add to, once: for a row with its microbatch, for a part with the
- * first. */
+/* A small gradient that the layer is the first to add to, before its first visit does: for a row with its microbatch, for
+ * a part with the first. */
 static void clear_small(const struct layer_pass *visit, const struct moved *m)
 {
     const struct model_shape *shape = m->operand.shape;
 
-    if (m->operand.is->role == MODEL_INPUT_GRADIENT && m->operand.is->begins && model_is_small(shape) &&
+    if (m->operand.is->role == MODEL_INPUT_GRADIENT && m->operand.is->begins && model_is_small(shape) && visit->top &&
         (shape->domain != PROGRAM_PART || visit->fresh))
         visit->ops->zero(visit->dev, &(struct device_zero){m->operand.stored, m->operand.n * sizeof(float)});
 }

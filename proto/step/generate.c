@@ -62,6 +62,7 @@ static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const vo
                                .layer = &w->model.layers[w->model.visit_layers[visit]],
                                .unit = &w->model.units[w->model.visits[visit]],
                                .weights = weights,
+                               .fresh = true,
                                .workspace = address(w, w->plan.workspace),
                                .n_rows = 1,
                                .n_tokens = n,

@@ -7,7 +7,7 @@
  * contribution. Operations stay chunk by chunk, in the same order for every sum, so the bits are the same; products
  * over several chunks would change them with the device's memory.
  *
- * The bias is another layer's tensor (proto/step/program.c). The operations on logits add it as they read them.
+ * The bias is another layer's parameter, a value by part. The operations on logits add it as they read them.
  *
  * A classifier's labels are in place of the vocabulary, and only the first token of a row has one. A regression's loss is
  * the square of the error.
@@ -26,6 +26,14 @@ struct chunk {
     const void *weights;
     float *contribution;
 };
+
+enum { STREAM, BIAS }; /* what it reads */
+
+/* (labels) fp32; NULL: the logits have none. */
+static const float *bias_of(const struct layer_pass *pass)
+{
+    return pass->at[MODEL_INPUT][BIAS];
+}
 
 static struct chunk chunk_of(const struct layer_pass *pass, const struct model_unit *unit)
 {
@@ -63,7 +71,7 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
                                      .m = m,
                                      .n = chunk.padded,
                                      .k = width,
-                                     .a = layer_element(pass, pass->at[MODEL_INPUT][0], first * width),
+                                     .a = layer_element(pass, pass->at[MODEL_INPUT][STREAM], first * width),
                                      .a_stride = width,
                                      .b = chunk.weights,
                                      .b_stride = width,
@@ -81,13 +89,15 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
 static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pass, struct chunk chunk, float *logits,
                                                     size_t first, size_t m)
 {
+    const float *bias = bias_of(pass);
+
     return (struct device_cross_entropy){.m = m,
                                          .n = chunk.n,
                                          .logits_stride = chunk.padded,
                                          .first = chunk.first,
                                          .start = chunk.first == 0,
                                          .logits = logits,
-                                         .bias = pass->logit_bias ? pass->logit_bias + chunk.first : NULL,
+                                         .bias = bias ? bias + chunk.first : NULL,
                                          .labels = pass->labels + first,
                                          .running = pass->running + first * 3,
                                          .scale = pass->loss_scale,
@@ -100,7 +110,7 @@ static struct device_squared_error squared_error_of(const struct layer_pass *pas
     return (struct device_squared_error){.m = m,
                                          .logits_stride = chunk.padded,
                                          .logits = logits,
-                                         .bias = pass->logit_bias,
+                                         .bias = bias_of(pass),
                                          .labels = pass->labels + first,
                                          .losses = pass->losses + first,
                                          .scale = pass->loss_scale};
@@ -123,7 +133,7 @@ static void copy_row_logits(const struct layer_pass *pass, struct chunk chunk, c
         float *to = pass->row_logits + row * pass->model->config.n_labels + chunk.first;
         pass->ops->zero(pass->dev, &(struct device_zero){to, bytes});
         pass->ops->add(pass->dev, &(struct device_add){to, logits + (row * n_tokens - first) * chunk.padded, chunk.n});
-        pass->ops->add(pass->dev, &(struct device_add){to, pass->logit_bias + chunk.first, chunk.n});
+        pass->ops->add(pass->dev, &(struct device_add){to, bias_of(pass) + chunk.first, chunk.n});
     }
 }
 
@@ -152,14 +162,11 @@ static void differentiate(const struct layer_pass *pass, struct chunk chunk, flo
         pass->ops->cross_entropy_gradient(pass->dev, &softmax);
 }
 
-/* The bias's gradient += column sums of g (m, n), or =. */
-static void sum_bias(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t g_stride, size_t m,
-                     bool fresh)
+/* The bias's gradient += column sums of g (m, n). */
+static void sum_bias(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t g_stride, size_t m)
 {
-    float *const sum = pass->logit_bias_sum + chunk.first;
+    float *const sum = (float *)pass->at[MODEL_INPUT_GRADIENT][BIAS] + chunk.first;
 
-    if (fresh)
-        pass->ops->zero(pass->dev, &(struct device_zero){sum, chunk.n * sizeof *sum});
     pass->ops->reduce_rows(pass->dev, &(struct device_reduce_rows){sum, g, m, chunk.n, g_stride});
 }
 
@@ -170,7 +177,7 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
 {
     const size_t width = pass->model->config.width,
                  g_stride = chunk.padded * device_wide(pass->setting->goal.precision);
-    const void *h = layer_element(pass, pass->at[MODEL_INPUT][0], first * width);
+    const void *h = layer_element(pass, pass->at[MODEL_INPUT][STREAM], first * width);
     const struct device_matmul input = {.m = m,
                                         .n = width,
                                         .k = chunk.padded,
@@ -178,9 +185,9 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
                                         .a_stride = g_stride,
                                         .b = chunk.weights,
                                         .b_stride = width,
-                                        .c =
-                                            sum ? sum
-                                                : layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][0], first * width),
+                                        .c = sum ? sum
+                                                 : layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][STREAM],
+                                                                 first * width),
                                         .c_stride = width,
                                         .wide = sum != NULL,
                                         .beta = chunk.first + chunk.n == model_outputs(&pass->model->config) ? 0 : 1};
@@ -203,8 +210,8 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
         pass->ops->matmul(pass->dev, &input);
     if (chunk.contribution)
         pass->ops->matmul(pass->dev, &weights);
-    if (pass->logit_bias_sum)
-        sum_bias(pass, chunk, g, g_stride, m, pass->fresh && first == 0);
+    if (pass->at[MODEL_INPUT_GRADIENT][BIAS])
+        sum_bias(pass, chunk, g, g_stride, m);
 }
 
 /* All chunks of one tile: logits side by side, then backward from the top chunk down. */
@@ -227,7 +234,7 @@ static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t
     }
     if (sum && !pass->lowest)
         pass->ops->round_bf16(pass->dev,
-                              &(struct device_round_bf16){layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][0],
+                              &(struct device_round_bf16){layer_element(pass, pass->at[MODEL_INPUT_GRADIENT][STREAM],
                                                                         first * width),
                                                           sum, m * width});
 }
@@ -238,7 +245,7 @@ static void forward(const struct layer_pass *pass)
     const size_t tokens = layer_tokens(pass);
 
     if (pass->logits) {
-        assert(!pass->logit_bias); /* families with a bias do not generate */
+        assert(!bias_of(pass)); /* families with a bias do not generate */
         multiply(pass, chunk, 0, tokens, pass->logits + chunk.first);
         return;
     }
@@ -268,7 +275,7 @@ static void backward(const struct layer_pass *pass)
     }
     if (sum && pass->bottom && !pass->lowest)
         pass->ops->round_bf16(pass->dev,
-                              &(struct device_round_bf16){pass->at[MODEL_INPUT_GRADIENT][0], sum, tokens * width});
+                              &(struct device_round_bf16){pass->at[MODEL_INPUT_GRADIENT][STREAM], sum, tokens * width});
 }
 
 const struct layer_ops layer_head = {forward, backward};

@@ -47,13 +47,7 @@ struct layer_pass {
     /* In a classifier, on the device: the length of each row, (n_rows); the segment of each token, (tokens). Else
      * NULL. */
     const uint32_t *lengths, *segments;
-    float *running; /* (tokens, 3) */
-    /* (vocabulary), if the logits have a bias, else NULL: written forward by the layer whose unit has it, read by the
-     * head. */
-    float *logit_bias;
-    /* (vocabulary): the sum of its gradient over the microbatches of this part, written by the head, which begins anew
-     * if fresh, and read backward by that layer. NULL: no bias, or a frozen one. */
-    float *logit_bias_sum;
+    float *running;  /* (tokens, 3) */
     double *losses;  /* (tokens) */
     void *workspace; /* plan_workspace(), of any content */
     /* What a block keeps of its activations (struct model_program), and where (plan_kept_bytes): written forward, read

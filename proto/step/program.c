@@ -113,43 +113,11 @@ static void clear_vectors(const struct layer_pass *pass)
         pass->ops->zero(pass->dev, &(struct device_zero){pass->contribution + first, n * sizeof(float)});
 }
 
-/* The piece of the unit that the head adds to logits, or NULL. */
-static const struct model_piece *logit_bias_of(const struct layer_pass *pass)
-{
-    const int tensor = pass->layer->program->program.logit_bias;
-
-    return tensor < 0 ? NULL : piece_of(pass, tensor);
-}
-
-/* Its values for the head, in fp32. Once a part is often enough. */
-static void offer_logit_bias(const struct layer_pass *pass)
-{
-    const struct model_piece *piece = logit_bias_of(pass);
-
-    if (!piece || !pass->fresh)
-        return;
-    pass->ops->zero(pass->dev, &(struct device_zero){pass->logit_bias, piece->n * sizeof(float)});
-    pass->ops->reduce_rows(pass->dev, &(struct device_reduce_rows){pass->logit_bias,
-                                                                   layer_element(pass, pass->weights, piece->offset), 1,
-                                                                   piece->n, piece->n});
-}
-
-/* Adds the sum that the head made of a whole part. */
-static void take_logit_bias_sum(const struct layer_pass *pass)
-{
-    const struct model_piece *piece = logit_bias_of(pass);
-
-    if (piece && pass->fresh && pass->logit_bias_sum)
-        pass->ops->add(pass->dev,
-                       &(struct device_add){pass->contribution + piece->offset, pass->logit_bias_sum, piece->n});
-}
-
 static void forward(const struct layer_pass *pass)
 {
     const struct operation_run r = run_of(pass, false);
 
     operation_run_steps(&r, 0, r.schedule->n_steps);
-    offer_logit_bias(pass);
 }
 
 /* Inputs whose gradients are the same, as a sum passes one on, have it copied to their places. */
@@ -171,7 +139,6 @@ static void backward(const struct layer_pass *pass)
     operation_run_steps(&r, 0, r.schedule->n_recomputed);
     if (pass->fresh && pass->contribution)
         clear_vectors(pass);
-    take_logit_bias_sum(pass);
     operation_run_steps(&r, r.schedule->n_recomputed, operation_count_steps(&r, pass->lowest));
     if (!pass->lowest)
         copy_gradients(&r, pass);

@@ -38,8 +38,8 @@ static void *kept_at(const struct device_pass *pass, const struct model_layer *l
                                                 : 0));
 }
 
-/* What a visit may use for every microbatch of a run, except boundaries. */
-static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit, uint32_t run)
+/* What a visit may use for every microbatch, except boundaries. */
+static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit)
 {
     struct device_worker *w = pass->worker;
     const struct plan *plan = &w->plan;
@@ -55,10 +55,6 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .bottom = visit == layer->first_visit,
                                .top = visit == layer->first_visit + layer->n_visits - 1,
                                .lowest = model->visit_layers[visit] == model->lowest_trained,
-                               .logit_bias = model->logit_bias ? device_pass_address(pass, plan->logit_bias) : NULL,
-                               .logit_bias_sum = pass->train && model->logit_bias && !model->logit_bias->frozen
-                                                     ? device_pass_address(pass, plan_logit_bias_sum(plan, model, run))
-                                                     : NULL,
                                .workspace = device_pass_address(pass, plan->workspace),
                                .keeping = kept ? kept->keeping : MODEL_KEEPS_NOTHING,
                                .n_tokens = pass->n_tokens,
@@ -156,7 +152,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
                      const struct layer_chunk *chunks, float *contribution)
 {
     const bool is_backward = pass->place >= pass->worker->model.n_visits;
-    struct layer_pass v = visit_of(pass, visit, run);
+    struct layer_pass v = visit_of(pass, visit);
     const struct layer_ops *layer = pass->worker->layers[v.layer->kind];
     uint32_t done = 0;
     int rc = 0;

@@ -1,0 +1,41 @@
+#include "proto/operation/parameter.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+int program_parameter(struct program *p, const char *name, uint32_t n)
+{
+    struct program_operation *op = program_append(p, &operation_parameter);
+
+    op->parameter.n = n;
+    program_add_named_tensor(p, op, name, (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO});
+    return program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_PART, n);
+}
+
+/* What all microbatches of a part left in the gradient of y is the tensor's. */
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
+
+    step->contributes = true;
+    step->y_gradient = schedule_read_gradient(b, b->program->operations[operation].outputs[0]);
+    schedule_end_step(b);
+}
+
+/* In the first microbatch of a part. */
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const size_t n = op->parameter.n;
+    float *const gradient = r->gradients[op->tensor];
+
+    if (r->fresh && step->action == SCHEDULE_FORWARD) {
+        float *const y = r->at[step->outputs[0]];
+        r->ops->zero(r->dev, &(struct device_zero){y, n * sizeof *y});
+        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){y, r->weights[op->tensor], 1, n, n});
+    } else if (r->fresh && gradient)
+        r->ops->add(r->dev, &(struct device_add){gradient, r->at[step->y_gradient], n});
+}
+
+const struct operation operation_parameter = {.name = "parameter", .differentiate = differentiate, .run = run};

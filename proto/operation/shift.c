@@ -1,0 +1,70 @@
+#include "proto/operation/shift.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+#include <assert.h>
+
+int program_shift(struct program *p, int x, int b)
+{
+    struct program_operation *op = program_append(p, &operation_shift);
+
+    assert(p->values[b].domain == PROGRAM_PART && p->values[b].columns == p->values[x].columns);
+    op->shift.n = p->values[x].columns;
+    program_add_input(p, op, x);
+    program_add_input(p, op, b);
+    return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+/* The gradient passes to x as it is; its sum over all elements is added to b's. */
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    const struct program_operation *op = &b->program->operations[operation];
+    struct schedule_step *step = schedule_begin_step(b, SCHEDULE_BACKWARD, operation);
+
+    step->y_gradient = schedule_read_gradient(b, op->outputs[0]);
+    schedule_write_gradient(b, step, 1);
+    schedule_end_step(b);
+    schedule_pass_gradient(b, op->outputs[0], op->inputs[0]);
+}
+
+/* b in the device's type. */
+static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+{
+    (void)p;
+    return s->type == NUMBER_FP32 ? 0 : op->shift.n * number_bytes(s->type);
+}
+
+static void run_forward(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const size_t n = op->shift.n;
+    void *const y = r->at[step->outputs[0]];
+    const void *b = r->at[step->inputs[1]];
+
+    if (r->type == NUMBER_BF16) {
+        r->ops->round_bf16(r->dev, &(struct device_round_bf16){r->at[step->scratch], b, n});
+        b = r->at[step->scratch];
+    }
+    if (y != r->at[step->inputs[0]])
+        operation_drop_add(r, &(struct program_dropout){0}, op->outputs[0], y, NULL, r->at[step->inputs[0]]);
+    r->ops->position(r->dev,
+                     &(struct device_position){
+                         .n_rows = operation_elements(r, op->outputs[0]), .n_tokens = 1, .n = n, .table = b, .y = y});
+}
+
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+
+    if (step->action == SCHEDULE_FORWARD)
+        run_forward(r, step);
+    else if (r->at[step->x_gradient])
+        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){r->at[step->x_gradient], r->at[step->y_gradient],
+                                                                 operation_elements(r, op->outputs[0]), op->shift.n,
+                                                                 op->shift.n});
+}
+
+const struct operation operation_shift = {
+    .name = "shift", .over_inputs = OPERATION_FIRST, .differentiate = differentiate, .scratch = scratch, .run = run};
