@@ -43,6 +43,8 @@ static void prepare_attention(struct device_worker *w)
                                     .dev = w->dev,
                                     .model = &w->model,
                                     .layer = layer,
+                                    .program = layer->program,
+                                    .edges = &layer->edges,
                                     .unit = &w->model.units[w->model.visits[layer->first_visit]],
                                     .workspace = arena + plan->workspace,
                                     .kept = kept->keeping ? arena + kept->at : NULL,

@@ -79,6 +79,9 @@ struct family_layer {
     bool bare;
     bool goes_on; /* with the block of the row before */
     void (*write)(struct program *program, const struct model_config *config);
+    /* A second program, run once a part: forward behind the part's last microbatch, backward before its first. Its inputs
+     * are values of a row that the layer wrote, its outputs values of the part. It has no tensors. NULL: none. */
+    void (*finish)(struct program *program, const struct model_config *config);
 };
 
 /* What is above the blocks of a model that predicts a label for each row, from its first token. */

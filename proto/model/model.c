@@ -178,22 +178,33 @@ static void classify(struct model *m)
         m->classes[c].first = m->classes[c - 1].first + m->classes[c - 1].n_blocks;
 }
 
-static int write_programs(struct model *m)
+static void write_program(const struct model *m, struct model_program *p,
+                          void (*write)(struct program *program, const struct model_config *config))
 {
     const struct family *family = m->config.family;
+
+    write(&p->program, &m->config);
+    for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
+        p->program.n_own[own] = family->own_domain(&m->config, own);
+    model_complete_program(p);
+}
+
+static int write_programs(struct model *m)
+{
     const struct family_layer *layers = layers_of(m);
 
-    while (layers[m->n_programs].name)
-        m->n_programs++;
-    m->programs = calloc(m->n_programs, sizeof *m->programs);
+    for (; layers[m->n_programs].name; m->n_programs++)
+        m->n_finishes += layers[m->n_programs].finish != NULL;
+    m->programs = calloc(m->n_programs + m->n_finishes, sizeof *m->programs);
     if (!m->programs)
         return -ENOMEM;
+    struct model_program *finish = &m->programs[m->n_programs];
     for (uint32_t i = 0; i < m->n_programs; i++) {
-        struct program *program = &m->programs[i].program;
-        layers[i].write(program, &m->config);
-        for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
-            program->n_own[own] = family->own_domain(&m->config, own);
-        model_complete_program(&m->programs[i]);
+        write_program(m, &m->programs[i], layers[i].write);
+        if (layers[i].finish) {
+            write_program(m, finish, layers[i].finish);
+            m->programs[i].finish = finish++;
+        }
     }
     while (layers[m->block].kind != MODEL_BLOCK)
         m->block++;

@@ -113,10 +113,11 @@ enum { MODEL_KEEPS_NOTHING = 0, MODEL_KEEPINGS = 1 << PROGRAM_KEPT_GROUPS, MODEL
 /* A program and its derived data, shared by all layers that run it. */
 struct model_program {
     struct program program;
-    uint32_t n_layers;   /* that run it */
-    uint32_t class;      /* if they are blocks': of the model's classes */
-    bool passes;         /* as in struct schedule, whatever is kept */
-    uint32_t n_keepings; /* distinct ones: the first of MODEL_KEEPINGS */
+    uint32_t n_layers;                  /* that run it */
+    uint32_t class;                     /* if they are blocks': of the model's classes */
+    bool passes;                        /* as in struct schedule, whatever is kept */
+    const struct model_program *finish; /* of its layers (struct family_layer); NULL: they have none */
+    uint32_t n_keepings;                /* distinct ones: the first of MODEL_KEEPINGS */
     /* Of the first n_keepings: kept values, and schedules. */
     uint64_t kept[MODEL_KEEPINGS];
     struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
@@ -179,9 +180,8 @@ struct model_layer {
     uint32_t rank;    /* of a block: the same among the layers of its class */
     const char *name; /* the family's, of a layer with a program: "h.%u", "ln_f" */
     uint32_t first_visit, n_visits;
-    uint32_t reads[PROGRAM_BOUNDARIES], writes[PROGRAM_BOUNDARIES]; /* (n_reads), (n_writes): values of the model */
-    uint8_t n_reads, n_writes;
-    uint8_t passage; /* of the model's */
+    struct model_edges edges;  /* what the layer reads and writes; */
+    struct model_edges finish; /* and what finishes it does, once a part: program->finish */
 };
 
 struct model {
@@ -190,8 +190,8 @@ struct model {
     float logit_cap; /* c: the head's logits are c * tanh(logit / c); 0: they are as they are */
     const struct model_tensor
         *logit_bias;                /* (vocabulary), of a layer above the blocks: added to the logits; NULL: none */
-    struct model_program *programs; /* of the family's layers, in its order */
-    uint32_t n_programs;
+    struct model_program *programs; /* of the family's layers, in its order; then those that finish some of them */
+    uint32_t n_programs, n_finishes;
     uint32_t block, n_block_programs; /* the first program of blocks, and how many there are */
     uint32_t first_block, n_block_layers;
     /* Kinds of block recur in periods of so many blocks, at most half of them. Where no period holds throughout, it is the one

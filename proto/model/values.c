@@ -74,11 +74,6 @@ static struct model_shape bias_shape(const struct model *m)
     return (struct model_shape){.domain = PROGRAM_PART, .columns = model_outputs(&m->config), .wide = true};
 }
 
-static uint32_t layer_index(const struct model *m, const struct model_layer *layer)
-{
-    return (uint32_t)(layer - m->layers);
-}
-
 static uint32_t add_value(struct model *m, const char *name, uint32_t layer, struct model_shape shape)
 {
     m->values.of[m->values.n] = (struct model_value){
@@ -86,8 +81,8 @@ static uint32_t add_value(struct model *m, const char *name, uint32_t layer, str
     return m->values.n++;
 }
 
-static void read_value(struct model *m, struct scope *scope, struct model_layer *layer, const char *name,
-                       struct model_shape shape)
+static void read_value(struct model *m, struct scope *scope, uint32_t layer, struct model_edges *edges,
+                       const char *name, struct model_shape shape)
 {
     const uint32_t *value = find_name(scope, name);
 
@@ -95,41 +90,45 @@ static void read_value(struct model *m, struct scope *scope, struct model_layer 
     struct model_value *v = &m->values.of[*value];
     const struct model_shape *s = &m->values.shapes[v->shape];
     assert(s->domain == shape.domain && s->n_own == shape.n_own && s->columns == shape.columns);
-    v->top = layer_index(m, layer);
+    v->top = layer;
     v->n_readers++;
-    layer->reads[layer->n_reads++] = *value;
+    edges->reads[edges->n_reads++] = *value;
 }
 
-/* True if the layer's block has begun this sum. */
-static bool adds_to(const struct model *m, const struct model_layer *layer, const uint32_t *value)
+/* True if a layer's block has begun this sum. */
+static bool adds_to(const struct model *m, uint32_t layer, const uint32_t *value)
 {
     if (!value)
         return false;
     const struct model_value *v = &m->values.of[*value];
-    const struct model_layer *first = &m->layers[v->first];
-    return m->values.shapes[v->shape].wide && v->n_readers == 0 && first->kind == layer->kind &&
-           first->index == layer->index;
+    const struct model_layer *first = &m->layers[v->first], *adder = &m->layers[layer];
+    return m->values.shapes[v->shape].wide && v->n_readers == 0 && first->kind == adder->kind &&
+           first->index == adder->index;
 }
 
-static void write_value(struct model *m, struct scope *scope, struct model_layer *layer, const char *name,
-                        struct model_shape shape, bool adds)
+static void write_value(struct model *m, struct scope *scope, uint32_t layer, struct model_edges *edges,
+                        const char *name, struct model_shape shape, bool adds)
 {
     const uint32_t *known = find_name(scope, name);
-    const uint32_t value = adds && adds_to(m, layer, known) ? *known : add_value(m, name, layer_index(m, layer), shape);
+    const uint32_t value = adds && adds_to(m, layer, known) ? *known : add_value(m, name, layer, shape);
 
     set_name(scope, name, value);
-    layer->writes[layer->n_writes++] = value;
+    edges->writes[edges->n_writes++] = value;
 }
 
-static void bind_program(struct model *m, struct scope *scope, struct model_layer *layer)
+/* finishes: what the program gives a part differs from part to part. */
+static void bind_program(struct model *m, struct scope *scope, uint32_t layer, struct model_edges *edges,
+                         const struct program *p, bool finishes)
 {
-    const struct program *p = &layer->program->program;
-
+    assert(!finishes || p->n_tensors == 0);
     for (int i = 0; i < p->n_inputs; i++)
-        read_value(m, scope, layer, p->inputs[i].name, shape_of(p, p->inputs[i].value, false));
+        read_value(m, scope, layer, edges, p->inputs[i].name, shape_of(p, p->inputs[i].value, false));
     for (int i = 0; i < p->n_outputs; i++) {
         const struct program_boundary *output = &p->outputs[i];
-        write_value(m, scope, layer, output->name, shape_of(p, output->value, output->adds), output->adds);
+        struct model_shape shape = shape_of(p, output->value, output->adds);
+        shape.by_part = finishes;
+        assert(!finishes || shape.domain == PROGRAM_PART);
+        write_value(m, scope, layer, edges, output->name, shape, output->adds);
     }
 }
 
@@ -137,23 +136,33 @@ static void bind_layers(struct model *m)
 {
     struct scope scope = {0};
 
-    for (struct model_layer *layer = m->layers; layer < m->layers + m->n_layers; layer++)
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        struct model_layer *layer = &m->layers[l];
         switch (layer->kind) {
         case MODEL_EMBEDDING:
-            write_value(m, &scope, layer, "", stream_shape(m), false);
+            write_value(m, &scope, l, &layer->edges, "", stream_shape(m), false);
             break;
         case MODEL_BLOCK:
         case MODEL_SINGLE:
-            bind_program(m, &scope, layer);
+            bind_program(m, &scope, l, &layer->edges, &layer->program->program, false);
+            if (layer->program->finish)
+                bind_program(m, &scope, l, &layer->finish, &layer->program->finish->program, true);
             break;
         case MODEL_HEAD:
-            read_value(m, &scope, layer, "", stream_shape(m));
+            read_value(m, &scope, l, &layer->edges, "", stream_shape(m));
             if (find_name(&scope, PROGRAM_LOGIT_BIAS))
-                read_value(m, &scope, layer, PROGRAM_LOGIT_BIAS, bias_shape(m));
+                read_value(m, &scope, l, &layer->edges, PROGRAM_LOGIT_BIAS, bias_shape(m));
             break;
         }
+    }
     for (uint32_t v = 0; v < m->values.n; v++)
         assert(m->values.of[v].n_readers > 0);
+}
+
+/* What finishes a layer; NULL: nothing. */
+static const struct model_program *finish_of(const struct model_layer *layer)
+{
+    return layer->program ? layer->program->finish : NULL;
 }
 
 /* ---- places ---- */
@@ -175,20 +184,29 @@ static uint32_t take(struct places *places, uint32_t shape, uint32_t *n)
     return place;
 }
 
-static bool is_read_backward(const struct model_layer *layer, uint32_t input)
+/* program: NULL of the head, which reads all. */
+static bool is_read_backward(const struct model_program *program, uint32_t input)
 {
-    return layer->kind == MODEL_HEAD || program_inputs_read(&layer->program->program) >> input & 1;
+    return !program || program_inputs_read(&program->program) >> input & 1;
+}
+
+static void mark_stashed(struct model *m, const struct model_edges *edges, const struct model_program *program)
+{
+    for (uint32_t i = 0; i < edges->n_reads; i++) {
+        struct model_value *value = &m->values.of[edges->reads[i]];
+        value->stashed |= is_read_backward(program, i) || model_is_small(&m->values.shapes[value->shape]);
+    }
 }
 
 static void find_stashed(struct model *m)
 {
-    for (struct model_layer *layer = m->layers; layer < m->layers + m->n_layers; layer++)
-        for (uint32_t i = 0; i < layer->n_reads; i++) {
-            struct model_value *value = &m->values.of[layer->reads[i]];
-            value->stashed |= is_read_backward(layer, i) || model_is_small(&m->values.shapes[value->shape]);
-        }
+    for (const struct model_layer *layer = m->layers; layer < m->layers + m->n_layers; layer++) {
+        mark_stashed(m, &layer->edges, layer->program);
+        mark_stashed(m, &layer->finish, finish_of(layer));
+    }
 }
 
+/* Small ones are never taken over: each has its place for good. */
 static void place_value(struct model *m, struct places *training, struct places *forward, struct model_value *v)
 {
     struct model_shape *shape = &m->values.shapes[v->shape];
@@ -201,24 +219,36 @@ static void place_value(struct model *m, struct places *training, struct places 
         v->forward_place = take(forward, v->shape, &shape->n_forward);
 }
 
+static void place_written(struct model *m, uint32_t layer, const struct model_edges *edges, struct places *training,
+                          struct places *forward)
+{
+    for (uint32_t i = 0; i < edges->n_writes; i++)
+        if (m->values.of[edges->writes[i]].first == layer)
+            place_value(m, training, forward, &m->values.of[edges->writes[i]]);
+}
+
+static void leave_read(const struct model *m, uint32_t layer, const struct model_edges *edges, struct places *training,
+                       struct places *forward)
+{
+    for (uint32_t i = 0; i < edges->n_reads; i++) {
+        const struct model_value *v = &m->values.of[edges->reads[i]];
+        if (v->top != layer || model_is_small(&m->values.shapes[v->shape]))
+            continue;
+        forward->taken[v->shape][v->forward_place] = false;
+        if (!v->stashed)
+            training->taken[v->shape][v->place] = false;
+    }
+}
+
 /* From the bottom up. A place is free above the topmost reader. */
 static void place_values(struct model *m)
 {
     struct places training = {0}, forward = {0};
 
     for (uint32_t l = 0; l < m->n_layers; l++) {
-        const struct model_layer *layer = &m->layers[l];
-        for (uint32_t i = 0; i < layer->n_writes; i++)
-            if (m->values.of[layer->writes[i]].first == l)
-                place_value(m, &training, &forward, &m->values.of[layer->writes[i]]);
-        for (uint32_t i = 0; i < layer->n_reads; i++) {
-            const struct model_value *v = &m->values.of[layer->reads[i]];
-            if (v->top != l)
-                continue;
-            forward.taken[v->shape][v->forward_place] = false;
-            if (!v->stashed)
-                training.taken[v->shape][v->place] = false;
-        }
+        place_written(m, l, &m->layers[l].edges, &training, &forward);
+        place_written(m, l, &m->layers[l].finish, &training, &forward);
+        leave_read(m, l, &m->layers[l].edges, &training, &forward);
     }
 }
 
@@ -233,13 +263,38 @@ static struct model_shape gradient_shape(const struct model_values *values, cons
 }
 
 /* True if the gradient of the layer's first input takes the place of its first output's. */
-static bool takes_place(const struct model *m, const struct model_layer *layer)
+static bool takes_place(const struct model *m, uint32_t l)
 {
-    if (!layer->program || layer->n_reads == 0 || layer->n_writes == 0 || !layer->program->passes)
+    const struct model_layer *layer = &m->layers[l];
+
+    if (!layer->program || !layer->program->passes)
         return false;
-    const struct model_value *x = &m->values.of[layer->reads[0]], *y = &m->values.of[layer->writes[0]];
-    return x->top == layer_index(m, layer) && x->gradient_shape == y->gradient_shape &&
-           !m->values.shapes[y->gradient_shape].wide;
+    const struct model_value *x = &m->values.of[layer->edges.reads[0]], *y = &m->values.of[layer->edges.writes[0]];
+    return x->top == l && x->gradient_shape == y->gradient_shape && !m->values.shapes[y->gradient_shape].wide;
+}
+
+static void place_read(struct model *m, struct places *places, uint32_t layer, const struct model_edges *edges,
+                       bool passes)
+{
+    for (uint32_t i = 0; i < edges->n_reads; i++) {
+        struct model_value *v = &m->values.of[edges->reads[i]];
+        if (v->top != layer)
+            continue;
+        if (i == 0 && passes)
+            v->gradient_place = m->values.of[edges->writes[0]].gradient_place;
+        else
+            v->gradient_place = take(places, v->gradient_shape, &m->values.shapes[v->gradient_shape].n_gradients);
+    }
+}
+
+static void leave_written(const struct model *m, struct places *places, uint32_t layer, const struct model_edges *edges,
+                          bool passes)
+{
+    for (uint32_t i = 0; i < edges->n_writes; i++) {
+        const struct model_value *v = &m->values.of[edges->writes[i]];
+        if (v->first == layer && !(i == 0 && passes))
+            places->taken[v->gradient_shape][v->gradient_place] = false;
+    }
 }
 
 /* From the top down. A place is free below the lowest writer. */
@@ -247,52 +302,50 @@ static void place_gradients(struct model *m)
 {
     struct places places = {0};
 
+    for (struct model_value *v = m->values.of; v < m->values.of + m->values.n; v++)
+        v->gradient_shape = add_shape(&m->values, gradient_shape(&m->values, v));
     for (uint32_t l = m->n_layers; l-- > 0;) {
         const struct model_layer *layer = &m->layers[l];
-        const bool passes = takes_place(m, layer);
-        for (uint32_t i = 0; i < layer->n_reads; i++) {
-            struct model_value *v = &m->values.of[layer->reads[i]];
-            if (v->top != l)
-                continue;
-            if (i == 0 && passes)
-                v->gradient_place = m->values.of[layer->writes[0]].gradient_place;
-            else
-                v->gradient_place = take(&places, v->gradient_shape, &m->values.shapes[v->gradient_shape].n_gradients);
-        }
-        for (uint32_t i = 0; i < layer->n_writes; i++) {
-            const struct model_value *v = &m->values.of[layer->writes[i]];
-            if (v->first == l && !(i == 0 && passes))
-                places.taken[v->gradient_shape][v->gradient_place] = false;
-        }
+        const bool passes = takes_place(m, l);
+        place_read(m, &places, l, &layer->finish, false);
+        place_read(m, &places, l, &layer->edges, passes);
+        leave_written(m, &places, l, &layer->finish, false);
+        leave_written(m, &places, l, &layer->edges, passes);
     }
 }
 
 /* ---- passages ---- */
+
+/* A program, and what it passes. */
+struct passing {
+    const struct model *m;
+    const struct model_edges *edges;
+    const struct model_program *program; /* NULL: of embedding and head */
+    uint32_t layer;
+};
 
 static void add_operand(struct model_passage *passage, bool backward, struct model_operand operand)
 {
     passage->operands[backward][passage->n[backward]++] = operand;
 }
 
-static void pass_input(const struct model *m, struct model_passage *passage, const struct model_layer *layer,
-                       uint32_t i)
+static void pass_input(const struct passing *p, struct model_passage *passage, uint32_t i)
 {
-    const struct model_value *v = &m->values.of[layer->reads[i]];
-    struct model_operand operand = {.role = MODEL_INPUT,
-                                    .index = (uint8_t)i,
-                                    .shape = (uint8_t)v->shape,
-                                    .loads = true};
+    const struct model_value *v = &p->m->values.of[p->edges->reads[i]];
+    const struct model_operand operand = {.role = MODEL_INPUT,
+                                          .index = (uint8_t)i,
+                                          .shape = (uint8_t)v->shape,
+                                          .loads = true};
 
     add_operand(passage, false, operand);
-    if (is_read_backward(layer, i))
+    if (is_read_backward(p->program, i))
         add_operand(passage, true, operand);
 }
 
-static void pass_input_gradient(const struct model *m, struct model_passage *passage, const struct model_layer *layer,
-                                uint32_t i)
+static void pass_input_gradient(const struct passing *p, struct model_passage *passage, uint32_t i)
 {
-    const struct model_value *v = &m->values.of[layer->reads[i]];
-    const bool begins = v->top == layer_index(m, layer);
+    const struct model_value *v = &p->m->values.of[p->edges->reads[i]];
+    const bool begins = v->top == p->layer;
 
     add_operand(passage, true,
                 (struct model_operand){.role = MODEL_INPUT_GRADIENT,
@@ -301,29 +354,27 @@ static void pass_input_gradient(const struct model *m, struct model_passage *pas
                                        .loads = !begins,
                                        .stores = true,
                                        .begins = begins,
-                                       .passes = i == 0 && layer->program && layer->program->passes});
+                                       .passes = i == 0 && p->program && p->program->passes});
 }
 
 /* Backward, the place of the first output serves as workspace; small outputs are at hand. */
-static void pass_output(const struct model *m, struct model_passage *passage, const struct model_layer *layer,
-                        uint32_t i)
+static void pass_output(const struct passing *p, struct model_passage *passage, uint32_t i)
 {
-    const struct model_value *v = &m->values.of[layer->writes[i]];
-    const bool adds = layer->program && layer->program->program.outputs[i].adds;
-    const bool begins = v->first == layer_index(m, layer);
-    const struct model_operand operand = {.role = MODEL_OUTPUT,
-                                          .index = (uint8_t)i,
-                                          .shape = (uint8_t)v->shape,
-                                          .loads = !begins,
-                                          .stores = true,
-                                          .begins = adds && begins};
-    const bool is_small = model_is_small(&m->values.shapes[v->shape]);
+    const struct model_value *v = &p->m->values.of[p->edges->writes[i]];
+    const bool adds = p->program && p->program->program.outputs[i].adds, begins = v->first == p->layer;
+    const bool is_small = model_is_small(&p->m->values.shapes[v->shape]);
+    struct model_operand operand = {.role = MODEL_OUTPUT,
+                                    .index = (uint8_t)i,
+                                    .shape = (uint8_t)v->shape,
+                                    .loads = !begins,
+                                    .stores = true,
+                                    .begins = adds && begins};
 
     add_operand(passage, false, operand);
-    if (is_small || (i == 0 && layer->program && !adds))
-        add_operand(passage, true,
-                    (struct model_operand){
-                        .role = MODEL_OUTPUT, .index = (uint8_t)i, .shape = (uint8_t)v->shape, .loads = is_small});
+    operand.loads = is_small;
+    operand.stores = operand.begins = false;
+    if (is_small || (i == 0 && p->program && !adds))
+        add_operand(passage, true, operand);
     add_operand(passage, true,
                 (struct model_operand){.role = MODEL_OUTPUT_GRADIENT,
                                        .index = (uint8_t)i,
@@ -331,38 +382,40 @@ static void pass_output(const struct model *m, struct model_passage *passage, co
                                        .loads = true});
 }
 
-static struct model_passage passage_of(const struct model *m, const struct model_layer *layer)
-{
-    struct model_passage passage = {0};
-
-    for (uint32_t i = 0; i < layer->n_reads; i++)
-        pass_input(m, &passage, layer, i);
-    for (uint32_t i = 0; i < layer->n_writes; i++)
-        pass_output(m, &passage, layer, i);
-    for (uint32_t i = 0; i < layer->n_reads; i++)
-        pass_input_gradient(m, &passage, layer, i);
-    return passage;
-}
-
-static void add_passages(struct model *m)
+/* Returns the passage's index: of one that is there already, if it is equal. */
+static uint8_t find_passage(struct model *m, const struct passing *p)
 {
     struct model_values *values = &m->values;
+    struct model_passage passage = {0};
+    uint32_t i = 0;
 
-    for (struct model_layer *layer = m->layers; layer < m->layers + m->n_layers; layer++) {
-        const struct model_passage passage = passage_of(m, layer);
-        uint32_t i = 0;
-        while (i < values->n_passages && memcmp(&values->passages[i], &passage, sizeof passage) != 0)
-            i++;
-        assert(i < MODEL_PASSAGES);
-        values->passages[i] = passage;
-        values->n_passages += i == values->n_passages;
-        layer->passage = (uint8_t)i;
+    for (uint32_t k = 0; k < p->edges->n_reads; k++)
+        pass_input(p, &passage, k);
+    for (uint32_t k = 0; k < p->edges->n_writes; k++)
+        pass_output(p, &passage, k);
+    for (uint32_t k = 0; k < p->edges->n_reads; k++)
+        pass_input_gradient(p, &passage, k);
+    while (i < values->n_passages && memcmp(&values->passages[i], &passage, sizeof passage) != 0)
+        i++;
+    assert(i < MODEL_PASSAGES);
+    values->passages[i] = passage;
+    values->n_passages += i == values->n_passages;
+    return (uint8_t)i;
+}
+
+static void find_passages(struct model *m)
+{
+    for (uint32_t l = 0; l < m->n_layers; l++) {
+        struct model_layer *layer = &m->layers[l];
+        layer->edges.passage = find_passage(m, &(struct passing){m, &layer->edges, layer->program, l});
+        if (finish_of(layer))
+            layer->finish.passage = find_passage(m, &(struct passing){m, &layer->finish, finish_of(layer), l});
     }
 }
 
 /* ---- frozen tensors ---- */
 
-/* True if one of the tensors that a value by part is made of is trained. */
+/* True if the tensor that a value by part is made of is trained. */
 static bool is_made_of_trained(const struct model *m, const struct model_value *v)
 {
     const struct model_layer *layer = &m->layers[v->first];
@@ -370,9 +423,10 @@ static bool is_made_of_trained(const struct model *m, const struct model_value *
     const struct model_piece *pieces = &m->pieces[m->units[m->visits[layer->first_visit]].first_piece];
     int i = 0;
 
-    while (&m->values.of[layer->writes[i]] != v)
+    while (&m->values.of[layer->edges.writes[i]] != v)
         i++;
-    return !m->tensors[pieces[p->operations[p->values[p->outputs[i].value].operation].tensor].tensor].frozen;
+    const int operation = p->values[p->outputs[i].value].operation;
+    return !m->tensors[pieces[p->operations[operation].tensor].tensor].frozen;
 }
 
 void model_mark_trained_values(struct model *m)
@@ -392,8 +446,8 @@ static uint32_t count_writes(const struct model *m)
 {
     uint32_t n = 1; /* the embedding's */
 
-    for (uint32_t p = 0; p < m->n_programs; p++)
-        n += m->programs[p].n_layers * (uint32_t)m->programs[p].program.n_outputs;
+    for (const struct model_program *p = m->programs; p < m->programs + m->n_programs; p++)
+        n += p->n_layers * (uint32_t)(p->program.n_outputs + (p->finish ? p->finish->program.n_outputs : 0));
     return n;
 }
 
@@ -406,10 +460,8 @@ int model_bind_values(struct model *m)
     bind_layers(m);
     find_stashed(m);
     place_values(m);
-    for (struct model_value *v = m->values.of; v < m->values.of + m->values.n; v++)
-        v->gradient_shape = add_shape(&m->values, gradient_shape(&m->values, v));
     place_gradients(m);
-    add_passages(m);
+    find_passages(m);
     return 0;
 }
 

@@ -59,11 +59,18 @@ struct model_value {
     uint32_t gradient_shape, gradient_place;
 };
 
+/* What a program reads and writes. */
+struct model_edges {
+    uint32_t reads[PROGRAM_BOUNDARIES], writes[PROGRAM_BOUNDARIES]; /* (n_reads), (n_writes): values of the model */
+    uint8_t n_reads, n_writes;
+    uint8_t passage; /* of the model's */
+};
+
 enum model_role { MODEL_INPUT, MODEL_OUTPUT, MODEL_OUTPUT_GRADIENT, MODEL_INPUT_GRADIENT, MODEL_ROLES };
 
 /* A value, or gradient, that a layer moves. */
 struct model_operand {
-    uint8_t role, index; /* of the layer's reads or writes */
+    uint8_t role, index; /* of the reads or writes */
     uint8_t shape;       /* in which it is stored */
     bool loads, stores;  /* what is stored is read before the layer runs; is written after it */
     bool begins;         /* the first to add to a sum: what is stored is not read */

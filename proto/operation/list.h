@@ -15,6 +15,7 @@
 #include "proto/operation/parameter.h"
 #include "proto/operation/rope.h"
 #include "proto/operation/shift.h"
+#include "proto/operation/take.h"
 
 #define OPERATIONS(X)                                                                                                  \
     X(norm, program_norm_options)                                                                                      \
@@ -27,7 +28,8 @@
     X(add, program_dropout)                                                                                            \
     X(dropout, program_dropout)                                                                                        \
     X(parameter, program_parameter_options)                                                                            \
-    X(shift, program_shift_options)
+    X(shift, program_shift_options)                                                                                    \
+    X(take, program_take_options)
 
 #define OPERATION_DECLARE(name, options) extern const struct operation operation_##name;
 OPERATIONS(OPERATION_DECLARE)

@@ -20,7 +20,7 @@ struct known {
     struct visit visit;
 };
 
-enum { PROGRAMS = 8 /* with places of their own */ };
+enum { PROGRAMS = 32 /* with places of their own */ };
 
 struct costs {
     const struct plan *plan;

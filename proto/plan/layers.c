@@ -254,10 +254,23 @@ static uint64_t head_bytes(const struct plan *plan, const struct model *model, u
     return (tokens < plan->head_tile ? tokens : plan->head_tile) * n * sizeof(float);
 }
 
-/* The largest workspace of the layers with a program that are not blocks. */
+/* The largest workspace of programs that finish a layer, each over a whole part. */
+static uint64_t finishes_bytes(const struct plan *plan, const struct model *model)
+{
+    const struct plan_shape part = {plan->setting.part_rows, plan->setting.goal.seq};
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < model->n_finishes; i++) {
+        const uint64_t bytes = program_bytes(plan, &model->programs[model->n_programs + i], part, MODEL_KEEPS_NOTHING);
+        most = most < bytes ? bytes : most;
+    }
+    return most;
+}
+
+/* The largest workspace of the layers with a program that are not blocks, and of what finishes layers. */
 static uint64_t singles_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
 {
-    uint64_t most = 0;
+    uint64_t most = finishes_bytes(plan, model);
 
     for (uint32_t i = 0; i < model->n_programs; i++) {
         const uint64_t bytes =

@@ -97,7 +97,7 @@ static void take_head_gradient(struct plan *plan, struct layout *l, const struct
 
 static void take_gradients(struct plan *plan, const struct model *model, struct layout *l)
 {
-    const struct model_value *of_head = &model->values.of[plan_head(model)->reads[0]];
+    const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
 
     take_head_gradient(plan, l, &model->values.shapes[of_head->gradient_shape]);
     for (uint32_t i = 0; i < model->values.n_shapes; i++) {

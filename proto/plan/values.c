@@ -41,7 +41,7 @@ uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t
 uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint32_t value)
 {
     const struct model_value *v = &model->values.of[value];
-    const struct model_value *of_head = &model->values.of[plan_head(model)->reads[0]];
+    const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
     const struct plan_values *values = &plan->values[v->gradient_shape];
 
     if (v->gradient_shape == of_head->gradient_shape && v->gradient_place == of_head->gradient_place)
@@ -116,7 +116,7 @@ static uint64_t count_streams(const struct plan *plan, const struct model_layer 
 uint64_t plan_moved_bytes(const struct plan *plan, const struct model *model, uint32_t visit, bool backward)
 {
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
-    const struct model_passage *passage = &model->values.passages[layer->passage];
+    const struct model_passage *passage = &model->values.passages[layer->edges.passage];
     uint64_t bytes = 0;
 
     if (!plan->choice.host_stash)

@@ -124,6 +124,21 @@ static double price(const struct batch *b, const struct visit *v)
     return known->seconds;
 }
 
+/* Once a part, over all its rows. */
+static double finish(const struct batch *b, const struct model_program *of, bool backward)
+{
+    const struct plan_setting *s = &b->work->plan->setting;
+    const struct batch part = {.work = b->work,
+                               .rows = s->part_rows,
+                               .tokens = (double)s->part_rows * s->goal.seq,
+                               .fresh = true};
+
+    if (!of->finish || !b->fresh)
+        return 0;
+    return price(&part,
+                 &(struct visit){.program = (uint32_t)(of->finish - b->work->model->programs), .backward = backward});
+}
+
 /* ---- the embedding ---- */
 
 struct table {
@@ -425,7 +440,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
             v.keeping = model_keeping(layer->program, plan_keeping_of(work->plan, layer));
         else
             v.frozen = 0;
-        return price(&b, &v);
+        return price(&b, &v) + finish(&b, layer->program, backward);
     case MODEL_HEAD:
         break;
     }

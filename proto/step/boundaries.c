@@ -78,7 +78,7 @@ static uint64_t place_of(const struct device_pass *pass, const struct layer_pass
     const struct plan *plan = visit->plan;
     const struct model_shape *shape = &visit->model->values.shapes[o->shape];
     const bool of_input = o->role == MODEL_INPUT || o->role == MODEL_INPUT_GRADIENT;
-    const uint32_t value = (of_input ? visit->layer->reads : visit->layer->writes)[o->index];
+    const uint32_t value = (of_input ? visit->edges->reads : visit->edges->writes)[o->index];
     const bool is_value = o->role == MODEL_INPUT || o->role == MODEL_OUTPUT;
     const uint64_t base = (is_value ? plan_value : plan_gradient)(plan, visit->model, value);
     const uint64_t bytes = plan_element_bytes(plan, shape);
@@ -91,7 +91,7 @@ static uint64_t place_of(const struct device_pass *pass, const struct layer_pass
 /* True of a gradient by part that nobody wants: all that it would add to is frozen. */
 static bool is_unwanted(const struct layer_pass *visit, const struct model_operand *o)
 {
-    const uint32_t value = (o->role == MODEL_INPUT_GRADIENT ? visit->layer->reads : visit->layer->writes)[o->index];
+    const uint32_t value = (o->role == MODEL_INPUT_GRADIENT ? visit->edges->reads : visit->edges->writes)[o->index];
 
     return o->role >= MODEL_OUTPUT_GRADIENT && !visit->model->values.of[value].trained;
 }
@@ -146,7 +146,7 @@ static void add_moves(struct moves *moves, const struct device_pass *pass, const
                       uint32_t row, bool backward, bool gradients_alone)
 {
     const bool sums = has_sum(pass, visit, backward && !gradients_alone);
-    const struct model_passage *passage = &visit->model->values.passages[visit->layer->passage];
+    const struct model_passage *passage = &visit->model->values.passages[visit->edges->passage];
     struct plan_tiles tiles;
 
     plan_tiles(&tiles, visit->plan, visit->model, passage, backward);
@@ -306,6 +306,14 @@ void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit,
     if (on_host)
         ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL,
                     ops->mark(visit->dev, DEVICE_PULL)); /* includes earlier waits */
+    set_addresses(visit, &moves);
+}
+
+void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *visit, uint32_t run, bool backward)
+{
+    struct moves moves;
+
+    list_moves(&moves, pass, visit, run, 0, backward);
     set_addresses(visit, &moves);
 }
 

@@ -22,6 +22,9 @@ void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit,
 void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row,
                              bool backward);
 
+/* Sets finish->at for a whole run: for the program that finishes the layer, which reads and writes small values alone. */
+void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *finish, uint32_t run, bool backward);
+
 /* ---- for passes that place values themselves ---- */
 
 /* A value or gradient that a layer sees: as it is stored, on the device, and as the layer works on it. */

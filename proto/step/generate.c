@@ -55,11 +55,14 @@ static struct place place_of_end(const struct tiles *t, uint32_t end)
 static struct layer_pass pass_of(const struct tiles *t, uint32_t visit, const void *weights, uint32_t n)
 {
     struct device_worker *w = t->worker;
+    const struct model_layer *layer = &w->model.layers[w->model.visit_layers[visit]];
 
     return (struct layer_pass){.ops = w->ops,
                                .dev = w->dev,
                                .model = &w->model,
-                               .layer = &w->model.layers[w->model.visit_layers[visit]],
+                               .layer = layer,
+                               .program = layer->program,
+                               .edges = &layer->edges,
                                .unit = &w->model.units[w->model.visits[visit]],
                                .weights = weights,
                                .fresh = true,
@@ -78,7 +81,7 @@ static struct device_operand operand_of(const struct layer_pass *pass, const str
     const struct model_shape *shape = &pass->model->values.shapes[o->shape];
     const bool reads = o->role == MODEL_INPUT;
     const struct place *place = reads ? &from : &to;
-    const uint64_t at = plan_value(plan, pass->model, (reads ? pass->layer->reads : pass->layer->writes)[o->index]) +
+    const uint64_t at = plan_value(plan, pass->model, (reads ? pass->edges->reads : pass->edges->writes)[o->index]) +
                         (model_is_small(shape) ? 0
                                                : place->row * plan->values[o->shape].row_bytes +
                                                      place->token * plan_element_bytes(plan, shape));
@@ -97,7 +100,7 @@ static struct device_operand operand_of(const struct layer_pass *pass, const str
 static void run_layer(const struct layer_ops *const *layers, struct layer_pass *pass, struct place from,
                       struct place to)
 {
-    const struct model_passage *passage = &pass->model->values.passages[pass->layer->passage];
+    const struct model_passage *passage = &pass->model->values.passages[pass->edges->passage];
     struct device_operand operands[MODEL_OPERANDS];
     struct plan_tiles tiles;
 

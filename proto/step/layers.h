@@ -28,6 +28,8 @@ struct layer_pass {
     struct device *dev;
     const struct model *model;
     const struct model_layer *layer;
+    const struct model_program *program; /* the layer's, or the one that finishes it; NULL: of embedding and head */
+    const struct model_edges *edges;     /* of what runs: the layer's, or its finish's */
     const struct model_unit *unit;
     bool bottom, top; /* this is the layer's first visit in forward; in backward */
     bool lowest;      /* the lowest layer that is trained: nobody reads its input's gradient */

@@ -8,18 +8,26 @@
 /* The address of a kept value: after the kept values before it. */
 static void *kept_at(const struct layer_pass *pass, uint32_t keeping, int value)
 {
-    const struct model_program *p = pass->layer->program;
+    const struct model_program *p = pass->program;
     const uint64_t before = p->kept[keeping] & ((UINT64_C(1) << value) - 1);
 
     return (char *)pass->kept +
            plan_kept_bytes(&p->program, before, pass->setting, (struct plan_shape){pass->n_rows, pass->n_tokens});
 }
 
+/* What the workspace was laid out for: a microbatch, or for what finishes a layer a part. */
+static struct plan_shape largest_shape(const struct layer_pass *pass)
+{
+    if (pass->program == pass->layer->program)
+        return plan_shape_of(pass->plan);
+    return (struct plan_shape){pass->setting->part_rows, pass->setting->goal.seq};
+}
+
 static void place_buffers(struct operation_run *r, const struct layer_pass *pass, uint32_t keeping)
 {
     struct plan_places places;
 
-    plan_places(&places, r->program, r->schedule, pass->setting, plan_shape_of(pass->plan));
+    plan_places(&places, r->program, r->schedule, pass->setting, largest_shape(pass));
     for (int i = 0; i < r->schedule->n_buffers; i++) {
         const struct schedule_buffer *b = &r->schedule->buffers[i];
         switch (b->place) {
@@ -62,7 +70,7 @@ static void place_tensors(struct operation_run *r, const struct layer_pass *pass
 
 static struct operation_run run_of(const struct layer_pass *pass, bool backward)
 {
-    const struct model_program *p = pass->layer->program;
+    const struct model_program *p = pass->program;
     const uint32_t keeping = model_keeping(p, pass->keeping);
     struct operation_run r = {.ops = pass->ops,
                               .dev = pass->dev,

@@ -51,6 +51,8 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .dev = w->dev,
                                .model = model,
                                .layer = layer,
+                               .program = layer->program,
+                               .edges = &layer->edges,
                                .unit = &model->units[model->visits[visit]],
                                .bottom = visit == layer->first_visit,
                                .top = visit == layer->first_visit + layer->n_visits - 1,
@@ -147,6 +149,26 @@ static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool i
     return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
 }
 
+/* Runs what finishes a layer, over all rows of a run: what their microbatches left, joined. */
+static void finish_run(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, bool is_backward)
+{
+    const struct layer_ops *layer = pass->worker->layers[visit->layer->kind];
+    struct layer_pass finish = *visit;
+
+    if (!visit->program || !visit->program->finish)
+        return;
+    finish.program = visit->program->finish;
+    finish.edges = &visit->layer->finish;
+    finish.keeping = MODEL_KEEPS_NOTHING;
+    finish.kept = NULL;
+    finish.contribution = NULL;
+    finish.lowest = false;
+    finish.fresh = true;
+    finish.n_rows = pass->run_rows;
+    device_boundaries_finish(pass, &finish, run, is_backward);
+    (is_backward ? layer->backward : layer->forward)(&finish);
+}
+
 /* Runs every microbatch of one run. contribution: NULL forward, and if the unit is frozen. */
 static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
                      const struct layer_chunk *chunks, float *contribution)
@@ -160,6 +182,8 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     v.weights = weights;
     v.chunks = chunks;
     v.contribution = contribution;
+    if (is_backward)
+        finish_run(pass, &v, run, true);
     for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += microbatch_at(pass, row)) {
         set_rows(pass, &v, run, row);
         device_boundaries_enter(pass, &v, run, row, is_backward);
@@ -167,6 +191,8 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
         rc = overlap(pass, run, ++done, is_backward);
         device_boundaries_leave(pass, &v, run, row, is_backward);
     }
+    if (!is_backward)
+        finish_run(pass, &v, run, false);
     return rc;
 }
 
@@ -307,11 +333,12 @@ static void download_logits(const struct device_pass *pass, float *logits)
 int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,
                            const struct device_link *link, void *context, double *sum, struct error *err)
 {
-    const uint32_t most = worker->plan.setting.share_rows, batch = worker->plan.setting.goal.batch;
+    const struct plan_setting *s = &worker->plan.setting;
+    const uint32_t most = worker->model.n_finishes ? s->part_rows : s->share_rows, batch = s->goal.batch;
     int rc = 0;
 
     *sum = 0;
-    if (worker->plan.setting.goal.purpose == PLAN_GENERATE)
+    if (s->goal.purpose == PLAN_GENERATE)
         return error_set(err, -EINVAL, "this worker was planned to generate, not to evaluate");
     if ((uint64_t)evaluation->first_row + evaluation->n_rows > batch)
         return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,

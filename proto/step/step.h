@@ -122,7 +122,7 @@ void device_worker_free(struct device_worker *worker); /* safe on a zeroed struc
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);
 
-/* Runs forward only, without dropout, share_rows rows at a time. Calls only pull and wait_weights of the link. *sum =
+/* Runs forward only, without dropout, share_rows rows at a time; where a layer is finished, a part's rows. Calls only pull and wait_weights of the link. *sum =
  * -log p over all valid labels, in double, added in row order. Errors as device_worker_step. */
 int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,
                            const struct device_link *link, void *context, double *sum, struct error *err);

@@ -13,7 +13,7 @@
 enum {
     STEPS = 2,
     DIRECTIONS = 2,             /* forward, backward */
-    PROGRAMS = 8,               /* whose prices have places of their own */
+    PROGRAMS = 32,              /* whose prices have places of their own */
     LAYER_KINDS = PROGRAMS + 2, /* by program; embedding, head */
     KEPT_KINDS = 2,             /* blocks by what they keep: plan.kept */
 };
@@ -63,8 +63,8 @@ static enum plan_work_kind kind_of(const struct layer_pass *pass)
 static struct timeline_price *price_of(struct timeline *t, const struct layer_pass *pass, bool backward)
 {
     const struct model_layer *layer = pass->layer;
-    const uint32_t kind = layer->program ? (uint32_t)(layer->program - pass->model->programs) % PROGRAMS
-                                         : PROGRAMS + (layer->kind == MODEL_HEAD);
+    const uint32_t kind = pass->program ? (uint32_t)(pass->program - pass->model->programs) % PROGRAMS
+                                        : PROGRAMS + (layer->kind == MODEL_HEAD);
     const bool is_above =
         layer->kind == MODEL_BLOCK && plan_kept_of(pass->plan, layer) != pass->plan->kept[model_class_of(layer)];
 
@@ -74,9 +74,9 @@ static struct timeline_price *price_of(struct timeline *t, const struct layer_pa
 static bool is_of(const struct timeline_price *price, const struct layer_pass *pass)
 {
     const bool is_alike =
-        price->unit == pass->unit || (price->unit && pass->layer->program && price->unit->frozen == pass->unit->frozen);
+        price->unit == pass->unit || (price->unit && pass->program && price->unit->frozen == pass->unit->frozen);
 
-    return is_alike && price->program == pass->layer->program && price->lowest == pass->lowest;
+    return is_alike && price->program == pass->program && price->lowest == pass->lowest;
 }
 
 /* Runs the visit on a meter. */
@@ -100,7 +100,7 @@ static void visit(const struct layer_pass *pass, bool backward)
     struct timeline_price *price = price_of(pass->dev->context, pass, backward);
 
     if (!is_of(price, pass))
-        *price = (struct timeline_price){pass->layer->program, pass->unit, pass->lowest, measure(t, pass, backward)};
+        *price = (struct timeline_price){pass->program, pass->unit, pass->lowest, measure(t, pass, backward)};
     clock_compute(pass->dev, price->seconds);
 }
 

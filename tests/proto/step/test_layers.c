@@ -106,6 +106,8 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
                                .dev = st->dev,
                                .model = &st->s->model,
                                .layer = &st->s->model.layers[layer],
+                               .program = st->s->model.layers[layer].program,
+                               .edges = &st->s->model.layers[layer].edges,
                                .weights = a + p->weights[0],
                                .at = {[MODEL_INPUT] = {a + place_of(st, 0)}, [MODEL_OUTPUT] = {a + place_of(st, 1)}},
                                .ids = (uint32_t *)(a + p->ids),
