@@ -307,17 +307,18 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
     const enum number_type type = t->row.test.type;
     const size_t kv_width = s->n_kv_heads * s->head_width, width = t->width;
     const size_t before_n = s->first < t->each ? s->first : t->each, most = s->n > before_n ? s->n : before_n;
+    const struct plan_attention_sizes sizes = {
+        .n_rows = 1, .n_tokens = most, .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .width = width};
     char *before = mirror_scratch(at, (s->first + 1) * width * number_bytes(type));
-    struct device_attention_cached op = {
-        .n_heads = s->n_heads,
-        .width = width,
-        .n_kv_heads = s->n_kv_heads,
-        .window = s->window,
-        .n_positions = s->n_positions,
-        .scale = scale,
-        .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions, s->n_kv_heads, kv_width)),
-        .scratch =
-            mirror_scratch(at, at->plan->scratch_bytes(1, most, s->n_heads, s->n_kv_heads, width, at->n_threads))};
+    struct device_attention_cached op = {.n_heads = s->n_heads,
+                                         .width = width,
+                                         .n_kv_heads = s->n_kv_heads,
+                                         .window = s->window,
+                                         .n_positions = s->n_positions,
+                                         .scale = scale,
+                                         .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions,
+                                                                                           s->n_kv_heads, kv_width)),
+                                         .scratch = mirror_scratch(at, at->plan->scratch_bytes(&sizes, at->n_threads))};
 
     for (; op.first < s->first + s->n; op.first += op.n_tokens) {
         const bool is_before = op.first < s->first;

@@ -61,7 +61,8 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
         .k = k,
         .v = k + kv_width,
         .to_log2 = (float)((double)op->scale * 1.4426950408889634),
-        .scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width, group_of(op) > 1),
+        .scratch = (float *)op->scratch +
+                   thread * plan_cpu_attention_scratch(op->n_tokens, op->n_tokens, width, group_of(op) > 1),
     };
 }
 
