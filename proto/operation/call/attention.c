@@ -7,7 +7,7 @@
  * fill. */
 static double keys_seen(const struct device_attention *op)
 {
-    const double n = (double)op->n_tokens, window = (double)device_window(op->window, op->n_tokens);
+    const double n = (double)device_attention_keys(op), window = (double)device_window(op->window, op->n_tokens);
 
     return op->full ? n : window * (1 - window / (2 * n));
 }
@@ -22,7 +22,12 @@ static struct call_extent qkv_of(const struct device_attention *op)
 {
     const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
 
-    return call_all(op->n_rows * op->n_tokens * (op->width + 2 * kv_width));
+    return call_all(op->n_rows * op->n_tokens * (op->width + (op->kv ? 0 : 2 * kv_width)));
+}
+
+static struct call_extent kv_of(const struct device_attention *op)
+{
+    return call_all(op->n_rows * op->n_keys * 2 * device_kv_width(op->n_heads, op->n_kv_heads, op->width));
 }
 
 static struct call_extent out_of(const struct device_attention *op)
@@ -34,11 +39,13 @@ static void describe(struct call_work *out, struct device_attention *op, unsigne
 {
     const struct plan_attention_sizes sizes = {.n_rows = op->n_rows,
                                                .n_tokens = op->n_tokens,
+                                               .n_keys = device_attention_keys(op),
                                                .n_heads = op->n_heads,
                                                .n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads),
                                                .width = op->width};
 
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, qkv_of(op));
+    call_add_array(out, "kv", &op->kv, CALL_VALUES, CALL_READ | CALL_OPTIONAL, kv_of(op));
     call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
     call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
     call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
@@ -62,6 +69,8 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
     describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
     call_add_array(out, "out_gradient", &op->out_gradient, CALL_VALUES, CALL_READ, out_of(op));
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
+    if (op->kv)
+        call_add_array(out, "kv_gradient", &op->kv_gradient, CALL_VALUES, CALL_WRITTEN, kv_of(op));
 }
 
 /* Keys that all queries of the call see together: the first ones all keys up to their own, later ones a window. */
