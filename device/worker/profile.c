@@ -139,8 +139,11 @@ enum { ATTENTION_ARRAYS = 8 };
 
 static size_t scratch_bytes(const struct bench *b, const struct attention *a)
 {
-    return plan_backend_find(b->ops->name)
-        ->scratch_bytes(a->n_rows, a->n_tokens, a->width / a->head, a->width / a->head, a->width, b->n_threads);
+    const size_t n_heads = a->width / a->head;
+    const struct plan_attention_sizes sizes = {
+        .n_rows = a->n_rows, .n_tokens = a->n_tokens, .n_heads = n_heads, .n_kv_heads = n_heads, .width = a->width};
+
+    return plan_backend_find(b->ops->name)->scratch_bytes(&sizes, b->n_threads);
 }
 
 static size_t attention_bytes(const struct bench *b, const struct attention *a)

@@ -44,7 +44,12 @@ static uint64_t scratch(const struct program *p, const struct program_operation 
     struct plan_attention_scratch scratch;
 
     if (operation_attention_way(&op->attention, s) == PLAN_ATTENTION_OWN)
-        return s->backend->scratch_bytes(s->n_rows, n_tokens, n_heads, op->attention.n_kv_heads, width, s->n_threads);
+        return s->backend->scratch_bytes(&(struct plan_attention_sizes){.n_rows = s->n_rows,
+                                                                        .n_tokens = n_tokens,
+                                                                        .n_heads = n_heads,
+                                                                        .n_kv_heads = op->attention.n_kv_heads,
+                                                                        .width = width},
+                                         s->n_threads);
     plan_attention_lay_out(&scratch, s->attention, s->n_rows, n_tokens, n_heads, width);
     return scratch.bytes;
 }

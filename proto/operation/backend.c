@@ -9,11 +9,14 @@ static uint64_t cpu_library_bytes(unsigned n_threads)
     return (uint64_t)n_threads * PLAN_CPU_PRODUCT_SCRATCH;
 }
 
-static uint64_t cpu_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
-                                  unsigned n_threads)
+/* Each thread computes one head of one row at a time. */
+static uint64_t cpu_scratch_bytes(const struct plan_attention_sizes *sizes, unsigned n_threads)
 {
-    (void)n_rows; /* each thread computes one head of one row at a time */
-    return n_threads * plan_cpu_attention_scratch(n_tokens, width / n_heads, n_kv_heads < n_heads) * sizeof(float);
+    const size_t n_keys = sizes->n_keys ? sizes->n_keys : sizes->n_tokens;
+
+    return n_threads * sizeof(float) *
+           plan_cpu_attention_scratch(sizes->n_tokens, n_keys, sizes->width / sizes->n_heads,
+                                      sizes->n_kv_heads < sizes->n_heads);
 }
 
 static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
@@ -39,11 +42,10 @@ static uint64_t cuda_library_bytes(unsigned n_threads)
     return PLAN_CUDA_LIBRARY_BYTES;
 }
 
-static uint64_t cuda_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
-                                   unsigned n_threads)
+static uint64_t cuda_scratch_bytes(const struct plan_attention_sizes *sizes, unsigned n_threads)
 {
-    (void)n_kv_heads, (void)width, (void)n_threads;
-    return plan_cuda_attention_scratch(n_rows, n_tokens, n_heads);
+    (void)n_threads;
+    return plan_cuda_attention_scratch(sizes->n_rows, sizes->n_tokens, sizes->n_heads);
 }
 
 /* (2, n_heads, n_positions, head_width). */

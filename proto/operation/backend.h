@@ -11,6 +11,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Sizes of attention, as in struct device_attention (proto/operation/call/attention.h). */
+struct plan_attention_sizes {
+    size_t n_rows, n_tokens;
+    size_t n_keys; /* of each row; 0: n_tokens */
+    size_t n_heads, n_kv_heads, width;
+};
+
 struct plan_backend {
     const char *name; /* "cpu", "cuda" */
     /* The device uses the daemon's cores and memory: pulls, contributions and updates wait for each other. */
@@ -24,8 +31,7 @@ struct plan_backend {
     /* Bytes outside the arena for products and libraries; they count against the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch of attention, enough for forward and backward. A multiple of 64. */
-    uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
-                              unsigned n_threads);
+    uint64_t (*scratch_bytes)(const struct plan_attention_sizes *sizes, unsigned n_threads);
     /* Free bytes before a sum, needed to round it to bf16 in place (round_bf16, proto/operation/device.h). */
     uint64_t rounding_bytes;
     /* Keys and values of n_positions tokens in one block; heads and width: of keys. */
@@ -58,14 +64,19 @@ enum {
 enum { PLAN_CPU_TILE = 64 };
 
 /* Its scratch per thread, in floats, for every instruction set. is_shared: several heads share keys and values. */
-static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_width, bool is_shared)
+static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t n_keys, size_t head_width, bool is_shared)
 {
     const size_t tile = PLAN_CPU_TILE, width = (head_width + 15) / 16 * 16;
-    const size_t tokens = (n_tokens + tile - 1) / tile * tile;
+    const size_t tokens = (n_tokens + tile - 1) / tile * tile, keys = (n_keys + tile - 1) / tile * tile;
 
-    /* Backward needs more. Per head: q, the gradients of out and q, two numbers per token. Per tile: k, k and v
-     * transposed, the gradients of k and v; two tiles of scores. Shared keys and values: also all tokens' gradients */
-    return tokens * ((is_shared ? 5 : 3) * width + 2) + tile * 5 * width + 2 * tile * tile;
+    /* Per head: all of k and v. Per tile: q, out, scores. More than backward only if keys outnumber tokens. */
+    const size_t forward = keys * 2 * width + tile * 2 * width + tile * tile;
+    /* Per head: q, the gradients of out and q, two numbers per token. Per tile: k, k and v transposed, the gradients of
+     * k and v; two tiles of scores. Shared keys and values: also all keys' gradients. */
+    const size_t backward =
+        tokens * (3 * width + 2) + keys * (is_shared ? 2 * width : 0) + tile * 5 * width + 2 * tile * tile;
+
+    return forward > backward ? forward : backward;
 }
 
 /* CUDA's memory outside the arena: a context with our kernels, estimated until measured; an allowance for what cuBLASLt

@@ -11,11 +11,13 @@ SUITE_LABELS(single, on_cuda_release, on_cudnn)
  * any vector, and over 64. A CUDA device's tensor cores take heads of 64 and 128, in tiles of 128 queries and 64 keys (32
  * with dropout) forward, of 64 and 64 backward. Heads in groups of 2, of all and of one. length: of the last row, those
  * before it are whole; 0: no lengths. Windows of one key, of two, of less than a tile, of tiles, of one key more and less,
- * and of a whole row less one, with rows that see nothing of the first tile of their block. */
+ * and of a whole row less one, with rows that see nothing of the first tile of their block. n_keys: of another array, less
+ * and more than queries by tiles, so many that the CPU's forward pass takes more scratch than backward; one query, and one
+ * key, in heads of 1, as only there its gradient of 0 is exact. */
 static const struct shape {
     size_t n_rows, n_tokens, n_heads, n_kv_heads, head_width;
     bool full;
-    size_t length, window;
+    size_t n_keys, length, window;
     float p;
     bool is_prepared; /* a CUDA device computes it through cuDNN, where that is found and can */
 } shapes[] = {
@@ -59,6 +61,21 @@ static const struct shape {
     {1, 132, 1, 1, 128, .window = 1},
     {1, 133, 1, 1, 128, .window = 2, .p = 0.2f},
     {1, 300, 4, 2, 128, .window = 65},
+    {1, 1, 1, 1, 1, .full = true, .n_keys = 1},
+    {2, 1, 3, 3, 8, .full = true, .n_keys = 70, .p = 0.5f},
+    {2, 70, 2, 2, 1, .full = true, .n_keys = 1, .p = 0.5f},
+    {2, 70, 2, 2, 25, .full = true, .n_keys = 2, .p = 0.1f},
+    {1, 5, 4, 2, 6, .full = true, .n_keys = 9},
+    {2, 17, 2, 2, 40, .full = true, .n_keys = 12, .p = 0.1f},
+    {1, 64, 2, 2, 64, .full = true, .n_keys = 192},
+    {2, 130, 1, 1, 64, .full = true, .n_keys = 65, .p = 0.2f},
+    {1, 3, 1, 1, 257, .full = true, .n_keys = 66},
+    {1, 70, 4, 1, 128, .full = true, .n_keys = 33},
+    {2, 9, 2, 2, 80, .full = true, .n_keys = 300},
+    {2, 66, 6, 3, 24, .full = true, .n_keys = 131, .p = 0.3f},
+    {3, 20, 2, 2, 8, .full = true, .n_keys = 31, .length = 7},
+    {2, 130, 4, 2, 20, .full = true, .n_keys = 70, .length = 64},
+    {2, 7, 6, 3, 64, .full = true, .n_keys = 150, .length = 1, .p = 0.3f},
 };
 enum { N_CASES = COUNT(shapes) * NUMBER_TYPES, FIRST_ROW = 5 };
 
@@ -84,6 +101,11 @@ static double near(const struct call_test *test, const char *output)
     return (rounds ? 0x1p-8 : tolerance) * (test->call.kind == CALL_attention_backward ? 1.5 : 1);
 }
 
+static size_t keys_of(const struct shape *s)
+{
+    return s->n_keys ? s->n_keys : s->n_tokens;
+}
+
 static struct attention attention_of(const struct shape *s, int type)
 {
     struct attention t = {.test = {.type = (enum number_type)type, .near = near}, .shape = s};
@@ -97,6 +119,8 @@ static struct attention attention_of(const struct shape *s, int type)
                                               .full = s->full,
                                               .window = s->window,
                                               .lengths = s->length ? (void *)call_given : NULL,
+                                              .kv = s->n_keys ? call_given : NULL,
+                                              .n_keys = s->n_keys,
                                               .scale = scale,
                                               .dropout = {s->p, key, FIRST_ROW}}};
     return t;
@@ -108,7 +132,7 @@ static void draw_lengths(struct call_test *test)
     uint32_t *lengths = (void *)(uintptr_t)test->host.attention.lengths;
 
     for (size_t row = 0; row < s->n_rows && lengths; row++)
-        lengths[row] = (uint32_t)(row + 1 < s->n_rows ? s->n_tokens : s->length);
+        lengths[row] = (uint32_t)(row + 1 < s->n_rows ? keys_of(s) : s->length);
 }
 
 /* For backward: also the output of the reference's, rounded: a device's might be on the other side of a tie. */
@@ -122,6 +146,7 @@ static void draw_output(struct call_test *test)
     forward->call.kind = CALL_attention, forward->prepare = draw_lengths;
     call_make(forward);
     forward->host.attention.qkv = test->host.attention.qkv;
+    forward->host.attention.kv = test->host.attention.kv;
     call_expect(forward, expected);
     const struct call_array *out = call_find(test, "out");
     for (size_t i = 0; i < out->n; i++)
@@ -179,7 +204,7 @@ static bool is_left_out(void)
 
 static bool suits(const struct shape *s)
 {
-    const size_t keys = s->window && s->window + 64 < s->n_tokens ? s->window + 64 : s->n_tokens;
+    const size_t keys = s->window && s->window + 64 < s->n_tokens ? s->window + 64 : keys_of(s);
 
     return (s->is_prepared || !is_left_out()) &&
            backend_suits(0.7 * (double)(s->n_rows * s->n_tokens * keys * s->n_heads * s->head_width));
@@ -221,10 +246,14 @@ TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
             memcpy(call_get(one), (char *)call_get(a) + (s->n_rows - 1) * row, row);
     }
     call_once(&all.test), call_once(&alone.test);
-    const struct call_array *gradient = call_find(&alone.test, "qkv_gradient");
-    ck_assert_mem_eq(call_get(gradient),
-                     device_element(all.test.type, all.test.host.attention.qkv_gradient, (s->n_rows - 1) * gradient->n),
-                     gradient->n * number_bytes(all.test.type));
+    for (unsigned i = 0; i < all.test.work.n_arrays; i++) {
+        const struct call_array *gradient = &alone.test.work.arrays[i];
+        if (gradient->use & CALL_WRITTEN)
+            ck_assert_mem_eq(call_get(gradient),
+                             device_element(all.test.type, call_get(&all.test.work.arrays[i]),
+                                            (s->n_rows - 1) * gradient->n),
+                             gradient->n * number_bytes(all.test.type));
+    }
 }
 
 /* Neither forward nor backward; windows longer than a row are as good as none. */
@@ -247,6 +276,45 @@ TEST_EACH(a_window_of_a_whole_row_changes_no_bit, N_CASES)
         const struct call_array *gradient = call_find(&none.test, "qkv_gradient");
         ck_assert_mem_eq(call_get(gradient), whole.test.host.attention.qkv_gradient,
                          gradient->n * number_bytes(none.test.type));
+    }
+}
+
+/* Columns first .. first+n-1 of rows of `stride` values. */
+static void *take_columns(const struct call_test *test, const void *from, size_t rows, size_t stride, size_t first,
+                          size_t n)
+{
+    char *to = operation_room(test->type, rows * n);
+
+    for (size_t i = 0; i < rows; i++)
+        memcpy(to + i * n * number_bytes(test->type), device_element(test->type, from, i * stride + first),
+               n * number_bytes(test->type));
+    return to;
+}
+
+/* Neither forward nor backward: where queries, keys and values of the same tokens are two arrays, each gets its columns of
+ * the gradient. */
+TEST_EACH(keys_in_another_array_change_no_bit, N_CASES)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    struct attention one = attention_of(s, _i % NUMBER_TYPES), two;
+    const size_t rows = s->n_rows * s->n_tokens, width = one.test.call.attention.width;
+    const size_t keys = 2 * s->n_kv_heads * s->head_width, columns[] = {0, width, keys};
+
+    if (!s->full || s->n_keys || !suits(s))
+        return;
+    one.test.call.kind = CALL_attention_backward, one.test.before = run_both, one.test.prepare = draw_lengths;
+    two = one;
+    two.test.call.attention.kv = call_given, two.test.call.attention.n_keys = s->n_tokens;
+    call_make(&one.test), call_make(&two.test);
+    struct device_attention *whole = &one.test.host.attention, *apart = &two.test.host.attention;
+    apart->qkv = take_columns(&one.test, whole->qkv, rows, width + keys, 0, width);
+    apart->kv = take_columns(&one.test, whole->qkv, rows, width + keys, width, keys);
+    apart->out_gradient = whole->out_gradient;
+    call_once(&one.test), call_once(&two.test);
+    const void *const gradients[] = {apart->qkv_gradient, apart->kv_gradient};
+    for (int i = 0; i < 2; i++) {
+        const void *want = take_columns(&one.test, whole->qkv_gradient, rows, width + keys, columns[i], columns[i + 1]);
+        ck_assert_mem_eq(gradients[i], want, rows * columns[i + 1] * number_bytes(one.test.type));
     }
 }
 
@@ -307,17 +375,18 @@ static void run_cached(struct mirror *at, void *const out[], const void *context
     const enum number_type type = t->row.test.type;
     const size_t kv_width = s->n_kv_heads * s->head_width, width = t->width;
     const size_t before_n = s->first < t->each ? s->first : t->each, most = s->n > before_n ? s->n : before_n;
+    const struct plan_attention_sizes sizes = {
+        .n_rows = 1, .n_tokens = most, .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .width = width};
     char *before = mirror_scratch(at, (s->first + 1) * width * number_bytes(type));
-    struct device_attention_cached op = {
-        .n_heads = s->n_heads,
-        .width = width,
-        .n_kv_heads = s->n_kv_heads,
-        .window = s->window,
-        .n_positions = s->n_positions,
-        .scale = scale,
-        .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions, s->n_kv_heads, kv_width)),
-        .scratch =
-            mirror_scratch(at, at->plan->scratch_bytes(1, most, s->n_heads, s->n_kv_heads, width, at->n_threads))};
+    struct device_attention_cached op = {.n_heads = s->n_heads,
+                                         .width = width,
+                                         .n_kv_heads = s->n_kv_heads,
+                                         .window = s->window,
+                                         .n_positions = s->n_positions,
+                                         .scale = scale,
+                                         .cache = mirror_scratch(at, at->plan->cache_bytes(type, s->n_positions,
+                                                                                           s->n_kv_heads, kv_width)),
+                                         .scratch = mirror_scratch(at, at->plan->scratch_bytes(&sizes, at->n_threads))};
 
     for (; op.first < s->first + s->n; op.first += op.n_tokens) {
         const bool is_before = op.first < s->first;

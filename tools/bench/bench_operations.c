@@ -433,14 +433,18 @@ static void measure(struct bench *b, const char *isa)
 static void run(struct device *dev, const struct size *s)
 {
     const size_t m = s->n_rows * s->n_tokens;
+    const struct plan_attention_sizes sizes = {.n_rows = s->n_rows,
+                                               .n_tokens = s->n_tokens,
+                                               .n_heads = s->n_heads,
+                                               .n_kv_heads = s->n_heads,
+                                               .width = s->width};
     struct bench b = {.dev = dev, .size = *s, .m = m};
 
     b.x = allocate_floats(4 * m * s->width), b.y = allocate_floats(4 * m * s->width);
     b.z = allocate_floats(4 * m * s->width), b.w = allocate_floats(4 * s->width * s->width);
     b.small = allocate_floats(4 * s->width + 3 * m + m * s->n_heads);
     b.ids = allocate(m * sizeof *b.ids), b.losses = allocate(m * sizeof *b.losses);
-    b.scratch =
-        allocate(plan_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->n_heads, s->width, dev->n_threads));
+    b.scratch = allocate(plan_cpu.scratch_bytes(&sizes, dev->n_threads));
     for (size_t i = 0; i < m; i++)
         b.ids[i] = (uint32_t)(i * 37 % 256);
     measure(&b, dev->kernels->name);

@@ -18,11 +18,11 @@ enum { TILE = PLAN_CPU_TILE };
 struct head {
     const struct device_attention *op;
     size_t row, index;
-    size_t n_tokens, width, padded; /* head width, and rounded up to 16 */
-    size_t stride;                  /* of qkv's rows */
-    size_t kv_width;                /* of all heads of keys */
-    size_t n_keys;                  /* keys that count, at most n_tokens */
-    size_t window;                  /* keys that a query sees at most */
+    size_t n_tokens, n_keys, width, padded; /* of the row; head width, and rounded up to 16 */
+    size_t q_stride, kv_stride;             /* from token to token of queries, and of keys */
+    size_t kv_width;                        /* of all heads of keys */
+    size_t n_counted;                       /* keys that count, at most n_keys */
+    size_t window;                          /* keys that a query sees at most, unless `full` */
     const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
     float *scratch; /* this thread's */
@@ -42,26 +42,32 @@ static size_t group_of(const struct device_attention *op)
 static struct head find_head(const struct device_attention *op, size_t item, unsigned thread)
 {
     const size_t width = op->width / op->n_heads, row = item / op->n_heads, index = item % op->n_heads;
-    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width), stride = op->width + 2 * kv_width;
-    const value *first = (const value *)op->qkv + row * op->n_tokens * stride;
-    const value *k = first + op->width + index / group_of(op) * width;
+    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+    const size_t n_keys = device_attention_keys(op), kv_stride = (op->kv ? 0 : op->width) + 2 * kv_width;
+    const size_t q_stride = op->kv ? op->width : kv_stride;
+    const value *k = op->kv ? op->kv : (const value *)op->qkv + op->width; /* of the first row and head */
+
+    k += row * n_keys * kv_stride + index / group_of(op) * width;
 
     return (struct head){
         .op = op,
         .row = row,
         .index = index,
         .n_tokens = op->n_tokens,
+        .n_keys = n_keys,
         .width = width,
         .padded = round_up(width, 16),
-        .stride = stride,
+        .q_stride = q_stride,
+        .kv_stride = kv_stride,
         .kv_width = kv_width,
-        .n_keys = op->full && op->lengths ? op->lengths[row] : op->n_tokens,
+        .n_counted = op->full && op->lengths ? op->lengths[row] : n_keys,
         .window = device_window(op->window, op->n_tokens),
-        .q = first + index * width,
+        .q = (const value *)op->qkv + row * op->n_tokens * q_stride + index * width,
         .k = k,
         .v = k + kv_width,
         .to_log2 = (float)((double)op->scale * 1.4426950408889634),
-        .scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width, group_of(op) > 1),
+        .scratch =
+            (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, n_keys, width, group_of(op) > 1),
     };
 }
 
@@ -156,13 +162,13 @@ static size_t tile_seen(const struct head *head, size_t i, const size_t place[2]
 {
     if (is_diagonal(head, place))
         return i + 1;
-    return head->op->full ? size_smaller(TILE, head->n_keys - place[1]) : TILE;
+    return head->op->full ? size_smaller(TILE, head->n_counted - place[1]) : TILE;
 }
 
 /* End of the keys that any query of this tile sees. */
 static size_t keys_end(const struct head *head, size_t query)
 {
-    return head->op->full ? head->n_keys : query + 1;
+    return head->op->full ? head->n_counted : query + 1;
 }
 
 /* End of the queries that see any of n keys. */
@@ -174,7 +180,7 @@ static size_t queries_end(const struct head *head, size_t key, size_t n)
 static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
 {
     const struct device_dropout *dropout = &head->op->dropout;
-    const uint64_t first = ((uint64_t)head->index * head->n_tokens + query) * head->n_tokens + key;
+    const uint64_t first = ((uint64_t)head->index * head->n_tokens + query) * head->n_keys + key;
 
     dropout_factors(factors, first, TILE, dropout->first_row + head->row, dropout);
 }
@@ -266,7 +272,7 @@ static void finish_rows(const struct softmax *softmax, const struct head *head, 
 
 /* The scratch of one head's forward pass. */
 struct forward {
-    float *transposed, *v; /* of all tokens: k by tiles, transposed; v packed */
+    float *transposed, *v; /* of all keys: k by tiles, transposed; v packed */
     float *q, *scores, *out;
 };
 
@@ -278,7 +284,7 @@ static void forward_tile(const struct head *head, const struct forward *at, size
 
     for (size_t i = 0; i < TILE; i++)
         softmax.max[i] = -INFINITY;
-    pack(head, at->q, head->q + query * head->stride, head->stride, n);
+    pack(head, at->q, head->q + query * head->q_stride, head->q_stride, n);
     for (size_t key = begin; key < keys_end(head, query); key += TILE) {
         const size_t place[2] = {query, key};
         const bool diagonal = is_diagonal(head, place);
@@ -297,7 +303,7 @@ static void forward_tile(const struct head *head, const struct forward *at, size
                                   .c_stride = head->padded,
                                   .m = n,
                                   .n = head->padded,
-                                  .depth = size_smaller(TILE, head->n_tokens - key),
+                                  .depth = size_smaller(TILE, head->n_keys - key),
                                   .add = key > begin,
                                   .shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE});
     }
@@ -306,18 +312,18 @@ static void forward_tile(const struct head *head, const struct forward *at, size
 
 static void forward_head(const struct head *head)
 {
-    const size_t tokens = round_up(head->n_tokens, TILE);
+    const size_t keys = round_up(head->n_keys, TILE);
     struct forward at = {.transposed = head->scratch};
 
-    at.v = at.transposed + tokens * head->padded;
-    at.q = at.v + tokens * head->padded;
+    at.v = at.transposed + keys * head->padded;
+    at.q = at.v + keys * head->padded;
     at.scores = at.q + TILE * head->padded;
     at.out = at.scores + TILE * TILE;
-    for (size_t key = 0; key < head->n_tokens; key += TILE) {
-        const size_t n = size_smaller(TILE, head->n_tokens - key);
-        pack_tile(head, at.out, head->k + key * head->stride, head->stride, n);
+    for (size_t key = 0; key < head->n_keys; key += TILE) {
+        const size_t n = size_smaller(TILE, head->n_keys - key);
+        pack_tile(head, at.out, head->k + key * head->kv_stride, head->kv_stride, n);
         transpose(head, at.transposed + key * head->padded, at.out);
-        pack(head, at.v + key * head->padded, head->v + key * head->stride, head->stride, n);
+        pack(head, at.v + key * head->padded, head->v + key * head->kv_stride, head->kv_stride, n);
     }
     for (size_t query = 0; query < head->n_tokens; query += TILE)
         forward_tile(head, &at, query);
@@ -340,7 +346,7 @@ static void backward_prepare(const struct head *head, const struct backward *at)
     const size_t first = head->row * op->n_tokens * op->width + head->index * head->width;
     const float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens;
 
-    pack(head, at->q, head->q, head->stride, head->n_tokens);
+    pack(head, at->q, head->q, head->q_stride, head->n_tokens);
     pack(head, at->out_gradient, (const value *)op->out_gradient + first, op->width, head->n_tokens);
     for (size_t i = 0; i < head->n_tokens; i++) {
         const value *out = (const value *)op->out + first + i * op->width;
@@ -387,7 +393,7 @@ static void backward_tile(const struct head *head, const struct backward *at, si
 {
     const size_t place[2] = {query, key};
     const bool diagonal = is_diagonal(head, place), is_first = query == (head->op->full ? 0 : key) && !at->is_next;
-    const size_t n = size_smaller(TILE, head->n_tokens - query), n_keys = size_smaller(TILE, head->n_tokens - key);
+    const size_t n = size_smaller(TILE, head->n_tokens - query), n_keys = size_smaller(TILE, head->n_keys - key);
     const float *out_gradient = at->out_gradient + query * head->padded, *q = at->q + query * head->padded;
     struct product sum = {.b_stride = head->padded, .c_stride = head->padded, .n = head->padded};
 
@@ -415,7 +421,8 @@ static void backward_tile(const struct head *head, const struct backward *at, si
 /* Layout of a thread's scratch. */
 static struct backward lay_out(const struct head *head)
 {
-    const size_t tokens = round_up(head->n_tokens, TILE), whole = tokens * head->padded, tile = TILE * head->padded;
+    const size_t tokens = round_up(head->n_tokens, TILE), keys = round_up(head->n_keys, TILE);
+    const size_t whole = tokens * head->padded, tile = TILE * head->padded;
     struct backward at = {.q = head->scratch};
 
     at.out_gradient = at.q + whole, at.q_gradient = at.out_gradient + whole;
@@ -424,19 +431,19 @@ static struct backward lay_out(const struct head *head)
     at.scores = at.v_gradient + tile, at.score_gradient = at.scores + TILE * TILE;
     at.delta = at.score_gradient + TILE * TILE, at.log2_sum = at.delta + tokens;
     if (group_of(head->op) > 1)
-        at.k_gradient = at.log2_sum + tokens, at.v_gradient = at.k_gradient + whole;
+        at.k_gradient = at.log2_sum + tokens, at.v_gradient = at.k_gradient + keys * head->padded;
     return at;
 }
 
 /* A tile of n keys with all queries that see them; completes its gradients. */
 static void backward_keys(const struct head *head, const struct backward *at, size_t key, size_t n)
 {
-    pack_tile(head, at->room, head->v + key * head->stride, head->stride,
+    pack_tile(head, at->room, head->v + key * head->kv_stride, head->kv_stride,
               n); /* room is unused until the first tile of queries */
     transpose(head, at->v_transposed, at->room);
-    pack_tile(head, at->k, head->k + key * head->stride, head->stride, n);
+    pack_tile(head, at->k, head->k + key * head->kv_stride, head->kv_stride, n);
     transpose(head, at->k_transposed, at->k);
-    if (key < head->n_keys)
+    if (key < head->n_counted)
         for (size_t query = head->op->full ? 0 : key; query < queries_end(head, key, n); query += TILE)
             backward_tile(head, at, query, key);
     else if (!at->is_next) { /* no query sees them */
@@ -449,28 +456,30 @@ static void backward_keys(const struct head *head, const struct backward *at, si
 static void backward_heads(const struct device_attention *op, size_t item, unsigned thread)
 {
     const size_t group = group_of(op);
+    const value *const keys = op->kv ? op->kv : op->qkv;
+    value *const keys_gradient = op->kv ? op->kv_gradient : op->qkv_gradient;
 
     for (size_t i = 0; i < group; i++) {
         const struct head head = find_head(op, item + i, thread);
-        const ptrdiff_t k = head.k - (const value *)op->qkv, q = head.q - (const value *)op->qkv;
+        const ptrdiff_t k = head.k - keys, q = head.q - (const value *)op->qkv;
         struct backward at = lay_out(&head);
         float *const k_gradient = at.k_gradient, *const v_gradient = at.v_gradient;
 
         at.is_next = i > 0;
         backward_prepare(&head, &at);
-        for (size_t key = 0; key < head.n_tokens; key += TILE) {
-            const size_t n = size_smaller(TILE, head.n_tokens - key);
-            value *to = (value *)op->qkv_gradient + k + key * head.stride;
+        for (size_t key = 0; key < head.n_keys; key += TILE) {
+            const size_t n = size_smaller(TILE, head.n_keys - key);
+            value *to = keys_gradient + k + key * head.kv_stride;
 
             if (group > 1)
                 at.k_gradient = k_gradient + key * head.padded, at.v_gradient = v_gradient + key * head.padded;
             backward_keys(&head, &at, key, n);
             if (i + 1 == group) {
-                unpack(&head, to, head.stride, at.k_gradient, n);
-                unpack(&head, to + head.kv_width, head.stride, at.v_gradient, n);
+                unpack(&head, to, head.kv_stride, at.k_gradient, n);
+                unpack(&head, to + head.kv_width, head.kv_stride, at.v_gradient, n);
             }
         }
-        unpack(&head, (value *)op->qkv_gradient + q, head.stride, at.q_gradient, head.n_tokens);
+        unpack(&head, (value *)op->qkv_gradient + q, head.q_stride, at.q_gradient, head.n_tokens);
     }
 }
 

@@ -32,7 +32,8 @@ static struct head find_head(const struct device_attention_cached *op, size_t in
     const size_t width = op->width / op->n_heads, padded = (width + 15) / 16 * 16;
     const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads), kv_width = n_kv_heads * width;
     const size_t kept = plan_cpu_attention_kept(op->n_positions, width), of_keys = index / (op->n_heads / n_kv_heads);
-    float *scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width, false);
+    float *scratch =
+        (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, op->n_tokens, width, false);
     const value *k = (const value *)op->qkv + op->width + of_keys * width;
     value *cache = (value *)op->cache + 2 * of_keys * kept;
 

@@ -122,9 +122,8 @@ template <int HEAD, bool DROPS, bool SLIDES> __global__ void __maxnreg__(248) at
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
     const int begin = SLIDES ? first_seen(a, query) / TILE_KEYS * TILE_KEYS : 0;
-    const bf16 *qkv = (const bf16 *)a.op.qkv;
     const size_t stride = a.stride;
-    const bf16 *keys = share::of(part_of<ANY_KIND>(a, qkv, head, KEYS), begin); /* values lie a.kv_width behind them */
+    const bf16 *keys = share::of(input_of<ANY_SELF, bf16>(a, head, KEYS), begin); /* values: a.kv_width behind */
     unsigned char *room = shared_memory<unsigned char>();
     const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
     warp_state<HEAD> state = {};
@@ -132,7 +131,7 @@ template <int HEAD, bool DROPS, bool SLIDES> __global__ void __maxnreg__(248) at
 
     for (int i = 0; i < 4; i++)
         state.max[i / 2][i % 2] = -INFINITY;
-    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, part_of<ANY_KIND>(a, qkv, head, QUERIES), query, a.n_tokens);
+    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, input_of<ANY_SELF, bf16>(a, head, QUERIES), query, a.n_tokens);
     share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens - begin);
     keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens - begin);
     copy_commit();
@@ -187,7 +186,6 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
     const unsigned head = blockIdx.x / n_columns / n_tiles;
     const int n_keys = keys_of<K>(a, head), end = is_full<K>(a) ? n_keys : query + 1;
     const int begin = K == OWN_CAUSAL || is_full<K>(a) ? 0 : first_seen(a, query) / PLAIN * PLAIN;
-    const T *qkv = (const T *)a.op.qkv;
     plain_room *room = shared_memory<plain_room>();
     float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
 
@@ -196,7 +194,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
     for (int key = begin; key < end; key += PLAIN) {
         float p[4][4];
 
-        plain_products(p, room, a, part_of<K>(a, qkv, head, QUERIES), query, part_of<K>(a, qkv, head, KEYS), key);
+        plain_products<K, false>(p, room, a, input_of<K, T>(a, head, QUERIES), query, input_of<K, T>(a, head, KEYS),
+                                 key);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = query + plain_row() + i;
@@ -208,7 +207,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
             }
             for (int far = 8; far > 0; far /= 2)
                 top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, far));
-            const bool unseen = K == ANY_KIND && top == -INFINITY; /* no key so far */
+            const bool unseen = K == ANY_SELF && top == -INFINITY; /* no key so far */
             const float rescale = unseen ? 1 : exp2f((max[i] - top) * a.to_log2);
             const float base = unseen ? 0 : top * a.to_log2;
             max[i] = top;
@@ -218,11 +217,11 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
                 out[i][j] *= rescale;
                 p[i][j] = exp2f(p[i][j] * a.to_log2 - base);
                 sum[i] += p[i][j];
-                if (DROPS && !is_kept(a, head, at, key + plain_column() + j))
+                if (DROPS && !is_kept<K>(a, head, at, key + plain_column() + j))
                     p[i][j] = 0;
             }
         }
-        plain_add(out, room, a, p, part_of<K>(a, qkv, head, VALUES), key, column);
+        plain_add<K, true>(out, room, a, p, input_of<K, T>(a, head, VALUES), key, column);
     }
     for (int i = 0; i < 4; i++) {
         const int at = query + plain_row() + i;
@@ -233,7 +232,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention
             a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
                 (float)((double)(max[i] * a.to_log2) * LN_2 + (double)logf(sum[i]));
     }
-    plain_store(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
+    plain_store<K, false>(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
 }
 
 template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
@@ -247,7 +246,15 @@ template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_
 
 template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, OWN_CAUSAL>(q, a) : launch_plain<T, ANY_KIND>(q, a);
+    switch (kind_of(a)) {
+    case OWN_CAUSAL:
+        return launch_plain<T, OWN_CAUSAL>(q, a);
+    case CROSS:
+        return launch_plain<T, CROSS>(q, a);
+    case ANY_SELF:
+        break;
+    }
+    return launch_plain<T, ANY_SELF>(q, a);
 }
 
 template <int HEAD, bool SLIDES> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)

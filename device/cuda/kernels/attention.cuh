@@ -15,7 +15,8 @@ struct attention {
     struct device_attention op;
     int n_tokens, head_width;
     unsigned n_heads, group; /* group: query heads per key head; unsigned divides faster than size_t */
-    size_t kv_width, stride; /* columns of keys, or values; from token to token of qkv */
+    size_t kv_width, stride; /* columns of keys, or values; from token to token of qkv, of self-attention */
+    int n_keys;              /* of each row, also those that do not count */
     int window;              /* keys that a query sees at most, unless `full` */
     float to_log2;           /* score * to_log2 is the exponent of 2 */
     uint32_t threshold;      /* of dropout */
@@ -31,6 +32,7 @@ inline attention attention_of(const struct device_attention *op)
 
     a.op = *op;
     a.n_tokens = (int)op->n_tokens;
+    a.n_keys = (int)device_attention_keys(op);
     a.head_width = (int)(op->width / op->n_heads);
     a.n_heads = (unsigned)op->n_heads;
     a.group = (unsigned)(op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads));
@@ -68,35 +70,57 @@ template <typename T> struct view {
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* Kinds that plain kernels are compiled for: causal without window and shared keys; or any, which leaves fewer
- * registers. */
-enum kind { OWN_CAUSAL, ANY_KIND };
+/* Kinds that plain kernels are compiled for: causal without window and shared keys; any self-attention, which leaves
+ * fewer registers; or cross attention. */
+enum kind { OWN_CAUSAL, ANY_SELF, CROSS };
 
 inline kind kind_of(const attention &a)
 {
-    return a.op.full || a.group > 1 || attention_slides(a) ? ANY_KIND : OWN_CAUSAL;
+    if (a.op.kv)
+        return CROSS;
+    return a.op.full || a.group > 1 || attention_slides(a) ? ANY_SELF : OWN_CAUSAL;
 }
 
 template <kind K> __device__ inline bool is_full(const attention &a)
 {
-    return K == ANY_KIND && a.op.full;
+    return K == CROSS || (K == ANY_SELF && a.op.full);
 }
 
-/* One head's (of n_rows * n_heads) part of qkv or its gradient, and of out or its gradient. */
-template <kind K, typename T> __device__ inline view<T> part_of(const attention &a, T *qkv, unsigned head, part part)
+/* Keys of each row, also those that do not count; or queries of each row. */
+template <kind K, bool OF_KEYS> __device__ inline int rows_of(const attention &a)
 {
-    const size_t row = head / a.n_heads, width = a.op.width;
-    const size_t kv_width = K == ANY_KIND ? a.kv_width : width, stride = width + 2 * kv_width;
-    const size_t index = head % a.n_heads / (K == ANY_KIND && part != QUERIES ? a.group : 1);
-    const size_t column = part == QUERIES ? 0 : part == KEYS ? width : width + kv_width;
+    return K == CROSS && OF_KEYS ? a.n_keys : a.n_tokens;
+}
 
-    return {qkv + row * a.n_tokens * stride + column + index * a.head_width, stride};
+/* One head's (of n_rows * n_heads) part of qkv and kv, or of their gradients. In cross attention, queries are alone in
+ * qkv, keys and values apart in kv. */
+template <kind K, typename T>
+__device__ inline view<T> part_of(const attention &a, T *qkv, T *kv, unsigned head, part part)
+{
+    const size_t row = head / a.n_heads, width = a.op.width, kv_width = K == OWN_CAUSAL ? width : a.kv_width;
+    const bool alone = K == CROSS && part == QUERIES, apart = K == CROSS && part != QUERIES;
+    const size_t stride = alone ? width : apart ? 2 * kv_width : width + 2 * kv_width;
+    const size_t index = head % a.n_heads / (K != OWN_CAUSAL && part != QUERIES ? a.group : 1);
+    const size_t keys = apart ? 0 : width, column = part == QUERIES ? 0 : part == KEYS ? keys : keys + kv_width;
+    const int n = apart ? a.n_keys : a.n_tokens;
+
+    return {(apart ? kv : qkv) + row * n * stride + column + index * a.head_width, stride};
+}
+
+template <kind K, typename T> __device__ inline view<const T> input_of(const attention &a, unsigned head, part part)
+{
+    return part_of<K>(a, (const T *)a.op.qkv, (const T *)a.op.kv, head, part);
+}
+
+template <kind K, typename T> __device__ inline view<T> gradient_of(const attention &a, unsigned head, part part)
+{
+    return part_of<K>(a, (T *)a.op.qkv_gradient, (T *)a.op.kv_gradient, head, part);
 }
 
 /* Keys that count in a head's row. */
 template <kind K> __device__ inline int keys_of(const attention &a, unsigned head)
 {
-    return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : a.n_tokens;
+    return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : rows_of<K, true>(a);
 }
 
 /* The first key that a query sees, unless `full`. */
@@ -119,6 +143,7 @@ template <kind K> __device__ inline bool is_seen(const attention &a, int query, 
     return key <= query && (K == OWN_CAUSAL || key + a.window > query);
 }
 
+/* One head's part of out or its gradient. */
 template <typename T> __device__ inline view<T> out_of(const attention &a, T *out, unsigned head)
 {
     const size_t row = head / a.n_heads, index = head % a.n_heads;
@@ -127,9 +152,10 @@ template <typename T> __device__ inline view<T> out_of(const attention &a, T *ou
 }
 
 /* True if dropout keeps the probability. */
-__device__ inline bool is_kept(const attention &a, unsigned head, int query, int key)
+template <kind K> __device__ inline bool is_kept(const attention &a, unsigned head, int query, int key)
 {
-    const uint64_t n = (uint64_t)a.n_tokens, element = (head % a.n_heads * n + query) * n + key;
+    const uint64_t n = (uint64_t)a.n_tokens, n_keys = (uint64_t)rows_of<K, true>(a);
+    const uint64_t element = (head % a.n_heads * n + query) * n_keys + key;
     uint32_t words[4];
 
     device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.n_heads, element / 4);
@@ -148,7 +174,7 @@ template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &
 #pragma unroll 1
     for (int i = 0; i < N / 2; i++) {
         const int r = first + i / 2 % 2 * 8, c = second + i / 4 * 8 + i % 2;
-        kept |= (uint32_t)is_kept(a, head, OF_KEYS ? c : r, OF_KEYS ? r : c) << i;
+        kept |= (uint32_t)is_kept<ANY_SELF>(a, head, OF_KEYS ? c : r, OF_KEYS ? r : c) << i;
     }
     return kept;
 }
@@ -326,47 +352,50 @@ __device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAI
     }
 }
 
-/* PLAIN rows from `row` on of a head, columns from `column` on, as the rows of room; zeros beyond the end. */
-template <typename T>
+/* PLAIN rows of queries, or of keys, from `row` on of a head, columns from `column` on, as the rows of room; zeros beyond
+ * the end. */
+template <kind K, bool OF_KEYS, typename T>
 __device__ inline void plain_stage_columns(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
                                            int column)
 {
     for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
         const int r = row + i / PLAIN_STEP, c = column + i % PLAIN_STEP;
-        const bool there = r < a.n_tokens && c < a.head_width;
+        const bool there = r < rows_of<K, OF_KEYS>(a) && c < a.head_width;
         room[i % PLAIN_STEP][i / PLAIN_STEP] = there ? to_float(x.first[r * x.stride + c]) : 0;
     }
 }
 
 /* PLAIN_STEP rows from `row` on, PLAIN columns from `column` on. */
-template <typename T>
+template <kind K, bool OF_KEYS, typename T>
 __device__ inline void plain_stage_rows(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
                                         int column)
 {
     for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
         const int r = row + i / PLAIN, c = column + i % PLAIN;
-        const bool there = r < a.n_tokens && c < a.head_width;
+        const bool there = r < rows_of<K, OF_KEYS>(a) && c < a.head_width;
         room[i / PLAIN][i % PLAIN] = there ? to_float(x.first[r * x.stride + c]) : 0;
     }
 }
 
-/* sums = x y^T: rows of x from `row` on with rows of y from `column` on, along the head. */
-template <typename T>
+/* sums = x y^T: rows of x from `row` on with rows of y from `column` on, along the head. x: queries, or keys; y: the
+ * others. */
+template <kind K, bool OF_KEYS, typename T>
 __device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
                                       view<const T> y, int column)
 {
     plain_zero(sums);
     for (int step = 0; step < a.head_width; step += PLAIN_STEP) {
         __syncthreads();
-        plain_stage_columns(room->left, a, x, row, step);
-        plain_stage_columns(room->right, a, y, column, step);
+        plain_stage_columns<K, OF_KEYS>(room->left, a, x, row, step);
+        plain_stage_columns<K, !OF_KEYS>(room->right, a, y, column, step);
         __syncthreads();
         plain_multiply(sums, room->left, room->right);
     }
 }
 
-/* sums += tile y: y's rows from `row` on, columns from `column` on. The tile: what each thread holds of it. */
-template <typename T>
+/* sums += tile y: y's rows, of queries or of keys, from `row` on, columns from `column` on. The tile: what each thread
+ * holds of it. */
+template <kind K, bool OF_KEYS, typename T>
 __device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
                                  view<const T> y, int row, int column)
 {
@@ -376,21 +405,21 @@ __device__ inline void plain_add(float sums[4][4], plain_room *room, const atten
         room->tile[plain_column() + i % 4][plain_row() + i / 4] = tile[i / 4][i % 4];
     for (int step = 0; step < PLAIN; step += PLAIN_STEP) {
         __syncthreads();
-        plain_stage_rows(room->right, a, y, row + step, column);
+        plain_stage_rows<K, OF_KEYS>(room->right, a, y, row + step, column);
         __syncthreads();
         plain_multiply(sums, room->tile + step, room->right);
     }
 }
 
-/* Rows from `row` on, columns from `column` on = sums * scale[i]. */
-template <typename T>
+/* Rows of queries, or of keys, from `row` on, columns from `column` on = sums * scale[i]. */
+template <kind K, bool OF_KEYS, typename T>
 __device__ inline void plain_store(view<T> to, const attention &a, int row, int column, const float sums[4][4],
                                    const float scale[4])
 {
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         const int r = row + plain_row() + i / 4, c = column + plain_column() + i % 4;
-        if (r < a.n_tokens && c < a.head_width)
+        if (r < rows_of<K, OF_KEYS>(a) && c < a.head_width)
             set(&to.first[r * to.stride + c], sums[i / 4][i % 4] * scale[i / 4]);
     }
 }

@@ -54,7 +54,7 @@ template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(
 
 /* The fast kernel of keys does not sum over heads. */
 template <bool OF_KEYS> struct fast_kind {
-    static constexpr kind K = OF_KEYS ? OWN_CAUSAL : ANY_KIND;
+    static constexpr kind K = OF_KEYS ? OWN_CAUSAL : ANY_SELF;
 };
 
 /* The tiles that a block holds, and those that it runs over. */
@@ -63,10 +63,9 @@ template <typename T, kind K, bool OF_KEYS> struct sides {
 
     __device__ sides(const attention &a, unsigned head)
     {
-        const T *qkv = (const T *)a.op.qkv;
-        const view<const T> queries[2] = {part_of<K>(a, qkv, head, QUERIES),
+        const view<const T> queries[2] = {input_of<K, T>(a, head, QUERIES),
                                           out_of(a, (const T *)a.op.out_gradient, head)};
-        const view<const T> keys[2] = {part_of<K>(a, qkv, head, KEYS), part_of<K>(a, qkv, head, VALUES)};
+        const view<const T> keys[2] = {input_of<K, T>(a, head, KEYS), input_of<K, T>(a, head, VALUES)};
 
         for (int i = 0; i < 2; i++) {
             held[i] = OF_KEYS ? keys[i] : queries[i];
@@ -196,12 +195,11 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     }
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
     tile_store<HEAD>(sums[0][0], scale, shared->held[0], row,
-                     part_of<fast_kind<OF_KEYS>::K>(a, (bf16 *)a.op.qkv_gradient, head, OF_KEYS ? KEYS : QUERIES),
-                     first + row, a.n_tokens);
+                     gradient_of<fast_kind<OF_KEYS>::K, bf16>(a, head, OF_KEYS ? KEYS : QUERIES), first + row,
+                     a.n_tokens);
     if (OF_KEYS)
         tile_store<HEAD>(sums[OF_KEYS][0], kept_scale, shared->held[1], row,
-                         part_of<fast_kind<OF_KEYS>::K>(a, (bf16 *)a.op.qkv_gradient, head, VALUES), first + row,
-                         a.n_tokens);
+                         gradient_of<fast_kind<OF_KEYS>::K, bf16>(a, head, VALUES), first + row, a.n_tokens);
 }
 
 /* Any head width and any keys, as attend_plain of attention.cu. The block that holds keys runs over the heads that
@@ -209,9 +207,10 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 template <typename T, kind K, bool OF_KEYS, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const attention a)
 {
-    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN;
+    const int n_tiles = (rows_of<K, OF_KEYS>(a) + PLAIN - 1) / PLAIN;
     const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
-    const unsigned group = OF_KEYS && K == ANY_KIND ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
+    const unsigned group = OF_KEYS && K != OWN_CAUSAL ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
     const int n_keys = keys_of<K>(a, from), first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
     const bool is_whole = K == OWN_CAUSAL || is_full<K>(a); /* without a window */
     const int seen = is_whole ? 0 : first_seen(a, first) / PLAIN * PLAIN;
@@ -220,7 +219,6 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                     : is_full<K>(a) ? n_keys
                                     : first + 1;
     plain_room *room = shared_memory<plain_room>();
-    T *gradient = (T *)a.op.qkv_gradient;
     float sums[2][4][4] = {}, scale[4], kept_scale[4];
 
     for (unsigned member = 0; member < group; member++) {
@@ -230,8 +228,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
         for (int other = begin; other < end; other += PLAIN) {
             float p[4][4], g[4][4];
 
-            plain_products(p, room, a, sides.held[0], first, sides.coming[0], other);
-            plain_products(g, room, a, sides.held[1], first, sides.coming[1], other);
+            plain_products<K, OF_KEYS>(p, room, a, sides.held[0], first, sides.coming[0], other);
+            plain_products<K, OF_KEYS>(g, room, a, sides.held[1], first, sides.coming[1], other);
 #pragma unroll
             for (int i = 0; i < 16; i++) {
                 const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
@@ -239,21 +237,21 @@ __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const 
                 const size_t number = (size_t)head * a.n_tokens + query;
                 const bool takes_part = is_seen<K>(a, query, key, n_keys) && query < a.n_tokens;
                 const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
-                const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
+                const float factor = !DROPS ? 1 : takes_part && is_kept<K>(a, head, query, key) ? a.kept_scale : 0;
 
                 p[i / 4][i % 4] = x * factor;
                 g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
             }
-            plain_add(sums[0], room, a, g, sides.coming[0], other, column);
+            plain_add<K, !OF_KEYS>(sums[0], room, a, g, sides.coming[0], other, column);
             if (OF_KEYS)
-                plain_add(sums[1], room, a, p, sides.coming[1], other, column);
+                plain_add<K, !OF_KEYS>(sums[1], room, a, p, sides.coming[1], other, column);
         }
     }
     for (int i = 0; i < 4; i++)
         scale[i] = a.op.scale, kept_scale[i] = 1;
-    plain_store(part_of<K>(a, gradient, from, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
+    plain_store<K, OF_KEYS>(gradient_of<K, T>(a, from, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
     if (OF_KEYS)
-        plain_store(part_of<K>(a, gradient, from, VALUES), a, first, column, sums[1], kept_scale);
+        plain_store<K, OF_KEYS>(gradient_of<K, T>(a, from, VALUES), a, first, column, sums[1], kept_scale);
 }
 
 template <typename T, int GROUP> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
@@ -289,7 +287,8 @@ static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
     const auto kernel =
         a.op.dropout.p > 0 ? attend_backward_plain<T, K, OF_KEYS, true> : attend_backward_plain<T, K, OF_KEYS, false>;
-    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN;
+    const size_t tiles = ((OF_KEYS ? a.n_keys : a.n_tokens) + PLAIN - 1) / PLAIN;
     const size_t heads = a.op.n_rows * a.op.n_heads / (OF_KEYS ? a.group : 1);
 
     return launch(kernel, dim3((unsigned)(columns * tiles * heads)), PLAIN_THREADS, sizeof(plain_room), q->stream, a);
@@ -297,8 +296,15 @@ static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 
 template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
-    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, OWN_CAUSAL, OF_KEYS>(q, a)
-                                    : launch_plain<T, ANY_KIND, OF_KEYS>(q, a);
+    switch (kind_of(a)) {
+    case OWN_CAUSAL:
+        return launch_plain<T, OWN_CAUSAL, OF_KEYS>(q, a);
+    case CROSS:
+        return launch_plain<T, CROSS, OF_KEYS>(q, a);
+    case ANY_SELF:
+        break;
+    }
+    return launch_plain<T, ANY_SELF, OF_KEYS>(q, a);
 }
 
 template <bool OF_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)

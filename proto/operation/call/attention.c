@@ -7,7 +7,7 @@
  * fill. */
 static double keys_seen(const struct device_attention *op)
 {
-    const double n = (double)op->n_tokens, window = (double)device_window(op->window, op->n_tokens);
+    const double n = (double)device_attention_keys(op), window = (double)device_window(op->window, op->n_tokens);
 
     return op->full ? n : window * (1 - window / (2 * n));
 }
@@ -22,7 +22,12 @@ static struct call_extent qkv_of(const struct device_attention *op)
 {
     const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
 
-    return call_all(op->n_rows * op->n_tokens * (op->width + 2 * kv_width));
+    return call_all(op->n_rows * op->n_tokens * (op->width + (op->kv ? 0 : 2 * kv_width)));
+}
+
+static struct call_extent kv_of(const struct device_attention *op)
+{
+    return call_all(op->n_rows * op->n_keys * 2 * device_kv_width(op->n_heads, op->n_kv_heads, op->width));
 }
 
 static struct call_extent out_of(const struct device_attention *op)
@@ -32,16 +37,21 @@ static struct call_extent out_of(const struct device_attention *op)
 
 static void describe(struct call_work *out, struct device_attention *op, unsigned use_of_out, unsigned use_of_sums)
 {
-    const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads);
-    const size_t scratch =
-        out->on.backend->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, n_kv_heads, op->width, out->on.n_threads);
+    const struct plan_attention_sizes sizes = {.n_rows = op->n_rows,
+                                               .n_tokens = op->n_tokens,
+                                               .n_keys = device_attention_keys(op),
+                                               .n_heads = op->n_heads,
+                                               .n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads),
+                                               .width = op->width};
 
     call_add_array(out, "qkv", &op->qkv, CALL_VALUES, CALL_READ, qkv_of(op));
+    call_add_array(out, "kv", &op->kv, CALL_VALUES, CALL_READ | CALL_OPTIONAL, kv_of(op));
     call_add_array(out, "lengths", &op->lengths, CALL_WORDS, CALL_READ | CALL_OPTIONAL, call_all(op->n_rows));
     call_add_array(out, "out", &op->out, CALL_VALUES, use_of_out, out_of(op));
     call_add_array(out, "log_sum_exp", &op->log_sum_exp, CALL_FP32, use_of_sums,
                    call_all(op->n_rows * op->n_tokens * op->n_heads));
-    call_add_array(out, "scratch", &op->scratch, CALL_BYTES, 0, call_all(scratch));
+    call_add_array(out, "scratch", &op->scratch, CALL_BYTES, 0,
+                   call_all(out->on.backend->scratch_bytes(&sizes, out->on.n_threads)));
 }
 
 void device_attention_describe(struct call_work *out, struct device_attention *op)
@@ -59,6 +69,8 @@ void device_attention_backward_describe(struct call_work *out, struct device_att
     describe(out, op, CALL_READ, CALL_READ | CALL_FORWARD);
     call_add_array(out, "out_gradient", &op->out_gradient, CALL_VALUES, CALL_READ, out_of(op));
     call_add_array(out, "qkv_gradient", &op->qkv_gradient, CALL_VALUES, CALL_WRITTEN, qkv_of(op));
+    if (op->kv)
+        call_add_array(out, "kv_gradient", &op->kv_gradient, CALL_VALUES, CALL_WRITTEN, kv_of(op));
 }
 
 /* Keys that all queries of the call see together: the first ones all keys up to their own, later ones a window. */
@@ -80,6 +92,8 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
     const size_t cache = backend->cache_bytes(out->on.type, op->n_positions, n_kv_heads, kv_width);
     const size_t position = 2 * kv_width * number_bytes(out->on.type);
     const size_t n_seen = op->first + op->n_tokens - device_first_key(op->window, op->first);
+    const struct plan_attention_sizes sizes = {
+        .n_rows = 1, .n_tokens = op->n_tokens, .n_heads = op->n_heads, .n_kv_heads = n_kv_heads, .width = op->width};
 
     out->rate = CALL_RATE_ATTENTION;
     out->operations = 4 * cached_keys_seen(op) * (double)op->width;
@@ -88,6 +102,5 @@ void device_attention_cached_describe(struct call_work *out, struct device_atten
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_READ, call_some(cache, n_seen * position));
     call_add_array(out, "cache", &op->cache, CALL_BYTES, CALL_WRITTEN, call_some(cache, op->n_tokens * position));
     call_add_array(out, "scratch", &op->scratch, CALL_BYTES, 0,
-                   call_all(
-                       backend->scratch_bytes(1, op->n_tokens, op->n_heads, n_kv_heads, op->width, out->on.n_threads)));
+                   call_all(backend->scratch_bytes(&sizes, out->on.n_threads)));
 }

@@ -4,13 +4,15 @@
 
 #include "proto/operation/call/dropout.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one
  * buffer qkv: first `width` columns of queries, head h at h*width/n_heads; then keys, then values, n_kv_heads heads
- * of the same width each. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie
+ * of the same width each. With `kv`, cross attention: qkv holds queries alone, and each query sees all n_keys keys of its
+ * row in kv. Every n_heads/n_kv_heads neighbouring query heads share a head of keys and values. Ainslie
  * et al., arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et
  * al., arXiv:2205.14135. Backward uses forward's log-sum-exp, and sums gradients of shared keys and values head by
  * head. */
@@ -19,15 +21,18 @@ struct device_attention {
     size_t n_kv_heads;        /* divides n_heads; 0: n_heads */
     bool full;                /* a query sees all keys; else those up to its own */
     size_t window;            /* the last so many of these, its own included; 0: all. Not with `full` */
-    const uint32_t *lengths;  /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: n_tokens */
+    const uint32_t *lengths;  /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: all */
     float scale;              /* > 0 */
-    const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width) */
+    const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width); with kv (n_rows*n_tokens, width) */
+    const void *kv;           /* (n_rows*n_keys, 2*kv_width): keys, then values. NULL: self-attention. Needs `full` */
+    size_t n_keys;            /* keys of each row, at least 1, with kv; n_tokens without */
     void *out;                /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const void *out_gradient; /* (n_rows*n_tokens, width), backward */
     void *qkv_gradient;       /* as qkv, backward, overwritten */
+    void *kv_gradient;        /* as kv, backward, overwritten */
     void *scratch; /* scratch_bytes() of proto/operation/backend.h; or, backward, of proto/operation/attention_way.h */
-    struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
+    struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_keys + key of the row */
 };
 
 /* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence. First appends their own keys
@@ -56,6 +61,13 @@ static inline size_t device_kv_heads(size_t n_heads, size_t n_kv_heads)
 static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t width)
 {
     return width / n_heads * device_kv_heads(n_heads, n_kv_heads);
+}
+
+/* Keys of each row, also those that its length excludes. */
+static inline size_t device_attention_keys(const struct device_attention *op)
+{
+    assert(!op->kv || (op->full && op->n_keys > 0));
+    return op->kv ? op->n_keys : op->n_tokens;
 }
 
 /* The most keys that a query of n tokens sees, if it does not see all. */

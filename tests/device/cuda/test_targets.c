@@ -95,6 +95,10 @@ static void attend(struct device *dev, enum number_type type, size_t n_heads, si
     run(dev, type, call, 0);
     call.kind = CALL_attention_backward;
     run(dev, type, call, 0);
+    call.attention.full = true, call.attention.kv = calls, call.attention.n_keys = 3, call.attention.window = 0;
+    run(dev, type, call, 0);
+    call.kind = CALL_attention;
+    run(dev, type, call, 0);
     call = (struct call){
         .kind = CALL_attention_cached,
         .attention_cached = {.n_tokens = 3, .n_heads = n_heads, .width = width, .window = window, .n_positions = 8}};

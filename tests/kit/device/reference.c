@@ -178,45 +178,52 @@ static void glu(const struct device_glu *op, bool backward)
         }
 }
 
-/* One query of a head: where it, its output, and the row's first key and value are; the keys that it sees. */
+/* One query of a head: where it, its output, and the row's first key and value are; the keys that it sees. Keys and
+ * values are in qkv, or in kv, `stride` apart. */
 struct view {
     size_t q, out, k, v, stride, head_width, from, to;
     size_t number; /* of log_sum_exp */
     size_t row;
 };
 
+static size_t keys_of(const struct device_attention *op)
+{
+    return op->kv ? op->n_keys : op->n_tokens;
+}
+
 static struct view view_of(const struct device_attention *op, size_t number)
 {
     const size_t row = number / op->n_tokens / op->n_heads, head = number / op->n_tokens % op->n_heads;
     const size_t query = number % op->n_tokens, n_kv_heads = op->n_kv_heads ? op->n_kv_heads : op->n_heads;
-    const size_t head_width = op->width / op->n_heads, stride = op->width + 2 * n_kv_heads * head_width;
+    const size_t head_width = op->width / op->n_heads, kv_width = n_kv_heads * head_width;
     const size_t token = row * op->n_tokens + query, shared = head / (op->n_heads / n_kv_heads);
-    const size_t k = row * op->n_tokens * stride + op->width + shared * head_width;
+    const size_t before_keys = op->kv ? 0 : op->width, stride = before_keys + 2 * kv_width;
+    const size_t k = row * keys_of(op) * stride + before_keys + shared * head_width;
 
-    return (struct view){.q = token * stride + head * head_width,
+    return (struct view){.q = token * (op->kv ? op->width : stride) + head * head_width,
                          .out = token * op->width + head * head_width,
                          .k = k,
-                         .v = k + n_kv_heads * head_width,
+                         .v = k + kv_width,
                          .stride = stride,
                          .head_width = head_width,
                          .from = op->window && query >= op->window ? query + 1 - op->window : 0,
                          .to = !op->full     ? query + 1
                                : op->lengths ? op->lengths[row]
-                                             : op->n_tokens,
+                                             : keys_of(op),
                          .number = number,
                          .row = row};
 }
 
-/* Probabilities p (n_tokens) of the keys that are seen; returns the log of the sum of exponentials. */
+/* Probabilities p (n_keys) of the keys that are seen; returns the log of the sum of exponentials. */
 static double probabilities(double *p, const struct view *view, const struct device_attention *op)
 {
-    const double *qkv = op->qkv;
+    const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
     double max = -INFINITY, sum = 0;
 
     for (size_t key = view->from; key < view->to; key++) {
         p[key] = 0;
         for (size_t d = 0; d < view->head_width; d++)
-            p[key] += (double)op->scale * qkv[view->q + d] * qkv[view->k + key * view->stride + d];
+            p[key] += (double)op->scale * q[d] * kv[view->k + key * view->stride + d];
         max = fmax(max, p[key]);
     }
     for (size_t key = view->from; key < view->to; key++)
@@ -228,13 +235,13 @@ static double probabilities(double *p, const struct view *view, const struct dev
 
 static double factor_of(const struct device_attention *op, const struct view *view, size_t key)
 {
-    return reference_dropout(&op->dropout, view->row, view->number % (op->n_heads * op->n_tokens) * op->n_tokens + key);
+    return reference_dropout(&op->dropout, view->row, view->number % (op->n_heads * op->n_tokens) * keys_of(op) + key);
 }
 
 static void attention(const struct device_attention *op)
 {
-    double *p = calloc(op->n_tokens, sizeof *p), *out = op->out, *sums = (void *)op->log_sum_exp;
-    const double *qkv = op->qkv;
+    double *p = calloc(keys_of(op), sizeof *p), *out = op->out, *sums = (void *)op->log_sum_exp;
+    const double *kv = op->kv ? op->kv : op->qkv;
 
     for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
         const struct view view = view_of(op, i);
@@ -244,18 +251,19 @@ static void attention(const struct device_attention *op)
         for (size_t d = 0; d < view.head_width; d++) {
             out[view.out + d] = 0;
             for (size_t key = view.from; key < view.to; key++)
-                out[view.out + d] += p[key] * qkv[view.v + key * view.stride + d];
+                out[view.out + d] += p[key] * kv[view.v + key * view.stride + d];
         }
     }
     free(p);
 }
 
-/* Adds one query's part to the gradients of q, k and v. p and g (n_tokens) are room to work in. */
+/* Adds one query's part to the gradients of q, k and v. p and g (n_keys) are room to work in. */
 static void query_backward(const struct view *view, const struct device_attention *op, double *p, double *g)
 {
     const double *dy = (const double *)op->out_gradient + view->out, *out = (const double *)op->out + view->out;
-    const double *qkv = op->qkv;
-    double mean = 0, *gradient = op->qkv_gradient;
+    const double *q = (const double *)op->qkv + view->q, *kv = op->kv ? op->kv : op->qkv;
+    double mean = 0, *q_gradient = (double *)op->qkv_gradient + view->q;
+    double *kv_gradient = op->kv ? op->kv_gradient : op->qkv_gradient;
 
     probabilities(p, view, op);
     for (size_t key = view->from; key < view->to; key++) {
@@ -263,8 +271,8 @@ static void query_backward(const struct view *view, const struct device_attentio
         const double factor = factor_of(op, view, key);
         g[key] = 0;
         for (size_t d = 0; d < view->head_width; d++) {
-            g[key] += dy[d] * qkv[v + d] * factor;
-            gradient[v + d] += p[key] * factor * dy[d];
+            g[key] += dy[d] * kv[v + d] * factor;
+            kv_gradient[v + d] += p[key] * factor * dy[d];
         }
     }
     for (size_t d = 0; d < view->head_width; d++)
@@ -272,19 +280,22 @@ static void query_backward(const struct view *view, const struct device_attentio
     for (size_t key = view->from; key < view->to; key++)
         for (size_t d = 0; d < view->head_width; d++) {
             const double ds = p[key] * (g[key] - mean) * (double)op->scale;
-            gradient[view->q + d] += ds * qkv[view->k + key * view->stride + d];
-            gradient[view->k + key * view->stride + d] += ds * qkv[view->q + d];
+            q_gradient[d] += ds * kv[view->k + key * view->stride + d];
+            kv_gradient[view->k + key * view->stride + d] += ds * q[d];
         }
 }
 
 static void attention_backward(const struct device_attention *op)
 {
-    double *room = calloc(2 * op->n_tokens, sizeof *room);
+    const size_t stride = view_of(op, 0).stride, n_keys = keys_of(op);
+    double *room = calloc(2 * n_keys, sizeof *room);
 
-    memset(op->qkv_gradient, 0, op->n_rows * op->n_tokens * view_of(op, 0).stride * sizeof(double));
+    memset(op->qkv_gradient, 0, op->n_rows * op->n_tokens * (op->kv ? op->width : stride) * sizeof(double));
+    if (op->kv)
+        memset(op->kv_gradient, 0, op->n_rows * n_keys * stride * sizeof(double));
     for (size_t i = 0; i < op->n_rows * op->n_heads * op->n_tokens; i++) {
         const struct view view = view_of(op, i);
-        query_backward(&view, op, room, room + op->n_tokens);
+        query_backward(&view, op, room, room + n_keys);
     }
     free(room);
 }

@@ -38,6 +38,18 @@ static const struct pair {
                                     .full = true,
                                     .lengths = lengths}},
      CALL_attention_backward},
+    {{CALL_attention, .attention = {.n_rows = 2,
+                                    .n_tokens = 3,
+                                    .n_heads = 4,
+                                    .n_kv_heads = 2,
+                                    .width = 12,
+                                    .scale = 0.7f,
+                                    .full = true,
+                                    .kv = call_given,
+                                    .n_keys = 7,
+                                    .lengths = lengths,
+                                    .dropout.p = 0.3f}},
+     CALL_attention_backward},
 };
 
 static void fill(double *x, size_t n, uint32_t seed)
@@ -221,6 +233,43 @@ TEST(attention_averages_values)
     op.window = 1;
     reference_run(&(struct call){.kind = CALL_attention, .attention = op});
     ck_assert_double_eq_tol(out[2], 40, 1e-14);
+}
+
+/* Two rows of two queries, of 1 and 2, and of three keys. The first row has one key for all; the second has three equal
+ * keys, of which dropout keeps some, at twice their weight: by the draws of elements query*3 + key of row 1. */
+TEST(attention_averages_values_of_another_array)
+{
+    const double queries[4] = {1, 2, 1, 2}, kv[12] = {3, 10, 0, 20, 0, 40, 5, 6, 5, 12, 5, 24};
+    const uint32_t counted[2] = {1, 3};
+    double out[4], log_sum_exp[4];
+    struct device_attention op = {.n_rows = 2,
+                                  .n_tokens = 2,
+                                  .n_heads = 1,
+                                  .width = 1,
+                                  .full = true,
+                                  .lengths = counted,
+                                  .scale = 1,
+                                  .qkv = queries,
+                                  .kv = kv,
+                                  .n_keys = 3,
+                                  .out = out,
+                                  .log_sum_exp = (void *)log_sum_exp};
+
+    reference_run(&(struct call){.kind = CALL_attention, .attention = op});
+    for (int query = 0; query < 2; query++) {
+        ck_assert_double_eq_tol(out[query], 10, 1e-14);
+        ck_assert_double_eq_tol(log_sum_exp[query], 3 * queries[query], 1e-14);
+        ck_assert_double_eq_tol(out[2 + query], 14, 1e-14);
+        ck_assert_double_eq_tol(log_sum_exp[2 + query], 5 * queries[query] + log(3), 1e-14);
+    }
+    op.dropout = (struct device_dropout){0.5f, {{1, 2}}, 0};
+    reference_run(&(struct call){.kind = CALL_attention, .attention = op});
+    for (size_t query = 0; query < 2; query++) {
+        double sum = 0;
+        for (size_t key = 0; key < 3; key++)
+            sum += reference_dropout(&op.dropout, 1, query * 3 + key) * kv[6 + 2 * key + 1] / 3;
+        ck_assert_double_eq_tol(out[2 + query], sum, 1e-14);
+    }
 }
 
 /* 1 and 3: mean 2, variance 1. 1 and 7: mean square 25. */

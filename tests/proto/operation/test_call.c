@@ -7,6 +7,8 @@
 
 static const struct call_device fp32 = {&plan_cuda, NUMBER_FP32, 1}, bf16 = {&plan_cuda, NUMBER_BF16, 1};
 
+static const char given[1]; /* an array that is there */
+
 static const struct {
     struct call call;
     enum call_rate rate;
@@ -21,6 +23,15 @@ static const struct {
     {{CALL_attention, .attention = {2, 4, .n_heads = 3, .width = 6, .window = 2}}, CALL_RATE_ATTENTION, 288, 0},
     {{CALL_attention, .attention = {2, 4, .n_heads = 3, .width = 6, .window = 9}}, CALL_RATE_ATTENTION, 384, 0},
     {{CALL_attention_backward, .attention = {2, 4, .n_heads = 3, .width = 6}}, CALL_RATE_ATTENTION_BACKWARD, 960, 0},
+    /* 8 queries, of which each sees the 5 keys that another array has for its row. */
+    {{CALL_attention, .attention = {2, 4, .n_heads = 3, .width = 6, .full = true, .kv = given, .n_keys = 5}},
+     CALL_RATE_ATTENTION,
+     4 * 8 * 5 * 6,
+     0},
+    {{CALL_attention_backward, .attention = {2, 4, .n_heads = 3, .width = 6, .full = true, .kv = given, .n_keys = 5}},
+     CALL_RATE_ATTENTION_BACKWARD,
+     10 * 8 * 5 * 6,
+     0},
     /* 2 queries that see 4 keys and 5, of which a window leaves 4 each; 4 from the first on, which see 1 to 4, or 2 at most. */
     {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 3, .width = 6, .n_positions = 8}},
      CALL_RATE_ATTENTION,
@@ -56,8 +67,6 @@ TEST_EACH(a_call_says_how_much_it_computes, COUNT(computing))
     ck_assert_uint_eq(work.rows, computing[_i].rows);
 }
 
-static const char given[1]; /* an array that is there */
-
 /* Values are of 2 bytes, all else of 4. */
 static const struct {
     struct call call;
@@ -74,6 +83,14 @@ static const struct {
     {{CALL_rope, .rope = {.n_rows = 2, .n_tokens = 3, .n_heads = 2, .head_width = 8, .n_rotated = 4, .stride = 40}},
      2 * 48,
      2 * 48},
+    /* 12 values of each of 8 queries, their output and gradients; 6 of keys and 6 of values of each of 10 keys; 4 sums of
+     * each query. */
+    {{CALL_attention, .attention = {2, 4, 4, 12, .n_kv_heads = 2, .full = true, .kv = given, .n_keys = 5}},
+     2 * (96 + 120),
+     2 * 96 + 4 * 32},
+    {{CALL_attention_backward, .attention = {2, 4, 4, 12, .n_kv_heads = 2, .full = true, .kv = given, .n_keys = 5}},
+     2 * (96 + 120 + 96 + 96) + 4 * 32,
+     2 * (96 + 120)},
     /* 12 values of queries, and 6 of keys and 6 of values, of each of 2 tokens; the keys and values of 5. */
     {{CALL_attention_cached, .attention_cached = {3, 2, .n_heads = 4, .n_kv_heads = 2, .width = 12, .n_positions = 8}},
      2 * (2 * 24 + 5 * 12),

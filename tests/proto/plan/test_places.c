@@ -47,14 +47,24 @@ struct memory {
     int elsewhere[SCHEDULE_GRADIENT + 1]; /* the same, of the places that hold one buffer at a time; kept: none */
 };
 
+static uint64_t scratch_of(const struct drawn *d, size_t n_kv_heads)
+{
+    const struct plan_attention_sizes sizes = {.n_rows = d->tokens.n_rows,
+                                               .n_tokens = d->tokens.n_tokens,
+                                               .n_heads = d->shape.n_heads,
+                                               .n_kv_heads = n_kv_heads,
+                                               .width = d->shape.width};
+
+    return d->setting.backend->scratch_bytes(&sizes, d->setting.n_threads);
+}
+
 static uint64_t bytes_of(const struct memory *m, int buffer)
 {
     const int value = m->s->buffers[buffer].value;
     const uint64_t tokens = (uint64_t)m->d->tokens.n_rows * m->d->tokens.n_tokens;
 
     if (value == SCHEDULE_NONE)
-        return m->d->setting.backend->scratch_bytes(m->d->tokens.n_rows, m->d->tokens.n_tokens, m->d->shape.n_heads,
-                                                    m->d->shape.n_kv_heads, m->d->shape.width, m->d->setting.n_threads);
+        return scratch_of(m->d, m->d->shape.n_kv_heads);
     return tokens * m->p->values[value].columns *
            (m->p->values[value].type == PROGRAM_STATISTIC ? 4 : number_bytes(m->d->setting.goal.precision));
 }
@@ -175,8 +185,7 @@ static uint64_t bytes_by_hand(const struct drawn *d, bool kept)
     const uint64_t tokens = (uint64_t)d->tokens.n_rows * d->tokens.n_tokens,
                    value = number_bytes(d->setting.goal.precision);
     const uint64_t width = tokens * value * d->shape.width, inner = tokens * value * d->shape.inner;
-    const uint64_t scratch = d->setting.backend->scratch_bytes(d->tokens.n_rows, d->tokens.n_tokens, d->shape.n_heads,
-                                                               d->shape.n_heads, d->shape.width, d->setting.n_threads);
+    const uint64_t scratch = scratch_of(d, d->shape.n_heads);
     const uint64_t normed = rounded(width) + rounded(tokens * 8);
 
     if (kept)

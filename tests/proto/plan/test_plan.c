@@ -16,11 +16,9 @@ static uint64_t library(unsigned n_threads)
     return 1000;
 }
 
-static uint64_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
-                        unsigned n_threads)
+static uint64_t scratch(const struct plan_attention_sizes *sizes, unsigned n_threads)
 {
-    (void)n_kv_heads;
-    return n_rows * n_tokens * n_heads + width + n_threads;
+    return sizes->n_rows * sizes->n_tokens * sizes->n_heads + sizes->width + n_threads;
 }
 
 static uint64_t cache(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
