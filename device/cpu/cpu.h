@@ -52,7 +52,7 @@ struct device {
     void *arena;
     size_t arena_bytes;
     uint64_t *done, uncounted; /* operation counter: uncounted until count() is called */
-    void *products;            /* scratch of the products, PLAN_CPU_PRODUCT_SCRATCH a thread */
+    void *products; /* scratch of products and of batch_norm_backward's sums, PLAN_CPU_PRODUCT_SCRATCH a thread */
 };
 
 /* A name for this compilation: KERNEL_NAME(cpu_norm) is cpu_norm_bf16_v4. */

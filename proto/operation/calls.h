@@ -10,6 +10,7 @@
 #define PROTO_OPERATION_CALLS_H
 
 #include "proto/operation/call/attention.h"
+#include "proto/operation/call/batch_norm.h"
 #include "proto/operation/call/cross_entropy.h"
 #include "proto/operation/call/dropout.h"
 #include "proto/operation/call/embed.h"
@@ -30,6 +31,12 @@
     X(matmul, device_matmul)                                                                                           \
     X(norm, device_norm)                                                                                               \
     X(norm_backward, device_norm)                                                                                      \
+    X(row_moments, device_row_moments)                                                                                 \
+    X(row_moments_backward, device_row_moments)                                                                        \
+    X(join_moments, device_join_moments)                                                                               \
+    X(join_moments_backward, device_join_moments)                                                                      \
+    X(batch_norm, device_batch_norm)                                                                                   \
+    X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \

@@ -103,6 +103,39 @@ static struct device_norm norm_of(void *y, const void *x, const void *weight, fl
     return op;
 }
 
+static struct device_row_moments row_moments_of(const void *x, float *moments, const float *gradient, void *x_gradient)
+{
+    struct device_row_moments op = {};
+
+    op.n_rows = 2, op.n_elements = ROWS, op.n = WIDTH;
+    op.x = x, op.moments = moments, op.moments_gradient = gradient, op.x_gradient = x_gradient;
+    return op;
+}
+
+static struct device_join_moments join_moments_of(const float *moments, float *statistics, const float *gradient,
+                                                  float *moments_gradient)
+{
+    struct device_join_moments op = {};
+
+    op.n_rows = ROWS, op.n_elements = 2, op.n = WIDTH, op.epsilon = 1e-5f;
+    op.moments = moments, op.statistics = statistics, op.statistics_gradient = gradient;
+    op.moments_gradient = moments_gradient;
+    return op;
+}
+
+/* x and its gradient, y or its gradient; what columns have, and its gradients. */
+static struct device_batch_norm batch_norm_of(float *x, float *y, float *columns, float *gradients)
+{
+    struct device_batch_norm op = {};
+
+    op.m = ROWS, op.n = WIDTH;
+    op.x = x, op.x_gradient = x + ARRAY / 2, op.y = y, op.y_gradient = y;
+    op.statistics = columns, op.weight = columns + 2 * WIDTH, op.bias = columns + 3 * WIDTH;
+    op.weight_gradient = gradients, op.bias_gradient = gradients + WIDTH,
+    op.statistics_gradient = gradients + 2 * WIDTH;
+    return op;
+}
+
 static struct device_embed embed_of(const void *ids)
 {
     struct device_embed op = {};
@@ -120,8 +153,9 @@ static struct device_cross_entropy cross_entropy_of(float *running, float *logit
     return op;
 }
 
-/* Where they are not 0: sums in fp32 of 8 columns are two packs, each of which takes half of its sectors (of norm's and
- * positions' gradients, which are added onto what is there); and ids are sorted through memory. */
+/* Where they are not 0: numbers in fp32 of 8 columns are two packs, each of which takes half of its sectors (norm's and
+ * positions' gradients, which are added onto what is there; a batch's moments and statistics, for columns that a thread
+ * keeps); and ids are sorted through memory. */
 static const struct {
     const char *name;
     operation *run;
@@ -163,6 +197,42 @@ static const struct {
          OK(cuda_norm_backward(q, &op));
      },
      768, 0},
+    {"cuda_row_moments",
+     [](auto q, auto x, auto y, auto, auto) {
+         const auto op = row_moments_of(x, y, NULL, NULL);
+         OK(cuda_row_moments(q, &op));
+     },
+     0, 0},
+    {"cuda_row_moments_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = row_moments_of(x, y, z, w);
+         OK(cuda_row_moments_backward(q, &op));
+     },
+     768, 0},
+    {"cuda_join_moments",
+     [](auto q, auto x, auto y, auto, auto) {
+         const auto op = join_moments_of(x, y, NULL, NULL);
+         OK(cuda_join_moments(q, &op));
+     },
+     0, 0},
+    {"cuda_join_moments_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = join_moments_of(x, y, z, w);
+         OK(cuda_join_moments_backward(q, &op));
+     },
+     0, 0},
+    {"cuda_batch_norm",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = batch_norm_of(x, y, z, w);
+         OK(cuda_batch_norm(q, &op));
+     },
+     256, 0},
+    {"cuda_batch_norm_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = batch_norm_of(x, y, z, w);
+         OK(cuda_batch_norm_backward(q, &op));
+     },
+     256, 0},
     {"cuda_embed",
      [](auto q, auto x, auto y, auto z, auto) {
          struct device_embed op = embed_of(z);

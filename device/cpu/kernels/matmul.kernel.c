@@ -12,15 +12,10 @@ enum {
     COLUMN_UNIT = 32, /* tiles consist of whole panels */
 };
 
-static size_t ceiling(size_t n, size_t unit)
-{
-    return (n + unit - 1) / unit;
-}
-
 /* Equal tiles, as large as possible; but at least two for each thread, and the same number for each. */
 static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n, size_t n_threads)
 {
-    size_t n_down = ceiling(m, PLAN_CPU_PRODUCT_HEIGHT), n_across = ceiling(n, PLAN_CPU_PRODUCT_WIDTH);
+    size_t n_down = size_pieces(m, PLAN_CPU_PRODUCT_HEIGHT), n_across = size_pieces(n, PLAN_CPU_PRODUCT_WIDTH);
 
     while (n_threads > 1 && (n_down * n_across < 2 * n_threads ||
                              (n_down * n_across % n_threads != 0 && n_down * n_across < 8 * n_threads))) {
@@ -31,8 +26,8 @@ static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n, size_t 
         else
             break;
     }
-    *height = ceiling(m, n_down);
-    *width = ceiling(ceiling(n, n_across), COLUMN_UNIT) * COLUMN_UNIT;
+    *height = size_pieces(m, n_down);
+    *width = size_pieces(size_pieces(n, n_across), COLUMN_UNIT) * COLUMN_UNIT;
 }
 
 void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
@@ -45,7 +40,7 @@ void KERNEL_NAME(cpu_matmul)(struct device *dev, const struct device_matmul *op)
         return;
     }
     cut_tiles(&height, &width, op->m, op->n, dev->n_threads);
-    n_down = ceiling(op->m, height), n_across = ceiling(op->n, width);
+    n_down = size_pieces(op->m, height), n_across = size_pieces(op->n, width);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t i = 0; i < n_down * n_across; i++) {
         const size_t row = i / n_across * height, column = i % n_across * width;

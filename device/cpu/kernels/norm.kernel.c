@@ -128,19 +128,6 @@ VECTOR_INLINE void row_backward(const struct row *row, value *dx, bool accumulat
     }
 }
 
-/* total (2 * VECTOR / 2 doubles of one vector of columns) += x. */
-VECTOR_INLINE void add_double(double *total, vec x)
-{
-    vec_double low, high;
-
-    memcpy(&low, total, sizeof low);
-    memcpy(&high, total + VECTOR / 2, sizeof high);
-    low += vec_widen(vec_low(x));
-    high += vec_widen(vec_high(x));
-    memcpy(total, &low, sizeof low);
-    memcpy(total + VECTOR / 2, &high, sizeof high);
-}
-
 /* Sums over the rows and heads, in double and in order, of dy and dy z for the columns from `first` on. */
 static void columns_backward(const struct device_norm *op, size_t first, size_t width)
 {
@@ -155,8 +142,8 @@ static void columns_backward(const struct device_norm *op, size_t first, size_t 
             for (size_t j = 0; j < width; j += VECTOR) {
                 vec g = value_load_n((const value *)op->y_gradient + at + j, width - j);
                 vec z = (value_load_n((const value *)op->x + at + j, width - j) - of[0]) * of[1];
-                add_double(bias + j, g);
-                add_double(weight + j, g * z);
+                vec_add_double(bias + j, g);
+                vec_add_double(weight + j, g * z);
             }
         }
     for (size_t j = 0; j < width && op->bias_gradient; j++)

@@ -65,16 +65,8 @@ static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t
     assert(n <= COLUMNS);
     for (size_t i = 0; i < m; i++) {
         const value *row = x + i * stride;
-        for (size_t j = 0; j < n; j += VECTOR) {
-            vec element = value_load_n(row + j, n - j);
-            vec_double low, high;
-            memcpy(&low, total + j, sizeof low);
-            memcpy(&high, total + j + VECTOR / 2, sizeof high);
-            low += vec_widen(vec_low(element));
-            high += vec_widen(vec_high(element));
-            memcpy(total + j, &low, sizeof low);
-            memcpy(total + j + VECTOR / 2, &high, sizeof high);
-        }
+        for (size_t j = 0; j < n; j += VECTOR)
+            vec_add_double(total + j, value_load_n(row + j, n - j));
     }
     for (size_t j = 0; j < n; j++)
         sum[j] = (float)((double)sum[j] + total[j]);

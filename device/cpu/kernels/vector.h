@@ -163,6 +163,19 @@ VECTOR_INLINE vec_double vec_widen(vec_half x)
     return __builtin_convertvector(x, vec_double);
 }
 
+/* total (VECTOR doubles) += x */
+VECTOR_INLINE void vec_add_double(double *total, vec x)
+{
+    vec_double low, high;
+
+    memcpy(&low, total, sizeof low);
+    memcpy(&high, total + VECTOR / 2, sizeof high);
+    low += vec_widen(vec_low(x));
+    high += vec_widen(vec_high(x));
+    memcpy(total, &low, sizeof low);
+    memcpy(total + VECTOR / 2, &high, sizeof high);
+}
+
 VECTOR_INLINE double vec_double_sum(vec_double x)
 {
     double lanes[VECTOR / 2];

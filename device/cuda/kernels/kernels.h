@@ -31,6 +31,12 @@ struct cuda_queue {
     X(reduce_rows, device_reduce_rows)                                                                                 \
     X(norm, device_norm)                                                                                               \
     X(norm_backward, device_norm)                                                                                      \
+    X(row_moments, device_row_moments)                                                                                 \
+    X(row_moments_backward, device_row_moments)                                                                        \
+    X(join_moments, device_join_moments)                                                                               \
+    X(join_moments_backward, device_join_moments)                                                                      \
+    X(batch_norm, device_batch_norm)                                                                                   \
+    X(batch_norm_backward, device_batch_norm)                                                                          \
     X(rope, device_rope)                                                                                               \
     X(glu, device_glu)                                                                                                 \
     X(glu_backward, device_glu)                                                                                        \

@@ -63,18 +63,22 @@ struct to_lines {
     }
 };
 
+static __device__ inline void add_onto(float *sums, size_t column, double x)
+{
+    if (sums)
+        sums[column] = (float)((double)sums[column] + x);
+}
+
 struct onto_sums {
     float *sums, *others;
     size_t n;
 
     __device__ void put(size_t column, double x) const
     {
-        float *const to = column < n ? sums : others;
-
-        if (to) {
-            float *sum = to + (column < n ? column : column - n);
-            *sum = (float)((double)*sum + x);
-        }
+        if (column < n)
+            add_onto(sums, column, x);
+        else
+            add_onto(others, column - n, x);
     }
 };
 
@@ -121,13 +125,13 @@ static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t st
     }
 }
 
-template <typename T, int V>
-static cudaError_t add_lines(const struct cuda_queue *q, struct onto_sums to, size_t n_lines, size_t n)
+template <typename T, int V, typename TO>
+static cudaError_t add_lines(const struct cuda_queue *q, TO to, size_t n_lines, size_t n)
 {
     const dim3 grid((unsigned)pieces(n, WARP * V));
 
-    return launch(sum_rows<T, V, struct onto_sums>, grid, SUM_WARPS * WARP, 0, q->stream, to, (const T *)q->scratch,
-                  n_lines, n, n, n_lines);
+    return launch(sum_rows<T, V, TO>, grid, SUM_WARPS * WARP, 0, q->stream, to, (const T *)q->scratch, n_lines, n, n,
+                  n_lines);
 }
 
 #endif

@@ -15,6 +15,8 @@ enum { N_TARGETS = COUNT(targets), ROOM = 1 << 20 /* of each array */, SKEW = 4 
 #define THIN  .m = 6, .n = 33
 #define BATCH .n_rows = 2, .n_tokens = 3, .n = 768
 #define LEAN  .n_rows = 2, .n_tokens = 3, .n = 33
+#define PART  .n_rows = 2, .n_elements = 3, .n = 768
+#define BIT   .n_rows = 2, .n_elements = 3, .n = 33
 
 static const double frequencies[8];
 static const float bias[1];
@@ -38,6 +40,18 @@ static const struct call calls[] = {
      .norm = {ROWS, .accumulate = true, .weight_gradient = (void *)calls, .bias_gradient = (void *)calls}},
     {CALL_norm_backward,
      .norm = {THIN, .accumulate = true, .weight_gradient = (void *)calls, .bias_gradient = (void *)calls}},
+    {CALL_row_moments, .row_moments = {PART}},
+    {CALL_row_moments, .row_moments = {BIT}},
+    {CALL_row_moments_backward, .row_moments = {PART, .accumulate = true}},
+    {CALL_row_moments_backward, .row_moments = {BIT, .accumulate = true}},
+    {CALL_join_moments, .join_moments = {PART}},
+    {CALL_join_moments_backward, .join_moments = {PART}},
+    {CALL_batch_norm, .batch_norm = {ROWS}},
+    {CALL_batch_norm, .batch_norm = {THIN}},
+    {CALL_batch_norm_backward,
+     .batch_norm = {ROWS, .accumulate = true, .weight_gradient = (void *)calls, .bias_gradient = (void *)calls}},
+    {CALL_batch_norm_backward,
+     .batch_norm = {THIN, .accumulate = true, .weight_gradient = (void *)calls, .bias_gradient = (void *)calls}},
     {CALL_rope, .rope = {.n_rows = 1,
                          .n_tokens = 3,
                          .n_heads = 2,

@@ -1,5 +1,7 @@
 #include "tests/kit/device/reference.h"
 
+#include "tests/kit/device/reference_batch_norm.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -449,6 +451,16 @@ void reference_run(const struct call *call)
         return norm(&call->norm);
     case CALL_norm_backward:
         return norm_backward(&call->norm);
+    case CALL_row_moments:
+    case CALL_row_moments_backward:
+        return reference_row_moments(&call->row_moments, call->kind == CALL_row_moments_backward);
+    case CALL_join_moments:
+    case CALL_join_moments_backward:
+        return reference_join_moments(&call->join_moments, call->kind == CALL_join_moments_backward);
+    case CALL_batch_norm:
+        return reference_batch_norm(&call->batch_norm);
+    case CALL_batch_norm_backward:
+        return reference_batch_norm_backward(&call->batch_norm);
     case CALL_rope:
         return rope(&call->rope);
     case CALL_glu:

@@ -17,6 +17,13 @@ static const struct pair {
 } pairs[] = {
     {{CALL_norm, .norm = {.m = 3, .n = 7, .epsilon = 1e-2f, .bias = call_given}}, CALL_norm_backward},
     {{CALL_norm, .norm = {.kind = DEVICE_RMS_NORM, .m = 3, .n = 7, .epsilon = 1e-2f}}, CALL_norm_backward},
+    {{CALL_row_moments, .row_moments = {.n_rows = 3, .n_elements = 4, .n = 5}}, CALL_row_moments_backward},
+    /* Drawn sums of squares may be negative: epsilon is above them. */
+    {{CALL_join_moments, .join_moments = {.n_rows = 4, .n_elements = 3, .n = 5, .epsilon = 4}},
+     CALL_join_moments_backward},
+    {{CALL_batch_norm,
+      .batch_norm = {.m = 6, .n = 5, .weight_gradient = (void *)call_given, .bias_gradient = (void *)call_given}},
+     CALL_batch_norm_backward},
     {{CALL_glu, .glu = {.m = 4, .n = 5, .stride = 7, .gradient_stride = 7, .activation = MODEL_SILU}},
      CALL_glu_backward},
     {{CALL_position, .position = {.n_rows = 3, .n_tokens = 2, .n = 4}}, CALL_position_backward},
@@ -294,6 +301,90 @@ TEST_EACH(two_numbers_are_normalised, 2)
         ck_assert_double_eq_tol(y[i], cases[_i].y[i], 1e-14);
         ck_assert_double_eq_tol(statistics[i], cases[_i].statistics[i], 1e-14);
     }
+}
+
+/* A part of two rows of three elements, by the six calls. The sum of c y, and with `gradient` its slope. */
+static double batch_norm_of(const double *x, const double *c, double *gradient)
+{
+    const double weight[2] = {1.5, -0.5}, bias[2] = {0, 3};
+    double moments[8], statistics[4], of_statistics[4] = {0}, of_moments[8], y[12], sum = 0;
+    struct device_row_moments rows = {.n_rows = 2,
+                                      .n_elements = 3,
+                                      .n = 2,
+                                      .x = x,
+                                      .moments = (void *)moments,
+                                      .moments_gradient = (void *)of_moments,
+                                      .x_gradient = gradient,
+                                      .accumulate = true};
+    struct device_join_moments join = {.n_rows = 2,
+                                       .n_elements = 3,
+                                       .n = 2,
+                                       .epsilon = 0.5f,
+                                       .moments = rows.moments,
+                                       .statistics = (void *)statistics,
+                                       .statistics_gradient = (void *)of_statistics,
+                                       .moments_gradient = (void *)of_moments};
+    struct device_batch_norm norm = {.m = 6,
+                                     .n = 2,
+                                     .x = x,
+                                     .statistics = join.statistics,
+                                     .weight = weight,
+                                     .bias = bias,
+                                     .y = y,
+                                     .y_gradient = c,
+                                     .x_gradient = gradient,
+                                     .statistics_gradient = (void *)of_statistics};
+
+    reference_run(&(struct call){.kind = CALL_row_moments, .row_moments = rows});
+    reference_run(&(struct call){.kind = CALL_join_moments, .join_moments = join});
+    reference_run(&(struct call){.kind = CALL_batch_norm, .batch_norm = norm});
+    if (gradient) {
+        reference_run(&(struct call){.kind = CALL_batch_norm_backward, .batch_norm = norm});
+        reference_run(&(struct call){.kind = CALL_join_moments_backward, .join_moments = join});
+        reference_run(&(struct call){.kind = CALL_row_moments_backward, .row_moments = rows});
+    }
+    for (int i = 0; i < 12; i++)
+        sum += c[i] * y[i];
+    return sum;
+}
+
+TEST(the_calls_of_a_batch_normalisation_make_its_slope_together)
+{
+    double x[12], c[12], gradient[12];
+
+    fill(x, 12, 1), fill(c, 12, 2);
+    batch_norm_of(x, c, gradient);
+    for (int k = 0; k < 12; k++) {
+        const double was = x[k], h = 1e-5;
+        x[k] = was + h;
+        const double above = batch_norm_of(x, c, NULL);
+        x[k] = was - h;
+        const double below = batch_norm_of(x, c, NULL);
+        x[k] = was;
+        ck_assert_double_eq_tol(gradient[k], (above - below) / (2 * h), 1e-7);
+    }
+}
+
+/* 0, 3 and 3 have the mean 2 and the squares 4 + 1 + 1; 6, 6 and 9 the mean 7 and 1 + 1 + 4. All six: mean 4.5, variance
+ * (6 + 6 + 3 (2.5^2 + 2.5^2)) / 6 = 8.25. */
+TEST(moments_of_two_rows_are_joined)
+{
+    const double x[] = {0, 3, 3, 6, 6, 9}, want[] = {2, 6, 7, 6};
+    double moments[4], statistics[2];
+    const struct device_row_moments rows = {.n_rows = 2, .n_elements = 3, .n = 1, .x = x, .moments = (void *)moments};
+    const struct device_join_moments join = {.n_rows = 2,
+                                             .n_elements = 3,
+                                             .n = 1,
+                                             .epsilon = 0.75f,
+                                             .moments = (void *)moments,
+                                             .statistics = (void *)statistics};
+
+    reference_run(&(struct call){.kind = CALL_row_moments, .row_moments = rows});
+    reference_run(&(struct call){.kind = CALL_join_moments, .join_moments = join});
+    for (int i = 0; i < 4; i++)
+        ck_assert_double_eq_tol(moments[i], want[i], 1e-14);
+    ck_assert_double_eq_tol(statistics[0], 4.5, 1e-14);
+    ck_assert_double_eq_tol(statistics[1], 1.0 / 3, 1e-14);
 }
 
 /* A quarter of a turn takes (1, 2) to (-2, 1), and a position of 3 to (2, -1); back again the other way. */

@@ -1,0 +1,260 @@
+/* Batch normalisation over a part: moments of rows, their join, and what is made of the statistics. */
+#include "tests/kit/device/operation.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <string.h>
+
+SUITE_LABELS(on_cuda_release)
+
+/* One of everything; rows of one element; columns that end inside a vector, a pack and a tile, and more of them than the
+ * CPU sums at a time; more elements than a tile has, and more in all than the CPU has tiles to sum; more rows than a
+ * thread of a CUDA device joins at once. A mean far from 0 must not cost digits of the deviation. */
+static const struct shape {
+    size_t n_rows, n_elements, n;
+    float shift; /* of x and of means */
+} shapes[] = {
+    {1, 1, 1, 0},    {1, 1, 33, 0},  {3, 1, 5, -20},  {1, 7, 1, 0},        {4, 50, 33, 0},
+    {2, 300, 8, 0},  {5, 9, 768, 0}, {1, 1, 768, 0},  {2, 1000, 16, 1000}, {3, 70, 40, -100},
+    {1, 600, 72, 3}, {40, 2, 24, 0}, {5, 900, 3, 10}, {2, 3, 1100, 0},
+};
+enum { N_CASES = COUNT(shapes) * NUMBER_TYPES };
+
+struct batch_norm {
+    struct call_test test;
+    const struct shape *s;
+};
+
+static const struct shape *shape_of(const struct call_test *test)
+{
+    return ((const struct batch_norm *)test)->s;
+}
+
+/* Case i of N_CASES. */
+static struct batch_norm make(enum call_kind kind, int i)
+{
+    return (struct batch_norm){.test = {.type = (enum number_type)(i % NUMBER_TYPES), .call.kind = kind},
+                               .s = &shapes[i / NUMBER_TYPES]};
+}
+
+/* n numbers from here on += shift. */
+static void shift(enum number_type type, void *x, size_t n, float by)
+{
+    for (size_t i = 0; i < n; i++)
+        operation_set(type, x, i, operation_get(type, x, i) + by);
+}
+
+static void make_positive(float *x, size_t n, float factor)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = fabsf(x[i]) * factor;
+}
+
+static void shift_x(struct call_test *test)
+{
+    const struct call_array *x = call_find(test, "x");
+
+    shift(test->type, call_get(x), x->n, shape_of(test)->shift);
+}
+
+SUITE_FIXTURE(mirror_forget, NULL)
+
+/* ---- moments of rows ---- */
+
+/* Of sums in double, a few roundings of each term; of sums in fp32 in a fixed order, sqrt(n) more. Backward, the mean is
+ * itself rounded to fp32: relative to the deviation that costs |shift| more. */
+static double near_rows(const struct call_test *test, const char *output)
+{
+    const struct shape *s = shape_of(test);
+
+    if (strcmp(output, "x_gradient") == 0)
+        return (4 + fabs((double)s->shift)) * 0x1p-23;
+    return (4 + (backend_get()->cuda ? sqrt((double)s->n_elements) : 0)) * 0x1p-24;
+}
+
+static struct batch_norm make_rows(enum call_kind kind, int i)
+{
+    struct batch_norm t = make(kind, i);
+
+    t.test.call.row_moments =
+        (struct device_row_moments){.n_rows = t.s->n_rows, .n_elements = t.s->n_elements, .n = t.s->n};
+    t.test.near = near_rows;
+    t.test.prepare = shift_x;
+    return t;
+}
+
+TEST_EACH(moments_of_rows_are_the_formula, N_CASES)
+{
+    struct batch_norm t = make_rows(CALL_row_moments, _i);
+
+    call_check(&t.test);
+}
+
+static void run_moments(struct mirror *at, struct call *call, const struct call_test *test)
+{
+    (void)test;
+    at->ops->row_moments(at->dev, &call->row_moments);
+}
+
+/* dx written, or added to what is there. */
+TEST_EACH(the_gradient_of_moments_is_the_formula, 2 * N_CASES)
+{
+    struct batch_norm t = make_rows(CALL_row_moments_backward, _i / 2);
+
+    t.test.before = run_moments;
+    t.test.call.row_moments.accumulate = _i % 2;
+    call_check(&t.test);
+}
+
+/* Each row in a call of its own: a microbatch changes no bit. */
+TEST_EACH(moments_of_a_row_alone_are_as_among_others, N_CASES)
+{
+    struct batch_norm all = make_rows(CALL_row_moments, _i), alone = all;
+    const struct shape *s = all.s;
+    const size_t row_bytes = s->n_elements * s->n * number_bytes(all.test.type);
+
+    alone.test.call.row_moments.n_rows = 1;
+    call_make(&all.test);
+    call_once(&all.test);
+    for (size_t row = 0; row<s->n_rows; row += s->n_rows> 5 ? 13 : 1) {
+        call_make(&alone.test);
+        memcpy(call_get(call_find(&alone.test, "x")), (const char *)all.test.host.row_moments.x + row * row_bytes,
+               row_bytes);
+        call_once(&alone.test);
+        ck_assert_mem_eq(alone.test.host.row_moments.moments, all.test.host.row_moments.moments + 2 * row * s->n,
+                         2 * s->n * sizeof(float));
+    }
+}
+
+/* A deviation of 1 about a mean of 2^12 or 2^20, in fp32: the mean is right to its last place, and the squares are right as
+ * well as those about 0, also where the mean is rounded by a 32nd of the deviation. */
+TEST_EACH(a_mean_far_from_zero_costs_no_digits, 2)
+{
+    const struct shape far = {3, 200, 40, _i ? 0x1p20f : 0x1p12f};
+    struct batch_norm t = make_rows(CALL_row_moments, 0);
+    const double *expected[CALL_ARRAYS];
+
+    t.s = &far;
+    t.test.call.row_moments =
+        (struct device_row_moments){.n_rows = far.n_rows, .n_elements = far.n_elements, .n = far.n};
+    call_make(&t.test);
+    call_expect(&t.test, expected);
+    call_once(&t.test);
+    const double *want = expected[call_find(&t.test, "moments") - t.test.work.arrays];
+    for (size_t i = 0; i < 2 * far.n_rows * far.n; i++)
+        ck_assert_double_eq_tol((double)t.test.host.row_moments.moments[i], want[i],
+                                want[i] * (i / far.n % 2 ? 18 : 1.02) * 0x1p-24);
+}
+
+/* ---- their join ---- */
+
+/* Sums in double on every device. Backward a few roundings, and that of the mean as above. */
+static double near_join(const struct call_test *test, const char *output)
+{
+    return strcmp(output, "statistics") == 0 ? 0x1.01p-24 : (6 + fabs((double)shape_of(test)->shift)) * 0x1p-23;
+}
+
+static void draw_moments(struct call_test *test)
+{
+    const struct shape *s = shape_of(test);
+    float *moments = call_get(call_find(test, "moments"));
+
+    for (size_t row = 0; row < s->n_rows; row++, moments += 2 * s->n) {
+        shift(NUMBER_FP32, moments, s->n, s->shift);
+        make_positive(moments + s->n, s->n, (float)s->n_elements);
+    }
+}
+
+static struct batch_norm make_join(enum call_kind kind, int i)
+{
+    struct batch_norm t = make(kind, i);
+
+    t.test.call.join_moments = (struct device_join_moments){.n_rows = t.s->n_rows,
+                                                            .n_elements = t.s->n_elements,
+                                                            .n = t.s->n,
+                                                            .epsilon = 1e-2f};
+    t.test.near = near_join;
+    t.test.prepare = draw_moments;
+    t.test.is_elementwise = true;
+    return t;
+}
+
+TEST_EACH(their_join_is_the_formula, N_CASES)
+{
+    struct batch_norm t = make_join(CALL_join_moments, _i);
+
+    call_check(&t.test);
+}
+
+static void run_join(struct mirror *at, struct call *call, const struct call_test *test)
+{
+    (void)test;
+    at->ops->join_moments(at->dev, &call->join_moments);
+}
+
+TEST_EACH(the_gradient_of_their_join_is_the_formula, N_CASES)
+{
+    struct batch_norm t = make_join(CALL_join_moments_backward, _i);
+
+    t.test.before = run_join;
+    call_check(&t.test);
+}
+
+/* ---- normalisation ---- */
+
+/* A few roundings. Sums over rows are the CPU's in double, rounded once, of products in fp32; others' in fp32, in any fixed
+ * order. */
+static double near_norm(const struct call_test *test, const char *output)
+{
+    const double m = (double)test->call.batch_norm.m, sums = backend_get()->cuda ? sqrt(m) * 0x1p-23 : 0x1.01p-24;
+
+    if (strcmp(output, "y") == 0 || strcmp(output, "x_gradient") == 0)
+        return 3 * 0x1p-23;
+    return strcmp(output, "bias_gradient") == 0 ? sums : sums + 4 * 0x1p-23;
+}
+
+static void draw_statistics(struct call_test *test)
+{
+    const struct shape *s = shape_of(test);
+    float *statistics = call_get(call_find(test, "statistics"));
+
+    shift_x(test);
+    shift(NUMBER_FP32, statistics, s->n, s->shift);
+    make_positive(statistics + s->n, s->n, 1);
+}
+
+static struct batch_norm make_norm(enum call_kind kind, int i)
+{
+    struct batch_norm t = make(kind, i);
+
+    t.test.call.batch_norm = (struct device_batch_norm){.m = t.s->n_rows * t.s->n_elements, .n = t.s->n};
+    t.test.near = near_norm;
+    t.test.prepare = draw_statistics;
+    t.test.is_elementwise = kind == CALL_batch_norm;
+    return t;
+}
+
+TEST_EACH(batch_norm_is_the_formula, N_CASES)
+{
+    struct batch_norm t = make_norm(CALL_batch_norm, _i);
+
+    call_check(&t.test);
+}
+
+/* dx in the place of dy, added to what is there, or beside it; with the gradients of weight and bias, with one of them, or
+ * with neither. */
+TEST_EACH(batch_norm_backward_is_the_formula, 4 * N_CASES)
+{
+    struct batch_norm t = make_norm(CALL_batch_norm_backward, _i / 4);
+    struct device_batch_norm *op = &t.test.call.batch_norm;
+    const int way = _i % 4;
+
+    op->accumulate = way == 1;
+    if (way == 0)
+        t.test.onto[0].written = "x_gradient", t.test.onto[0].read = "y_gradient";
+    if (way <= 2)
+        op->weight_gradient = (void *)call_given;
+    if (way <= 1)
+        op->bias_gradient = (void *)call_given;
+    call_check(&t.test);
+}
