@@ -21,8 +21,7 @@ static void run(const struct operation_run *r, const struct schedule_step *step)
     const bool forward = step->action == SCHEDULE_FORWARD;
 
     assert(!step->accumulate);
-    operation_drop_add(r, &op->dropout, op->outputs[0],
-                       r->at[forward ? step->outputs[0] : step->x_gradient], NULL,
+    operation_drop_add(r, &op->dropout, op->outputs[0], r->at[forward ? step->outputs[0] : step->x_gradient], NULL,
                        r->at[forward ? step->inputs[0] : step->y_gradient]);
 }
 

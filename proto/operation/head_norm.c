@@ -46,7 +46,8 @@ static struct heads heads_of(const struct operation_run *r, const struct schedul
                              .offset = how->offset,
                              .x = operation_element(r, r->at[step->inputs[0]], heads.first),
                              .weight = r->weights[op->tensor + which],
-                             .statistics = statistics + (which == 0 ? 0 : 2 * operation_elements(r, op->inputs[0]) * how->n_heads)};
+                             .statistics = statistics +
+                                           (which == 0 ? 0 : 2 * operation_elements(r, op->inputs[0]) * how->n_heads)};
     return heads;
 }
 

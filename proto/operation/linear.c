@@ -166,7 +166,8 @@ static void run_contribution(const struct operation_run *r, const struct schedul
     if (matmul.c)
         r->ops->matmul(r->dev, &matmul);
     if (bias)
-        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, dy, operation_elements(r, op->inputs[0]), part->columns, out});
+        r->ops->reduce_rows(r->dev, &(struct device_reduce_rows){bias, dy, operation_elements(r, op->inputs[0]),
+                                                                 part->columns, out});
 }
 
 /* dx = dy W^T, part after part; if x is an activation, times its slope: the gradient of the activation's operand. */

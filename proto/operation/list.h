@@ -7,6 +7,8 @@
 #include "proto/operation/activation.h"
 #include "proto/operation/add.h"
 #include "proto/operation/attention.h"
+#include "proto/operation/batch_norm.h"
+#include "proto/operation/cross_attention.h"
 #include "proto/operation/dropout.h"
 #include "proto/operation/glu.h"
 #include "proto/operation/head_norm.h"
@@ -29,7 +31,11 @@
     X(dropout, program_dropout)                                                                                        \
     X(parameter, program_parameter_options)                                                                            \
     X(shift, program_shift_options)                                                                                    \
-    X(take, program_take_options)
+    X(take, program_take_options)                                                                                      \
+    X(cross_attention, program_cross_attention_options)                                                                \
+    X(row_moments, program_row_moments_options)                                                                        \
+    X(join_moments, program_join_moments_options)                                                                      \
+    X(batch_norm, program_batch_norm_options)
 
 #define OPERATION_DECLARE(name, options) extern const struct operation operation_##name;
 OPERATIONS(OPERATION_DECLARE)

@@ -119,12 +119,15 @@ void program_add_to(struct program *p, const char *name, int y);
 #define PROGRAM_LOGIT_BIAS "logit bias"
 void program_logit_bias(struct program *p, const char *name, uint32_t n_outputs);
 
-/* Elements of a value in a row of so many tokens; in so many rows of them. */
+/* Elements of a domain, or of a value, in a row of so many tokens; in so many rows of them. */
+static inline uint32_t program_domain_elements(const struct program *p, uint32_t domain, uint32_t n_tokens)
+{
+    return domain == PROGRAM_TOKENS ? n_tokens : domain >= PROGRAM_OWN ? p->n_own[domain - PROGRAM_OWN] : 1;
+}
+
 static inline uint32_t program_row_elements(const struct program *p, int value, uint32_t n_tokens)
 {
-    const uint32_t domain = p->values[value].domain;
-
-    return domain == PROGRAM_TOKENS ? n_tokens : domain >= PROGRAM_OWN ? p->n_own[domain - PROGRAM_OWN] : 1;
+    return program_domain_elements(p, p->values[value].domain, n_tokens);
 }
 
 static inline uint64_t program_elements(const struct program *p, int value, uint32_t n_rows, uint32_t n_tokens)

@@ -337,8 +337,7 @@ static int write_gradient(struct schedule_builder *b, int value, bool *accumulat
 void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int input)
 {
     step->of = input;
-    step->x_gradient =
-        write_gradient(b, b->program->operations[step->operation].inputs[input], &step->accumulate);
+    step->x_gradient = write_gradient(b, b->program->operations[step->operation].inputs[input], &step->accumulate);
 }
 
 void schedule_write_gradient_of(struct schedule_builder *b, struct schedule_step *step, int value)
@@ -477,8 +476,7 @@ static void add_gradients(struct schedule_builder *b)
         b->gradients[p->outputs[i].value] = add_boundary(b, SCHEDULE_GRADIENT, i, p->outputs[i].value, true);
     for (int i = 0; i < p->n_inputs; i++)
         if (p->values[p->inputs[i].value].type == PROGRAM_STATISTIC)
-            b->gradients[p->inputs[i].value] =
-                add_boundary(b, SCHEDULE_INPUT_GRADIENT, i, p->inputs[i].value, true);
+            b->gradients[p->inputs[i].value] = add_boundary(b, SCHEDULE_INPUT_GRADIENT, i, p->inputs[i].value, true);
 }
 
 void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept)

@@ -27,10 +27,10 @@ enum schedule_action {
 /* Where a buffer lies: one of the layer's own places, or the workspace. */
 enum schedule_place {
     SCHEDULE_WORKSPACE,
-    SCHEDULE_KEPT,           /* among the values kept for backward */
-    SCHEDULE_INPUT,          /* an input */
-    SCHEDULE_OUTPUT,         /* an output; backward, while that of the first is free, gradients of its size */
-    SCHEDULE_GRADIENT,       /* of an output on entry; of the first one, on return that of the first input if `passes` */
+    SCHEDULE_KEPT,     /* among the values kept for backward */
+    SCHEDULE_INPUT,    /* an input */
+    SCHEDULE_OUTPUT,   /* an output; backward, while that of the first is free, gradients of its size */
+    SCHEDULE_GRADIENT, /* of an output on entry; of the first one, on return that of the first input if `passes` */
     SCHEDULE_INPUT_GRADIENT, /* of an input on return; in fp32, what is there is added to */
 };
 

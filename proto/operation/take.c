@@ -18,9 +18,9 @@ int program_take(struct program *p, int x, uint32_t domain, uint32_t first)
 /* Of one row: to (n elements) = from, or += from. */
 static void copy(const struct operation_run *r, size_t n, size_t columns, void *to, const void *from, bool adds)
 {
-    r->ops->dropout_add(
-        r->dev, &(struct device_dropout_add){
-                    .n_rows = 1, .n_tokens = n, .n = columns, .x = adds ? to : NULL, .h = from, .y = to});
+    r->ops->dropout_add(r->dev,
+                        &(struct device_dropout_add){
+                            .n_rows = 1, .n_tokens = n, .n = columns, .x = adds ? to : NULL, .h = from, .y = to});
 }
 
 static void run(const struct operation_run *r, const struct schedule_step *step)

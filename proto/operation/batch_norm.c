@@ -1,0 +1,141 @@
+#include "proto/operation/batch_norm.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+#include <assert.h>
+
+/* ---- moments of a row ---- */
+
+int program_row_moments(struct program *p, int x)
+{
+    struct program_operation *op = program_append(p, &operation_row_moments);
+
+    op->row_moments.n = p->values[x].columns;
+    program_add_input(p, op, x);
+    return program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_ROW, 2 * op->row_moments.n);
+}
+
+static void run_row_moments(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool backward = step->action == SCHEDULE_BACKWARD;
+    const struct device_row_moments moments = {.n_rows = r->n_rows,
+                                               .n_elements = operation_row_elements(r, op->inputs[0]),
+                                               .n = op->row_moments.n,
+                                               .x = r->at[step->inputs[0]],
+                                               .moments = r->at[step->outputs[0]],
+                                               .moments_gradient = backward ? r->at[step->y_gradient] : NULL,
+                                               .x_gradient = backward ? r->at[step->x_gradient] : NULL,
+                                               .accumulate = step->accumulate};
+
+    if (backward)
+        r->ops->row_moments_backward(r->dev, &moments);
+    else
+        r->ops->row_moments(r->dev, &moments);
+}
+
+const struct operation operation_row_moments = {.name = "row moments",
+                                                .reads_inputs = OPERATION_FIRST,
+                                                .reads_outputs = OPERATION_FIRST,
+                                                .cheap = true,
+                                                .run = run_row_moments};
+
+/* ---- statistics of a part ---- */
+
+int program_join_moments(struct program *p, int moments, uint32_t domain, float epsilon)
+{
+    struct program_operation *op = program_append(p, &operation_join_moments);
+    const uint32_t columns = p->values[moments].columns;
+
+    assert(p->values[moments].domain == PROGRAM_ROW && columns % 2 == 0);
+    op->join_moments = (struct program_join_moments_options){columns / 2, domain, epsilon};
+    program_add_input(p, op, moments);
+    return program_add_output_in(p, op, PROGRAM_STATISTIC, PROGRAM_PART, columns);
+}
+
+/* Over the rows of the part. */
+static void run_join_moments(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool backward = step->action == SCHEDULE_BACKWARD;
+    const struct device_join_moments join = {.n_rows = r->n_rows,
+                                             .n_elements = program_domain_elements(r->program, op->join_moments.domain,
+                                                                                   r->n_tokens),
+                                             .n = op->join_moments.n,
+                                             .epsilon = op->join_moments.epsilon,
+                                             .moments = r->at[step->inputs[0]],
+                                             .statistics = r->at[step->outputs[0]],
+                                             .statistics_gradient = backward ? r->at[step->y_gradient] : NULL,
+                                             .moments_gradient = backward ? r->at[step->x_gradient] : NULL};
+
+    if (backward)
+        r->ops->join_moments_backward(r->dev, &join);
+    else
+        r->ops->join_moments(r->dev, &join);
+}
+
+const struct operation operation_join_moments = {.name = "join moments",
+                                                 .reads_inputs = OPERATION_FIRST,
+                                                 .reads_outputs = OPERATION_FIRST,
+                                                 .cheap = true,
+                                                 .run = run_join_moments};
+
+/* ---- normalisation ---- */
+
+int program_batch_norm(struct program *p, int x, int statistics, const char *stem)
+{
+    const uint32_t n = p->values[x].columns;
+    struct program_operation *op = program_append(p, &operation_batch_norm);
+
+    assert(p->values[statistics].domain == PROGRAM_PART && p->values[statistics].columns == 2 * n);
+    op->batch_norm.n = n;
+    program_add_input(p, op, x);
+    program_add_input(p, op, statistics);
+    program_add_tensor(p, op, stem, "weight", (struct program_tensor){.rows = n, .init = MODEL_INIT_ONE});
+    program_add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = n, .init = MODEL_INIT_ZERO});
+    return program_add_output(p, op, PROGRAM_VALUE, n);
+}
+
+enum { WEIGHT, BIAS };
+
+static void differentiate_batch_norm(struct schedule_builder *b, int operation)
+{
+    struct schedule_step *step = schedule_begin_derivative(b, operation);
+
+    schedule_write_gradient(b, step, 0);
+    schedule_write_other_gradient(b, step);
+    schedule_end_step(b);
+}
+
+static void run_batch_norm(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    struct device_batch_norm norm = {.m = operation_elements(r, op->inputs[0]),
+                                     .n = op->batch_norm.n,
+                                     .x = r->at[step->inputs[0]],
+                                     .statistics = r->at[step->inputs[1]],
+                                     .weight = r->weights[op->tensor + WEIGHT]};
+
+    if (step->action == SCHEDULE_FORWARD) {
+        norm.bias = r->weights[op->tensor + BIAS];
+        norm.y = r->at[step->outputs[0]];
+        r->ops->batch_norm(r->dev, &norm);
+        return;
+    }
+    norm.y_gradient = r->at[step->y_gradient];
+    norm.x_gradient = r->at[step->x_gradient];
+    norm.accumulate = step->accumulate;
+    norm.weight_gradient = r->gradients[op->tensor + WEIGHT];
+    norm.bias_gradient = r->gradients[op->tensor + BIAS];
+    norm.statistics_gradient = r->at[step->other_gradient];
+    r->ops->batch_norm_backward(r->dev, &norm);
+}
+
+const struct operation operation_batch_norm = {.name = "batch norm",
+                                               .reads_inputs = OPERATION_FIRST | OPERATION_SECOND,
+                                               .gradient_over = true,
+                                               .cheap = true,
+                                               .differentiate = differentiate_batch_norm,
+                                               .run = run_batch_norm};

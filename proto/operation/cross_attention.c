@@ -1,0 +1,85 @@
+#include "proto/operation/cross_attention.h"
+
+#include "proto/operation/operation.h"
+#include "proto/operation/program_internal.h"
+#include "proto/operation/schedule_internal.h"
+
+#include <assert.h>
+
+int program_cross_attention(struct program *p, int q, int kv, const struct program_cross_attention_options *attention)
+{
+    const uint32_t n_heads = attention->n_heads, width = p->values[q].columns;
+    const uint32_t n_kv_heads = attention->n_kv_heads ? attention->n_kv_heads : n_heads;
+    struct program_operation *op = program_append(p, &operation_cross_attention);
+
+    assert(width % n_heads == 0 && n_heads % n_kv_heads == 0);
+    assert(p->values[kv].columns == 2 * (width / n_heads) * n_kv_heads);
+    op->cross_attention = *attention;
+    op->cross_attention.n_kv_heads = n_kv_heads;
+    program_add_input(p, op, q);
+    program_add_input(p, op, kv);
+    const int a = program_add_output(p, op, PROGRAM_VALUE, width);
+    program_add_output(p, op, PROGRAM_STATISTIC, n_heads);
+    return a;
+}
+
+static void differentiate(struct schedule_builder *b, int operation)
+{
+    struct schedule_step *step = schedule_begin_derivative(b, operation);
+
+    schedule_write_gradient(b, step, 0);
+    schedule_write_other_gradient(b, step);
+    schedule_end_step(b);
+}
+
+/* Enough for forward and backward. */
+static uint64_t scratch(const struct program *p, const struct program_operation *op, const struct operation_setting *s)
+{
+    const struct plan_attention_sizes sizes = {.n_rows = s->n_rows,
+                                               .n_tokens = program_row_elements(p, op->inputs[0], s->n_tokens),
+                                               .n_keys = program_row_elements(p, op->inputs[1], s->n_tokens),
+                                               .n_heads = op->cross_attention.n_heads,
+                                               .n_kv_heads = op->cross_attention.n_kv_heads,
+                                               .width = p->values[op->outputs[0]].columns};
+
+    return s->backend->scratch_bytes(&sizes, s->n_threads);
+}
+
+static void run(const struct operation_run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step);
+    const bool backward = step->action == SCHEDULE_BACKWARD;
+    const struct device_attention attention = {
+        .n_rows = r->n_rows,
+        .n_tokens = operation_row_elements(r, op->inputs[0]),
+        .n_keys = operation_row_elements(r, op->inputs[1]),
+        .n_heads = op->cross_attention.n_heads,
+        .n_kv_heads = op->cross_attention.n_kv_heads,
+        .full = true,
+        .width = operation_columns(r, op->outputs[0]),
+        .scale = op->cross_attention.scale,
+        .qkv = r->at[step->inputs[0]],
+        .kv = r->at[step->inputs[1]],
+        .out = r->at[step->outputs[0]],
+        .log_sum_exp = r->at[step->outputs[1]],
+        .scratch = r->at[step->scratch],
+        .out_gradient = backward ? r->at[step->y_gradient] : NULL,
+        .qkv_gradient = backward ? r->at[step->x_gradient] : NULL,
+        .kv_gradient = backward ? r->at[step->other_gradient] : NULL,
+        .dropout = operation_dropout_of(r, &op->cross_attention.dropout),
+    };
+
+    assert(!step->accumulate && !step->accumulate_other); /* no other operation reads queries, keys and values */
+    if (backward)
+        r->ops->attention_backward(r->dev, &attention);
+    else
+        r->ops->attention(r->dev, &attention);
+}
+
+const struct operation operation_cross_attention = {.name = "cross attention",
+                                                    .reads_inputs = OPERATION_FIRST | OPERATION_SECOND,
+                                                    .reads_outputs = OPERATION_FIRST | OPERATION_SECOND,
+                                                    .aligned = true,
+                                                    .differentiate = differentiate,
+                                                    .scratch = scratch,
+                                                    .run = run};
