@@ -178,7 +178,17 @@ static void classify(struct model *m)
         m->classes[c].first = m->classes[c - 1].first + m->classes[c - 1].n_blocks;
 }
 
-static void write_program(const struct model *m, struct model_program *p,
+/* A row must have the tokens that programs take. */
+static void count_taken(struct model *m, const struct program *p)
+{
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++) {
+        const uint32_t end =
+            op->kind == &operation_take ? op->take.first + program_row_elements(p, op->outputs[0], 0) : 0;
+        m->least_tokens = m->least_tokens < end ? end : m->least_tokens;
+    }
+}
+
+static void write_program(struct model *m, struct model_program *p,
                           void (*write)(struct program *program, const struct model_config *config))
 {
     const struct family *family = m->config.family;
@@ -187,6 +197,7 @@ static void write_program(const struct model *m, struct model_program *p,
     for (uint32_t own = 0; family->own_domain && own < PROGRAM_DOMAINS - PROGRAM_OWN; own++)
         p->program.n_own[own] = family->own_domain(&m->config, own);
     model_complete_program(p);
+    count_taken(m, &p->program);
 }
 
 static int write_programs(struct model *m)

@@ -208,6 +208,7 @@ struct model {
     uint32_t *visits;       /* unit of each visit, bottom first */
     uint32_t *visit_layers; /* layer of each visit */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
+    uint32_t least_tokens; /* that a row must have: those that programs take */
     uint64_t n_parameters; /* tied ones once */
     uint64_t segment_n;    /* elements of the weight segment, padding included; */
     uint64_t replay_n;     /* and those that replay adds to it: a second buffer of each unit with trained pieces */

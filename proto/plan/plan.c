@@ -400,8 +400,24 @@ void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores)
     setting->n_threads = n_cores > n_workers ? (uint32_t)n_cores / n_workers : 1;
 }
 
+/* True if what a token sees depends on more than the tokens before it: texts of their own, or other rows. */
+static bool sees_more(const struct family *family)
+{
+    const struct family_layer *layer = family->layers;
+
+    while (layer->name && !layer->finish)
+        layer++;
+    return layer->name || family->own_domain;
+}
+
 int plan_check_generates(const struct model_config *config, struct error *err)
 {
+    if (sees_more(config->family))
+        return error_set(
+            err, -EINVAL,
+            "a %s model reads whole rows and cannot continue a text: choose a model whose tokens see those "
+            "before them alone",
+            config->family->model_type);
     if (!config->family->masked)
         return 0;
     return error_set(err, -EINVAL,
@@ -426,6 +442,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->goal.seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
                          model->config.n_positions);
+    if (s->goal.seq < model->least_tokens)
+        return error_set(err, -EINVAL, "--seq %u is too short: this model takes the first %u tokens of each row apart",
+                         s->goal.seq, model->least_tokens);
     if ((uint64_t)s->share_rows * s->goal.seq > PLAN_MAX_TOKENS)
         return error_set(err, -EINVAL, "%u rows of %u tokens are too many for one worker: at most %d tokens",
                          s->share_rows, s->goal.seq, PLAN_MAX_TOKENS);

@@ -169,11 +169,11 @@ struct plan {
  * n_parts) on a machine of n_cores. */
 void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores);
 
-/* -EINVAL with a sentence: the model is masked, and cannot generate. */
+/* -EINVAL with a sentence: the model cannot generate, as it is masked, or reads whole rows. */
 int plan_check_generates(const struct model_config *config, struct error *err);
 
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
- * has positions, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked model. */
+ * has positions or too few for it, generating in several parts, more than PLAN_GENERATE_ROWS rows, or with a masked model. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, other

@@ -265,10 +265,10 @@ static int settle(const struct device_pass *pass, int rc)
 
 static int check_rows(const struct device_worker *w, const struct device_rows *rows, struct error *err)
 {
-    const uint32_t seq = w->plan.setting.goal.seq;
+    const uint32_t seq = w->plan.setting.goal.seq, least = w->model.least_tokens > 1 ? w->model.least_tokens : 1;
 
-    if (rows->n_tokens < 1 || rows->n_tokens > seq)
-        return error_set(err, -EINVAL, "rows of %u tokens: the plan has rows of 1 to %u", rows->n_tokens, seq);
+    if (rows->n_tokens < least || rows->n_tokens > seq)
+        return error_set(err, -EINVAL, "rows of %u tokens: the plan has rows of %u to %u", rows->n_tokens, least, seq);
     assert(rows->rows || !w->model.config.n_labels);
     return 0;
 }
