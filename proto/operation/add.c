@@ -17,13 +17,13 @@ int program_add(struct program *p, int x, int h, const struct program_dropout *d
     return program_add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
-/* The gradient passes to both as it is, unless dropout changes it or there is one already. */
+/* The gradient passes to both as it is, unless dropout changes it, there is one already, or it needs a place of its own. */
 static void differentiate(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];
 
     for (int i = 0; i < op->n_inputs; i++) {
-        if (!schedule_has_gradient(b, op->inputs[i]) && (i == 0 || op->add.p == 0)) {
+        if (schedule_may_pass_gradient(b, op->outputs[0], op->inputs[i]) && (i == 0 || op->add.p == 0)) {
             schedule_pass_gradient(b, op->outputs[0], op->inputs[i]);
             continue;
         }

@@ -363,6 +363,18 @@ bool schedule_has_gradient(const struct schedule_builder *b, int value)
     return b->gradients[value] != SCHEDULE_NONE;
 }
 
+bool schedule_may_pass_gradient(const struct schedule_builder *b, int from, int to)
+{
+    const struct program *p = b->program;
+    const int input = program_input_of(p, to);
+
+    if (schedule_has_gradient(b, to))
+        return false;
+    if (is_read_only(p, &b->schedule->buffers[b->gradients[from]]) && program_count_readers(p, to) > 1)
+        return false;
+    return input < 0 || (input == 0 && program_passes_gradient(p));
+}
+
 struct schedule_step *schedule_begin_derivative(struct schedule_builder *b, int operation)
 {
     const struct program_operation *op = &b->program->operations[operation];

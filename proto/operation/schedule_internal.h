@@ -32,9 +32,12 @@ int schedule_read_gradient(struct schedule_builder *b, int value);
 void schedule_write_gradient(struct schedule_builder *b, struct schedule_step *step, int input);
 void schedule_write_gradient_of(struct schedule_builder *b, struct schedule_step *step, int value);
 void schedule_write_other_gradient(struct schedule_builder *b, struct schedule_step *step);
-/* Passes a gradient on unchanged, to a value that has none yet. */
+/* Passes a gradient on unchanged, so that both are in one buffer: to a value that has none yet. */
 void schedule_pass_gradient(struct schedule_builder *b, int from, int to);
 bool schedule_has_gradient(const struct schedule_builder *b, int value);
+/* False if `to` has one, or if something may be added to one of the two while the other is still needed: the gradient of a
+ * sum that other layers read, or of an input, which is needed to the end. Only the first input's takes an output's place. */
+bool schedule_may_pass_gradient(const struct schedule_builder *b, int from, int to);
 
 /* Begins a step that reads all values that backward reads, and the gradient of output 0. */
 struct schedule_step *schedule_begin_derivative(struct schedule_builder *b, int operation);

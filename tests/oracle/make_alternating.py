@@ -2,113 +2,29 @@
 
     python make_alternating.py
 
-The family is defined in tests/families/alternating.c: its blocks are of three kinds. Here it is written once more, as
-modules of plain PyTorch. What is committed of its gradient and of 10 training steps is as training.py has it; the
-continuation of a prompt by its likeliest tokens is chosen as logits.py does. Where tensors are frozen, the patterns are
-those of eps train --freeze: all of one kind of blocks, one block of another, some tensors of a third.
+The family is defined in tests/families/alternating.c: its blocks are of three kinds. What is frozen: all of one kind of
+blocks, one block of another, some tensors of a third.
 
 Made with torch 2.15.0 on the CPU.
 """
-import fnmatch
-import json
-import math
-import os
-import shutil
-
-import numpy as np
-import torch
-import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import nn
 
-import distribution
-import drawn
-import logits
-import training
+import own
 
-NAME, BATCH, SEQ, LABEL_GAP, N_STEPS = "alternating", 8, 17, 7, 10
-GRADIENT_SAMPLE, SAMPLE = 500, 100
-FROZEN = ["layers.2.*", "layers.6.*", "layers.4.*", "layers.3.mlp.gate_proj.*"]
 CONFIG = dict(model_type="alternating", architectures=["AlternatingForCausalLM"], num_hidden_layers=7, hidden_size=24,
               num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=28,
               wide_intermediate_size=60, sliding_window=5, window_key_value_heads=1, window_head_dim=10,
               rope_theta=10000.0, rope_local_base_freq=100.0, vocab_size=61, max_position_embeddings=256,
               hidden_act="silu", rms_norm_eps=1e-5, tie_word_embeddings=False)
-
-
-class Config:
-    def __init__(self, numbers):
-        self.__dict__.update(numbers)
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, width, epsilon):
-        super().__init__()
-        self.weight, self.epsilon = nn.Parameter(torch.ones(width)), epsilon
-
-    def forward(self, x):
-        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
-
-
-def rotate(x, base):
-    """x: (rows, heads, tokens, columns); column j and the one half a head on are a complex number, turned by its position
-    times base^(-2j / columns)."""
-    n, tokens = x.shape[-1], x.shape[-2]
-    frequencies = base ** (-torch.arange(0, n, 2, dtype=torch.float64) / n)
-    angles = (torch.arange(tokens, dtype=torch.float64)[:, None] * frequencies).to(x.dtype)
-    cos, sin, a, b = angles.cos(), angles.sin(), x[..., :n // 2], x[..., n // 2:]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
-
-
-class Attention(nn.Module):
-    def __init__(self, c, kv_heads, width, base, window, normed):
-        super().__init__()
-        self.heads, self.kv_heads, self.width, self.base, self.window = c.num_attention_heads, kv_heads, width, base, window
-        self.q_proj = nn.Linear(c.hidden_size, self.heads * width, bias=False)
-        self.k_proj = nn.Linear(c.hidden_size, kv_heads * width, bias=False)
-        self.v_proj = nn.Linear(c.hidden_size, kv_heads * width, bias=False)
-        if normed:
-            self.q_norm, self.k_norm = RMSNorm(width, c.rms_norm_eps), RMSNorm(width, c.rms_norm_eps)
-        self.o_proj = nn.Linear(self.heads * width, c.hidden_size, bias=False)
-
-    def forward(self, x, fused):
-        rows, tokens, _ = x.shape
-
-        def heads(y, n):
-            return y.view(rows, tokens, n, self.width).transpose(1, 2)
-
-        q, k, v = (heads(self.q_proj(x), self.heads), heads(self.k_proj(x), self.kv_heads),
-                   heads(self.v_proj(x), self.kv_heads))
-        if hasattr(self, "q_norm"):
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, self.base), rotate(k, self.base)
-        k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
-        behind = torch.arange(tokens)[:, None] - torch.arange(tokens)
-        seen = (behind >= 0) & (behind < (self.window or tokens))
-        if fused:
-            a = F.scaled_dot_product_attention(q, k, v, seen)
-        else:
-            scores = (q @ k.transpose(2, 3) / math.sqrt(self.width)).masked_fill(~seen, -math.inf)
-            a = scores.softmax(-1) @ v
-        return self.o_proj(a.transpose(1, 2).reshape(rows, tokens, self.heads * self.width))
-
-
-class MLP(nn.Module):
-    def __init__(self, c, inner, bias):
-        super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(c.hidden_size, inner, bias=bias) for _ in range(2))
-        self.down_proj = nn.Linear(inner, c.hidden_size, bias=bias)
-
-    def forward(self, x):
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+FROZEN = ["layers.2.*", "layers.6.*", "layers.4.*", "layers.3.mlp.gate_proj.*"]
 
 
 class Attending(nn.Module):
     def __init__(self, c, attention):
         super().__init__()
-        self.input_layernorm, self.self_attn = RMSNorm(c.hidden_size, c.rms_norm_eps), attention
-        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = MLP(c, c.intermediate_size, False)
+        self.input_layernorm, self.self_attn = own.RMSNorm(c.hidden_size, c.rms_norm_eps), attention
+        self.post_attention_layernorm = own.RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.mlp = own.MLP(c, c.intermediate_size, False)
 
     def forward(self, x, fused):
         x = x + self.self_attn(self.input_layernorm(x), fused)
@@ -119,7 +35,7 @@ class Wide(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.mlp_norm = nn.LayerNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = MLP(c, c.wide_intermediate_size, True)
+        self.mlp = own.MLP(c, c.wide_intermediate_size, True)
 
     def forward(self, x, fused):
         return x + self.mlp(self.mlp_norm(x))
@@ -129,143 +45,10 @@ def block(c, number):
     if number % 2:
         return Wide(c)
     if number % 4:
-        return Attending(c, Attention(c, c.window_key_value_heads, c.window_head_dim, c.rope_local_base_freq,
-                                      c.sliding_window, True))
-    return Attending(c, Attention(c, c.num_key_value_heads, c.head_dim, c.rope_theta, None, False))
-
-
-class Model(nn.Module):
-    def __init__(self, fused):
-        super().__init__()
-        c, self.fused = Config(CONFIG), fused
-        self.model = nn.ModuleDict(dict(
-            embed_tokens=nn.Embedding(c.vocab_size, c.hidden_size),
-            layers=nn.ModuleList(block(c, n) for n in range(c.num_hidden_layers)),
-            norm=RMSNorm(c.hidden_size, c.rms_norm_eps)))
-        self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, bias=False)
-
-    def named_parameters(self, *args, **kwargs):
-        """Those that are trained: distribution.Run trains all that it sees."""
-        return ((t, p) for t, p in super().named_parameters(*args, **kwargs) if p.requires_grad)
-
-    def forward(self, ids):
-        x = self.model.embed_tokens(ids)
-        for layer in self.model.layers:
-            x = layer(x, self.fused)
-        return self.lm_head(self.model.norm(x))
-
-
-def how_drawn(tensor, shape):
-    """base and scale of a tensor's weights."""
-    if "norm" in tensor and tensor.endswith("weight"):
-        return 1.0, 0.4
-    if tensor.endswith("bias"):
-        return 0.0, 0.2
-    return 0.0, 0.6 if "embed" in tensor else 0.8 * math.sqrt(12 / shape[1])
-
-
-def model_of(dtype, attention="eager", frozen=()):
-    model = Model(attention == "sdpa")
-    with torch.no_grad():
-        for tensor, p in list(model.named_parameters()):
-            p.copy_(torch.from_numpy(drawn.weights(f"{NAME}:{tensor}", p.numel(), *how_drawn(tensor, p.shape))).view_as(p))
-            p.requires_grad_(not any(fnmatch.fnmatch(tensor, "model." + pattern) for pattern in frozen))
-    return model.to(dtype)
-
-
-class Run(distribution.Run):
-    def __init__(self, frozen, optimizer, parts, dtype, attention="eager", n_runs=1):
-        self.m = dict(family=NAME, optimizer=optimizer, parts=parts, lr=1e-3, decay=training.DECAY)
-        self.model, self.n_runs = model_of(dtype, attention, frozen), n_runs
-        self.products, self.tied, self.step = None, None, 0
-        self.master = {t: p.detach().clone() for t, p in self.model.named_parameters()}
-        self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
-
-    def minibatch(self):
-        return map(torch.from_numpy, drawn.minibatch(NAME, self.step % training.N_MINIBATCHES, BATCH, SEQ,
-                                                     CONFIG["vocab_size"], LABEL_GAP))
-
-    def logits(self, ids):
-        return self.model(ids)
-
-
-def flat(tensors):
-    return {t: x.detach().numpy().ravel().copy() for t, x in tensors.items()}
-
-
-def make_gradient(name, writer, frozen):
-    runs = [Run(frozen, "adamw", 1, torch.float64)]
-    runs += [Run(frozen, "adamw", 1, torch.float32, *way) for way in training.WAYS]
-    exact, *singles = [flat(run.gradient()) for run in runs]
-    return {"loss": runs[0].loss, "fp32_losses": [run.loss for run in runs[1:]],
-            "pieces": training.digest(writer, f"{name}:gradient", exact, singles, GRADIENT_SAMPLE)}
-
-
-def make_training(name, writer, frozen, optimizer, parts):
-    ways = training.WAYS if parts == 1 else training.WAYS[:2]
-    runs = [Run(frozen, optimizer, parts, torch.float64)]
-    runs += [Run(frozen, optimizer, parts, torch.float32, *way) for way in ways]
-    start = flat(runs[0].master)
-    exact, *singles = [flat(run.train(N_STEPS)) for run in runs]
-    print(name, optimizer, parts, runs[0].losses[0], "->", runs[0].losses[-1], flush=True)
-    return {"optimizer": optimizer, "parts": parts, "losses": runs[0].losses,
-            "fp32_losses": [run.losses for run in runs[1:]],
-            "pieces": training.digest(writer, f"{name}:{optimizer}{parts}", exact, singles, SAMPLE, start)}
-
-
-def continued(dtype, prompts):
-    """The likeliest tokens after each prompt, and the least that one was ahead by; without caches."""
-    model, rows, margins = model_of(dtype), prompts, []
-    for _ in range(logits.N_TOKENS):
-        with torch.no_grad():
-            top = model(rows)[:, -1].double().topk(2)
-        margins.append(top.values[:, 0] - top.values[:, 1])
-        rows = torch.cat((rows, top.indices[:, :1]), 1)
-    return rows[:, prompts.shape[1]:], torch.stack(margins).amin(0)
-
-
-def make_greedy():
-    """Of some prompts the one whose continuation varies most, also in its last quarter, and has no near tie."""
-    prompts = torch.from_numpy(drawn.minibatch(NAME, 99, logits.N_PROMPTS, 7, CONFIG["vocab_size"], 0)[0])
-    ids, margins = continued(torch.float64, prompts)
-    different = [min(len(set(row.tolist())), 2 * len(set(row[-logits.N_TOKENS // 4:].tolist()))) for row in ids]
-    best = max((k for k in range(logits.N_PROMPTS) if margins[k] > logits.LEAST_MARGIN), key=lambda k: different[k])
-    print("greedy", different[best], "different tokens, smallest margin", float(margins[best]), flush=True)
-    assert different[best] >= logits.LEAST_DIFFERENT
-    assert torch.equal(continued(torch.float32, prompts[best:best + 1])[0][0], ids[best])
-    return {"prompt": prompts[best].tolist(), "ids": ids[best].tolist()}
-
-
-def write(folder, name, value):
-    with open(os.path.join(folder, name), "w") as f:
-        json.dump(value, f)
-        f.write("\n")
-
-
-def make(name, frozen=()):
-    writer, folder = training.Writer(), os.path.join(training.FIXTURES, name)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
-    write(folder, "config.json", CONFIG)
-    reference = {
-        "name": name, "draw": NAME, "made_with": f"torch {torch.__version__}", "batch": BATCH, "seq": SEQ,
-        "label_gap": LABEL_GAP, "n_minibatches": training.N_MINIBATCHES, "n_steps": N_STEPS, "lr": 1e-3,
-        "beta1": training.BETAS[0], "beta2": training.BETAS[1], "epsilon": 1e-8, "weight_decay": training.DECAY,
-        "n_buckets": training.N_BUCKETS,
-        "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(), "base": how_drawn(t, p.shape)[0],
-                     "scale": how_drawn(t, p.shape)[1]} for t, p in model_of(torch.float64).named_parameters()],
-        "gradient": make_gradient(name, writer, frozen),
-        "training": [make_training(name, writer, frozen, "adamw", 1)]}
-    if frozen:
-        reference["freeze"] = ",".join(frozen)
-    else:
-        reference["training"].append(make_training(name, writer, frozen, "adama", 2))
-        reference["greedy"] = make_greedy()
-    write(folder, "reference.json", reference)
-    np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
+        return Attending(c, own.Attention(c, c.window_key_value_heads, c.window_head_dim, c.rope_local_base_freq,
+                                          c.sliding_window, True))
+    return Attending(c, own.Attention(c, c.num_key_value_heads, c.head_dim, c.rope_theta))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    make(NAME)
-    make("frozen_" + NAME, FROZEN)
+    own.make(own.Family(CONFIG, block, FROZEN))

@@ -28,12 +28,16 @@ static bool has_mpirun(void)
 SUITE_SKIP_UNLESS(has_mpirun(),
                   "Open MPI is not installed: apt-get install libopenmpi-dev openmpi-bin, and build again")
 
-/* Its blocks differ. */
+/* Of the families that only tests have. */
 static const char alternating[] =
     "{\"model_type\": \"alternating\", \"num_hidden_layers\": 6, \"num_attention_heads\": 4, \"num_key_value_heads\": "
     "2, "
     "\"hidden_size\": 32, \"intermediate_size\": 40, \"wide_intermediate_size\": 90, \"sliding_window\": 5, "
     "\"window_key_value_heads\": 1, \"window_head_dim\": 6, \"max_position_embeddings\": 32, \"vocab_size\": 256}";
+#define LAYERED(family, blocks)                                                                                        \
+    "{\"model_type\": \"" family "\", \"num_hidden_layers\": " #blocks ", \"num_attention_heads\": 4, "                \
+    "\"num_key_value_heads\": 2, \"hidden_size\": 32, \"intermediate_size\": 40, \"max_position_embeddings\": 32, "    \
+    "\"vocab_size\": 256}"
 
 static void setup(void)
 {
@@ -41,6 +45,8 @@ static void setup(void)
     processes_know_families();
     processes_config_with("model.json", 3, 4, 64, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_put_text("alternating.json", alternating);
+    processes_put_text("chunked.json", LAYERED("chunked", 3));
+    processes_put_text("experts.json", LAYERED("experts", 2));
     processes_text("text.txt", 16000);
 }
 SUITE_FIXTURE(setup, processes_remove)
@@ -132,6 +138,8 @@ static const struct {
     {2, 2, RUN " --steps 4 --batch 8 --parts 4 --optimizer adamw --clip-norm 0.5 --save-every 2"},
     {3, 1, RUN " --steps 4 --batch 6 --parts 3 --optimizer adamw --clip-norm 1 --precision bf16 --freeze h.0.*"},
     {2, 1, RUN_OF("alternating.json") " --steps 4 --batch 8 --parts 4 --optimizer adama --freeze layers.1.*"},
+    {2, 2, RUN_OF("chunked.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze layers.1.mlp.[12].*"},
+    {3, 1, RUN_OF("experts.json") " --steps 4 --batch 6 --parts 3 --optimizer adama --precision bf16"},
 };
 
 TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))

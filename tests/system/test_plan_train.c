@@ -1,5 +1,5 @@
-/* eps plan and eps train agree to the byte: over random models and options, also where blocks differ, each category of the host and of every
- * worker has at its peak what eps_plan said without any of them. */
+/* eps plan and eps train agree to the byte: over random models and options, also of families that only tests have, each
+ * category of the host and of every worker has at its peak what eps_plan said without any of them. */
 #include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -13,7 +13,7 @@
 
 SUITE_LABELS(release)
 
-enum { N_RUNS = 9, N_TOKENS = 400 };
+enum { N_RUNS = 18, N_TOKENS = 400 };
 
 static uint32_t state;
 
@@ -74,6 +74,21 @@ static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t
         processes_put_text(i > 1 ? "drawn/special_tokens_map.json" : "drawn/generation_config.json", text);
     }
     return "drawn/config.json";
+}
+
+/* A model whose blocks are of several layers. */
+static const char *write_layered(const char *family, uint32_t n_layers, uint32_t n_positions, uint32_t vocabulary)
+{
+    const uint32_t heads = 1u << draw(3);
+
+    expect("rm -rf drawn trained before && mkdir drawn", 0);
+    return processes_put_text(
+        "drawn/config.json",
+        print("{\"model_type\": \"%s\", \"num_hidden_layers\": %u, \"num_attention_heads\": %u, "
+              "\"num_key_value_heads\": %u, \"head_dim\": %u, \"hidden_size\": %u, \"intermediate_size\": %u, "
+              "\"max_position_embeddings\": %u, \"vocab_size\": %u, \"tie_word_embeddings\": %s}",
+              family, n_layers, heads, draw(2) ? heads : 1, 2 * within(1, 20), within(1, 70), 4 * within(1, 50),
+              n_positions, vocabulary, draw(2) ? "true" : "false"));
 }
 
 /* A model whose blocks differ. */
@@ -186,18 +201,21 @@ static void train_before(const struct eps_train_options *options)
 TEST_RANGE(what_is_planned_is_what_is_taken, first_run, end_run)
 {
     static const struct eps_train_events events = {.on_memory = on_memory};
-    static const char *const frozen[2][7] = {{NULL, NULL, "wte.*", "*.weight", "h.0.*,wpe.*", "h.*,wte.*",
-                                              "ln_f.*,*.c_attn.*"},
-                                             {NULL, NULL, "embed_tokens.*", "*.mlp.*", "layers.[1-3].*", "layers.*",
-                                              "norm.*,*layernorm.*"}};
-    const bool alternates = _i % 3 == 1;
+    static const char *const families[] = {"alternating", "chunked", "experts"};
+    static const char *const frozen[3][7] = {
+        {NULL, NULL, "wte.*", "*.weight", "h.0.*,wpe.*", "h.*,wte.*", "ln_f.*,*.c_attn.*"},
+        {NULL, NULL, "embed_tokens.*", "*.mlp.*", "layers.[1-3].*", "layers.*", "norm.*,*layernorm.*"},
+        {NULL, NULL, "embed_tokens.*", "*.up_proj.*", "layers.0.*", "layers.*", "norm.*,*layernorm.*"}};
+    const char *family = _i % 3 == 1 ? families[_i / 3 % 3] : NULL;
+    const bool alternates = family == families[0];
     const uint32_t n_positions = (state = (uint32_t)_i * 7919 + 1, within(8, 64));
     const uint32_t vocabulary = 256 + draw(2) * draw(3000);
     const char *const files[] = {vocabulary == 256 ? "data.txt"
                                                    : "data.bin"}; /* with text comes a tokenizer of bytes */
     const char *model = alternates ? write_alternating(within(3, 9), n_positions, vocabulary)
+                        : family   ? write_layered(family, within(1, 3), n_positions, vocabulary)
                                    : write_model(within(1, 4), n_positions, vocabulary);
-    struct eps_train_options options = draw_options(model, files, n_positions, frozen[alternates]);
+    struct eps_train_options options = draw_options(model, files, n_positions, frozen[alternates ? 1 : family ? 2 : 0]);
     struct seen seen = {.plan = NULL};
     struct eps_error error = {""};
     struct eps_plan plan;

@@ -138,6 +138,32 @@ static struct model_config alternating_of(struct model_config c, uint64_t *state
     return c;
 }
 
+/* The same sizes, of a family whose blocks are of several layers. */
+static struct model_config layered_of(struct model_config c, const char *family, uint64_t *state)
+{
+    c.family = find_family(family);
+    c.n_layers = (c.n_layers + 1) / 2;
+    c.inner_width = 4 * ((c.inner_width + 3) / 4);
+    c.decoder = (struct decoder_config){.n_kv_heads = setting_below(state, 2) ? c.n_heads : 1,
+                                        .head_width = 2 * (1 + setting_below(state, 4)),
+                                        .rope = {.base = 10000}};
+    c.family->complete(&c);
+    return c;
+}
+
+/* Of a family that tests alone have. */
+static struct model_config own_of(struct model_config c, uint64_t *state)
+{
+    switch (setting_below(state, 3)) {
+    case 0:
+        return layered_of(c, "chunked", state);
+    case 1:
+        return layered_of(c, "experts", state);
+    default:
+        return alternating_of(c, state);
+    }
+}
+
 struct model_config setting_classifier(uint32_t n_labels, uint32_t n_segments)
 {
     struct model_config config = setting_configs[0];
@@ -174,7 +200,7 @@ struct model_config setting_random_config(uint64_t *state)
     case 0:
         return encoder_of(c, state);
     case 1:
-        return alternating_of(c, state);
+        return own_of(c, state);
     default:
         return c;
     }

@@ -37,11 +37,22 @@ static const char alternating[] =
     "\"wide_intermediate_size\": 28, \"sliding_window\": 70, \"window_key_value_heads\": 1, \"window_head_dim\": 6, "
     "\"max_position_embeddings\": 150, \"vocab_size\": 17}";
 
-enum { TALL, WINDOWED, ALTERNATING, LONG_CONFIGS };
+/* Blocks of several layers, of which one has a cache, and values that pass by others. */
+static const char chunked[] =
+    "{\"model_type\": \"chunked\", \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+    "\"head_dim\": 4, \"hidden_size\": 16, \"intermediate_size\": 28, \"max_position_embeddings\": 150, "
+    "\"vocab_size\": 17}";
+static const char experts[] =
+    "{\"model_type\": \"experts\", \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+    "\"head_dim\": 4, \"hidden_size\": 16, \"intermediate_size\": 6, \"max_position_embeddings\": 150, "
+    "\"vocab_size\": 17}";
+
+enum { TALL, WINDOWED, ALTERNATING, CHUNKED, EXPERTS, LONG_CONFIGS };
 
 static struct model_config long_config(int which)
 {
-    const char *text = which == WINDOWED ? windowed : alternating;
+    static const char *const texts[] = {NULL, windowed, alternating, chunked, experts};
+    const char *text = texts[which];
     struct model_config config = tall;
     struct error err;
 

@@ -10,9 +10,10 @@
 SUITE_LABELS(single, on_cuda_release)
 
 /* The tied table; all but biases; all below the topmost block; the last norm; all but that norm; where blocks differ, all
- * of one kind, and others in whole and in part. */
-static const char *const fixtures[] = {"frozen_wte",  "frozen_weights", "frozen_blocks",
-                                       "frozen_norm", "frozen_body",    "frozen_alternating"};
+ * of one kind, and others in whole and in part; where they are of several layers, single ones and all up to the midst of a
+ * block. */
+static const char *const fixtures[] = {"frozen_wte",  "frozen_weights",     "frozen_blocks",  "frozen_norm",
+                                       "frozen_body", "frozen_alternating", "frozen_chunked", "frozen_experts"};
 
 static const char *freeze_of(const char *fixture)
 {
@@ -94,7 +95,7 @@ TEST_EACH(a_trained_tensor_has_the_gradient_and_the_update_of_training_all, coun
     exact_open(&some, fixture, &how);
     exact_gradient(&all), exact_gradient(&some);
     const struct model *model = &some.ip->model;
-    const bool keeps = how.budget && model->lowest_trained <= model->config.n_layers; /* else no block has a backward */
+    const bool keeps = how.budget && model->lowest_trained <= model->n_block_layers; /* else no block has a backward */
     ck_assert_int_eq(some.ip->workers[0].worker.plan.choice.keeping[0].n_kept > 0, keeps);
     const float *one = exact_weights(&all), *other = exact_weights(&some);
     for (const struct model_tensor *t = model->tensors; t < model->tensors + model->n_tensors; t++)

@@ -5,7 +5,8 @@
 
 SUITE_LABELS(single, on_cuda_release)
 
-/* b has 16 rows, the others 8; the blocks of alternating differ. The minibatches of padding_* have the token of padding,
+/* b has 16 rows, the others 8. The blocks of alternating differ; those of chunked and experts are of several layers, which
+ * add to sums and read one value together. The minibatches of padding_* have the token of padding,
  * whose row of the embedding the input does not train. The first ones are enough for a device that is simulated and for a sanitizer. */
 static const struct {
     const char *fixture;
@@ -13,6 +14,8 @@ static const struct {
 } cuts[] = {{"a", 1, 8},
             {"padding_qwen2", 1, 3},
             {"alternating", 2, 3},
+            {"chunked", 2, 3},
+            {"experts", 4, 1},
             {"padding_gemma3", 4, 2},
             {"b", 1, 5},
             {"a", 8, 1},
@@ -20,7 +23,7 @@ static const struct {
             {"b", 2, 8},
             {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 5 : SANITIZED ? 6 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 7 : SANITIZED ? 8 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

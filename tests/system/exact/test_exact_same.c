@@ -32,6 +32,10 @@ static const struct {
     {"b", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_workers = 2, .deterministic = true, .replay = true}},
     {"alternating", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"alternating", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_threads = 5, .replay = true}},
+    {"chunked", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"chunked", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
+    {"experts", {.n_parts = 4, .microbatch = 2}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"experts", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_threads = 5, .replay = true}},
 };
 
 /* As the first, but for what the second names. */
@@ -62,10 +66,14 @@ TEST_EACH(not_a_bit_changes, SANITIZED ? 4 : COUNT(pairs))
 }
 
 /* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
-TEST_EACH(no_budget_changes_a_bit, 2)
+TEST_EACH(no_budget_changes_a_bit, 7)
 {
-    const char *fixture = _i ? "alternating" : "b";
-    struct inprocess_options how = {.n_parts = 2, .microbatch = 2, .budget = (uint64_t)4 << 30};
+    static const char *const fixtures[] = {"b", "alternating", "chunked", "experts"};
+    const char *fixture = fixtures[_i % 4];
+    struct inprocess_options how = {.n_parts = 2,
+                                    .microbatch = 2,
+                                    .budget = (uint64_t)4 << 30,
+                                    .precision = _i < 4 ? NUMBER_FP32 : NUMBER_BF16};
     const struct plan_wish wish = {.microbatch = 2};
     unsigned n_host_stash = 0;
     struct exact exact;

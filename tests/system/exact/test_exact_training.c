@@ -1,4 +1,4 @@
-/* Twenty steps, ten where blocks differ, against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many
+/* Twenty steps, ten of families that only tests have, against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many
  * microbatches, clipped norms. */
 #include "tests/kit/device/backend.h"
 #include "tests/kit/exact.h"
@@ -23,6 +23,10 @@ static const struct {
     {"clip", 2, 1, true, true},
     {"alternating", 1, 3, true, false},
     {"alternating", 2, 4, false, false},
+    {"chunked", 1, 3, true, false},
+    {"chunked", 2, 4, false, false},
+    {"experts", 1, 8, true, false},
+    {"experts", 2, 1, false, false},
     {"b", 8, 1, false, false},
 };
 

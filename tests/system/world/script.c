@@ -103,15 +103,17 @@ static int memory_file(const char *text)
 
 static int open_config(void)
 {
+    static const char alternating[] = ", \"wide_intermediate_size\": 20, \"sliding_window\": 3, "
+                                      "\"window_key_value_heads\": 1, \"window_head_dim\": 6";
     char text[400];
 
-    if (world_is->alternates)
-        snprintf(text, sizeof text,
-                 "{\"model_type\": \"alternating\", \"num_attention_heads\": 2, \"num_hidden_layers\": %u, "
-                 "\"max_position_embeddings\": 16, \"hidden_size\": 8, \"intermediate_size\": 10, "
-                 "\"wide_intermediate_size\": 20, \"sliding_window\": 3, \"window_key_value_heads\": 1, "
-                 "\"window_head_dim\": 6, \"vocab_size\": %u}",
-                 world_is->n_layers, world_is->vocabulary);
+    if (world_is->family)
+        snprintf(
+            text, sizeof text,
+            "{\"model_type\": \"%s\", \"num_attention_heads\": 2, \"num_hidden_layers\": %u, "
+            "\"max_position_embeddings\": 16, \"hidden_size\": 8, \"intermediate_size\": 12, \"vocab_size\": %u%s}",
+            world_is->family, world_is->n_layers, world_is->vocabulary,
+            strcmp(world_is->family, "alternating") == 0 ? alternating : "");
     else
         snprintf(text, sizeof text,
                  "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": %u, \"n_positions\": 16, \"n_embd\": 8, "

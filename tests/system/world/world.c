@@ -82,6 +82,7 @@ static void make_for_hosts(struct world_setting *s, unsigned number, unsigned n)
 
 void world_setting(struct world_setting *out, unsigned number, unsigned for_hosts)
 {
+    static const char *const families[] = {"alternating", "chunked", "experts"};
     static const unsigned parts[] = {1, 2, 4}, workers[] = {1, 3, 2, 3};
 
     *out = (struct world_setting){
@@ -98,7 +99,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         .fenced = number % 8 == 6,
         .bf16 = number % 8 == 5,
         .evaluates = number % 2 == 1,
-        .alternates = number % 5 == 3,
+        .family = number % 5 == 3 ? families[number / 5 % 3] : NULL,
         .beside = number / 4 % 2 == 1,
         .small_devices = number % 4 == 0 || number % 4 == 3,
         .slow_optimizer = number / 12 % 2 == 1,
@@ -111,7 +112,7 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         out->n_parts = 4;
     if (for_hosts > 1)
         make_for_hosts(out, number, for_hosts);
-    if (out->alternates)
+    if (out->family && strcmp(out->family, "alternating") == 0)
         out->n_layers += 3;
 }
 

@@ -18,7 +18,7 @@ struct world_setting {
     unsigned n_layers, vocabulary, batch, seq, n_parts, n_workers, n_steps, save_every;
     unsigned n_hosts; /* daemons; each has n_workers */
     bool adamw, fenced, bf16, evaluates;
-    bool alternates;     /* blocks differ: tests/families/alternating.c */
+    const char *family;  /* one of tests/families; NULL: GPT-2 */
     bool beside;         /* workers do not take turns with the optimizer: they go on while it folds, as on a GPU */
     bool small_devices;  /* with memory for no more than an equal share of the parts */
     bool slow_optimizer; /* it takes as long as workers do */

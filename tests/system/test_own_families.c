@@ -1,5 +1,5 @@
-/* A model whose blocks differ in tensors, kept values and caches (tests/families/alternating.c), in real programs: whatever
- * the memory, the workers and the interruptions, each byte is the same; and its texts are PyTorch's. */
+/* Models of families that only tests have (tests/families), in real programs: whatever the memory, the workers and the
+ * interruptions, each byte is the same; and their texts are PyTorch's. */
 #include "tests/kit/command.h"
 #include "tests/kit/fixture.h"
 #include "tests/kit/outputs.h"
@@ -14,21 +14,32 @@ SUITE_TIMEOUT(240)
 
 enum { N_IDS = 4000 };
 
+/* Blocks that differ; of several layers, of which the first of these freezes a block, the others some. */
+static const struct {
+    const char *name, *frozen;
+} families[] = {{"alternating", "layers.1.*"},
+                {"chunked", "layers.1.*,layers.2.mlp.[02].*"},
+                {"experts", "layers.0.self_attn.*,layers.1.experts.3.*"}};
+
 static struct fixture fixture;
 
-static void setup(void)
+static void open_family(int which)
 {
     uint16_t ids[N_IDS];
 
-    processes_setup();
-    processes_know_families();
-    fixture_open_model(&fixture, "alternating");
+    fixture_open_model(&fixture, families[which].name);
     expect("mkdir model", 0);
     fixture_write_model(&fixture, processes_path("model"));
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (uint16_t)(processes_token(i) % fixture.vocabulary);
     processes_write("ids.bin", ids, sizeof ids);
     processes_write("held.bin", ids, 60 * sizeof *ids);
+}
+
+static void setup(void)
+{
+    processes_setup();
+    processes_know_families();
 }
 
 static void remove_all(void)
@@ -41,20 +52,23 @@ SUITE_FIXTURE(setup, remove_all)
 
 #define DATA "--data ids.bin --eval-data held.bin --save-every 2 --keep 0 "
 
-TEST(the_product_does_not_know_it)
+TEST_EACH(the_product_does_not_know_it, COUNT(families))
 {
+    open_family(_i);
     expect(BIN_DIR "/eps train --model model " DATA "--steps 1 --out no", 1,
-           "model_type is \"alternating\": it must be bert, ");
+           print("model_type is \"%s\": it must be bert, ", families[_i].name));
 }
 
 /* The least memory, and then more and more: of the stash, of what is kept and of the weights, more lies on the device. */
-TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2)
+TEST_EACH(no_budget_changes_a_bit_and_a_run_goes_on_at_another, 2 * COUNT(families))
 {
-    static const char *const forms[] = {
-        "", "--precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5 --freeze layers.1.*"};
-    char run[200];
+    const char *const frozen = families[_i / 2].frozen;
+    char run[250];
 
-    snprintf(run, sizeof run, "--model model --batch 12 --seq 20 --microbatch 3 --parts 2 %s", forms[_i]);
+    open_family(_i / 2);
+    snprintf(run, sizeof run, "--model model --batch 12 --seq 20 --microbatch 3 --parts 2%s%s",
+             _i % 2 ? " --precision bf16 --moments bf16 --grad-dtype bf16 --clip-norm 0.5 --freeze " : "",
+             _i % 2 ? frozen : "");
     expect(print("eps plan %s --minimum", run), 0);
     const unsigned long long least = strtoull(command_out(), NULL, 10);
     expect(print("eps train %s " DATA "--steps 4 --out roomy --device-mem 1GiB", run), 0,
@@ -78,29 +92,32 @@ static void kill_one(void *user, const struct eps_step *step)
         kill(*(const pid_t *)user, SIGKILL);
 }
 
-TEST_EACH(workers_make_the_bits_of_one_also_if_one_is_killed, 2)
+TEST_EACH(workers_make_the_bits_of_one_also_if_one_is_killed, 2 * COUNT(families))
 {
+    const bool kills = _i % 2;
     static const char *const files[] = {"ids.bin"};
-    const struct eps_train_events events = {.on_step = _i ? kill_one : NULL};
+    const struct eps_train_events events = {.on_step = kills ? kill_one : NULL};
     struct eps_train_options options = processes_options("model", files, "alone");
     struct eps_error error = {""};
     pid_t workers[3];
 
+    open_family(_i / 2);
     options.steps = 6, options.batch = 12, options.seq = 20, options.parts = 4, options.microbatch = 2;
-    options.deterministic = true, options.optimizer = _i ? EPS_ADAMW : EPS_ADAMA;
+    options.deterministic = true, options.optimizer = kills ? EPS_ADAMW : EPS_ADAMA;
     ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
     const pid_t daemon = processes_daemon("lab", 3, workers);
     options.connect = "lab", options.device_mem = 0, options.out = "three";
     ck_assert_msg(eps_train(&options, &events, &workers[1], &error) == 0, "%s", error.text);
-    ck_assert_uint_eq(processes_workers("lab"), _i ? 2 : 3);
+    ck_assert_uint_eq(processes_workers("lab"), kills ? 2 : 3);
     expect_stop(daemon);
     outputs_check_same_latest("alone", "three");
 }
 
 /* PyTorch computes the whole text for each token, eps that token alone. Weights on the device: none, some and all. With
  * several texts one goes on after another's prompt. */
-TEST(texts_are_pytorchs_at_any_budget)
+TEST_EACH(texts_are_pytorchs_at_any_budget, COUNT(families))
 {
+    open_family(_i);
     const json_t *greedy = json_object_get(fixture.reference, "greedy");
     char *prompt = json_dumps(json_object_get(greedy, "prompt"), JSON_COMPACT);
     const char *ask = print("eps generate --model model --ids %.*s --tokens 200 --temperature 0 --json",
