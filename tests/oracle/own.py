@@ -38,6 +38,9 @@ class Family:
     frozen: list                # patterns
     gradient_sample: int = 500  # elements of a tensor
     sample: int = 100
+    model: typing.Callable = None  # of Family and whether attention is fused; None: Model
+    ways: tuple = training.WAYS    # in which fp32 computes
+    generates: bool = True
 
     @property
     def name(self):
@@ -67,11 +70,12 @@ def rotate(x, base):
 
 
 class Attention(nn.Module):
-    """base: of rotary positions; None: there are none. window: None: a token sees all before it."""
+    """base: of rotary positions; None: there are none. window: None: a token sees all before it. full: it sees all."""
 
-    def __init__(self, c, kv_heads, width, base, window=None, normed=False):
+    def __init__(self, c, kv_heads, width, base, window=None, normed=False, full=False):
         super().__init__()
         self.heads, self.kv_heads, self.width, self.base, self.window = c.num_attention_heads, kv_heads, width, base, window
+        self.full = full
         self.q_proj = nn.Linear(c.hidden_size, self.heads * width, bias=False)
         self.k_proj = nn.Linear(c.hidden_size, kv_heads * width, bias=False)
         self.v_proj = nn.Linear(c.hidden_size, kv_heads * width, bias=False)
@@ -79,21 +83,23 @@ class Attention(nn.Module):
             self.q_norm, self.k_norm = RMSNorm(width, c.rms_norm_eps), RMSNorm(width, c.rms_norm_eps)
         self.o_proj = nn.Linear(self.heads * width, c.hidden_size, bias=False)
 
-    def forward(self, x, fused):
+    def forward(self, x, fused, text=None):
+        """text: whose keys and values x attends to; None: its own."""
         rows, tokens, _ = x.shape
+        text = x if text is None else text
 
         def heads(y, n):
-            return y.view(rows, tokens, n, self.width).transpose(1, 2)
+            return y.view(rows, y.shape[1], n, self.width).transpose(1, 2)
 
-        q, k, v = (heads(self.q_proj(x), self.heads), heads(self.k_proj(x), self.kv_heads),
-                   heads(self.v_proj(x), self.kv_heads))
+        q, k, v = (heads(self.q_proj(x), self.heads), heads(self.k_proj(text), self.kv_heads),
+                   heads(self.v_proj(text), self.kv_heads))
         if hasattr(self, "q_norm"):
             q, k = self.q_norm(q), self.k_norm(k)
         if self.base:
             q, k = rotate(q, self.base), rotate(k, self.base)
         k, v = (y.repeat_interleave(self.heads // self.kv_heads, 1) for y in (k, v))
-        behind = torch.arange(tokens)[:, None] - torch.arange(tokens)
-        seen = (behind >= 0) & (behind < (self.window or tokens))
+        behind = torch.arange(tokens)[:, None] - torch.arange(text.shape[1])
+        seen = self.full | (behind >= 0) & (behind < (self.window or tokens))
         if fused:
             a = F.scaled_dot_product_attention(q, k, v, seen)
         else:
@@ -146,7 +152,7 @@ def how_drawn(tensor, shape):
 
 
 def model_of(family, dtype, attention="eager", frozen=()):
-    model = Model(family, attention == "sdpa")
+    model = (family.model or Model)(family, attention == "sdpa")
     with torch.no_grad():
         for tensor, p in list(model.named_parameters()):
             p.copy_(torch.from_numpy(drawn.weights(f"{family.name}:{tensor}", p.numel(), *how_drawn(tensor, p.shape))).view_as(p))
@@ -176,14 +182,14 @@ def flat(tensors):
 
 def make_gradient(family, name, writer, frozen):
     runs = [Run(family, frozen, "adamw", 1, torch.float64)]
-    runs += [Run(family, frozen, "adamw", 1, torch.float32, *way) for way in training.WAYS]
+    runs += [Run(family, frozen, "adamw", 1, torch.float32, *way) for way in family.ways]
     exact, *singles = [flat(run.gradient()) for run in runs]
     return {"loss": runs[0].loss, "fp32_losses": [run.loss for run in runs[1:]],
             "pieces": training.digest(writer, f"{name}:gradient", exact, singles, family.gradient_sample)}
 
 
 def make_training(family, name, writer, frozen, optimizer, parts):
-    ways = training.WAYS if parts == 1 else training.WAYS[:2]
+    ways = family.ways if parts == 1 else family.ways[:2]
     runs = [Run(family, frozen, optimizer, parts, torch.float64)]
     runs += [Run(family, frozen, optimizer, parts, torch.float32, *way) for way in ways]
     start = flat(runs[0].master)
@@ -241,7 +247,8 @@ def make_one(family, name, frozen=()):
         reference["freeze"] = ",".join(frozen)
     else:
         reference["training"].append(make_training(family, name, writer, frozen, "adama", 2))
-        reference["greedy"] = make_greedy(family)
+        if family.generates:
+            reference["greedy"] = make_greedy(family)
     write(folder, "reference.json", reference)
     np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
 

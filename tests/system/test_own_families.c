@@ -19,7 +19,12 @@ static const struct {
     const char *name, *frozen;
 } families[] = {{"alternating", "layers.1.*"},
                 {"chunked", "layers.1.*,layers.2.mlp.[02].*"},
-                {"experts", "layers.0.self_attn.*,layers.1.experts.3.*"}};
+                {"experts", "layers.0.self_attn.*,layers.1.experts.3.*"},
+                {"shifted", "shift.*"},
+                {"crossing", "layers.0.*"},
+                {"part_norm", "layers.1.part_norm.*"}};
+
+enum { GENERATING = 4 }; /* the first ones */
 
 static struct fixture fixture;
 
@@ -115,7 +120,7 @@ TEST_EACH(workers_make_the_bits_of_one_also_if_one_is_killed, 2 * COUNT(families
 
 /* PyTorch computes the whole text for each token, eps that token alone. Weights on the device: none, some and all. With
  * several texts one goes on after another's prompt. */
-TEST_EACH(texts_are_pytorchs_at_any_budget, COUNT(families))
+TEST_EACH(texts_are_pytorchs_at_any_budget, GENERATING)
 {
     open_family(_i);
     const json_t *greedy = json_object_get(fixture.reference, "greedy");
@@ -136,4 +141,14 @@ TEST_EACH(texts_are_pytorchs_at_any_budget, COUNT(families))
         ck_assert(json_equal(json_object_get(json_array_get(several, k), "ids"), json_object_get(greedy, "ids")));
     json_decref(several);
     free(prompt);
+}
+
+/* A token of these sees more than the tokens before it. */
+TEST_EACH(what_reads_whole_rows_generates_nothing, COUNT(families) - GENERATING)
+{
+    open_family(GENERATING + _i);
+    expect("eps generate --model model --ids 1,2,3 --tokens 5", 1, "reads whole rows and cannot continue a text");
+    if (_i == 0)
+        expect("eps plan --model model --batch 4 --seq 4", 1,
+               "--seq 4 is too short: this model takes the first 5 tokens of each row apart");
 }

@@ -6,7 +6,8 @@
 SUITE_LABELS(single, on_cuda_release)
 
 /* b has 16 rows, the others 8. The blocks of alternating differ; those of chunked and experts are of several layers, which
- * add to sums and read one value together. The minibatches of padding_* have the token of padding,
+ * add to sums and read one value together. Those of shifted read a value that is made once a part, those of crossing two
+ * texts, those of part_norm a norm over the part. The minibatches of padding_* have the token of padding,
  * whose row of the embedding the input does not train. The first ones are enough for a device that is simulated and for a sanitizer. */
 static const struct {
     const char *fixture;
@@ -16,6 +17,9 @@ static const struct {
             {"alternating", 2, 3},
             {"chunked", 2, 3},
             {"experts", 4, 1},
+            {"shifted", 2, 3},
+            {"crossing", 2, 3},
+            {"part_norm", 1, 3},
             {"padding_gemma3", 4, 2},
             {"b", 1, 5},
             {"a", 8, 1},
@@ -23,7 +27,7 @@ static const struct {
             {"b", 2, 8},
             {"b", 8, 1}};
 
-TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 7 : SANITIZED ? 8 : COUNT(cuts))
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 10 : SANITIZED ? 11 : COUNT(cuts))
 {
     exact_check_gradient(cuts[_i].fixture, &(struct inprocess_options){.n_parts = cuts[_i].n_parts,
                                                                        .microbatch = cuts[_i].microbatch,

@@ -36,6 +36,10 @@ static const struct {
     {"chunked", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
     {"experts", {.n_parts = 4, .microbatch = 2}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
     {"experts", {.n_parts = 2, .microbatch = 2, .adamw = true}, {.n_threads = 5, .replay = true}},
+    {"shifted", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"crossing", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"part_norm", {.n_parts = 4, .microbatch = 1}, {.n_workers = 3, .deterministic = true, .n_weight_buffers = 1}},
+    {"part_norm", {.n_parts = 2, .microbatch = 3, .adamw = true}, {.n_threads = 5, .replay = true}},
 };
 
 /* As the first, but for what the second names. */
@@ -66,14 +70,15 @@ TEST_EACH(not_a_bit_changes, SANITIZED ? 4 : COUNT(pairs))
 }
 
 /* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
-TEST_EACH(no_budget_changes_a_bit, 7)
+static const char *const budgeted[] = {"b", "alternating", "chunked", "experts", "shifted", "crossing", "part_norm"};
+
+TEST_EACH(no_budget_changes_a_bit, COUNT(budgeted) * NUMBER_TYPES)
 {
-    static const char *const fixtures[] = {"b", "alternating", "chunked", "experts"};
-    const char *fixture = fixtures[_i % 4];
+    const char *fixture = budgeted[_i / NUMBER_TYPES];
     struct inprocess_options how = {.n_parts = 2,
                                     .microbatch = 2,
                                     .budget = (uint64_t)4 << 30,
-                                    .precision = _i < 4 ? NUMBER_FP32 : NUMBER_BF16};
+                                    .precision = (enum number_type)(_i % NUMBER_TYPES)};
     const struct plan_wish wish = {.microbatch = 2};
     unsigned n_host_stash = 0;
     struct exact exact;

@@ -27,6 +27,12 @@ static const struct {
     {"chunked", 2, 4, false, false},
     {"experts", 1, 8, true, false},
     {"experts", 2, 1, false, false},
+    {"shifted", 1, 3, true, false},
+    {"shifted", 2, 4, false, false},
+    {"crossing", 1, 3, true, false},
+    {"crossing", 2, 4, false, false},
+    {"part_norm", 1, 3, true, false},
+    {"part_norm", 2, 1, false, false},
     {"b", 8, 1, false, false},
 };
 
