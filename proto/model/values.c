@@ -255,11 +255,13 @@ static void place_values(struct model *m)
 /* The shape of a value's gradient. */
 static struct model_shape gradient_shape(const struct model_values *values, const struct model_value *v)
 {
-    struct model_shape shape = values->shapes[v->shape];
+    const struct model_shape *shape = &values->shapes[v->shape];
 
-    shape.wide = v->n_readers > 1 || model_is_small(&shape);
-    shape.by_part = shape.domain == PROGRAM_PART;
-    return shape;
+    return (struct model_shape){.domain = shape->domain,
+                                .n_own = shape->n_own,
+                                .columns = shape->columns,
+                                .wide = v->n_readers > 1 || model_is_small(shape),
+                                .by_part = shape->domain == PROGRAM_PART};
 }
 
 /* True if the gradient of the layer's first input takes the place of its first output's. */

@@ -23,7 +23,7 @@ uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model)
     uint64_t bytes = 0;
 
     for (const struct model_shape *s = model->values.shapes; s < model->values.shapes + model->values.n_shapes; s++)
-        bytes += (is_training(plan) || model_is_small(s) ? s->n_stashed : s->n_forward) * plan_shape_bytes(plan, s);
+        bytes += model_is_small(s) ? 0 : (is_training(plan) ? s->n_stashed : s->n_forward) * plan_shape_bytes(plan, s);
     return bytes;
 }
 

@@ -8,7 +8,7 @@
 /* Bytes of a value of this shape: of the whole share; of domain PART, of one part. */
 uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape);
 
-/* Bytes of all stashed values, without what aligns them. */
+/* Bytes of all stashed values but small ones, without what aligns them. */
 uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model);
 
 /* Offset of a value, or of its gradient: in the arena, or if the stash is on the host and the shape is not small, there. */
