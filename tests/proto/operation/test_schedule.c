@@ -104,3 +104,45 @@ TEST(a_linear_map_may_be_the_last_of_backward)
     ck_assert_int_eq(s.buffers[s.steps[2].x_gradient].place == SCHEDULE_GRADIENT, false);
     ck_assert_int_lt(of_output->last, of_input->first);
 }
+
+/* y = r + (m + linear(norm(r))): r's gradient, which the norm adds to, is in the output's place. m's is not, and is copied
+ * before. */
+TEST(a_gradient_is_copied_for_an_input_before_it_is_added_to_for_another)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_norm_options norm = {.epsilon = 1e-5f};
+    const struct program_linear_options linear = {.deviation = 0.02f};
+    const struct program_dropout none = {0};
+
+    const int r = program_begin(&p, 8), m = program_input(&p, "m", PROGRAM_TOKENS, 8);
+    const int mapped = program_linear(&p, program_norm(&p, r, "ln", &norm), "dense", 8, &linear);
+    program_end(&p, program_add(&p, r, program_add(&p, m, mapped, &none), &none));
+    schedule_backward(&s, &p, 0);
+    check_steps(&p, &s, "norm ln, x add, W linear dense, x linear dense, x+ norm ln");
+    ck_assert(s.passes);
+    ck_assert_int_eq(s.buffers[s.gradients[0]].place, SCHEDULE_GRADIENT);
+    ck_assert_int_eq(s.buffers[s.gradients[1]].place, SCHEDULE_INPUT_GRADIENT);
+    ck_assert_int_eq(s.buffers[s.gradients[1]].boundary, 1);
+}
+
+/* Other layers of the block still read it: x's gradient is a copy, and so is that of what the norm gives to both the map and
+ * the sum. */
+TEST(the_gradient_of_a_sum_that_layers_share_is_never_added_to)
+{
+    static struct program p;
+    static struct schedule s;
+    const struct program_norm_options norm = {.epsilon = 1e-5f};
+    const struct program_linear_options linear = {.deviation = 0.02f};
+    const struct program_dropout none = {0};
+
+    const int x = program_begin(&p, 8), n = program_norm(&p, x, "ln", &norm);
+    const int mapped = program_linear(&p, n, "dense", 8, &linear);
+    program_add_to(&p, "sum", program_add(&p, x, program_add(&p, n, mapped, &none), &none));
+    schedule_backward(&s, &p, 0);
+    check_steps(&p, &s, "norm ln, x add, x add, W linear dense, x+ linear dense, x+ norm ln");
+    for (int i = 0; i < s.n_steps; i++)
+        if (s.steps[i].x_gradient != SCHEDULE_NONE)
+            ck_assert_int_ne(s.buffers[s.steps[i].x_gradient].place, SCHEDULE_GRADIENT);
+    ck_assert_int_eq(s.buffers[s.gradients[0]].place, SCHEDULE_INPUT_GRADIENT);
+}

@@ -80,9 +80,21 @@ static void make_for_hosts(struct world_setting *s, unsigned number, unsigned n)
     s->no_replay = false; /* they always replay, unless fenced */
 }
 
+/* Blocks of several layers are fewer, so that a model has about as many units; those that differ recur. */
+static void make_of_family(struct world_setting *s, unsigned number)
+{
+    static const struct {
+        const char *name;
+        unsigned n_layers, n_more; /* of a block; blocks */
+    } families[] = {{"alternating", 1, 3}, {"chunked", 5, 0}, {"experts", 9, 0}};
+    const unsigned which = number / 5 % 3;
+
+    s->family = families[which].name;
+    s->n_layers = (s->n_layers + families[which].n_layers - 1) / families[which].n_layers + families[which].n_more;
+}
+
 void world_setting(struct world_setting *out, unsigned number, unsigned for_hosts)
 {
-    static const char *const families[] = {"alternating", "chunked", "experts"};
     static const unsigned parts[] = {1, 2, 4}, workers[] = {1, 3, 2, 3};
 
     *out = (struct world_setting){
@@ -99,7 +111,6 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         .fenced = number % 8 == 6,
         .bf16 = number % 8 == 5,
         .evaluates = number % 2 == 1,
-        .family = number % 5 == 3 ? families[number / 5 % 3] : NULL,
         .beside = number / 4 % 2 == 1,
         .small_devices = number % 4 == 0 || number % 4 == 3,
         .slow_optimizer = number / 12 % 2 == 1,
@@ -112,8 +123,8 @@ void world_setting(struct world_setting *out, unsigned number, unsigned for_host
         out->n_parts = 4;
     if (for_hosts > 1)
         make_for_hosts(out, number, for_hosts);
-    if (out->family && strcmp(out->family, "alternating") == 0)
-        out->n_layers += 3;
+    if (number % 5 == 3)
+        make_of_family(out, number);
 }
 
 /* The CPU device stands in for one with a memory and queues of its own. */
