@@ -49,18 +49,6 @@ void device_operand_leave(const struct layer_pass *visit, const struct device_op
 
 /* ---- what a visit moves ---- */
 
-/* One value or gradient of a microbatch. */
-struct moved {
-    struct device_operand operand;
-    uint64_t place;     /* offset of what is stored, in the arena or the host's stash */
-    bool loads, stores; /* from the host's stash, and back; false: it is on the device */
-};
-
-struct moves {
-    struct moved of[2 * MODEL_OPERANDS];
-    uint32_t n;
-};
-
 static bool is_head(const struct layer_pass *visit)
 {
     return visit->layer->kind == MODEL_HEAD;
@@ -71,21 +59,21 @@ static bool has_sum(const struct device_pass *pass, const struct layer_pass *vis
     return pass->worker->plan.head_sums && is_head(visit) && backward;
 }
 
-/* Offset of what is stored of an operand for the microbatch that begins at `row` of a run. */
+/* Offset of what is stored of an operand for the run's first row. */
 static uint64_t place_of(const struct device_pass *pass, const struct layer_pass *visit, const struct model_operand *o,
-                         uint32_t run, uint32_t row)
+                         uint32_t run)
 {
     const struct plan *plan = visit->plan;
     const struct model_shape *shape = &visit->model->values.shapes[o->shape];
     const bool of_input = o->role == MODEL_INPUT || o->role == MODEL_INPUT_GRADIENT;
     const uint32_t value = (of_input ? visit->edges->reads : visit->edges->writes)[o->index];
     const bool is_value = o->role == MODEL_INPUT || o->role == MODEL_OUTPUT;
-    const uint64_t base = (is_value ? plan_value : plan_gradient)(plan, visit->model, value);
-    const uint64_t bytes = plan_element_bytes(plan, shape);
+    const uint64_t first = (is_value ? plan_value : plan_gradient)(plan, visit->model, value);
 
     if (shape->domain == PROGRAM_PART)
-        return base + (shape->by_part ? run * plan_align(plan_shape_bytes(plan, shape)) : 0);
-    return base + plan_shape_elements(shape, (uint64_t)run * pass->run_rows + row, pass->n_tokens) * bytes;
+        return first + (shape->by_part ? run * plan_align(plan_shape_bytes(plan, shape)) : 0);
+    return first +
+           plan_shape_elements(shape, (uint64_t)run * pass->run_rows, pass->n_tokens) * plan_element_bytes(plan, shape);
 }
 
 /* True of a gradient by part that nobody wants: all that it would add to is frozen. */
@@ -124,26 +112,27 @@ static bool stores(const struct layer_pass *visit, const struct model_operand *o
     return o->stores;
 }
 
-static struct moved move_of(const struct device_pass *pass, const struct layer_pass *visit,
-                            const struct model_operand *o, const struct plan_tile *tile, uint32_t run, uint32_t row)
+static struct device_move move_of(const struct device_pass *pass, const struct layer_pass *visit,
+                                  const struct model_operand *o, const struct plan_tile *tile, uint32_t run)
 {
+    const struct plan *plan = visit->plan;
     const struct model_shape *shape = &visit->model->values.shapes[o->shape];
-    const bool on_host = plan_is_on_host(visit->plan, shape);
-    struct moved m = {.operand = {.is = o,
-                                  .shape = shape,
-                                  .n = plan_shape_elements(shape, visit->n_rows, visit->n_tokens) * shape->columns,
-                                  .narrow = tile_at(pass, o, tile->narrow)},
-                      .place = place_of(pass, visit, o, run, row),
-                      .loads = on_host && loads(visit, o),
-                      .stores = on_host && stores(visit, o)};
+    const bool on_host = plan_is_on_host(plan, shape), shared = shape->domain == PROGRAM_PART;
+    const uint64_t of_row = shared ? 0 : plan_shape_elements(shape, 1, pass->n_tokens);
 
-    m.operand.stored = on_host ? tile_at(pass, o, tile->stored) : device_pass_address(pass, m.place);
-    return m;
+    return (struct device_move){.operand = {.is = o, .shape = shape, .n = shape->columns},
+                                .first = place_of(pass, visit, o, run),
+                                .row_bytes = of_row * plan_element_bytes(plan, shape),
+                                .row_n = of_row * shape->columns,
+                                .tile = *tile,
+                                .on_host = on_host,
+                                .loads = on_host && loads(visit, o),
+                                .stores = on_host && stores(visit, o)};
 }
 
 /* Adds the operands of a direction; or of those, the gradients of inputs alone. */
-static void add_moves(struct moves *moves, const struct device_pass *pass, const struct layer_pass *visit, uint32_t run,
-                      uint32_t row, bool backward, bool gradients_alone)
+static void add_moves(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
+                      bool backward, bool gradients_alone)
 {
     const bool sums = has_sum(pass, visit, backward && !gradients_alone);
     const struct model_passage *passage = &visit->model->values.passages[visit->edges->passage];
@@ -155,21 +144,34 @@ static void add_moves(struct moves *moves, const struct device_pass *pass, const
         const bool is_gradient = o->role == MODEL_INPUT_GRADIENT;
         if ((gradients_alone && !is_gradient) || is_unwanted(visit, o) || (is_gradient && o->index == 0 && sums))
             continue;
-        moves->of[moves->n++] = move_of(pass, visit, o, &tiles.of[i], run, row);
+        moves->of[moves->n++] = move_of(pass, visit, o, &tiles.of[i], moves->run);
     }
 }
 
 /* A head in one pass makes the gradients of its inputs forward. */
-static void list_moves(struct moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
-                       uint32_t run, uint32_t row, bool backward)
+void device_boundaries_begin(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
+                             uint32_t run, bool backward)
 {
-    moves->n = 0;
-    add_moves(moves, pass, visit, run, row, backward, false);
+    moves->run = run, moves->backward = backward, moves->n = 0;
+    add_moves(moves, pass, visit, backward, false);
     if (!backward && visit->chunks)
-        add_moves(moves, pass, visit, run, row, true, true);
+        add_moves(moves, pass, visit, true, true);
 }
 
-static size_t bytes_of(const struct layer_pass *visit, const struct moved *m)
+/* To the microbatch that begins at this row. */
+static void move_to(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
+                    uint32_t row)
+{
+    for (struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
+        struct device_operand *o = &m->operand;
+        m->place = m->first + row * m->row_bytes;
+        o->n = m->row_n ? visit->n_rows * m->row_n : o->n;
+        o->stored = m->on_host ? tile_at(pass, o->is, m->tile.stored) : device_pass_address(pass, m->place);
+        o->narrow = tile_at(pass, o->is, m->tile.narrow);
+    }
+}
+
+static size_t bytes_of(const struct layer_pass *visit, const struct device_move *m)
 {
     return m->operand.n * (m->operand.shape->wide ? sizeof(float) : number_bytes(visit->setting->goal.precision));
 }
@@ -255,17 +257,17 @@ static void leave_sum(struct device_pass *pass, const struct layer_pass *visit, 
 
 /* ---- entering and leaving ---- */
 
-static void upload_moves(const struct device_pass *pass, const struct layer_pass *visit, const struct moves *moves,
-                         bool inputs)
+static void upload_moves(const struct device_pass *pass, const struct layer_pass *visit,
+                         const struct device_moves *moves, bool inputs)
 {
-    for (const struct moved *m = moves->of; m < moves->of + moves->n; m++)
+    for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++)
         if (m->loads && (m->operand.is->role == MODEL_INPUT) == inputs)
             upload(pass, visit, m->operand.stored, m->place, bytes_of(visit, m));
 }
 
 /* A small gradient that the layer is the first to add to, before its first visit does: for a row with its microbatch, for
  * a part with the first. */
-static void clear_small(const struct layer_pass *visit, const struct moved *m)
+static void clear_small(const struct layer_pass *visit, const struct device_move *m)
 {
     const struct model_shape *shape = m->operand.shape;
 
@@ -274,9 +276,9 @@ static void clear_small(const struct layer_pass *visit, const struct moved *m)
         visit->ops->zero(visit->dev, &(struct device_zero){m->operand.stored, m->operand.n * sizeof(float)});
 }
 
-static void set_addresses(struct layer_pass *visit, const struct moves *moves)
+static void set_addresses(struct layer_pass *visit, const struct device_moves *moves)
 {
-    for (const struct moved *m = moves->of; m < moves->of + moves->n; m++) {
+    for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
         const struct model_operand *o = m->operand.is;
         visit->at[o->role][o->index] =
             o->passes ? visit->at[MODEL_OUTPUT_GRADIENT][0] : device_operand_enter(visit, &m->operand);
@@ -285,41 +287,42 @@ static void set_addresses(struct layer_pass *visit, const struct moves *moves)
 }
 
 /* Inputs, which are never written to, need not wait for downloads. */
-void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row,
-                             bool backward)
+void device_boundaries_enter(struct device_pass *pass, struct device_moves *moves, struct layer_pass *visit,
+                             uint32_t row)
 {
     const struct device_tiles *tiles = &pass->tiles[pass->tile]; /* the set of the next tiles */
     const struct device_ops *ops = visit->ops;
     const bool on_host = visit->plan->choice.host_stash;
-    struct moves moves;
 
-    list_moves(&moves, pass, visit, run, row, backward);
+    move_to(moves, pass, visit, row);
     if (on_host) {
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_COMPUTE, tiles->used);
-        ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, *stashed_of(pass, run, row));
-        upload_moves(pass, visit, &moves, true);
+        ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, *stashed_of(pass, moves->run, row));
+        upload_moves(pass, visit, moves, true);
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
-        upload_moves(pass, visit, &moves, false);
+        upload_moves(pass, visit, moves, false);
     }
-    if (has_sum(pass, visit, backward))
-        enter_sum(pass, visit, run, row);
+    if (has_sum(pass, visit, moves->backward))
+        enter_sum(pass, visit, moves->run, row);
     if (on_host)
         ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL,
                     ops->mark(visit->dev, DEVICE_PULL)); /* includes earlier waits */
-    set_addresses(visit, &moves);
+    set_addresses(visit, moves);
 }
 
-void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *visit, uint32_t run, bool backward)
+void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *finish, uint32_t run, bool backward)
 {
-    struct moves moves;
+    struct device_moves moves;
 
-    list_moves(&moves, pass, visit, run, 0, backward);
-    set_addresses(visit, &moves);
+    device_boundaries_begin(&moves, pass, finish, run, backward);
+    move_to(&moves, pass, finish, 0);
+    set_addresses(finish, &moves);
 }
 
-static void download_moves(const struct device_pass *pass, const struct layer_pass *visit, const struct moves *moves)
+static void download_moves(const struct device_pass *pass, const struct layer_pass *visit,
+                           const struct device_moves *moves)
 {
-    for (const struct moved *m = moves->of; m < moves->of + moves->n; m++) {
+    for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
         const struct model_operand *o = m->operand.is;
         if (m->stores)
             download(pass, visit, m->place, m->operand.stored ? m->operand.stored : visit->at[o->role][o->index],
@@ -327,26 +330,24 @@ static void download_moves(const struct device_pass *pass, const struct layer_pa
     }
 }
 
-void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row,
-                             bool backward)
+void device_boundaries_leave(struct device_pass *pass, const struct device_moves *moves, const struct layer_pass *visit,
+                             uint32_t row)
 {
     struct device_tiles *tiles = &pass->tiles[pass->tile];
     const struct device_ops *ops = visit->ops;
-    const bool sums = has_sum(pass, visit, backward);
-    struct moves moves;
+    const bool sums = has_sum(pass, visit, moves->backward);
 
-    list_moves(&moves, pass, visit, run, row, backward);
-    for (const struct moved *m = moves.of; m < moves.of + moves.n; m++)
+    for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++)
         if (m->operand.stored)
             device_operand_leave(visit, &m->operand, visit->at[m->operand.is->role][m->operand.is->index]);
     if (!visit->plan->choice.host_stash)
         return;
     tiles->used = ops->mark(visit->dev, DEVICE_COMPUTE);
     ops->follow(visit->dev, DEVICE_PUSH, DEVICE_COMPUTE, tiles->used);
-    download_moves(pass, visit, &moves);
+    download_moves(pass, visit, moves);
     if (sums)
-        leave_sum(pass, visit, run, row);
-    tiles->saved = *stashed_of(pass, run, row) = ops->mark(visit->dev, DEVICE_PUSH);
+        leave_sum(pass, visit, moves->run, row);
+    tiles->saved = *stashed_of(pass, moves->run, row) = ops->mark(visit->dev, DEVICE_PUSH);
     if (sums && visit->bottom) /* away from the next input's place */
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
     pass->tile = (pass->tile + 1) % visit->plan->n_sets;

@@ -10,22 +10,9 @@
 #ifndef PROTO_STEP_BOUNDARIES_H
 #define PROTO_STEP_BOUNDARIES_H
 
+#include "proto/plan/values.h"
 #include "proto/step/layers.h"
 #include "proto/step/pass.h"
-
-/* Sets visit->at for the microbatch that begins at `row` of the run; all other fields of *visit must be set. backward, or a
- * head in one pass, includes gradients. */
-void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit, uint32_t run, uint32_t row,
-                             bool backward);
-
-/* Called after the visit, once for each enter. */
-void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, uint32_t run, uint32_t row,
-                             bool backward);
-
-/* Sets finish->at for a whole run: for the program that finishes the layer, which reads and writes small values alone. */
-void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *finish, uint32_t run, bool backward);
-
-/* ---- for passes that place values themselves ---- */
 
 /* A value or gradient that a layer sees: as it is stored, on the device, and as the layer works on it. */
 struct device_operand {
@@ -34,6 +21,39 @@ struct device_operand {
     size_t n;              /* numbers */
     void *stored, *narrow; /* narrow: NULL, if the layer works on what is stored */
 };
+
+/* What a visit moves of each microbatch of a run. */
+struct device_moves {
+    uint32_t run;
+    bool backward;
+    uint32_t n;
+    struct device_move {
+        struct device_operand operand; /* of the microbatch that was entered last; */
+        uint64_t place;                /* and where that is stored: offset in the arena, or in the host's stash */
+        uint64_t first, row_bytes;     /* place of the run's first row; bytes of each row */
+        size_t row_n;                  /* numbers of each row; 0: all rows share the value */
+        struct plan_tile tile;
+        bool on_host, loads, stores; /* the host's: uploaded before, downloaded after */
+    } of[2 * MODEL_OPERANDS];
+};
+
+/* Called before the microbatches of a run; all fields of *visit but at, and those of rows, must be set. backward, or a head
+ * in one pass, includes gradients. */
+void device_boundaries_begin(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
+                             uint32_t run, bool backward);
+
+/* Sets visit->at for the microbatch that begins at `row` of the run. */
+void device_boundaries_enter(struct device_pass *pass, struct device_moves *moves, struct layer_pass *visit,
+                             uint32_t row);
+
+/* Called after the visit, once for each enter. */
+void device_boundaries_leave(struct device_pass *pass, const struct device_moves *moves, const struct layer_pass *visit,
+                             uint32_t row);
+
+/* Sets finish->at for a whole run: for the program that finishes the layer, which reads and writes small values alone. */
+void device_boundaries_finish(const struct device_pass *pass, struct layer_pass *finish, uint32_t run, bool backward);
+
+/* ---- for passes that place values themselves ---- */
 
 /* Before the layer runs: rounds what it reads. Returns what it works on. */
 void *device_operand_enter(const struct layer_pass *visit, const struct device_operand *operand);

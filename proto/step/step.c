@@ -176,20 +176,22 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
     const bool is_backward = pass->place >= pass->worker->model.n_visits;
     struct layer_pass v = visit_of(pass, visit);
     const struct layer_ops *layer = pass->worker->layers[v.layer->kind];
+    struct device_moves moves;
     uint32_t done = 0;
     int rc = 0;
 
     v.weights = weights;
     v.chunks = chunks;
     v.contribution = contribution;
+    device_boundaries_begin(&moves, pass, &v, run, is_backward);
     if (is_backward)
         finish_run(pass, &v, run, true);
     for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += microbatch_at(pass, row)) {
         set_rows(pass, &v, run, row);
-        device_boundaries_enter(pass, &v, run, row, is_backward);
+        device_boundaries_enter(pass, &moves, &v, row);
         (is_backward ? layer->backward : layer->forward)(&v);
         rc = overlap(pass, run, ++done, is_backward);
-        device_boundaries_leave(pass, &v, run, row, is_backward);
+        device_boundaries_leave(pass, &moves, &v, row);
     }
     if (!is_backward)
         finish_run(pass, &v, run, false);
