@@ -80,6 +80,7 @@ void model_complete_program(struct model_program *p)
         assert(p->backward[keeping].passes == p->backward[0].passes); /* places do not depend on what is kept */
     }
     p->passes = p->backward[0].passes;
+    p->reads = program_inputs_read(&p->program);
 }
 
 /* "attn.c_attn" of an operation with tensors, by the first; else what its result is called. */

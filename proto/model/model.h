@@ -116,6 +116,7 @@ struct model_program {
     uint32_t n_layers;                  /* that run it */
     uint32_t class;                     /* if they are blocks': of the model's classes */
     bool passes;                        /* as in struct schedule, whatever is kept */
+    uint32_t reads;                     /* set of inputs: program_inputs_read */
     const struct model_program *finish; /* of its layers (struct family_layer); NULL: they have none */
     uint32_t n_keepings;                /* distinct ones: the first of MODEL_KEEPINGS */
     /* Of the first n_keepings: kept values, and schedules. */

@@ -187,7 +187,7 @@ static uint32_t take(struct places *places, uint32_t shape, uint32_t *n)
 /* program: NULL of the head, which reads all. */
 static bool is_read_backward(const struct model_program *program, uint32_t input)
 {
-    return !program || program_inputs_read(&program->program) >> input & 1;
+    return !program || program->reads >> input & 1;
 }
 
 static void mark_stashed(struct model *m, const struct model_edges *edges, const struct model_program *program)

@@ -139,12 +139,14 @@ static void sort_by_size(struct placing *g)
 void plan_places(struct plan_places *out, const struct program *program, const struct schedule *schedule,
                  const struct plan_setting *setting, struct plan_shape shape)
 {
-    struct placing g = {.schedule = schedule};
-    struct plan_places other = {0};
+    struct placing g; /* its tables are long: what is not used stays as it is */
+    struct plan_places other;
 
-    *out = (struct plan_places){0};
+    g.schedule = schedule;
+    g.n = 0;
     for (int i = 0; i < schedule->n_buffers; i++) {
         const struct schedule_buffer *b = &schedule->buffers[i];
+        out->at[i] = 0;
         if (b->place != SCHEDULE_WORKSPACE || b->last < b->first)
             continue;
         g.bytes[i] = b->value == SCHEDULE_NONE ? scratch_bytes(program, &schedule->steps[b->first], setting, shape)

@@ -112,6 +112,14 @@ static bool stores(const struct layer_pass *visit, const struct model_operand *o
     return o->stores;
 }
 
+/* A small gradient that the layer is the first to add to, before its first visit does: for a row with its microbatch, for
+ * a part with the first. */
+static bool clears(const struct layer_pass *visit, const struct model_operand *o)
+{
+    return o->role == MODEL_INPUT_GRADIENT && o->begins && visit->top &&
+           model_is_small(&visit->model->values.shapes[o->shape]);
+}
+
 static struct device_move move_of(const struct device_pass *pass, const struct layer_pass *visit,
                                   const struct model_operand *o, const struct plan_tile *tile, uint32_t run)
 {
@@ -127,7 +135,19 @@ static struct device_move move_of(const struct device_pass *pass, const struct l
                                 .tile = *tile,
                                 .on_host = on_host,
                                 .loads = on_host && loads(visit, o),
-                                .stores = on_host && stores(visit, o)};
+                                .stores = on_host && stores(visit, o),
+                                .clears = clears(visit, o)};
+}
+
+/* True if the last one is made elsewhere than it is stored, and added or copied to it. */
+static bool is_added(const struct device_moves *moves)
+{
+    const struct device_move *last = &moves->of[moves->n - 1], *m = moves->of;
+
+    while (last->operand.is->passes && m->operand.is->role != MODEL_OUTPUT_GRADIENT)
+        m++; /* made where the first output's gradient was */
+    return last->operand.is->stores &&
+           (last->operand.is->passes ? m->first != last->first : last->tile.narrow != PLAN_NO_TILE);
 }
 
 /* Adds the operands of a direction; or of those, the gradients of inputs alone. */
@@ -145,6 +165,7 @@ static void add_moves(struct device_moves *moves, const struct device_pass *pass
         if ((gradients_alone && !is_gradient) || is_unwanted(visit, o) || (is_gradient && o->index == 0 && sums))
             continue;
         moves->of[moves->n++] = move_of(pass, visit, o, &tiles.of[i], moves->run);
+        moves->adds |= is_added(moves);
     }
 }
 
@@ -152,7 +173,7 @@ static void add_moves(struct device_moves *moves, const struct device_pass *pass
 void device_boundaries_begin(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
                              uint32_t run, bool backward)
 {
-    moves->run = run, moves->backward = backward, moves->n = 0;
+    moves->run = run, moves->backward = backward, moves->adds = false, moves->n = 0;
     add_moves(moves, pass, visit, backward, false);
     if (!backward && visit->chunks)
         add_moves(moves, pass, visit, true, true);
@@ -265,24 +286,15 @@ static void upload_moves(const struct device_pass *pass, const struct layer_pass
             upload(pass, visit, m->operand.stored, m->place, bytes_of(visit, m));
 }
 
-/* A small gradient that the layer is the first to add to, before its first visit does: for a row with its microbatch, for
- * a part with the first. */
-static void clear_small(const struct layer_pass *visit, const struct device_move *m)
-{
-    const struct model_shape *shape = m->operand.shape;
-
-    if (m->operand.is->role == MODEL_INPUT_GRADIENT && m->operand.is->begins && model_is_small(shape) && visit->top &&
-        (shape->domain != PROGRAM_PART || visit->fresh))
-        visit->ops->zero(visit->dev, &(struct device_zero){m->operand.stored, m->operand.n * sizeof(float)});
-}
-
 static void set_addresses(struct layer_pass *visit, const struct device_moves *moves)
 {
     for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
         const struct model_operand *o = m->operand.is;
-        visit->at[o->role][o->index] =
-            o->passes ? visit->at[MODEL_OUTPUT_GRADIENT][0] : device_operand_enter(visit, &m->operand);
-        clear_small(visit, m);
+        visit->at[o->role][o->index] = o->passes           ? visit->at[MODEL_OUTPUT_GRADIENT][0]
+                                       : m->operand.narrow ? device_operand_enter(visit, &m->operand)
+                                                           : m->operand.stored;
+        if (m->clears && (m->row_n || visit->fresh))
+            visit->ops->zero(visit->dev, &(struct device_zero){m->operand.stored, m->operand.n * sizeof(float)});
     }
 }
 
@@ -337,7 +349,7 @@ void device_boundaries_leave(struct device_pass *pass, const struct device_moves
     const struct device_ops *ops = visit->ops;
     const bool sums = has_sum(pass, visit, moves->backward);
 
-    for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++)
+    for (const struct device_move *m = moves->of; moves->adds && m < moves->of + moves->n; m++)
         if (m->operand.stored)
             device_operand_leave(visit, &m->operand, visit->at[m->operand.is->role][m->operand.is->index]);
     if (!visit->plan->choice.host_stash)

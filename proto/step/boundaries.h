@@ -26,6 +26,7 @@ struct device_operand {
 struct device_moves {
     uint32_t run;
     bool backward;
+    bool adds; /* something is not made where it is stored */
     uint32_t n;
     struct device_move {
         struct device_operand operand; /* of the microbatch that was entered last; */
@@ -34,6 +35,7 @@ struct device_moves {
         size_t row_n;                  /* numbers of each row; 0: all rows share the value */
         struct plan_tile tile;
         bool on_host, loads, stores; /* the host's: uploaded before, downloaded after */
+        bool clears;                 /* zeroed before anything is added to it */
     } of[2 * MODEL_OPERANDS];
 };
 

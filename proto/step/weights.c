@@ -46,6 +46,8 @@ static enum location locate(const struct device_weights *weights, uint32_t place
         return NOWHERE;
     if (looks_up)
         return HOST;
+    if (plan->n_resident == 0)
+        return BUFFER;
     return plan_place_of(model, unit_at(weights, place)) < plan->n_resident ? RESIDENT : BUFFER;
 }
 
@@ -146,7 +148,7 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
     const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
     const size_t value = number_bytes(w->plan.setting.goal.precision);
 
-    if (locate(weights, place) == BUFFER && room > n)
+    if (room > n && locate(weights, place) == BUFFER)
         w->ops->zero(w->dev,
                      &(struct device_zero){(char *)device_address(weights, place) + n * value, (room - n) * value});
 }
@@ -183,9 +185,12 @@ static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t
     const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.goal.precision);
     const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 
-    if (locate(weights, place) == HOST || end == weights->coming.sent)
+    if (end == weights->coming.sent)
         return;
-    if (locate(weights, place) == BUFFER)
+    const enum location from = locate(weights, place);
+    if (from == HOST)
+        return;
+    if (from == BUFFER)
         w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, find(weights, unit)->used);
     upload(w, unit, device_address(weights, place), weights->coming.host, weights->coming.sent, end);
     weights->coming.sent = end;
@@ -220,9 +225,10 @@ int device_weights_next(struct device_weights *weights, uint32_t place, const vo
     w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
     if (has_arrived)
         clear_padding(weights, place);
-    if (locate(weights, place) == HOST)
+    const enum location from = locate(weights, place);
+    if (from == HOST)
         *out = has_arrived ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
-    else if (locate(weights, place) != NOWHERE)
+    else if (from != NOWHERE)
         *out = device_address(weights, place);
     return 0;
 }

@@ -257,14 +257,20 @@ class Tree:
         return re.findall(r'^ *Test +#\d+: (\S+)$', out, re.M)
 
     def mirrored(self, path):
-        """The programs of the folder that mirrors the source's, and of the folders above it."""
+        """The programs of the folder that mirrors the source's, and of the folders above it; of operations also those of
+        proto/step, where programs run."""
         programs, folder = [], os.path.join('tests', os.path.dirname(path))
         while folder != 'tests':
-            if os.path.isdir(os.path.join(self.directory, folder)):
-                for name in sorted(os.listdir(os.path.join(self.directory, folder))):
-                    if re.fullmatch(r'test_\w+\.c', name):
-                        programs += self.tests(rf'^{name[:-2]}(_cuda|_cudnn)?$')
+            programs += self.programs_in(folder)
             folder = os.path.dirname(folder)
+        return programs + (self.programs_in('tests/proto/step') if path.startswith('proto/operation/') else [])
+
+    def programs_in(self, folder):
+        programs = []
+        if os.path.isdir(os.path.join(self.directory, folder)):
+            for name in sorted(os.listdir(os.path.join(self.directory, folder))):
+                if re.fullmatch(r'test_\w+\.c', name):
+                    programs += self.tests(rf'^{name[:-2]}(_cuda|_cudnn)?$')
         return programs
 
     def namesakes(self, path):
