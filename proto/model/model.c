@@ -1,11 +1,11 @@
 #include "proto/model/model.h"
 
 #include "proto/model/family.h"
+#include "proto/model/model_internal.h"
 #include "proto/operation/operation.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,35 +83,6 @@ void model_complete_program(struct model_program *p)
     p->reads = program_inputs_read(&p->program);
 }
 
-/* "attn.c_attn" of an operation with tensors, by the first; else what its result is called. */
-static int print_operation(char *out, size_t size, const struct program *p, int operation)
-{
-    const struct program_operation *op = &p->operations[operation];
-
-    if (op->n_tensors == 0)
-        return snprintf(out, size, "%s", op->kind->result ? op->kind->result : op->kind->name);
-    const char *const stem = p->tensors[op->tensor].name;
-    return snprintf(out, size, "%.*s", (int)(strrchr(stem, '.') - stem), stem);
-}
-
-const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping)
-{
-    const uint32_t kept = model_keeping(p, keeping);
-    uint64_t groups[PROGRAM_KEPT_GROUPS];
-    int operations[PROGRAM_KEPT_GROUPS], n = 0;
-
-    program_kept_groups(&p->program, groups, operations);
-    snprintf(out, MODEL_KEEPING_BYTES, "%s", kept == 0 ? "nothing" : "all");
-    if (kept == p->n_keepings - 1)
-        return out;
-    for (int i = 0; i < PROGRAM_KEPT_GROUPS; i++)
-        if (kept >> i & 1) {
-            n += snprintf(out + n, (size_t)(MODEL_KEEPING_BYTES - n), "%s", n ? ", " : "");
-            n += print_operation(out + n, (size_t)(MODEL_KEEPING_BYTES - n), &p->program, operations[i]);
-        }
-    return out;
-}
-
 static const struct family_layer *layers_of(const struct model *m)
 {
     const struct family *family = m->config.family;
@@ -120,25 +91,20 @@ static const struct family_layer *layers_of(const struct model *m)
 }
 
 /* The head's table. */
-static const char *logits_of(const struct model *m)
+const char *model_logits_name(const struct model *m)
 {
     const struct family *family = m->config.family;
 
     return m->config.n_labels ? family->classifier->logits : family->logits;
 }
 
-/* The programs of a block's layers. */
-struct kind {
-    uint32_t first, n;
-};
-
-static struct kind kind_of_block(const struct model *m, uint32_t index)
+struct model_kind model_kind_of_block(const struct model *m, uint32_t index)
 {
     const struct family *family = m->config.family;
     const struct family_layer *layers = layers_of(m);
     const uint32_t wanted = family->kind_of_block ? family->kind_of_block(&m->config, index) : 0;
     const uint32_t end = m->block + m->n_block_programs;
-    struct kind kind = {.first = m->block};
+    struct model_kind kind = {.first = m->block};
 
     for (uint32_t found = 0; found < wanted; found += !layers[kind.first].goes_on) {
         kind.first++;
@@ -167,7 +133,7 @@ static uint32_t class_of(struct model *m, const struct model_program *program)
 static void classify(struct model *m)
 {
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
-        const struct kind kind = kind_of_block(m, i);
+        const struct model_kind kind = model_kind_of_block(m, i);
         for (struct model_program *p = &m->programs[kind.first]; p < &m->programs[kind.first + kind.n]; p++) {
             if (p->n_layers++ == 0)
                 p->class = class_of(m, p);
@@ -373,7 +339,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 
 static void add_block(struct model *m, uint32_t index)
 {
-    const struct kind kind = kind_of_block(m, index);
+    const struct model_kind kind = model_kind_of_block(m, index);
     char block[24], in_front[40];
 
     snprintf(block, sizeof block, layers_of(m)[kind.first].name, index);
@@ -472,149 +438,13 @@ static void add_head(struct model *m)
     if (m->config.family->logit_cap)
         m->logit_cap = m->config.family->logit_cap(&m->config);
     if (!m->config.tied)
-        add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, model_outputs(&m->config), "", logits_of(m));
+        add_table(m, MODEL_HEAD, 0, MODEL_BY_TOKEN, model_outputs(&m->config), "", model_logits_name(m));
     for (uint32_t unit = 0;
          m->config.tied && m->pieces[m->units[unit].first_piece].tensor == m->embedding.tables[0].tensor; unit++)
         visit(m, unit);
 }
 
-/* ---- frozen and trained tensors ---- */
-
-static bool is_frozen(const struct model *m, const struct model_piece *piece)
-{
-    return m->tensors[piece->tensor].frozen;
-}
-
-/* Moves trained pieces to the unit's start, before frozen ones. */
-static void divide_unit(struct model *m, struct model_unit *unit)
-{
-    struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
-    uint64_t n = 0;
-
-    unit->frozen = 0;
-    for (struct model_piece *p = first; p < end; p++)
-        if (!is_frozen(m, p)) {
-            p->offset = n;
-            n += p->n;
-        }
-    unit->n_trained = n;
-    for (struct model_piece *p = first; p < end; p++)
-        if (is_frozen(m, p)) {
-            p->offset = n;
-            n += p->n;
-            unit->frozen |= UINT64_C(1) << (p - first);
-        }
-    unit->n_slices = (uint32_t)((unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
-    unit->trained_offset = m->trained_n;
-    m->trained_n += model_rounded(unit->n_trained);
-    unit->replay_offset = unit->n_trained > 0 ? m->segment_n + m->replay_n : 0;
-    m->replay_n += unit->n_trained > 0 ? model_rounded(unit->n) : 0;
-    m->n_trained += unit->n_trained;
-    m->n_frozen_units += unit->n_trained == 0;
-    m->n_slices += unit->n_slices;
-    if (m->largest_trained < unit->n_trained)
-        m->largest_trained = unit->n_trained;
-}
-
-static bool are_alike(const struct model_unit *a, const struct model_unit *b)
-{
-    return a->n == b->n && a->program == b->program && a->frozen == b->frozen;
-}
-
-/* Units of the lowest blocks, as many as a period has; 1, if that is longer than any that is looked for. */
-static uint32_t count_period_units(const struct model *m)
-{
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < m->period; i++)
-        n += kind_of_block(m, i).n;
-    return n > MODEL_PERIOD ? 1 : n;
-}
-
-/* Of the units below the blocks, the blocks', and those above. */
-static void find_alike(struct model *m)
-{
-    const uint32_t first = m->visits[m->layers[m->first_block].first_visit], above = first + m->n_block_layers;
-    const uint32_t of_blocks = count_period_units(m);
-
-    for (uint32_t u = 0, end; u < m->n_units; u = end) {
-        const uint32_t limit = u < first ? first : u < above ? above : m->n_units;
-        const uint32_t period = u >= first && u < above ? of_blocks : 1;
-        for (end = u + 1; end < limit; end++)
-            if (end - u >= period && !are_alike(&m->units[end - period], &m->units[end]))
-                break;
-        for (uint32_t i = u; i < end; i++)
-            m->units[i].alike = (struct model_alike){u, end, period};
-    }
-}
-
-static void divide(struct model *m)
-{
-    m->n_trained = m->trained_n = m->largest_trained = m->replay_n = 0;
-    m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = 0;
-    for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
-        t->rank = t->frozen ? 0 : m->n_trained_tensors++;
-    for (uint32_t u = 0; u < m->n_units; u++)
-        divide_unit(m, &m->units[u]);
-    for (uint32_t visit = 0; visit < m->n_visits; visit++) {
-        m->trained_below[visit] = m->n_trained_visits;
-        if (m->units[m->visits[visit]].n_trained > 0)
-            m->trained_visits[m->n_trained_visits++] = visit;
-    }
-    find_alike(m);
-    model_mark_trained_values(m);
-    m->lowest_trained = m->n_trained_visits ? m->visit_layers[m->trained_visits[0]] : m->n_layers;
-}
-
-static const char *without_prefix(const struct model *m, const char *name)
-{
-    const char *prefix = m->config.family->prefix;
-    const size_t n = strlen(prefix);
-
-    return strncmp(name, prefix, n) == 0 ? name + n : name;
-}
-
-static const struct model_tensor *first_of_block(const struct model *m)
-{
-    const uint32_t unit = m->visits[m->layers[m->first_block].first_visit];
-
-    return &m->tensors[m->pieces[m->units[unit].first_piece].tensor];
-}
-
-static uint32_t freeze_matches(struct model *m, const char *pattern)
-{
-    uint32_t n = 0;
-
-    for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
-        if (fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, without_prefix(m, t->name), 0) == 0) {
-            t->frozen = true;
-            n++;
-        }
-    return n;
-}
-
-int model_freeze(struct model *m, const char *patterns, struct error *err)
-{
-    char pattern[sizeof m->tensors->name];
-    size_t n;
-
-    if (!patterns || !*patterns)
-        return 0;
-    for (const char *at = patterns; at; at = at[n] ? at + n + 1 : NULL) {
-        n = strcspn(at, ",");
-        snprintf(pattern, sizeof pattern, "%.*s", (int)n, at);
-        if (n >= sizeof pattern || freeze_matches(m, pattern) == 0)
-            return error_set(err, -EINVAL,
-                             "--freeze %.*s matches no tensor of this model: its tensors have names like %s and %s",
-                             (int)(n < 200 ? n : 200), at, without_prefix(m, m->tensors[0].name),
-                             without_prefix(m, first_of_block(m)->name));
-    }
-    divide(m);
-    return m->n_trained > 0
-               ? 0
-               : error_set(err, -EINVAL, "--freeze %.200s freezes all tensors of this model: leave one to train",
-                           patterns);
-}
+/* ---- */
 
 static int refuse_memory(const struct model_config *config, struct error *err)
 {
@@ -643,7 +473,7 @@ int model_init(struct model *out, const struct model_config *config, struct erro
         model_free(m);
         return refuse_memory(config, err);
     }
-    divide(m);
+    model_divide(m);
     return 0;
 }
 
@@ -678,53 +508,10 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
 {
     for (uint32_t i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
-        if (strcmp(t->name, name) == 0 || strcmp(without_prefix(model, t->name), name) == 0)
+        if (strcmp(t->name, name) == 0 || strcmp(model_without_prefix(model, t->name), name) == 0)
             return t;
     }
     return NULL;
-}
-
-/* The layer named by the unit's id. */
-static const struct model_layer *layer_of(const struct model *m, const struct model_unit *unit)
-{
-    const enum model_layer_kind kind = (enum model_layer_kind)(unit->id >> 56);
-    const uint32_t index = (uint32_t)(unit->id >> 24), part = (uint32_t)(unit->id & 0xFFFFFF);
-    const struct model_layer *layer = m->layers;
-
-    if (kind == MODEL_EMBEDDING)
-        return layer;
-    while (layer->kind != kind || layer->index != index || (kind == MODEL_BLOCK && layer->part != part))
-        layer++;
-    return layer;
-}
-
-const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit)
-{
-    const struct model_unit *u = &model->units[unit];
-    const struct model_piece *piece = &model->pieces[u->first_piece];
-    const struct model_layer *layer = layer_of(model, u);
-    const unsigned index = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
-    const char *table =
-        layer->kind == MODEL_HEAD ? logits_of(model) : model->embedding.tables[index % MODEL_TABLES].name;
-
-    if (layer->kind == MODEL_BLOCK)
-        snprintf(out, MODEL_NAME_BYTES, layer->name, index);
-    else if (layer->kind == MODEL_SINGLE)
-        snprintf(out, MODEL_NAME_BYTES, "%s", layer->name);
-    else if (piece->n_rows < model->tensors[piece->tensor].shape[0])
-        snprintf(out, MODEL_NAME_BYTES, "%s.%u", table, chunk);
-    else
-        snprintf(out, MODEL_NAME_BYTES, "%s", table);
-    return out;
-}
-
-const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit)
-{
-    const bool head = model->layers[model->visit_layers[visit]].kind == MODEL_HEAD;
-    char name[MODEL_NAME_BYTES];
-
-    snprintf(out, MODEL_NAME_BYTES, "%s%.26s", head ? "head " : "", model_unit_name(name, model, model->visits[visit]));
-    return out;
 }
 
 uint64_t model_zero_row(const struct model *model, uint32_t tensor)
@@ -752,7 +539,7 @@ uint32_t model_first_above_blocks(const struct model *model)
 bool model_is_mask(const struct model *model, const char *name)
 {
     const struct family *family = model->config.family;
-    const char *bare = without_prefix(model, name);
+    const char *bare = model_without_prefix(model, name);
 
     return (family->is_mask && family->is_mask(bare)) ||
            (model->config.n_labels && family_lists(family->classifier->others, bare));
@@ -775,15 +562,6 @@ int model_refuse_tied_copy(const struct model *model, struct error *err)
         "%s.weight differs from %s.weight, though config.json ties them (tie_word_embeddings); set that to "
         "false to train them apart",
         family->logits, family->tables[0].name);
-}
-
-const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config)
-{
-    if (config->family)
-        snprintf(out, MODEL_TITLE_BYTES, "%.20s %ux%u", config->family->model_type, config->n_layers, config->width);
-    else
-        snprintf(out, MODEL_TITLE_BYTES, "no model");
-    return out;
 }
 
 size_t model_slot_bytes(const struct model *model, enum number_type type)

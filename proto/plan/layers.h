@@ -23,7 +23,7 @@ uint32_t plan_row_tile(const struct plan *plan);
 /* Bytes from the workspace's start, multiples of PLAN_ALIGNMENT; of buffers elsewhere 0. */
 struct plan_places {
     uint64_t at[SCHEDULE_BUFFERS]; /* (n_buffers of the schedule) */
-    uint64_t bytes; /* of the workspace, to its last byte */
+    uint64_t bytes;                /* of the workspace, to its last byte */
 };
 
 /* A shape's places suffice for any smaller shape. */

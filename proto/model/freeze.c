@@ -1,0 +1,145 @@
+/* Which tensors are trained, and what follows from it: each unit's pieces, the visits that contribute, units that recur. */
+#include "proto/model/model_internal.h"
+
+#include "proto/model/family.h"
+
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool is_frozen(const struct model *m, const struct model_piece *piece)
+{
+    return m->tensors[piece->tensor].frozen;
+}
+
+/* Moves trained pieces to the unit's start, before frozen ones. */
+static void divide_unit(struct model *m, struct model_unit *unit)
+{
+    struct model_piece *const first = &m->pieces[unit->first_piece], *const end = first + unit->n_pieces;
+    uint64_t n = 0;
+
+    unit->frozen = 0;
+    for (struct model_piece *p = first; p < end; p++)
+        if (!is_frozen(m, p)) {
+            p->offset = n;
+            n += p->n;
+        }
+    unit->n_trained = n;
+    for (struct model_piece *p = first; p < end; p++)
+        if (is_frozen(m, p)) {
+            p->offset = n;
+            n += p->n;
+            unit->frozen |= UINT64_C(1) << (p - first);
+        }
+    unit->n_slices = (uint32_t)((unit->n_trained + MODEL_SLICE - 1) / MODEL_SLICE);
+    unit->trained_offset = m->trained_n;
+    m->trained_n += model_rounded(unit->n_trained);
+    unit->replay_offset = unit->n_trained > 0 ? m->segment_n + m->replay_n : 0;
+    m->replay_n += unit->n_trained > 0 ? model_rounded(unit->n) : 0;
+    m->n_trained += unit->n_trained;
+    m->n_frozen_units += unit->n_trained == 0;
+    m->n_slices += unit->n_slices;
+    if (m->largest_trained < unit->n_trained)
+        m->largest_trained = unit->n_trained;
+}
+
+static bool are_alike(const struct model_unit *a, const struct model_unit *b)
+{
+    return a->n == b->n && a->program == b->program && a->frozen == b->frozen;
+}
+
+/* Units of the lowest blocks, as many as a period has; 1, if that is longer than any that is looked for. */
+static uint32_t count_period_units(const struct model *m)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->period; i++)
+        n += model_kind_of_block(m, i).n;
+    return n > MODEL_PERIOD ? 1 : n;
+}
+
+/* Of the units below the blocks, the blocks', and those above. */
+static void find_alike(struct model *m)
+{
+    const uint32_t first = m->visits[m->layers[m->first_block].first_visit], above = first + m->n_block_layers;
+    const uint32_t of_blocks = count_period_units(m);
+
+    for (uint32_t u = 0, end; u < m->n_units; u = end) {
+        const uint32_t limit = u < first ? first : u < above ? above : m->n_units;
+        const uint32_t period = u >= first && u < above ? of_blocks : 1;
+        for (end = u + 1; end < limit; end++)
+            if (end - u >= period && !are_alike(&m->units[end - period], &m->units[end]))
+                break;
+        for (uint32_t i = u; i < end; i++)
+            m->units[i].alike = (struct model_alike){u, end, period};
+    }
+}
+
+void model_divide(struct model *m)
+{
+    m->n_trained = m->trained_n = m->largest_trained = m->replay_n = 0;
+    m->n_trained_tensors = m->n_frozen_units = m->n_trained_visits = m->n_slices = 0;
+    for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
+        t->rank = t->frozen ? 0 : m->n_trained_tensors++;
+    for (uint32_t u = 0; u < m->n_units; u++)
+        divide_unit(m, &m->units[u]);
+    for (uint32_t visit = 0; visit < m->n_visits; visit++) {
+        m->trained_below[visit] = m->n_trained_visits;
+        if (m->units[m->visits[visit]].n_trained > 0)
+            m->trained_visits[m->n_trained_visits++] = visit;
+    }
+    find_alike(m);
+    model_mark_trained_values(m);
+    m->lowest_trained = m->n_trained_visits ? m->visit_layers[m->trained_visits[0]] : m->n_layers;
+}
+
+const char *model_without_prefix(const struct model *m, const char *name)
+{
+    const char *prefix = m->config.family->prefix;
+    const size_t n = strlen(prefix);
+
+    return strncmp(name, prefix, n) == 0 ? name + n : name;
+}
+
+static const struct model_tensor *first_of_block(const struct model *m)
+{
+    const uint32_t unit = m->visits[m->layers[m->first_block].first_visit];
+
+    return &m->tensors[m->pieces[m->units[unit].first_piece].tensor];
+}
+
+static uint32_t freeze_matches(struct model *m, const char *pattern)
+{
+    uint32_t n = 0;
+
+    for (struct model_tensor *t = m->tensors; t < m->tensors + m->n_tensors; t++)
+        if (fnmatch(pattern, t->name, 0) == 0 || fnmatch(pattern, model_without_prefix(m, t->name), 0) == 0) {
+            t->frozen = true;
+            n++;
+        }
+    return n;
+}
+
+int model_freeze(struct model *m, const char *patterns, struct error *err)
+{
+    char pattern[sizeof m->tensors->name];
+    size_t n;
+
+    if (!patterns || !*patterns)
+        return 0;
+    for (const char *at = patterns; at; at = at[n] ? at + n + 1 : NULL) {
+        n = strcspn(at, ",");
+        snprintf(pattern, sizeof pattern, "%.*s", (int)n, at);
+        if (n >= sizeof pattern || freeze_matches(m, pattern) == 0)
+            return error_set(err, -EINVAL,
+                             "--freeze %.*s matches no tensor of this model: its tensors have names like %s and %s",
+                             (int)(n < 200 ? n : 200), at, model_without_prefix(m, m->tensors[0].name),
+                             model_without_prefix(m, first_of_block(m)->name));
+    }
+    model_divide(m);
+    return m->n_trained > 0
+               ? 0
+               : error_set(err, -EINVAL, "--freeze %.200s freezes all tensors of this model: leave one to train",
+                           patterns);
+}

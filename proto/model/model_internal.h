@@ -1,0 +1,23 @@
+/* proto/model/model_internal.h - what the files that build a model's description have in common. */
+#ifndef PROTO_MODEL_MODEL_INTERNAL_H
+#define PROTO_MODEL_MODEL_INTERNAL_H
+
+#include "proto/model/model.h"
+
+/* The programs of a block's layers. */
+struct model_kind {
+    uint32_t first, n;
+};
+
+struct model_kind model_kind_of_block(const struct model *model, uint32_t index);
+
+/* Without the family's prefix, if it has that. Borrowed. */
+const char *model_without_prefix(const struct model *model, const char *name);
+
+/* The head's table. */
+const char *model_logits_name(const struct model *model);
+
+/* Sets all that depends on which tensors are frozen. After model_bind_values, and whenever that changes. */
+void model_divide(struct model *model);
+
+#endif

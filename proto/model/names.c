@@ -1,0 +1,89 @@
+/* What units, visits and kept values are called. */
+#include "proto/model/model_internal.h"
+
+#include "proto/model/family.h"
+#include "proto/operation/operation.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "attn.c_attn" of an operation with tensors, by the first; else what its result is called. */
+static int print_operation(char *out, size_t size, const struct program *p, int operation)
+{
+    const struct program_operation *op = &p->operations[operation];
+
+    if (op->n_tensors == 0)
+        return snprintf(out, size, "%s", op->kind->result ? op->kind->result : op->kind->name);
+    const char *const stem = p->tensors[op->tensor].name;
+    return snprintf(out, size, "%.*s", (int)(strrchr(stem, '.') - stem), stem);
+}
+
+const char *model_keeping_name(char out[MODEL_KEEPING_BYTES], const struct model_program *p, uint32_t keeping)
+{
+    const uint32_t kept = model_keeping(p, keeping);
+    uint64_t groups[PROGRAM_KEPT_GROUPS];
+    int operations[PROGRAM_KEPT_GROUPS], n = 0;
+
+    program_kept_groups(&p->program, groups, operations);
+    snprintf(out, MODEL_KEEPING_BYTES, "%s", kept == 0 ? "nothing" : "all");
+    if (kept == p->n_keepings - 1)
+        return out;
+    for (int i = 0; i < PROGRAM_KEPT_GROUPS; i++)
+        if (kept >> i & 1) {
+            n += snprintf(out + n, (size_t)(MODEL_KEEPING_BYTES - n), "%s", n ? ", " : "");
+            n += print_operation(out + n, (size_t)(MODEL_KEEPING_BYTES - n), &p->program, operations[i]);
+        }
+    return out;
+}
+
+/* The layer named by the unit's id. */
+static const struct model_layer *layer_of(const struct model *m, const struct model_unit *unit)
+{
+    const enum model_layer_kind kind = (enum model_layer_kind)(unit->id >> 56);
+    const uint32_t index = (uint32_t)(unit->id >> 24), part = (uint32_t)(unit->id & 0xFFFFFF);
+    const struct model_layer *layer = m->layers;
+
+    if (kind == MODEL_EMBEDDING)
+        return layer;
+    while (layer->kind != kind || layer->index != index || (kind == MODEL_BLOCK && layer->part != part))
+        layer++;
+    return layer;
+}
+
+const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit)
+{
+    const struct model_unit *u = &model->units[unit];
+    const struct model_piece *piece = &model->pieces[u->first_piece];
+    const struct model_layer *layer = layer_of(model, u);
+    const unsigned index = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
+    const char *table =
+        layer->kind == MODEL_HEAD ? model_logits_name(model) : model->embedding.tables[index % MODEL_TABLES].name;
+
+    if (layer->kind == MODEL_BLOCK)
+        snprintf(out, MODEL_NAME_BYTES, layer->name, index);
+    else if (layer->kind == MODEL_SINGLE)
+        snprintf(out, MODEL_NAME_BYTES, "%s", layer->name);
+    else if (piece->n_rows < model->tensors[piece->tensor].shape[0])
+        snprintf(out, MODEL_NAME_BYTES, "%s.%u", table, chunk);
+    else
+        snprintf(out, MODEL_NAME_BYTES, "%s", table);
+    return out;
+}
+
+const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit)
+{
+    const bool head = model->layers[model->visit_layers[visit]].kind == MODEL_HEAD;
+    char name[MODEL_NAME_BYTES];
+
+    snprintf(out, MODEL_NAME_BYTES, "%s%.26s", head ? "head " : "", model_unit_name(name, model, model->visits[visit]));
+    return out;
+}
+
+const char *model_title(char out[MODEL_TITLE_BYTES], const struct model_config *config)
+{
+    if (config->family)
+        snprintf(out, MODEL_TITLE_BYTES, "%.20s %ux%u", config->family->model_type, config->n_layers, config->width);
+    else
+        snprintf(out, MODEL_TITLE_BYTES, "no model");
+    return out;
+}
