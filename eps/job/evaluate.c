@@ -1,8 +1,19 @@
 #include "eps/job/evaluate.h"
 
+#include "proto/base/size.h"
+
 #include <errno.h>
 #include <math.h>
 #include <string.h>
+
+/* Where range i of n_rows begins. If a layer joins the rows of a part, ranges have whole parts. */
+static uint32_t range_begin(const struct job *job, uint32_t n_rows, uint32_t i)
+{
+    const uint32_t each = job->model.n_finishes ? job_goal(job)->batch / job_goal(job)->n_parts : 1;
+    const uint64_t n = (n_rows + each - 1) / each;
+
+    return (uint32_t)size_smaller(n * i / job->n_ranges * each, n_rows);
+}
 
 /* One range of rows for each seat, whoever computes it: the sum has the same bits however many workers there are. */
 void evaluate_start(struct job *job, const struct message *m)
@@ -17,7 +28,7 @@ void evaluate_start(struct job *job, const struct message *m)
     job_enter(job, JOB_EVALUATING);
     job->evaluation = *m;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t first = (uint32_t)((uint64_t)n_rows * i / n), end = (uint32_t)((uint64_t)n_rows * (i + 1) / n);
+        const uint32_t first = range_begin(job, n_rows, i), end = range_begin(job, n_rows, i + 1);
         job->ranges[i] = (struct job_range){.first = first, .n = end - first, .done = end == first};
     }
     for (uint32_t i = 0; i < job->n_workers; i++)

@@ -38,7 +38,7 @@ static void open_family(int which)
     for (size_t i = 0; i < N_IDS; i++)
         ids[i] = (uint16_t)(processes_token(i) % fixture.vocabulary);
     processes_write("ids.bin", ids, sizeof ids);
-    processes_write("held.bin", ids, 60 * sizeof *ids);
+    processes_write("held.bin", ids, 250 * sizeof *ids);
 }
 
 static void setup(void)
@@ -116,6 +116,9 @@ TEST_EACH(workers_make_the_bits_of_one_also_if_one_is_killed, 2 * COUNT(families
     ck_assert_uint_eq(processes_workers("lab"), kills ? 2 : 3);
     expect_stop(daemon);
     outputs_check_same_latest("alone", "three");
+    expect(
+        "grep -o 'eval_loss[^,]*' alone/metrics.jsonl >a && grep -o 'eval_loss[^,]*' three/metrics.jsonl >b && cmp a b",
+        0);
 }
 
 /* PyTorch computes the whole text for each token, eps that token alone. Weights on the device: none, some and all. With
