@@ -5,7 +5,7 @@
  *   2, 6, 10, ..       the same, but its queries see a window; its heads have another width, keys and values another number
  *                      of them, and queries and keys are normed
  *   odd ones           do not attend: a layer norm, and a gated MLP of another width, with biases */
-#include "proto/model/decoder_family.h"
+#include "tests/families/parts.h"
 #include "proto/operation/call/rope.h"
 
 #include <errno.h>
@@ -140,23 +140,5 @@ static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
     return index % 2 ? WIDE : index % 4 ? WINDOWED : FULL;
 }
 
-const struct family family_alternating = {
-    .model_type = "alternating",
-    .architectures = architectures,
-    .keys = keys,
-    .defaults = {.family = &family_alternating,
-                 .n_positions = 2048,
-                 .activation = MODEL_SILU,
-                 .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.rope = {.base = 10000}}},
-    .end_token = FAMILY_NO_TOKEN,
-    .padding = FAMILY_NO_TOKEN,
-    .complete = decoder_complete,
-    .check = check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = layers,
-    .kind_of_block = kind_of_block,
-    .logits = "lm_head",
-};
+const struct family family_alternating = {PARTS_FAMILY(alternating, MODEL_SILU), .check = check,
+                                          .kind_of_block = kind_of_block};

@@ -3,7 +3,7 @@
  *   attention     r = x + attend(norm(x)), the value "residual"; n = norm(r), "normed"
  *   three chunks  add down(act(up(n))), each with columns of the MLP of its own, to the sum "mixed"
  *   the last one  adds its own, and the sum, to r: the stream */
-#include "proto/model/decoder_family.h"
+#include "tests/families/parts.h"
 #include "proto/operation/call/rope.h"
 
 #include <errno.h>
@@ -106,22 +106,4 @@ static const struct family_layer layers[] = {
     {0},
 };
 
-const struct family family_chunked = {
-    .model_type = "chunked",
-    .architectures = architectures,
-    .keys = keys,
-    .defaults = {.family = &family_chunked,
-                 .n_positions = 2048,
-                 .activation = MODEL_GELU,
-                 .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.rope = {.base = 10000}}},
-    .end_token = FAMILY_NO_TOKEN,
-    .padding = FAMILY_NO_TOKEN,
-    .complete = decoder_complete,
-    .check = check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = layers,
-    .logits = "lm_head",
-};
+const struct family family_chunked = {PARTS_FAMILY(chunked, MODEL_GELU), .check = check};

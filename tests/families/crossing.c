@@ -4,7 +4,7 @@
  *   context        takes them from the embedding: the value "context"
  *   block 0        encodes it: each token of the context sees all of it
  *   other blocks   decode all tokens of the row: each sees those before it, and the whole context */
-#include "proto/model/decoder_family.h"
+#include "tests/families/parts.h"
 
 #include <math.h>
 
@@ -18,8 +18,6 @@ static const struct family_key keys[] = {
     {0},
 };
 
-static const struct program_dropout none = {0};
-
 static uint32_t own_domain(const struct model_config *c, uint32_t own)
 {
     return own == 0 ? c->decoder.pattern : 0;
@@ -32,27 +30,16 @@ static void write_context(struct program *p, const struct model_config *c)
 
 static int attend(struct program *p, int x, const struct model_config *c, bool full)
 {
-    const struct decoder_config *d = &c->decoder;
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_part qkv[] = {{"self_attn.q_proj", c->n_heads * d->head_width},
-                                       {"self_attn.k_proj", d->n_kv_heads * d->head_width},
-                                       {"self_attn.v_proj", d->n_kv_heads * d->head_width}};
-    const struct program_attention_options attention = {.n_heads = c->n_heads,
-                                                        .n_kv_heads = d->n_kv_heads,
-                                                        .full = full,
-                                                        .scale = 1 / sqrtf((float)d->head_width)};
-    const int n = program_norm(p, x, "input_layernorm", &norm);
-    const int a = program_attention(p, program_linears(p, n, qkv, 3, &linear), &attention);
 
-    return program_add(p, x, program_linear(p, a, "self_attn.o_proj", c->width, &linear), &none);
+    return parts_attend(p, x, program_norm(p, x, "input_layernorm", &norm), c, full);
 }
 
 static int look(struct program *p, int x, int context, const struct model_config *c)
 {
     const struct decoder_config *d = &c->decoder;
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
+    const struct program_linear_options linear = parts_linear(c);
     const struct program_part kv[] = {{"cross_attn.k_proj", d->n_kv_heads * d->head_width},
                                       {"cross_attn.v_proj", d->n_kv_heads * d->head_width}};
     const struct program_cross_attention_options attention = {.n_heads = c->n_heads,
@@ -62,18 +49,14 @@ static int look(struct program *p, int x, int context, const struct model_config
     const int q = program_linear(p, n, "cross_attn.q_proj", c->n_heads * d->head_width, &linear);
     const int a = program_cross_attention(p, q, program_linears(p, context, kv, 2, &linear), &attention);
 
-    return program_add(p, x, program_linear(p, a, "cross_attn.o_proj", c->width, &linear), &none);
+    return program_add(p, x, program_linear(p, a, "cross_attn.o_proj", c->width, &linear), &parts_no_dropout);
 }
 
 static int mix(struct program *p, int r, const struct model_config *c)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_part gate_up[] = {{"mlp.gate_proj", c->inner_width}, {"mlp.up_proj", c->inner_width}};
-    const int n = program_norm(p, r, "post_attention_layernorm", &norm);
-    const int g = program_glu(p, program_linears(p, n, gate_up, 2, &linear), c->activation);
 
-    return program_add(p, r, program_linear(p, g, "mlp.down_proj", c->width, &linear), &none);
+    return parts_mix(p, r, program_norm(p, r, "post_attention_layernorm", &norm), c);
 }
 
 static void write_encoding(struct program *p, const struct model_config *c)
@@ -104,24 +87,5 @@ static uint32_t kind_of_block(const struct model_config *c, uint32_t index)
     return index > 0;
 }
 
-const struct family family_crossing = {
-    .model_type = "crossing",
-    .architectures = architectures,
-    .keys = keys,
-    .defaults = {.family = &family_crossing,
-                 .n_positions = 2048,
-                 .activation = MODEL_SILU,
-                 .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.rope = {.base = 10000}}},
-    .end_token = FAMILY_NO_TOKEN,
-    .padding = FAMILY_NO_TOKEN,
-    .complete = decoder_complete,
-    .check = decoder_check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = layers,
-    .kind_of_block = kind_of_block,
-    .own_domain = own_domain,
-    .logits = "lm_head",
-};
+const struct family family_crossing = {PARTS_FAMILY(crossing, MODEL_SILU), .check = decoder_check,
+                                       .kind_of_block = kind_of_block, .own_domain = own_domain};

@@ -5,9 +5,8 @@
  *   the last one   adds its own, and the sum, to r: the stream
  *
  * So eight layers read r. */
-#include "proto/model/decoder_family.h"
+#include "tests/families/parts.h"
 
-#include <math.h>
 #include <stdio.h>
 
 enum { EXPERTS = 8 };
@@ -19,29 +18,17 @@ static const struct family_key keys[] = {DECODER_KEYS("hidden_act"), {0}};
 
 static void write_attention(struct program *p, const struct model_config *c)
 {
-    const struct decoder_config *d = &c->decoder;
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_part qkv[] = {{"self_attn.q_proj", c->n_heads * d->head_width},
-                                       {"self_attn.k_proj", d->n_kv_heads * d->head_width},
-                                       {"self_attn.v_proj", d->n_kv_heads * d->head_width}};
-    const struct program_attention_options attention = {.n_heads = c->n_heads,
-                                                        .n_kv_heads = d->n_kv_heads,
-                                                        .scale = 1 / sqrtf((float)d->head_width)};
     const int x = program_begin(p, c->width);
-    const int n = program_norm(p, x, "input_layernorm", &norm);
-    const int a = program_attention(p, program_linears(p, n, qkv, 3, &linear), &attention);
 
-    program_output(p, "residual",
-                   program_add(p, x, program_linear(p, a, "self_attn.o_proj", c->width, &linear),
-                               &(struct program_dropout){0}));
+    program_output(p, "residual", parts_attend(p, x, program_norm(p, x, "input_layernorm", &norm), c, false));
 }
 
 /* Of r, normed. */
 static int write_expert(struct program *p, int r, const struct model_config *c, int expert)
 {
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
+    const struct program_linear_options linear = parts_linear(c);
     char stems[4][24];
 
     snprintf(stems[0], sizeof *stems, "experts.%d.norm", expert);
@@ -92,22 +79,4 @@ static const struct family_layer layers[] = {
     {0},
 };
 
-const struct family family_experts = {
-    .model_type = "experts",
-    .architectures = architectures,
-    .keys = keys,
-    .defaults = {.family = &family_experts,
-                 .n_positions = 2048,
-                 .activation = MODEL_SILU,
-                 .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.rope = {.base = 10000}}},
-    .end_token = FAMILY_NO_TOKEN,
-    .padding = FAMILY_NO_TOKEN,
-    .complete = decoder_complete,
-    .check = decoder_check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = layers,
-    .logits = "lm_head",
-};
+const struct family family_experts = {PARTS_FAMILY(experts, MODEL_SILU), .check = decoder_check};

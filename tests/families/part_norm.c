@@ -3,31 +3,17 @@
  *   attention   r = x + attend(norm(x)), the value "residual", and the moments of its rows
  *     finish    joins them to the part's statistics
  *   mlp         the stream r + mlp(batch norm(r)) */
-#include "proto/model/decoder_family.h"
-
-#include <math.h>
+#include "tests/families/parts.h"
 
 static const char *const architectures[] = {"PartNormForCausalLM", NULL};
 
 static const struct family_key keys[] = {DECODER_KEYS("hidden_act"), {0}};
 
-static const struct program_dropout none = {0};
-
 static void write_attention(struct program *p, const struct model_config *c)
 {
-    const struct decoder_config *d = &c->decoder;
     const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .rms = true};
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_part qkv[] = {{"self_attn.q_proj", c->n_heads * d->head_width},
-                                       {"self_attn.k_proj", d->n_kv_heads * d->head_width},
-                                       {"self_attn.v_proj", d->n_kv_heads * d->head_width}};
-    const struct program_attention_options attention = {.n_heads = c->n_heads,
-                                                        .n_kv_heads = d->n_kv_heads,
-                                                        .scale = 1 / sqrtf((float)d->head_width)};
     const int x = program_begin(p, c->width);
-    const int n = program_norm(p, x, "input_layernorm", &norm);
-    const int a = program_attention(p, program_linears(p, n, qkv, 3, &linear), &attention);
-    const int r = program_add(p, x, program_linear(p, a, "self_attn.o_proj", c->width, &linear), &none);
+    const int r = parts_attend(p, x, program_norm(p, x, "input_layernorm", &norm), c, false);
 
     program_output(p, "residual", r);
     program_output(p, "moments", program_row_moments(p, r));
@@ -42,15 +28,10 @@ static void finish_attention(struct program *p, const struct model_config *c)
 
 static void write_mlp(struct program *p, const struct model_config *c)
 {
-    const struct program_linear_options linear = {.deviation = c->initializer_range, .out_in = true};
-    const struct program_part gate_up[] = {{"mlp.gate_proj", c->inner_width}, {"mlp.up_proj", c->inner_width}};
-
     program_init(p);
     const int r = program_input(p, "residual", PROGRAM_TOKENS, c->width);
     const int statistics = program_input(p, "statistics", PROGRAM_PART, 2 * c->width);
-    const int n = program_batch_norm(p, r, statistics, "part_norm");
-    const int g = program_glu(p, program_linears(p, n, gate_up, 2, &linear), c->activation);
-    program_end(p, program_add(p, r, program_linear(p, g, "mlp.down_proj", c->width, &linear), &none));
+    program_end(p, parts_mix(p, r, program_batch_norm(p, r, statistics, "part_norm"), c));
 }
 
 static const struct family_layer layers[] = {
@@ -60,22 +41,4 @@ static const struct family_layer layers[] = {
     {0},
 };
 
-const struct family family_part_norm = {
-    .model_type = "part_norm",
-    .architectures = architectures,
-    .keys = keys,
-    .defaults = {.family = &family_part_norm,
-                 .n_positions = 2048,
-                 .activation = MODEL_SILU,
-                 .norm_epsilon = 1e-6f,
-                 .initializer_range = 0.02f,
-                 .decoder = {.rope = {.base = 10000}}},
-    .end_token = FAMILY_NO_TOKEN,
-    .padding = FAMILY_NO_TOKEN,
-    .complete = decoder_complete,
-    .check = decoder_check,
-    .prefix = "model.",
-    .tables = decoder_tables,
-    .layers = layers,
-    .logits = "lm_head",
-};
+const struct family family_part_norm = {PARTS_FAMILY(part_norm, MODEL_SILU), .check = decoder_check};
