@@ -318,6 +318,7 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
 {
     struct model_layer *layer = open_layer(m, kind, index);
     const struct program *p = &m->programs[program].program;
+    const size_t n_in_front = strlen(in_front);
 
     layer->part = part;
     layer->program = &m->programs[program];
@@ -326,9 +327,10 @@ static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t inde
     m->units[m->n_units].program = program;
     for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
         const uint32_t tensor = add_tensor(m, t->rows, t->columns, t->init, t->deviation);
-        char *name = m->tensors[tensor].name;
-        const int n = snprintf(name, sizeof m->tensors->name, "%s%s", in_front, t->name);
-        assert(n > 0 && (size_t)n < sizeof m->tensors->name);
+        const size_t n = strlen(t->name);
+        assert(n_in_front + n < sizeof m->tensors->name);
+        memcpy(m->tensors[tensor].name, in_front, n_in_front); /* snprintf would take longer than all else here */
+        memcpy(m->tensors[tensor].name + n_in_front, t->name, n);
         add_piece(m, tensor, 0, t->rows);
         if (t - p->tensors == p->logit_bias)
             m->logit_bias = &m->tensors[tensor];

@@ -84,14 +84,14 @@ static bool is_unwanted(const struct layer_pass *visit, const struct model_opera
     return o->role >= MODEL_OUTPUT_GRADIENT && !visit->model->values.of[value].trained;
 }
 
-static void *tile_at(const struct device_pass *pass, const struct model_operand *o, uint64_t offset)
+static void *tile_at(const struct device_pass *pass, const struct model_operand *o, uint32_t set, uint64_t offset)
 {
     const struct plan *plan = &pass->worker->plan;
     const uint64_t *const region = o->role == MODEL_INPUT    ? plan->input
                                    : o->role == MODEL_OUTPUT ? plan->output
                                                              : plan->dy;
 
-    return offset == PLAN_NO_TILE ? NULL : device_pass_address(pass, region[pass->tile] + offset);
+    return offset == PLAN_NO_TILE ? NULL : device_pass_address(pass, region[set] + offset);
 }
 
 /* A head's visits and an embedding's share a value: the first one begins it, later ones add to it. */
@@ -128,15 +128,20 @@ static struct device_move move_of(const struct device_pass *pass, const struct l
     const bool on_host = plan_is_on_host(plan, shape), shared = shape->domain == PROGRAM_PART;
     const uint64_t of_row = shared ? 0 : plan_shape_elements(shape, 1, pass->n_tokens);
 
-    return (struct device_move){.operand = {.is = o, .shape = shape, .n = shape->columns},
-                                .first = place_of(pass, visit, o, run),
-                                .row_bytes = of_row * plan_element_bytes(plan, shape),
-                                .row_n = of_row * shape->columns,
-                                .tile = *tile,
-                                .on_host = on_host,
-                                .loads = on_host && loads(visit, o),
-                                .stores = on_host && stores(visit, o),
-                                .clears = clears(visit, o)};
+    struct device_move m = {.operand = {.is = o, .shape = shape, .n = shape->columns},
+                            .first = place_of(pass, visit, o, run),
+                            .row_bytes = of_row * plan_element_bytes(plan, shape),
+                            .row_n = of_row * shape->columns,
+                            .on_host = on_host,
+                            .loads = on_host && loads(visit, o),
+                            .stores = on_host && stores(visit, o),
+                            .clears = clears(visit, o)};
+
+    for (uint32_t set = 0; set < PLAN_MAX_SETS; set++) {
+        m.stored[set] = tile_at(pass, o, set, tile->stored);
+        m.narrow[set] = tile_at(pass, o, set, tile->narrow);
+    }
+    return m;
 }
 
 /* True if the last one is made elsewhere than it is stored, and added or copied to it. */
@@ -146,8 +151,7 @@ static bool is_added(const struct device_moves *moves)
 
     while (last->operand.is->passes && m->operand.is->role != MODEL_OUTPUT_GRADIENT)
         m++; /* made where the first output's gradient was */
-    return last->operand.is->stores &&
-           (last->operand.is->passes ? m->first != last->first : last->tile.narrow != PLAN_NO_TILE);
+    return last->operand.is->stores && (last->operand.is->passes ? m->first != last->first : last->narrow[0] != NULL);
 }
 
 /* Adds the operands of a direction; or of those, the gradients of inputs alone. */
@@ -164,6 +168,7 @@ static void add_moves(struct device_moves *moves, const struct device_pass *pass
         const bool is_gradient = o->role == MODEL_INPUT_GRADIENT;
         if ((gradients_alone && !is_gradient) || is_unwanted(visit, o) || (is_gradient && o->index == 0 && sums))
             continue;
+        moves->n_inputs += o->role == MODEL_INPUT;
         moves->of[moves->n++] = move_of(pass, visit, o, &tiles.of[i], moves->run);
         moves->adds |= is_added(moves);
     }
@@ -173,7 +178,7 @@ static void add_moves(struct device_moves *moves, const struct device_pass *pass
 void device_boundaries_begin(struct device_moves *moves, const struct device_pass *pass, const struct layer_pass *visit,
                              uint32_t run, bool backward)
 {
-    moves->run = run, moves->backward = backward, moves->adds = false, moves->n = 0;
+    moves->run = run, moves->backward = backward, moves->adds = false, moves->n = moves->n_inputs = 0;
     add_moves(moves, pass, visit, backward, false);
     if (!backward && visit->chunks)
         add_moves(moves, pass, visit, true, true);
@@ -184,17 +189,12 @@ static void move_to(struct device_moves *moves, const struct device_pass *pass, 
                     uint32_t row)
 {
     for (struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
-        struct device_operand *o = &m->operand;
         m->place = m->first + row * m->row_bytes;
-        o->n = m->row_n ? visit->n_rows * m->row_n : o->n;
-        o->stored = m->on_host ? tile_at(pass, o->is, m->tile.stored) : device_pass_address(pass, m->place);
-        o->narrow = tile_at(pass, o->is, m->tile.narrow);
+        if (m->row_n)
+            m->operand.n = visit->n_rows * m->row_n;
+        m->operand.stored = m->on_host ? m->stored[pass->tile] : device_pass_address(pass, m->place);
+        m->operand.narrow = m->narrow[pass->tile];
     }
-}
-
-static size_t bytes_of(const struct layer_pass *visit, const struct device_move *m)
-{
-    return m->operand.n * (m->operand.shape->wide ? sizeof(float) : number_bytes(visit->setting->goal.precision));
 }
 
 static void record(const struct device_pass *pass, const struct layer_pass *visit, uint64_t since, const char *what,
@@ -279,11 +279,11 @@ static void leave_sum(struct device_pass *pass, const struct layer_pass *visit, 
 /* ---- entering and leaving ---- */
 
 static void upload_moves(const struct device_pass *pass, const struct layer_pass *visit,
-                         const struct device_moves *moves, bool inputs)
+                         const struct device_move *first, const struct device_move *end)
 {
-    for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++)
-        if (m->loads && (m->operand.is->role == MODEL_INPUT) == inputs)
-            upload(pass, visit, m->operand.stored, m->place, bytes_of(visit, m));
+    for (const struct device_move *m = first; m < end; m++)
+        if (m->loads)
+            upload(pass, visit, m->operand.stored, m->place, visit->n_rows * m->row_bytes);
 }
 
 static void set_addresses(struct layer_pass *visit, const struct device_moves *moves)
@@ -310,9 +310,9 @@ void device_boundaries_enter(struct device_pass *pass, struct device_moves *move
     if (on_host) {
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_COMPUTE, tiles->used);
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, *stashed_of(pass, moves->run, row));
-        upload_moves(pass, visit, moves, true);
+        upload_moves(pass, visit, moves->of, moves->of + moves->n_inputs);
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
-        upload_moves(pass, visit, moves, false);
+        upload_moves(pass, visit, moves->of + moves->n_inputs, moves->of + moves->n);
     }
     if (has_sum(pass, visit, moves->backward))
         enter_sum(pass, visit, moves->run, row);
@@ -338,7 +338,7 @@ static void download_moves(const struct device_pass *pass, const struct layer_pa
         const struct model_operand *o = m->operand.is;
         if (m->stores)
             download(pass, visit, m->place, m->operand.stored ? m->operand.stored : visit->at[o->role][o->index],
-                     bytes_of(visit, m));
+                     visit->n_rows * m->row_bytes);
     }
 }
 

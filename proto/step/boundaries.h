@@ -26,16 +26,16 @@ struct device_operand {
 struct device_moves {
     uint32_t run;
     bool backward;
-    bool adds; /* something is not made where it is stored */
-    uint32_t n;
+    bool adds;            /* something is not made where it is stored */
+    uint32_t n, n_inputs; /* inputs come first */
     struct device_move {
         struct device_operand operand; /* of the microbatch that was entered last; */
         uint64_t place;                /* and where that is stored: offset in the arena, or in the host's stash */
         uint64_t first, row_bytes;     /* place of the run's first row; bytes of each row */
         size_t row_n;                  /* numbers of each row; 0: all rows share the value */
-        struct plan_tile tile;
-        bool on_host, loads, stores; /* the host's: uploaded before, downloaded after */
-        bool clears;                 /* zeroed before anything is added to it */
+        void *stored[PLAN_MAX_SETS], *narrow[PLAN_MAX_SETS]; /* tiles of each set; NULL: none */
+        bool on_host, loads, stores;                         /* the host's: uploaded before, downloaded after */
+        bool clears;                                         /* zeroed before anything is added to it */
     } of[2 * MODEL_OPERANDS];
 };
 
