@@ -34,10 +34,10 @@ static const char alternating[] =
     "2, "
     "\"hidden_size\": 32, \"intermediate_size\": 40, \"wide_intermediate_size\": 90, \"sliding_window\": 5, "
     "\"window_key_value_heads\": 1, \"window_head_dim\": 6, \"max_position_embeddings\": 32, \"vocab_size\": 256}";
-#define LAYERED(family, blocks)                                                                                        \
+#define LAYERED(family, blocks, more)                                                                                  \
     "{\"model_type\": \"" family "\", \"num_hidden_layers\": " #blocks ", \"num_attention_heads\": 4, "                \
     "\"num_key_value_heads\": 2, \"hidden_size\": 32, \"intermediate_size\": 40, \"max_position_embeddings\": 32, "    \
-    "\"vocab_size\": 256}"
+    "\"vocab_size\": 256" more "}"
 
 static void setup(void)
 {
@@ -45,8 +45,11 @@ static void setup(void)
     processes_know_families();
     processes_config_with("model.json", 3, 4, 64, 32, "\"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_put_text("alternating.json", alternating);
-    processes_put_text("chunked.json", LAYERED("chunked", 3));
-    processes_put_text("experts.json", LAYERED("experts", 2));
+    processes_put_text("chunked.json", LAYERED("chunked", 3, ""));
+    processes_put_text("experts.json", LAYERED("experts", 2, ""));
+    processes_put_text("shifted.json", LAYERED("shifted", 2, ""));
+    processes_put_text("crossing.json", LAYERED("crossing", 3, ", \"context_length\": 5"));
+    processes_put_text("part_norm.json", LAYERED("part_norm", 2, ""));
     processes_text("text.txt", 16000);
 }
 SUITE_FIXTURE(setup, processes_remove)
@@ -140,6 +143,9 @@ static const struct {
     {2, 1, RUN_OF("alternating.json") " --steps 4 --batch 8 --parts 4 --optimizer adama --freeze layers.1.*"},
     {2, 2, RUN_OF("chunked.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw --freeze layers.1.mlp.[12].*"},
     {3, 1, RUN_OF("experts.json") " --steps 4 --batch 6 --parts 3 --optimizer adama --precision bf16"},
+    {2, 2, RUN_OF("shifted.json") " --steps 4 --batch 8 --parts 4 --optimizer adamw"},
+    {2, 1, RUN_OF("crossing.json") " --steps 4 --batch 8 --parts 4 --optimizer adama"},
+    {3, 2, RUN_OF("part_norm.json") " --steps 4 --batch 18 --parts 6 --optimizer adamw --precision bf16"},
 };
 
 TEST_EACH(hosts_train_the_bits_of_one, COUNT(settings))

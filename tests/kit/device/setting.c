@@ -154,14 +154,10 @@ static struct model_config layered_of(struct model_config c, const char *family,
 /* Of a family that tests alone have. */
 static struct model_config own_of(struct model_config c, uint64_t *state)
 {
-    switch (setting_below(state, 3)) {
-    case 0:
-        return layered_of(c, "chunked", state);
-    case 1:
-        return layered_of(c, "experts", state);
-    default:
-        return alternating_of(c, state);
-    }
+    static const char *const layered[] = {"chunked", "experts", "shifted", "part_norm", NULL};
+    const char *family = layered[setting_below(state, sizeof layered / sizeof *layered)];
+
+    return family ? layered_of(c, family, state) : alternating_of(c, state);
 }
 
 struct model_config setting_classifier(uint32_t n_labels, uint32_t n_segments)
