@@ -77,6 +77,14 @@ struct model_operand {
     bool passes;         /* a gradient that is made where the first output's was */
 };
 
+/* The value of the model that an operand of these edges is, or whose gradient. */
+static inline uint32_t model_value_of(const struct model_edges *edges, const struct model_operand *operand)
+{
+    const bool is_read = operand->role == MODEL_INPUT || operand->role == MODEL_INPUT_GRADIENT;
+
+    return (is_read ? edges->reads : edges->writes)[operand->index];
+}
+
 /* All of them, forward and backward. Layers share a passage. */
 struct model_passage {
     uint8_t n[2];

@@ -143,11 +143,9 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         values->passing =
             take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
     }
-    if (is_training(plan) && plan->choice.host_stash)
+    if (is_training(plan))
         take_gradients(plan, model, l);
     take_tiles(plan, model, l);
-    if (is_training(plan) && !plan->choice.host_stash)
-        take_gradients(plan, model, l);
 }
 
 /* Sums for the units without a sum of their own, and the head's for every part if they lie apart. Free bytes for

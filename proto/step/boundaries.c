@@ -65,8 +65,7 @@ static uint64_t place_of(const struct device_pass *pass, const struct layer_pass
 {
     const struct plan *plan = visit->plan;
     const struct model_shape *shape = &visit->model->values.shapes[o->shape];
-    const bool of_input = o->role == MODEL_INPUT || o->role == MODEL_INPUT_GRADIENT;
-    const uint32_t value = (of_input ? visit->edges->reads : visit->edges->writes)[o->index];
+    const uint32_t value = model_value_of(visit->edges, o);
     const bool is_value = o->role == MODEL_INPUT || o->role == MODEL_OUTPUT;
     const uint64_t first = (is_value ? plan_value : plan_gradient)(plan, visit->model, value);
 
@@ -79,9 +78,7 @@ static uint64_t place_of(const struct device_pass *pass, const struct layer_pass
 /* True of a gradient by part that nobody wants: all that it would add to is frozen. */
 static bool is_unwanted(const struct layer_pass *visit, const struct model_operand *o)
 {
-    const uint32_t value = (o->role == MODEL_INPUT_GRADIENT ? visit->edges->reads : visit->edges->writes)[o->index];
-
-    return o->role >= MODEL_OUTPUT_GRADIENT && !visit->model->values.of[value].trained;
+    return o->role >= MODEL_OUTPUT_GRADIENT && !visit->model->values.of[model_value_of(visit->edges, o)].trained;
 }
 
 static void *tile_at(const struct device_pass *pass, const struct model_operand *o, uint32_t set, uint64_t offset)
@@ -290,9 +287,8 @@ static void set_addresses(struct layer_pass *visit, const struct device_moves *m
 {
     for (const struct device_move *m = moves->of; m < moves->of + moves->n; m++) {
         const struct model_operand *o = m->operand.is;
-        visit->at[o->role][o->index] = o->passes           ? visit->at[MODEL_OUTPUT_GRADIENT][0]
-                                       : m->operand.narrow ? device_operand_enter(visit, &m->operand)
-                                                           : m->operand.stored;
+        visit->at[o->role][o->index] =
+            o->passes ? visit->at[MODEL_OUTPUT_GRADIENT][0] : device_operand_enter(visit, &m->operand);
         if (m->clears && (m->row_n || visit->fresh))
             visit->ops->zero(visit->dev, &(struct device_zero){m->operand.stored, m->operand.n * sizeof(float)});
     }

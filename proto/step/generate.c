@@ -81,7 +81,7 @@ static struct device_operand operand_of(const struct layer_pass *pass, const str
     const struct model_shape *shape = &pass->model->values.shapes[o->shape];
     const bool reads = o->role == MODEL_INPUT;
     const struct place *place = reads ? &from : &to;
-    const uint64_t at = plan_value(plan, pass->model, (reads ? pass->edges->reads : pass->edges->writes)[o->index]) +
+    const uint64_t at = plan_value(plan, pass->model, model_value_of(pass->edges, o)) +
                         (model_is_small(shape) ? 0
                                                : place->row * plan->values[o->shape].row_bytes +
                                                      place->token * plan_element_bytes(plan, shape));
