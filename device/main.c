@@ -6,7 +6,7 @@
 #include "proto/base/process.h"
 #include "proto/net/dial.h"
 #include "proto/net/port.h"
-#include "proto/plan/profile.h"
+#include "proto/plan/time/profile.h"
 #include "proto/wire/session.h"
 
 #include <ctype.h>

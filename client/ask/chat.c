@@ -6,7 +6,7 @@
 #include "client/eps.h"
 #include "client/text/template.h"
 #include "client/text/utf8.h"
-#include "proto/plan/plan.h"
+#include "proto/plan/memory/plan.h"
 
 #include <errno.h>
 #include <inttypes.h>

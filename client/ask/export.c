@@ -5,7 +5,7 @@
 #include "client/daemon/look.h"
 #include "client/text/side.h"
 #include "client/ask/forward.h"
-#include "client/run/checkpoints.h"
+#include "client/record/checkpoints.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"
 

@@ -1,7 +1,7 @@
 /* eps_verify: checks every byte of checkpoints against their checksums. */
 #include "client/daemon/look.h"
 #include "client/eps.h"
-#include "client/run/checkpoints.h"
+#include "client/record/checkpoints.h"
 #include "proto/model/checkpoint.h"
 
 #include <dirent.h>

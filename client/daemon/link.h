@@ -6,7 +6,7 @@
 #ifndef CLIENT_DAEMON_LINK_H
 #define CLIENT_DAEMON_LINK_H
 
-#include "client/daemon/watch.h"
+#include "proto/base/watch.h"
 #include "proto/base/error.h"
 #include "proto/wire/message.h"
 #include "proto/wire/session.h"

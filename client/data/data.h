@@ -67,7 +67,7 @@ struct client_data {
  * sorted by their bytes, whose suffix is .txt, .md, .jsonl, .bin or .npy, optionally followed by .gz or .zst. Returns
  * -ENOENT, -EINVAL or -errno with a sentence that begins with the name; *out is then zeroed. Undo: client_data_free. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
-/* The same for labelled rows (client/data/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
+/* The same for labelled rows (client/rows/rows.h): the suffixes are .tsv, .jsonl and .ndjson. */
 int client_data_open_rows(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed struct */
 

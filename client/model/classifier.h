@@ -5,7 +5,7 @@
 #ifndef CLIENT_MODEL_CLASSIFIER_H
 #define CLIENT_MODEL_CLASSIFIER_H
 
-#include "client/data/labels.h"
+#include "client/rows/labels.h"
 #include "client/eps.h"
 #include "client/model/model.h"
 

@@ -5,7 +5,7 @@
 #ifndef CLIENT_MODEL_JOB_ROWS_H
 #define CLIENT_MODEL_JOB_ROWS_H
 
-#include "client/data/batches.h"
+#include "client/rows/batches.h"
 #include "client/model/job.h"
 
 /* A minibatch in a buffer. */

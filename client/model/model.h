@@ -12,7 +12,7 @@
 #include "proto/model/model.h"
 #include "proto/model/safetensors.h"
 #include "proto/model/wrapper.h"
-#include "proto/plan/plan.h"
+#include "proto/plan/memory/plan.h"
 #include "proto/wire/session.h"
 
 #include <jansson.h>
@@ -83,7 +83,7 @@ uint32_t client_model_blocks(struct eps_blocks out[EPS_BLOCKS], const struct mod
 /* The class of transformers that loads such a model. */
 const char *client_model_loader(const struct model_config *config);
 
-/* The precision in a run's recorded options (client/run/record.h); fp32 if they have none. */
+/* The precision in a run's recorded options (client/record/record.h); fp32 if they have none. */
 enum number_type client_model_precision(const json_t *options);
 
 /* The type of the weights that a run began from, in its recorded options: "fp16", "bf16"; without the key fp32. */

@@ -1,8 +1,8 @@
 #include "client/run/attach.h"
 
 #include "client/data/data.h"
-#include "client/run/metrics.h"
-#include "client/run/record.h"
+#include "client/record/metrics.h"
+#include "client/record/record.h"
 #include "client/run/run.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"

@@ -10,7 +10,7 @@
 
 #include "client/daemon/look.h"
 #include "client/model/job.h"
-#include "client/run/checkpoints.h"
+#include "client/record/checkpoints.h"
 
 #include <limits.h>
 #include <stdbool.h>

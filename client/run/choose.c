@@ -1,7 +1,7 @@
 #include "client/run/run.h"
 
 #include "client/model/preset.h"
-#include "client/data/learn.h"
+#include "client/rows/learn.h"
 #include "client/model/classifier.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/process.h"

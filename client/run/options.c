@@ -2,7 +2,7 @@
 
 #include "client/data/masks.h"
 #include "proto/base/process.h"
-#include "proto/plan/host.h"
+#include "proto/plan/memory/host.h"
 #include "proto/wire/message.h"
 
 #include <assert.h>

@@ -34,7 +34,7 @@
 #include "proto/base/number.h"
 #include "proto/model/model.h"
 #include "proto/operation/device_name.h"
-#include "proto/plan/plan.h"
+#include "proto/plan/memory/plan.h"
 
 #include <stdbool.h>
 #include <stdint.h>

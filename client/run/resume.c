@@ -1,6 +1,6 @@
 #include "client/run/resume.h"
 
-#include "client/run/checkpoints.h"
+#include "client/record/checkpoints.h"
 
 #include <errno.h>
 #include <fcntl.h>

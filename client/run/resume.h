@@ -7,9 +7,9 @@
 #ifndef CLIENT_RUN_RESUME_H
 #define CLIENT_RUN_RESUME_H
 
-#include "client/daemon/watch.h"
-#include "client/run/past.h"
-#include "client/run/record.h"
+#include "proto/base/watch.h"
+#include "client/record/past.h"
+#include "client/record/record.h"
 #include "proto/model/checkpoint.h"
 
 #include <limits.h>

@@ -1,8 +1,8 @@
 #include "client/run/run.h"
 
 #include "client/run/attach.h"
-#include "client/run/change.h"
-#include "client/run/checkpoints.h"
+#include "client/record/change.h"
+#include "client/record/checkpoints.h"
 #include "client/run/options.h"
 #include "proto/base/process.h"
 #include "proto/model/family.h"

@@ -21,7 +21,7 @@ struct client_run {
     struct eps_train_options options;   /* resolved */
     uint64_t first_step;                /* updates done before this run */
     const struct client_attach *attach; /* borrowed: the job that it takes over; NULL: it begins a job */
-    json_t *changes;                    /* owned; changes of a resumed run (client/run/change.h), else NULL */
+    json_t *changes;                    /* owned; changes of a resumed run (client/record/change.h), else NULL */
     struct client_model model;
     const struct eps_preset *preset;       /* preset with fresh weights, else NULL */
     const char *model_name;                /* options.model or the chosen preset's name; borrowed or static */

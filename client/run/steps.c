@@ -2,7 +2,7 @@
 
 #include "client/daemon/look.h"
 #include "client/member.h"
-#include "client/run/change.h"
+#include "client/record/change.h"
 #include "client/run/options.h"
 
 #include <errno.h>

@@ -10,16 +10,16 @@
  * its speed.
  *
  * The best evaluation so far requests a checkpoint of its step, which `best` then points to
- * (client/run/checkpoints.h). */
+ * (client/record/checkpoints.h). */
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 
 #include "client/model/job_rows.h"
 #include "client/daemon/memory.h"
 #include "client/run/attach.h"
-#include "client/run/checkpoints.h"
-#include "client/run/metrics.h"
-#include "client/run/output.h"
+#include "client/record/checkpoints.h"
+#include "client/record/metrics.h"
+#include "client/record/output.h"
 #include "client/run/run.h"
 #include "proto/base/trace.h"
 

@@ -2,7 +2,7 @@
 #ifndef CLIENT_RUN_TASK_H
 #define CLIENT_RUN_TASK_H
 
-#include "client/data/batches.h"
+#include "client/rows/batches.h"
 #include "client/model/job_rows.h"
 #include "client/run/score.h"
 

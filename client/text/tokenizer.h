@@ -13,7 +13,7 @@
 #ifndef CLIENT_TEXT_TOKENIZER_H
 #define CLIENT_TEXT_TOKENIZER_H
 
-#include "client/daemon/watch.h"
+#include "proto/base/watch.h"
 #include "client/text/utf8.h"
 #include "proto/base/error.h"
 
@@ -58,7 +58,7 @@ void client_tokenizer_order(uint32_t ids[256]); /* ids of the bytes */
 
 struct client_merge;
 
-/* Adds the same two files for n merges (client/data/learn.h) with these ids; a merge must follow the merges of its
+/* Adds the same two files for n merges (client/rows/learn.h) with these ids; a merge must follow the merges of its
  * halves. -ENOMEM. */
 int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err);

@@ -9,7 +9,7 @@
 #ifndef CLIENT_TEXT_WORDS_H
 #define CLIENT_TEXT_WORDS_H
 
-#include "client/daemon/watch.h"
+#include "proto/base/watch.h"
 #include "proto/base/error.h"
 
 #include <stdbool.h>

@@ -8,7 +8,7 @@
 
 #include "proto/step/step.h"
 #include "device/worker/mailbox.h"
-#include "proto/plan/plan.h"
+#include "proto/plan/memory/plan.h"
 #include "proto/wire/segment.h"
 
 enum { LINK_MAX_SLOTS = MAILBOX_MAX_SLOTS };

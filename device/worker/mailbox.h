@@ -8,7 +8,7 @@
 #ifndef DEVICE_WORKER_MAILBOX_H
 #define DEVICE_WORKER_MAILBOX_H
 
-#include "proto/plan/host.h"
+#include "proto/plan/memory/host.h"
 #include "proto/wire/message.h"
 
 #include <pthread.h>

@@ -1,9 +1,9 @@
-/* device/worker/profile.h - measures the profile of proto/plan/profile.h on this device and host. */
+/* device/worker/profile.h - measures the profile of proto/plan/time/profile.h on this device and host. */
 #ifndef DEVICE_WORKER_PROFILE_H
 #define DEVICE_WORKER_PROFILE_H
 
 #include "proto/operation/device.h"
-#include "proto/plan/profile.h"
+#include "proto/plan/time/profile.h"
 
 /* Takes some seconds and 256 MiB of host memory, plus at most 192 MiB of it, or 1.1 GiB of a device's own memory. Each
  * figure is the best of several, as other load only makes it worse. -ENOMEM, -ENODEV, -EIO with a sentence. */

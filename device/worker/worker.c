@@ -1,7 +1,7 @@
 /* A worker's life outside its steps, which are in proto/step/step.c. */
 #include "proto/step/layers.h"
 #include "proto/step/step.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 
 #include <errno.h>
 #include <stdlib.h>

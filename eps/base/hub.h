@@ -10,8 +10,8 @@
 #include "eps/base/pace.h"
 #include "eps/base/progress.h"
 #include "eps/store/updater.h"
-#include "proto/plan/host.h"
-#include "proto/plan/plan.h"
+#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/plan.h"
 #include "proto/wire/files.h"
 #include "proto/wire/session.h"
 

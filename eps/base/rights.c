@@ -12,7 +12,7 @@
  * remove those of others. And below a directory of their own, users can mount a foreign one in their own namespace
  * as step-N.partial, and the daemon would remove its files. So the daemon takes a directory from its own user alone.
  * Any other client is asked (OUTPUT) to open a checkpoint's files itself, and puts them in place itself:
- * eps/save/save.c, client/run/output.h. */
+ * eps/save/save.c, client/record/output.h. */
 #include "eps/base/rights.h"
 
 #include <errno.h>

@@ -26,7 +26,7 @@
 
 #include "eps/job/evaluate.h"
 
-#include "proto/plan/cost.h"
+#include "proto/plan/time/cost.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
  * training.json is one JSON object:
  *   "format"    1; readers refuse others
  *   "step"      N: updates done
- *   "options"   the run's options, as the client recorded them (client/run/record.h), and "microbatch", the workers'
+ *   "options"   the run's options, as the client recorded them (client/record/record.h), and "microbatch", the workers'
  *               rows (0 if they differ), on which bits depend; an object
  *   "files"     {NAME: {"bytes": B, "runs": [[offset, bytes, "xxh3, 64 bits, 16 hex digits"], ...]}, ...}: for each
  *               file but this one; its runs, in order of offset, cover it without gap or overlap. Units are written as

@@ -49,7 +49,7 @@ struct call_device {
     unsigned n_threads;
 };
 
-/* What limits how fast a call computes: a rate of the device's (proto/plan/profile.h). */
+/* What limits how fast a call computes: a rate of the device's (proto/plan/time/profile.h). */
 enum call_rate {
     CALL_RATE_NONE,    /* its arrays are what takes time */
     CALL_RATE_PRODUCT, /* of matrices, at the rate for a number of rows */

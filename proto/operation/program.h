@@ -2,7 +2,7 @@
  *
  * A layer maps values to values, for each element of a microbatch: of a text each token. All else follows from the
  * program: the tensors of its unit, the order of forward and backward and what backward computes again
- * (proto/operation/schedule.h), where values lie (proto/plan/layers.h), how long operations take (proto/plan/work.h), and
+ * (proto/operation/schedule.h), where values lie (proto/plan/memory/layers.h), how long operations take (proto/plan/time/work.h), and
  * their calls to the device. What differs from operation to operation stands in its own file (proto/operation/operation.h).
  *
  * A program is written by calling the functions below and those of the operations' headers in order, as in

@@ -7,7 +7,7 @@
  *
  * Every array that a step reads or writes is a buffer: a value or a gradient, from its first step to its last, or the
  * scratch of one step. Where an operation may write over its input, and no later step reads that input, input and
- * output share a buffer. A layout only has to keep apart the buffers whose steps overlap (proto/plan/layers.h).
+ * output share a buffer. A layout only has to keep apart the buffers whose steps overlap (proto/plan/memory/layers.h).
  *
  * The gradient of the layer's first input takes the place of that of its first output, if they have the same shape
  * (program_passes_gradient). A sum passes its gradient on without a copy. */

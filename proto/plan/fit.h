@@ -11,10 +11,10 @@
 #ifndef PROTO_PLAN_FIT_H
 #define PROTO_PLAN_FIT_H
 
-#include "proto/plan/cost.h"
-#include "proto/plan/host.h"
-#include "proto/plan/plan.h"
-#include "proto/plan/profile.h"
+#include "proto/plan/time/cost.h"
+#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/plan.h"
+#include "proto/plan/time/profile.h"
 
 enum { PLAN_FIT_WORKERS = 64 };
 

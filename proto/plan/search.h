@@ -13,9 +13,9 @@
 #ifndef PROTO_PLAN_SEARCH_H
 #define PROTO_PLAN_SEARCH_H
 
-#include "proto/plan/host.h"
-#include "proto/plan/plan.h"
-#include "proto/plan/profile.h"
+#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/plan.h"
+#include "proto/plan/time/profile.h"
 
 /* Constraints on the choice. */
 struct plan_wish {

@@ -1,8 +1,8 @@
 #include "proto/step/boundaries.h"
 
-#include "proto/plan/layers.h"
-#include "proto/plan/units.h"
-#include "proto/plan/values.h"
+#include "proto/plan/memory/layers.h"
+#include "proto/plan/memory/units.h"
+#include "proto/plan/memory/values.h"
 
 /* ---- values that a layer sees in another type ---- */
 

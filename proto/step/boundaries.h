@@ -10,7 +10,7 @@
 #ifndef PROTO_STEP_BOUNDARIES_H
 #define PROTO_STEP_BOUNDARIES_H
 
-#include "proto/plan/values.h"
+#include "proto/plan/memory/values.h"
 #include "proto/step/layers.h"
 #include "proto/step/pass.h"
 

@@ -1,7 +1,7 @@
-/* proto/step/clock.h - a device that only counts seconds: a step's queues in virtual time (proto/plan/queues.h).
+/* proto/step/clock.h - a device that only counts seconds: a step's queues in virtual time (proto/plan/time/queues.h).
  *
  * Copies take their bytes at the link's rate, of host memory too. Operations compute nothing and take the seconds of their
- * prices (proto/plan/meter.h); a whole visit can be given as one task. No address is read or written: those in the arena, and of
+ * prices (proto/plan/time/meter.h); a whole visit can be given as one task. No address is read or written: those in the arena, and of
  * host memory that is copied, are numbers.
  *
  * A clock that takes turns with the host, as a CPU does, has done each task when the call returns, and its workers share
@@ -10,8 +10,8 @@
 #define PROTO_STEP_CLOCK_H
 
 #include "proto/operation/device.h"
-#include "proto/plan/meter.h"
-#include "proto/plan/queues.h"
+#include "proto/plan/time/meter.h"
+#include "proto/plan/time/queues.h"
 
 /* Any address that is not NULL. */
 #define CLOCK_ADDRESS ((void *)(uintptr_t)(1 << 20))

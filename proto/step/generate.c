@@ -1,6 +1,6 @@
 #include "proto/step/generate.h"
 
-#include "proto/plan/values.h"
+#include "proto/plan/memory/values.h"
 #include "proto/step/boundaries.h"
 #include "proto/step/layers.h"
 #include "proto/step/weights.h"

@@ -15,7 +15,7 @@
  * Chunks that the plan pads end with rows of zeros. Their logits are not read, and have gradient 0. */
 #include "proto/step/layers.h"
 
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 
 #include <assert.h>
 

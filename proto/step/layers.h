@@ -13,7 +13,7 @@
 #include "proto/operation/device.h"
 #include "proto/base/number.h"
 #include "proto/model/model.h"
-#include "proto/plan/layers.h"
+#include "proto/plan/memory/layers.h"
 
 /* One unit of a head in one pass. */
 struct layer_chunk {

@@ -1,8 +1,8 @@
 #include "proto/step/offers.h"
 
 #include "proto/step/pass.h"
-#include "proto/plan/layers.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/layers.h"
+#include "proto/plan/memory/units.h"
 
 #include <assert.h>
 

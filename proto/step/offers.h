@@ -10,7 +10,7 @@
 #ifndef PROTO_STEP_OFFERS_H
 #define PROTO_STEP_OFFERS_H
 
-#include "proto/plan/plan.h"
+#include "proto/plan/memory/plan.h"
 
 struct device_pass;
 

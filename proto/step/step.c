@@ -3,7 +3,7 @@
 #include "proto/step/layers.h"
 #include "proto/step/boundaries.h"
 #include "proto/step/pass.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -3,8 +3,8 @@
 #include "proto/step/clock.h"
 #include "proto/step/layers.h"
 #include "proto/step/step.h"
-#include "proto/plan/units.h"
-#include "proto/plan/work.h"
+#include "proto/plan/memory/units.h"
+#include "proto/plan/time/work.h"
 
 #include <assert.h>
 #include <errno.h>

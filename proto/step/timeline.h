@@ -2,7 +2,7 @@
  *
  * It is the worker's step itself (device_worker_step), over a device that only counts seconds (proto/step/clock.h) and a
  * daemon that is played in virtual time: units to pull, slots, folds and updates. A visit takes as long as its layer, run
- * once on a meter (proto/plan/meter.h). Units are pulled into few buffers, full sums and inbox slots stall computation, and
+ * once on a meter (proto/plan/time/meter.h). Units are pulled into few buffers, full sums and inbox slots stall computation, and
  * the next step's pulls wait for the optimizer's updates. Of two simulated steps the second is reported, from the end of
  * the first on: a step in a long run.
  *
@@ -11,10 +11,10 @@
 #ifndef PROTO_STEP_TIMELINE_H
 #define PROTO_STEP_TIMELINE_H
 
-#include "proto/plan/host.h"
-#include "proto/plan/plan.h"
-#include "proto/plan/profile.h"
-#include "proto/plan/queues.h"
+#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/plan.h"
+#include "proto/plan/time/profile.h"
+#include "proto/plan/time/queues.h"
 
 struct step_timeline_setting {
     const struct plan *plan; /* to train; borrowed, as the others */

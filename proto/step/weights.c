@@ -1,6 +1,6 @@
 #include "proto/step/weights.h"
 
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 
 #include <assert.h>
 #include <string.h>

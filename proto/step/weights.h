@@ -9,7 +9,7 @@
 #define PROTO_STEP_WEIGHTS_H
 
 #include "proto/step/step.h"
-#include "proto/plan/plan.h"
+#include "proto/plan/memory/plan.h"
 
 /* A sequence of visits, numbered from 0 by their place: n_visits upwards; if `backward`, then the same downwards as far
  * as backward goes (model_end_of_backward). */

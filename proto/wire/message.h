@@ -65,8 +65,8 @@
 #include "proto/base/pages.h"
 #include "proto/model/contribution.h"
 #include "proto/model/model.h"
-#include "proto/plan/host.h"
-#include "proto/plan/profile.h"
+#include "proto/plan/memory/host.h"
+#include "proto/plan/time/profile.h"
 
 #include <stdbool.h>
 #include <stddef.h>

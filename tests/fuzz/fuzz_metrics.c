@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_metrics.c - metrics.jsonl of a run: it is read, in rising steps, and cut back to a step. */
-#include "client/run/metrics.h"
+#include "client/record/metrics.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_profile.c - the profile of a device: what is taken is valid, and says the same when written. */
-#include "proto/plan/profile.h"
+#include "proto/plan/time/profile.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_rows.c - labelled rows, TSV and JSON lines: each row that is taken can be read.
  *
  * The bits of the first byte: the format, compressed, columns (2), rows to be predicted, numbers as labels. */
-#include "client/data/rows.h"
+#include "client/rows/rows.h"
 #include "client/text/side.h"
 #include "proto/wire/message.h"
 #include "tests/fuzz/fuzz.h"

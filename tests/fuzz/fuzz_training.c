@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_training.c - training.json of a checkpoint, and the options of its run.
  *
  * Each input is tried as it is, and, if it ends in a brace, with its right checksum put there. */
-#include "client/run/change.h"
-#include "client/run/record.h"
+#include "client/record/change.h"
+#include "client/record/record.h"
 #include "proto/model/checkpoint.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -2,7 +2,7 @@
 #include "tests/kit/plain.h"
 #include "tests/kit/store_fixture.h"
 
-#include "proto/plan/host.h"
+#include "proto/plan/memory/host.h"
 
 #include <check.h>
 #include <fcntl.h>

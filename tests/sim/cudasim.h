@@ -32,7 +32,7 @@
 extern "C" {
 #endif
 
-#include "proto/plan/profile.h"
+#include "proto/plan/time/profile.h"
 
 /* Which stream goes on, of those that no event holds back. */
 enum cudasim_streams {

@@ -1,7 +1,7 @@
 /* A device that works beside the host, in any order that the step's marks allow: the CPU's bits (tests/kit/device/late.h). */
 #include "proto/step/generate.h"
 #include "proto/step/offers.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/late.h"
 #include "tests/kit/device/setting.h"

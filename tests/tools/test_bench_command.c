@@ -3,7 +3,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "proto/plan/profile.h"
+#include "proto/plan/time/profile.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -35,7 +35,7 @@ model 7B 32 4096 32
 model 32B 64 6400 50
 model 70B 80 8448 66
 
-profile() { # CORES GB/S: as proto/plan/profile.c has an H200
+profile() { # CORES GB/S: as proto/plan/time/profile.c has an H200
     awk -v cores="$1" -v memory="$2" -v core="$core" -v products="$products" 'BEGIN {
         team = (cores - 2) * core; rate = team < memory ? team : memory
         printf "{\"device\": \"cuda\", \"matmul_flops\": {"

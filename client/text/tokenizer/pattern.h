@@ -5,7 +5,7 @@
 #ifndef CLIENT_TEXT_TOKENIZER_PATTERN_H
 #define CLIENT_TEXT_TOKENIZER_PATTERN_H
 
-#include "client/daemon/watch.h"
+#include "proto/base/watch.h"
 #include "proto/base/error.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -1,5 +1,5 @@
 /* A store with frozen tensors: what they cost, that no update touches them, and what of them is in a checkpoint. */
-#include "proto/plan/host.h"
+#include "proto/plan/memory/host.h"
 #include "tests/kit/plain.h"
 #include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"

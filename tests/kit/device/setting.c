@@ -1,7 +1,7 @@
 #include "tests/kit/device/setting.h"
 
 #include "proto/model/family.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 #include "proto/wire/message.h"
 #include "tests/kit/device/backend.h"
 

@@ -9,7 +9,7 @@
 #ifndef TESTS_KIT_DEVICE_TIMED_H
 #define TESTS_KIT_DEVICE_TIMED_H
 
-#include "proto/plan/profile.h"
+#include "proto/plan/time/profile.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/device/simulated.h"
 

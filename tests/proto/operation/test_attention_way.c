@@ -1,6 +1,6 @@
 /* Scratch of attention's gradient, by hand. */
 #include "proto/operation/attention_way.h"
-#include "proto/plan/layers.h"
+#include "proto/plan/memory/layers.h"
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 

@@ -2,7 +2,7 @@
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
-#include "proto/plan/cost.h"
+#include "proto/plan/time/cost.h"
 
 #include <string.h>
 

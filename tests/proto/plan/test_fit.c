@@ -97,7 +97,7 @@ TEST(a_cap_of_what_the_host_needs_suffices_and_a_byte_less_does_not)
 }
 
 /* To the byte: a second buffer of all weights, of 4 bytes each here; on the host also a fiftieth, and 8 MiB for each of two
- * processes (proto/plan/host.c). */
+ * processes (proto/plan/memory/host.c). */
 TEST(replay_takes_room_that_is_left_and_changes_no_choice)
 {
     const uint64_t need = host_needs() + 4 * model.segment_n;
@@ -170,7 +170,7 @@ TEST(a_remedy_names_no_size_where_no_model_would_fit_and_for_a_large_batch_a_sma
     expect_remedy(host_needs() - 1, "choose a smaller --batch or --seq");
 }
 
-/* Both arenas and the daemon's bytes, and a fiftieth and 8 MiB for each of three processes: proto/plan/host.c. */
+/* Both arenas and the daemon's bytes, and a fiftieth and 8 MiB for each of three processes: proto/plan/memory/host.c. */
 TEST(arenas_in_the_host_s_memory_count_against_what_is_free)
 {
     use_cpu(2, (uint64_t)64 << 20);

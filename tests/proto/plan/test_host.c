@@ -1,7 +1,7 @@
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
-#include "proto/plan/host.h"
+#include "proto/plan/memory/host.h"
 
 #include <errno.h>
 #include <string.h>

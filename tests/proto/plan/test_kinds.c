@@ -6,11 +6,11 @@
 
 #include "proto/model/family.h"
 #include "proto/operation/operation.h"
-#include "proto/plan/cost.h"
-#include "proto/plan/layers.h"
+#include "proto/plan/time/cost.h"
+#include "proto/plan/memory/layers.h"
 #include "proto/plan/search.h"
-#include "proto/plan/units.h"
-#include "proto/plan/work.h"
+#include "proto/plan/memory/units.h"
+#include "proto/plan/time/work.h"
 
 #include <math.h>
 #include <stdlib.h>

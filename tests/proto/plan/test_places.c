@@ -1,5 +1,5 @@
 /* What is derived from a program: no step reads what is not there, in any layout, and none is larger than by hand. */
-#include "proto/plan/layers.h"
+#include "proto/plan/memory/layers.h"
 #include "tests/kit/programs.h"
 #include "tests/kit/test.h"
 

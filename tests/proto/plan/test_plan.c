@@ -3,7 +3,7 @@
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 
 #include <errno.h>
 #include <stdlib.h>

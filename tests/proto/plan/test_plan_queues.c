@@ -1,4 +1,4 @@
-#include "proto/plan/queues.h"
+#include "proto/plan/time/queues.h"
 
 #include "tests/kit/test.h"
 

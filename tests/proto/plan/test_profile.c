@@ -2,7 +2,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "proto/plan/profile.h"
+#include "proto/plan/time/profile.h"
 
 #include <errno.h>
 #include <fcntl.h>

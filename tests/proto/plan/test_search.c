@@ -2,9 +2,9 @@
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
-#include "proto/plan/cost.h"
+#include "proto/plan/time/cost.h"
 #include "proto/plan/search.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 
 #include <errno.h>
 #include <inttypes.h>

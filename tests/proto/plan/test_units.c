@@ -1,4 +1,4 @@
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"

@@ -1,8 +1,8 @@
 #include "proto/step/boundaries.h"
 
-#include "proto/plan/cost.h"
+#include "proto/plan/time/cost.h"
 #include "proto/plan/search.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/extents.h"
 #include "tests/kit/device/setting.h"

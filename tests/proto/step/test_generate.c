@@ -2,7 +2,7 @@
 #include "proto/step/generate.h"
 
 #include "proto/model/family.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 #include "proto/wire/message.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"

@@ -2,8 +2,8 @@
  * and what is on the device, which changes neither. The simulated device runs what its kernels have a part in: units that
  * are padded, and sums where they lie. */
 #include "proto/model/family.h"
-#include "proto/plan/layers.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/layers.h"
+#include "proto/plan/memory/units.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/extents.h"
 #include "tests/kit/device/setting.h"

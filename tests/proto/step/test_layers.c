@@ -1,7 +1,7 @@
 #include "proto/step/layers.h"
 
 #include "proto/model/family.h"
-#include "proto/plan/units.h"
+#include "proto/plan/memory/units.h"
 #include "tests/kit/device/backend.h"
 #include "tests/kit/device/setting.h"
 #include "tests/kit/test.h"

@@ -5,7 +5,7 @@
 #include "tests/kit/device/timed.h"
 
 #include "proto/step/timeline.h"
-#include "proto/plan/cost.h"
+#include "proto/plan/time/cost.h"
 #include "tests/kit/model.h"
 #include "tests/kit/test.h"
 
@@ -268,7 +268,7 @@ static double bytes_of_part(const struct plan *plan, const struct model *model)
     return bytes;
 }
 
-/* As proto/plan/cost.h adds up visits one by one: operations of programs, formulas of embedding and head, and zeros that pad.
+/* As proto/plan/time/cost.h adds up visits one by one: operations of programs, formulas of embedding and head, and zeros that pad.
  * On a device of its own, and on one that takes turns with the optimizer: there nothing overlaps, so that the times of all
  * queues add up, and its two workers share it. */
 TEST_EACH(a_step_takes_what_its_visits_and_copies_take, MODELS *DRAWS)

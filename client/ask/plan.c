@@ -1,0 +1,523 @@
+/* eps_plan: the daemon's and the worker's own arithmetic, without either process. */
+#include "client/daemon/look.h"
+#include "client/eps.h"
+#include "client/member.h"
+#include "client/model/classifier.h"
+#include "client/model/preset.h"
+#include "client/record/disk.h"
+#include "client/run/options.h"
+#include "client/record/side_file.h"
+#include "proto/base/process.h"
+#include "proto/model/family.h"
+#include "proto/plan/advice.h"
+#include "proto/plan/memory/units.h"
+#include "proto/plan/memory/values.h"
+#include "proto/step/timeline.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27, MANY_ROWS = 1 << 30 };
+
+/* A model with its options and the memory available. */
+struct question {
+    struct eps_train_options options; /* resolved */
+    struct model_config config;
+    enum eps_task task;                /* the model's */
+    uint64_t config_bytes, side_bytes; /* of the job's files */
+    uint64_t header_bytes;             /* of its weights' files */
+    uint32_t n_files;                  /* of weights */
+    uint64_t saved_bytes;              /* of those files in a checkpoint */
+    struct model model;
+    struct profile profile;
+    bool measured;
+    const struct plan_backend *backend;
+    uint64_t available; /* host memory for everything; UINT64_MAX: unknown */
+    uint64_t cap;       /* limit of the daemon's bytes; UINT64_MAX: none besides `available` */
+    bool shared;        /* the workers' memory is the host's, and --host-mem is unset */
+    struct plan_fit_device devices[PLAN_FIT_WORKERS];
+};
+
+/* Gives a new classifier n classes. 0: it has two. */
+static int set_labels(struct client_model *model, uint32_t n, struct error *err)
+{
+    struct client_labels labels;
+
+    if (n == 0)
+        return 0;
+    if (client_classifier_task(model) != EPS_CLASSIFY)
+        return error_set(err, -EDOM, "--labels %u is for --task classify: leave it out", n);
+    if (!model->rewritten && n != model->config.n_labels)
+        return error_set(err, -EDOM, "--labels %u: the model is a classifier of %u classes: leave it out", n,
+                         model->config.n_labels);
+    if (n < 2 || n > CLIENT_LABELS_MOST)
+        return error_set(err, -EDOM, "--labels %u is not within 2 and %d", n, CLIENT_LABELS_MOST);
+    int rc = client_labels_init(&labels, false, err);
+    if (!rc)
+        rc = client_labels_take(&labels, "{}", 2, n, err);
+    if (!rc)
+        rc = client_classifier_label(model, &labels, err);
+    client_labels_free(&labels);
+    if (rc == -E2BIG)
+        error_prefix(err, "--labels");
+    return rc;
+}
+
+/* Of a model whose weights are there; it may be planned without. */
+static void read_headers(struct question *q, const struct eps_train_options *in)
+{
+    struct client_model model;
+
+    if (client_classifier_open(&model, in->model, in->task, NULL))
+        return;
+    if (client_model_header_bytes(&q->header_bytes, &model, NULL) == 0)
+        q->n_files = model.n_weights;
+    client_model_close(&model);
+}
+
+static int read_config(struct question *q, const struct eps_train_options *in, struct error *err)
+{
+    const char *name = in->model;
+    const bool file = access(name, F_OK) == 0 || strpbrk(name, "/.");
+    const struct eps_preset *preset = file ? NULL : client_preset_find(name);
+    struct client_model model;
+    struct stat st;
+    int rc;
+
+    if (!file && !preset)
+        return client_preset_unknown(name, err);
+    if (preset && in->task)
+        return error_set(err, -EDOM, "--task is for BERT and RoBERTa models, and --model %s is a preset of GPT-2",
+                         name);
+    rc = preset ? client_preset_open(&model, preset, preset->vocabulary, err)
+                : client_classifier_open_fresh(&model, name, in->task, err);
+    if (rc)
+        return rc;
+    rc = set_labels(&model, in->n_labels, err);
+    q->config = model.config;
+    q->task = client_classifier_task(&model);
+    q->side_bytes = client_side_file_bytes(model.side, preset);
+    if (!rc && fstat(model.config_fd, &st))
+        rc = error_set(err, -errno, "--model %.200s: %s", name, strerror(errno));
+    else if (!rc)
+        q->config_bytes = (uint64_t)st.st_size;
+    q->saved_bytes = q->config_bytes + client_side_file_saved_bytes(model.side, preset);
+    client_model_close(&model);
+    if (!rc && !preset)
+        read_headers(q, in);
+    return rc;
+}
+
+/* The budget of a device that is not probed: as much as the plan can use. */
+static uint64_t default_budget(const struct question *q, uint32_t n_workers)
+{
+    return q->backend->takes_turns ? plan_default_budget(q->backend, q->available, n_workers) : UINT64_MAX;
+}
+
+static int resolve(struct question *q, const struct eps_train_options *in, struct error *err)
+{
+    const struct client_facts facts = {.n_positions = q->config.n_positions,
+                                       .masked = q->config.family->masked && !q->task,
+                                       .task = q->task,
+                                       .n_rows = MANY_ROWS,
+                                       .longest = UINT32_MAX,
+                                       .least = 1,
+                                       .fresh = true,
+                                       .n_tokens = (uint64_t)1 << 40}; /* enough for any batch, as are the rows */
+    const uint32_t n_workers = in->workers ? in->workers : 1;
+    struct eps_train_options options = *in;
+    struct device_name device;
+    int rc = client_options_device(&device, in->device, n_workers, NULL, err);
+
+    if (rc)
+        return rc;
+    const bool cuda = device.kind == DEVICE_CUDA;
+    q->backend = cuda ? &plan_cuda : &plan_cpu;
+    const struct client_devices devices = {.cpu = !cuda, .cuda = cuda, .budget = default_budget(q, n_workers)};
+    options.steps = 1, options.epochs = NAN, options.eval_data = NULL, options.connect = NULL;
+    options.warmup = 0, options.eval_every = 0;
+    rc = client_options_resolve(&q->options, &options, &facts, err);
+    q->options.n_labels = q->config.n_labels;
+    client_options_settle(&q->options, &devices);
+    return rc;
+}
+
+static void close_question(struct question *q)
+{
+    model_free(&q->model);
+}
+
+/* Undo: close_question, also after a failure. */
+static int open_question(struct question *q, const struct eps_train_options *in, struct error *err)
+{
+    *q = (struct question){.available = process_available_bytes(), .cap = UINT64_MAX};
+    if (!in->model)
+        return error_set(err, -EDOM, "--model is missing: name a directory, a config.json or a preset");
+    int rc = read_config(q, in, err);
+    if (!rc)
+        rc = resolve(q, in, err);
+    if (!rc)
+        rc = client_options_model(&q->model, &q->config, in->freeze, err);
+    if (rc)
+        return rc;
+    q->shared = q->backend->takes_turns && !in->host_mem;
+    if (in->host_mem)
+        q->cap = in->host_mem, q->available = UINT64_MAX;
+    return profile_find(&q->profile, &q->measured, q->backend->name, err);
+}
+
+/* Workers that get a share. */
+static uint32_t workers_of(const struct question *q)
+{
+    return q->options.workers < q->options.parts ? q->options.workers : q->options.parts;
+}
+
+/* The question in the daemon's form. Borrows from q and fills in q's devices. If the batch is to be found, a microbatch
+ * has at most the rows of a part. */
+static struct plan_fit_asked asked_of(struct question *q)
+{
+    const struct eps_train_options *o = &q->options;
+    const uint32_t n_workers = workers_of(q), part_rows = o->batch / o->parts;
+
+    for (uint32_t i = 0; i < n_workers; i++)
+        q->devices[i] =
+            (struct plan_fit_device){.backend = q->backend, .profile = &q->profile, .budget = o->device_mem};
+    return (struct plan_fit_asked){
+        .model = &q->model,
+        .goal = client_options_goal(o),
+        .microbatch = o->microbatch < part_rows ? o->microbatch : part_rows,
+        .config_bytes = q->config_bytes,
+        .side_bytes = q->side_bytes,
+        .n_files = q->n_files,
+        .header_bytes = q->header_bytes,
+        .devices = q->devices,
+        .n_workers = n_workers,
+        .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
+        .available = q->available,
+        .cap = q->cap,
+    };
+}
+
+/* 0; -ENOSPC or -ENOMEM with the reason why the job does not fit; other codes are failures. */
+static int fit(struct plan_fit *out, struct question *q, struct error *err)
+{
+    const struct plan_fit_asked asked = asked_of(q);
+    const int rc = plan_fit(out, &asked, err);
+    struct plan_fit_shortage shortage;
+    char bytes[PROCESS_BYTES_TEXT];
+
+    if (rc != -ENOMEM)
+        return rc;
+    plan_fit_shortage(&shortage, out);
+    return error_set(err, rc, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s); %s %s",
+                     ceil((double)shortage.need / (1 << 20) * 10) / 10, shortage.need, shortage.terms,
+                     shortage.capped ? "--host-mem is" : "free are", process_format_bytes(bytes, shortage.have));
+}
+
+static bool is_refusal(int rc)
+{
+    return rc == -ENOSPC || rc == -ENOMEM;
+}
+
+static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CATEGORIES], uint64_t limit)
+{
+    side->limit = limit;
+    for (int c = 0; c < LEDGER_CATEGORIES; c++) {
+        if (bytes[c])
+            side->terms[side->n_terms++] = (struct eps_plan_term){ledger_name((enum ledger_category)c), bytes[c]};
+        side->bytes += bytes[c];
+    }
+}
+
+static int fill_disk(struct eps_plan *out, const struct question *q, struct error *err)
+{
+    struct client_disk disk;
+    const int rc = client_disk_of(&disk, &q->model, q->saved_bytes, err);
+
+    out->checkpoint_bytes = client_disk_bytes(&disk);
+    out->n_checkpoints = (uint64_t)q->options.keep + 3; /* the best, an interim, and the one being written */
+    return rc;
+}
+
+static void fill_choice(struct eps_plan *out, const struct question *q, const struct plan_fit *fit)
+{
+    const struct plan *plan = &fit->plans[0];
+
+    out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
+    out->n_blocks = client_model_blocks(out->blocks, &q->model, &plan->choice);
+    out->n_weight_buffers = plan->n_weight_buffers;
+    out->n_resident = plan->n_resident, out->n_pulled = plan_count_uploaded(&q->model);
+    out->host_stash = plan->choice.host_stash;
+    out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;
+    out->head_tile = plan->head_tile;
+    out->n_sums = plan->n_sums, out->n_slots = fit->host.n_slots;
+    out->replays = fit->host.replay == PLAN_REPLAY_ON, out->replay = plan_replay_text(fit->host.replay);
+    out->stash_bytes = plan_stash_bytes(plan, &q->model);
+}
+
+static void fill_cost(struct eps_plan *out, const struct question *q, const struct plan_cost *cost)
+{
+    out->down_bytes = cost->down_bytes, out->up_bytes = cost->up_bytes, out->stash_traffic = cost->stash_bytes;
+    out->step_ms = cost->step_ms, out->compute_ms = cost->compute_ms, out->pull_ms = cost->pull_ms;
+    out->push_ms = cost->push_ms, out->stash_ms = cost->stash_ms, out->optimizer_ms = cost->optimizer_ms;
+    out->hiding_tokens = cost->hiding_tokens;
+    out->measured = q->measured, out->overlaps = !q->backend->takes_turns;
+}
+
+/* What the same choice takes if all tensors are trained. */
+static int fill_frozen(struct eps_plan *out, const struct question *q, const struct plan_fit *fit, struct error *err)
+{
+    const struct plan *plan = &fit->plans[0];
+    struct plan_host host, other_host;
+    struct plan other_plan;
+    struct model other;
+
+    out->frozen.n_parameters = q->model.n_parameters - q->model.n_trained;
+    if (out->frozen.n_parameters == 0)
+        return 0;
+    const int rc = model_init(&other, &q->config, err);
+    if (rc)
+        return rc;
+    plan_host(&host, &q->model, &fit->setting);
+    plan_host(&other_host, &other, &fit->setting);
+    plan_lay_out(&other_plan, &other, &plan->setting, &plan->choice);
+    out->frozen.host_bytes = other_host.total - host.total;
+    out->frozen.device_bytes = plan_total(&other_plan) - plan_total(plan);
+    model_free(&other);
+    return 0;
+}
+
+static void fill(struct eps_plan *out, struct question *q, const struct plan_fit *fit)
+{
+    const struct plan_fit_asked asked = asked_of(q);
+
+    *out = (struct eps_plan){.options = q->options,
+                             .n_parameters = q->model.n_parameters,
+                             .n_layers = q->config.n_layers,
+                             .width = q->config.width,
+                             .n_workers = workers_of(q),
+                             .device = q->backend->name,
+                             .allowance = !q->backend->takes_turns,
+                             .shared = q->shared,
+                             .minimum = plan_fit_minimum(&asked)};
+    fill_side(&out->host, fit->host.bytes, q->cap < UINT64_MAX ? q->cap : q->available);
+    fill_side(&out->worker, fit->plans[0].bytes, q->options.device_mem);
+    fill_choice(out, q, fit);
+    fill_cost(out, q, &fit->cost);
+}
+
+/* Fills in the reason and the remedy, in the daemon's words. */
+static void fill_why(struct eps_plan *out, struct question *q, const struct plan_fit *fit, int rc, struct error *err)
+{
+    const struct plan_fit_asked asked = asked_of(q);
+    const struct plan_advice_scope scope = {.can_drop_workers = true};
+
+    if (!plan_advise(err, &asked, &scope) && rc == -ENOMEM)
+        plan_remedy(err, &asked, fit);
+    snprintf(out->why, sizeof out->why, "%s", err->text);
+    client_name_members(out->why);
+}
+
+int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    struct plan_fit found;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = fit(&found, &q, &err);
+    if (!rc || is_refusal(rc)) {
+        fill(out, &q, &found);
+        out->fits = rc == 0;
+        if (rc)
+            fill_why(out, &q, &found, rc, &err);
+        rc = fill_frozen(out, &q, &found, &err);
+        if (!rc)
+            rc = fill_disk(out, &q, &err);
+    }
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+/* Queues wait only for one another: launches and host work take no time here. */
+static int fill_timeline(struct eps_timeline *out, const struct question *q, const struct plan_fit *fit)
+{
+    static const enum plan_queue queues[EPS_QUEUES] = {PLAN_QUEUE_PULL, PLAN_QUEUE_COMPUTE, PLAN_QUEUE_PUSH,
+                                                       PLAN_QUEUE_OPTIMIZER};
+    const struct step_timeline_setting setting = {.plan = &fit->plans[0],
+                                                  .model = &q->model,
+                                                  .host = &fit->setting,
+                                                  .profile = &q->profile,
+                                                  .n_slots = fit->host.n_slots};
+    const double tokens = (double)q->options.batch * q->options.seq;
+    struct step_timeline line;
+    const int rc = step_timeline(&line, &setting);
+
+    if (rc)
+        return rc;
+    out->step_ms = line.seconds * 1e3;
+    out->tokens_per_s = tokens / line.seconds;
+    out->tflops = 6 * (double)q->model.n_parameters * out->tokens_per_s / 1e12;
+    for (int i = 0; i < EPS_QUEUES; i++) {
+        if (line.binds == queues[i])
+            out->binds = (enum eps_queue)i;
+        out->busy_ms[i] = line.queues[queues[i]].busy * 1e3;
+        for (int j = 0; j < EPS_QUEUES; j++)
+            out->waited_ms[i][j] = line.queues[queues[i]].waited[queues[j]] * 1e3;
+    }
+    return 0;
+}
+
+int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    struct plan_fit found;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = fit(&found, &q, &err);
+    if (!rc || is_refusal(rc)) {
+        *out = (struct eps_timeline){.fits = rc == 0, .measured = q.measured, .n_workers = workers_of(&q)};
+        if (rc) {
+            snprintf(out->why, sizeof out->why, "%s", err.text);
+            client_name_members(out->why);
+        }
+        rc = fill_timeline(out, &q, &found);
+        if (rc)
+            error_set(&err, rc, "no memory to simulate a step of %u microbatches",
+                      q.options.batch / found.plans[0].choice.microbatch);
+    }
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+/* Checks the options that a plan takes for granted. */
+static int check(struct question *q, struct error *err)
+{
+    const struct plan_fit_asked asked = asked_of(q);
+    const struct plan_setting setting = plan_fit_setting(&asked, 0);
+
+    return plan_check(&q->model, &setting, err);
+}
+
+int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc) {
+        const struct plan_fit_asked asked = asked_of(&q);
+        *bytes = plan_fit_minimum(&asked);
+    }
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+static bool fits(struct question *q)
+{
+    struct plan_fit found;
+
+    return fit(&found, q, NULL) == 0;
+}
+
+static bool fits_depth(struct question *q, uint32_t n_layers)
+{
+    struct question other = *q;
+
+    other.config.n_layers = n_layers;
+    if (model_init(&other.model, &other.config, NULL))
+        return false;
+    const bool yes = fits(&other);
+    model_free(&other.model);
+    return yes;
+}
+
+static bool fits_parts_of(struct question *q, uint32_t part_rows)
+{
+    struct question other = *q;
+
+    other.options.batch = part_rows * q->options.parts;
+    return fits(&other);
+}
+
+/* The largest n in 1 .. most that fits; 0 if none does. */
+static uint32_t find_most(struct question *q, uint32_t most, bool (*fits_with)(struct question *q, uint32_t n))
+{
+    uint32_t least = 0;
+
+    while (least < most) {
+        const uint32_t middle = least + (most - least + 1) / 2;
+        if (fits_with(q, middle))
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    return least;
+}
+
+/* Reports why not even n = 1 fits. */
+static int refuse_all(struct question *q, struct error *err)
+{
+    const struct plan_fit_asked asked = asked_of(q);
+    struct plan_fit found;
+    const int rc = fit(&found, q, err);
+
+    assert(rc); /* fits_with(q, 1) has failed */
+    if (rc == -ENOMEM)
+        plan_remedy(err, &asked, &found);
+    return rc;
+}
+
+static int refuse_one_layer(struct question *q, struct error *err)
+{
+    model_free(&q->model);
+    q->config.n_layers = 1;
+    const int rc = model_init(&q->model, &q->config, err);
+    return rc ? rc : refuse_all(q, err);
+}
+
+int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc && options->freeze)
+        rc = error_set(&err, -EDOM, "--find-depth does not go with --freeze, whose patterns name tensors of one depth");
+    if (!rc && (*n_layers = find_most(&q, MOST_LAYERS, fits_depth)) == 0)
+        rc = refuse_one_layer(&q, &err);
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc) {
+        const uint32_t by_tokens = MOST_TOKENS / q.options.seq, most = by_tokens < MOST_ROWS ? by_tokens : MOST_ROWS;
+        *n_rows = q.options.parts * find_most(&q, most / q.options.parts, fits_parts_of);
+        q.options.batch = q.options.parts;
+        if (*n_rows == 0)
+            rc = refuse_all(&q, &err);
+    }
+    close_question(&q);
+    return client_report(error, &err, rc);
+}

@@ -1,0 +1,475 @@
+#include "client/record/metrics.h"
+
+#include "client/daemon/look.h"
+#include "client/eps.h"
+#include "proto/base/error.h"
+#include "proto/base/ledger.h"
+#include "proto/model/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DIGITS = 12 }; /* of a real number */
+
+static const char file_name[] = "metrics.jsonl";
+
+int client_metrics_open(struct client_metrics *out, int directory_fd, struct error *err)
+{
+    const int fd = output_open(directory_fd, file_name, O_RDWR | O_CREAT | O_EXCL);
+
+    *out = (struct client_metrics){.fd = fd < 0 ? -1 : fd};
+    if (fd >= 0)
+        return 0;
+    if (fd == -EEXIST)
+        return error_set(err, -EEXIST, "--out holds a run already (%s): choose another directory", file_name);
+    return error_set(err, fd, "%s: %s", file_name, strerror(-fd));
+}
+
+static int set(json_t *line, const char *key, json_t *value)
+{
+    return json_object_set_new(line, key, value ? value : json_null());
+}
+
+/* null if nothing was measured: a real step takes time and memory. */
+static json_t *bytes_json(uint64_t bytes)
+{
+    return bytes ? json_integer((json_int_t)bytes) : NULL;
+}
+
+/* {"host": {CATEGORY: bytes, ...}, "device": {...}, "device_budget": bytes} */
+static json_t *memory_json(const struct eps_step *step)
+{
+    json_t *sides = json_object();
+
+    for (size_t i = 0; i < step->n_memory; i++) {
+        const struct eps_memory *side = &step->memory[i];
+        json_t *categories = json_object();
+        for (size_t k = 0; k < side->n_rows; k++) {
+            if (side->rows[k].current > 0)
+                json_object_set_new(categories, side->rows[k].category,
+                                    json_integer((json_int_t)side->rows[k].current));
+        }
+        json_object_set_new(sides, side->worker ? "device" : "host", categories);
+        if (side->worker && side->budget > 0)
+            json_object_set_new(sides, "device_budget", json_integer((json_int_t)side->budget));
+    }
+    return sides;
+}
+
+static int set_evaluation(json_t *line, double loss, const struct eps_score *scores, size_t n_scores)
+{
+    int rc = set(line, "eval_loss", json_real(loss));
+
+    for (size_t i = 0; i < n_scores; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "eval_%s", scores[i].name);
+        rc |= set(line, key, json_real(scores[i].value));
+    }
+    return rc;
+}
+
+/* json_real returns NULL for a number that is not finite. */
+static json_t *line_of(const struct eps_step *step)
+{
+    json_t *line = json_object();
+    int rc = 0;
+
+    rc |= set(line, "step", json_integer((json_int_t)step->step));
+    rc |= set(line, "loss", json_real(step->loss));
+    rc |= set(line, "lr", json_real(step->lr));
+    rc |= set(line, "tokens", json_integer((json_int_t)step->tokens));
+    rc |= set(line, "tokens_per_s", json_real(step->tokens_per_s));
+    rc |= set(line, "step_ms", json_real(step->step_ms));
+    rc |= set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
+    rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
+    if (!isnan(step->eval_loss))
+        rc |= set_evaluation(line, step->eval_loss, step->scores, step->n_scores);
+    if (isfinite(step->eval_before))
+        rc |= set(line, "eval_loss_before", json_real(step->eval_before));
+    if (isfinite(step->grad_norm))
+        rc |= set(line, "grad_norm", json_real(step->grad_norm));
+    if (step->skipped)
+        rc |= set(line, "skipped", json_true());
+    if (step->changed)
+        rc |= set(line, "changed", json_string(step->changed));
+    if (step->n_memory > 0)
+        rc |= set(line, "memory", memory_json(step));
+    if (rc) {
+        json_decref(line);
+        return NULL;
+    }
+    return line;
+}
+
+/* Takes the reference to line; NULL: no memory. */
+static int append_line(struct client_metrics *m, json_t *line)
+{
+    char *text = line ? json_dumps(line, JSON_REAL_PRECISION(DIGITS)) : NULL;
+    const size_t n = text ? strlen(text) : 0;
+    int rc = text ? 0 : -ENOMEM;
+
+    json_decref(line);
+    if (!rc && m->cap < m->n_pending + n + 1) {
+        const size_t cap = 2 * (m->n_pending + n + 1);
+        char *pending = realloc(m->pending, cap);
+        if (pending)
+            m->pending = pending, m->cap = cap;
+        else
+            rc = -ENOMEM;
+    }
+    if (!rc) {
+        memcpy(m->pending + m->n_pending, text, n);
+        m->pending[m->n_pending + n] = '\n';
+        m->n_pending += n + 1;
+        m->last = n + 1;
+    }
+    free(text);
+    return rc;
+}
+
+static int append(struct client_metrics *m, const struct eps_step *step)
+{
+    return append_line(m, line_of(step));
+}
+
+double client_metrics_round(double value)
+{
+    char text[40];
+
+    snprintf(text, sizeof text, "%.*g", DIGITS, value);
+    return strtod(text, NULL);
+}
+
+int client_metrics_flush(struct client_metrics *m, struct error *err)
+{
+    struct stat st;
+    size_t done = 0;
+
+    while (done < m->n_pending) {
+        const ssize_t n = pwrite(m->fd, m->pending + done, m->n_pending - done, m->good + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return error_set(err, n ? -errno : -EIO, "%s: %s", file_name, strerror(n ? errno : EIO));
+        done += (size_t)n;
+    }
+    if (fstat(m->fd, &st) == 0 && st.st_nlink == 0) /* the file was removed: writes succeed, but nobody can read them */
+        return error_set(err, -ENOENT, "%s: it was removed while the run was writing it", file_name);
+    m->good += (off_t)done;
+    m->n_pending = 0;
+    return 0;
+}
+
+int client_metrics_write(struct client_metrics *m, const struct eps_step *step, struct error *err)
+{
+    int rc = append(m, step);
+    return rc ? error_set(err, rc, "%s: out of memory", file_name) : client_metrics_flush(m, err);
+}
+
+/* A longer line follows, which covers the old one in the file. */
+static void take_back_last(struct client_metrics *m)
+{
+    if (m->n_pending)
+        m->n_pending -= m->last;
+    else
+        m->good -= (off_t)m->last;
+}
+
+int client_metrics_rewrite(struct client_metrics *m, const struct eps_step *step, struct error *err)
+{
+    take_back_last(m);
+    return client_metrics_write(m, step, err);
+}
+
+/* The last line in the file; owned. NULL: it cannot be read. */
+static json_t *read_last(const struct client_metrics *m)
+{
+    char *text = malloc(m->last + 1);
+    const ssize_t n = text ? pread(m->fd, text, m->last, m->good - (off_t)m->last) : -1;
+    json_t *line = n == (ssize_t)m->last ? json_loadb(text, m->last, JSON_REJECT_DUPLICATES, NULL) : NULL;
+
+    free(text);
+    return line;
+}
+
+int client_metrics_add_evaluation(struct client_metrics *m, double loss, const struct eps_score *scores,
+                                  size_t n_scores, struct error *err)
+{
+    json_t *old = read_last(m), *line = json_object(), *value;
+    const char *key;
+    int rc = line ? 0 : -ENOMEM;
+
+    if (!old)
+        rc = -EIO;
+    json_object_foreach(old, key, value)
+    {
+        rc = rc ? rc : json_object_set(line, key, value);
+        if (!rc && strcmp(key, "host_bytes") == 0) /* as line_of has it */
+            rc = set_evaluation(line, loss, scores, n_scores);
+    }
+    json_decref(old);
+    if (!rc && !json_object_get(line, "eval_loss"))
+        rc = set_evaluation(line, loss, scores, n_scores);
+    if (rc) {
+        json_decref(line);
+        return error_set(err, rc, "%s: its last line could not be read again", file_name);
+    }
+    take_back_last(m);
+    rc = append_line(m, line);
+    return rc ? error_set(err, rc, "%s: out of memory", file_name) : client_metrics_flush(m, err);
+}
+
+/* The step of a complete line; 0 if it has none. */
+static uint64_t step_of(const char *line, size_t n)
+{
+    json_t *object = n > 0 && line[n - 1] == '\n' ? json_loadb(line, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const json_int_t step = json_integer_value(json_object_get(object, "step"));
+
+    json_decref(object);
+    return step > 0 ? (uint64_t)step : 0;
+}
+
+/* Finds the end of the lines up to step `most`; *last is the last of these steps. Steps must rise. */
+static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
+{
+    int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0), rc = 0;
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+
+    if (!file) {
+        rc = -errno;
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    *last = 0;
+    while ((n = getline(&line, &cap, file)) > 0) {
+        const uint64_t step = step_of(line, (size_t)n);
+        if (step <= *last || step > most)
+            break;
+        *last = step;
+        m->last = (size_t)n;
+        m->good += n;
+    }
+    rc = ferror(file) ? -EIO : 0;
+    free(line);
+    fclose(file);
+    return rc;
+}
+
+static int open_again(struct client_metrics *out, int directory_fd, struct error *err)
+{
+    const int fd = output_open(directory_fd, file_name, O_RDWR | O_CREAT);
+    struct stat st;
+
+    *out = (struct client_metrics){.fd = fd < 0 ? -1 : fd};
+    if (fd < 0 && fd != -ELOOP)
+        return error_set(err, fd, "%s: %s", file_name, strerror(-fd));
+    if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) { /* a pipe or /dev/full has no end to find */
+        client_metrics_close(out);
+        return error_set(err, -EINVAL, "%s: not a regular file: move it away", file_name);
+    }
+    return 0;
+}
+
+int client_metrics_check(int directory_fd, struct error *err)
+{
+    struct client_metrics metrics;
+    int rc = open_again(&metrics, directory_fd, err);
+
+    client_metrics_close(&metrics);
+    return rc;
+}
+
+int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t step,
+                          void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err)
+{
+    uint64_t last = 0;
+    int rc = open_again(out, directory_fd, err);
+
+    if (rc)
+        return rc;
+    rc = find_end(out, step, &last);
+    if (!rc && ftruncate(out->fd, out->good))
+        rc = -errno;
+    if (rc) {
+        client_metrics_close(out);
+        return error_set(err, rc, "%s could not be cut back: %s", file_name, strerror(-rc));
+    }
+    while (fill && !rc && last < step) {
+        struct eps_step lost = {.loss = NAN,
+                                .lr = NAN,
+                                .tokens_per_s = NAN,
+                                .step_ms = NAN,
+                                .eval_loss = NAN,
+                                .eval_before = NAN,
+                                .grad_norm = NAN};
+        lost.step = last + 1;
+        fill(data, &lost);
+        last++;
+        rc = append(out, &lost);
+    }
+    if (!rc)
+        return client_metrics_flush(out, err);
+    client_metrics_close(out);
+    return error_set(err, rc, "%s: out of memory", file_name);
+}
+
+void client_metrics_close(struct client_metrics *metrics)
+{
+    if (metrics->fd >= 0)
+        close(metrics->fd);
+    free(metrics->pending);
+    *metrics = (struct client_metrics){.fd = -1};
+}
+
+/* ---- Reading: metrics.jsonl of any run, even while it is being written, cut off or damaged ---- */
+
+enum { MAX_LINE = 64 << 10, MAX_ROWS = 2 * LEDGER_CATEGORIES };
+
+static double real(const json_t *line, const char *key)
+{
+    const json_t *value = json_object_get(line, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+static uint64_t whole(const json_t *line, const char *key)
+{
+    const json_int_t value = json_integer_value(json_object_get(line, key));
+    return value > 0 ? (uint64_t)value : 0;
+}
+
+/* Names are borrowed from categories. */
+static struct eps_memory side_of(json_t *categories, uint32_t worker, struct eps_memory_row rows[MAX_ROWS])
+{
+    struct eps_memory side = {.worker = worker, .device = "", .rows = rows};
+    const char *name;
+    json_t *bytes;
+
+    json_object_foreach(categories, name, bytes)
+    {
+        const json_int_t n = json_integer_value(bytes);
+        if (n <= 0 || n > INT64_MAX / MAX_ROWS || side.n_rows == MAX_ROWS)
+            continue;
+        rows[side.n_rows++] = (struct eps_memory_row){.category = name, .current = (uint64_t)n, .peak = (uint64_t)n};
+        side.current += (uint64_t)n;
+    }
+    side.peak = side.current;
+    return side;
+}
+
+struct reading {
+    void (*on_step)(void *user, const struct eps_step *step);
+    void *user;
+    uint64_t last, n_bad;
+};
+
+static void read_line(struct reading *r, const char *text, size_t n)
+{
+    struct eps_memory_row rows[2][MAX_ROWS];
+    struct eps_memory sides[2];
+    json_t *line = json_loadb(text, n, JSON_REJECT_DUPLICATES, NULL), *memory = json_object_get(line, "memory");
+    struct eps_step step = {
+        .step = whole(line, "step"),
+        .loss = real(line, "loss"),
+        .lr = real(line, "lr"),
+        .tokens = whole(line, "tokens"),
+        .tokens_per_s = real(line, "tokens_per_s"),
+        .step_ms = real(line, "step_ms"),
+        .device_peak_bytes = whole(line, "device_peak_bytes"),
+        .host_bytes = whole(line, "host_bytes"),
+        .eval_loss = real(line, "eval_loss"),
+        .eval_before = real(line, "eval_loss_before"),
+        .grad_norm = real(line, "grad_norm"),
+        .skipped = json_is_true(json_object_get(line, "skipped")),
+        .changed = json_string_value(json_object_get(line, "changed")),
+        .memory = sides,
+    };
+
+    if (step.step <= r->last) { /* no step, or a repeated one */
+        r->n_bad++;
+        json_decref(line);
+        return;
+    }
+    r->last = step.step;
+    if (json_is_object(json_object_get(memory, "host"))) {
+        sides[step.n_memory++] = side_of(json_object_get(memory, "host"), 0, rows[0]);
+        if (json_is_object(json_object_get(memory, "device"))) {
+            sides[step.n_memory] = side_of(json_object_get(memory, "device"), 1, rows[1]);
+            sides[step.n_memory++].budget = whole(memory, "device_budget");
+        }
+    }
+    r->on_step(r->user, &step);
+    json_decref(line);
+}
+
+/* An overlong line counts as one damaged line. */
+static int read_lines(struct reading *r, FILE *file, struct error *err)
+{
+    char *line = malloc(MAX_LINE);
+    bool too_long = false;
+
+    if (!line)
+        return error_set(err, -ENOMEM, "out of memory");
+    while (fgets(line, MAX_LINE, file)) {
+        const size_t n = strlen(line); /* in a damaged file a zero byte may cut the line short */
+        const bool ends = n > 0 && line[n - 1] == '\n', goes_on = n == MAX_LINE - 1 && !ends;
+        if (too_long || goes_on)
+            r->n_bad += too_long ? 0 : 1;
+        else if (ends)
+            read_line(r, line, n);
+        else
+            r->n_bad++;
+        too_long = goes_on;
+    }
+    const int rc = ferror(file) ? -errno : 0;
+    free(line);
+    return rc ? error_set(err, rc, "metrics.jsonl: %s", strerror(-rc)) : 0;
+}
+
+static int open_metrics(FILE **out, const char *run, struct error *err)
+{
+    char path[PATH_MAX];
+    struct stat st;
+
+    if (snprintf(path, sizeof path, "%s/metrics.jsonl", run) >= (int)sizeof path)
+        return error_set(err, -ENAMETOOLONG, "%.200s: name too long", run);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK in case the name is a pipe */
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR) && stat(run, &st) == 0)
+        return error_set(err, -ENOENT, "%s holds no metrics.jsonl: name the directory of a run", run);
+    if (fd < 0)
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || !(*out = fdopen(fd, "r"))) {
+        close(fd);
+        return error_set(err, -EINVAL, "%s: not a regular file", path);
+    }
+    return 0;
+}
+
+int eps_metrics_read(const char *run, void (*on_step)(void *user, const struct eps_step *step), void *user,
+                     uint64_t *n_bad, struct eps_error *error)
+{
+    struct reading reading = {.on_step = on_step, .user = user};
+    struct error err = {""};
+    FILE *file;
+    int rc = open_metrics(&file, run, &err);
+
+    if (!rc) {
+        rc = read_lines(&reading, file, &err);
+        fclose(file);
+    }
+    if (n_bad)
+        *n_bad = reading.n_bad;
+    return client_report(error, &err, rc);
+}

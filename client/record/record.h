@@ -1,0 +1,55 @@
+/* client/record/record.h - a run's options as its checkpoints store them, and which may differ on resume.
+ *
+ * One JSON object, "options" in training.json (proto/model/checkpoint.h). Each key is an option's name with _ for -,
+ * each value its resolved value: numbers exactly (a double in 17 digits), "betas" as two numbers, choices by name,
+ * paths absolute; an unset clip is null. "data_tokens" and "data_hash" (16 hex digits), and the same keys for
+ * eval_data, identify the data, so that it may be moved. "device_mem" and "workers" are 0 and "device" is absent if
+ * they were left unset or are a daemon's; the result does not depend on them. In older checkpoints the keys
+ * precision, moments, grad_dtype, commit, clip_norm, clip_update, host_mem and save_minutes may be absent: that means
+ * fp32, eager, no clip, and the default. "columns" is absent if they were not named. "freeze" is absent if all tensors are trained, and "source_dtype", the type of the weights that the run
+ * began from, is absent if that is fp32. */
+#ifndef CLIENT_RECORD_RECORD_H
+#define CLIENT_RECORD_RECORD_H
+
+#include "client/eps.h"
+#include "proto/base/error.h"
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Identifies a stream of tokens. */
+struct client_content {
+    uint64_t tokens, hash;
+};
+
+struct client_record {
+    struct eps_train_options options; /* texts borrowed from json */
+    struct client_content data, eval_data;
+    const char **data_paths; /* (options.n_data), owned */
+    json_t *json;            /* owned */
+};
+
+/* Writes resolved options, with device_mem as given. Existing paths are made absolute, so that model and data can be
+ * found again. Owned; NULL: no memory, or a name that is not UTF-8. */
+json_t *client_record_write(const struct eps_train_options *options, const struct client_content *data,
+                            const struct client_content *eval_data);
+
+/* Takes a reference to json. -EINVAL with a sentence that names the key; *out is then zeroed. Undo:
+ * client_record_free. */
+int client_record_read(struct client_record *out, json_t *json, struct error *err);
+void client_record_free(struct client_record *record); /* safe on a zeroed struct */
+
+/* Merges options for a resumed run. Options that may differ (client/eps.h), and those named by `change`, take the given
+ * values; out, resume, connect and programs always do; options left unset, and all others, take the stored values. Data
+ * paths are the given ones; the caller compares their content. -EDOM with the option's name and both values if another
+ * option differs. */
+int client_record_merge(struct eps_train_options *out, const struct eps_train_options *given,
+                        const struct client_record *record, struct error *err);
+
+/* The "changes" list of a resumed run (client/record/change.h): the stored list plus what differs from `step` on. options
+ * are resolved. *out is owned; -ENOMEM. */
+int client_record_changes(json_t **out, const struct client_record *record, const struct eps_train_options *options,
+                          uint64_t step);
+
+#endif

@@ -1,0 +1,202 @@
+#include "client/rows/batches.h"
+
+#include "proto/base/random.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HELD_OUT = 10, ROUND = 8 }; /* one row in ten; tokens of a row */
+enum { DRAW_ROWS, DRAW_BATCHES, DRAW_HELD_OUT };
+
+struct client_place {
+    uint32_t row, length;
+    uint32_t order; /* among rows of one length */
+};
+
+static int by_length(const void *a, const void *b)
+{
+    const struct client_place *x = a, *y = b;
+
+    if (x->length != y->length)
+        return x->length < y->length ? -1 : 1;
+    return (x->order > y->order) - (x->order < y->order);
+}
+
+static uint32_t permute(uint64_t seed, uint64_t epoch, unsigned what, uint64_t i, uint64_t n)
+{
+    return (uint32_t)random_permute(random_site_key(seed, epoch, what, RANDOM_ORDER), i, n);
+}
+
+/* ---- Subsets ---- */
+
+static int make(struct client_subset *out, const struct client_rows *rows, size_t n, struct error *err)
+{
+    *out = (struct client_subset){.rows = rows, .list = calloc(n + 1, sizeof *out->list)};
+    return out->list ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+int client_subset_all(struct client_subset *out, const struct client_rows *rows, struct error *err)
+{
+    const int rc = make(out, rows, rows->n, err);
+
+    for (size_t i = 0; !rc && i < rows->n; i++)
+        out->list[out->n++] = (uint32_t)i;
+    return rc;
+}
+
+size_t client_subset_n_held_out(size_t n)
+{
+    return n / HELD_OUT ? n / HELD_OUT : 1;
+}
+
+int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const struct client_rows *rows,
+                         uint64_t seed, struct error *err)
+{
+    const size_t n_held = client_subset_n_held_out(rows->n);
+    int rc = make(rest, rows, rows->n, err);
+    const int also = make(held_out, rows, n_held, err);
+    bool *held = calloc(rows->n + 1, sizeof *held);
+
+    if (rc || also || !held)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    else if (rows->n < 2)
+        rc = error_set(err, -EINVAL, "one row is too few to train on and to hold out another: give more");
+    for (size_t i = 0; !rc && i < n_held; i++)
+        held[permute(seed, 0, DRAW_HELD_OUT, i, rows->n)] = true;
+    for (size_t i = 0; !rc && i < rows->n; i++) {
+        struct client_subset *to = held[i] ? held_out : rest;
+        to->list[to->n++] = (uint32_t)i;
+    }
+    free(held);
+    return rc;
+}
+
+/* Length and row in one number. */
+static int by_number(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+int client_subset_by_length(struct client_subset *subset, struct error *err)
+{
+    uint64_t *keys = calloc(subset->n + 1, sizeof *keys);
+
+    if (!keys)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < subset->n; i++)
+        keys[i] = (uint64_t)client_rows_length(subset->rows, subset->list[i], UINT32_MAX) << 32 | subset->list[i];
+    qsort(keys, subset->n, sizeof *keys, by_number);
+    for (uint32_t i = 0; i < subset->n; i++)
+        subset->list[i] = (uint32_t)keys[i];
+    free(keys);
+    return 0;
+}
+
+void client_subset_free(struct client_subset *subset)
+{
+    free(subset->list);
+    *subset = (struct client_subset){0};
+}
+
+/* ---- Minibatches ---- */
+
+int client_batches_init(struct client_batches *out, const struct client_subset *subset, uint32_t batch, uint32_t seq,
+                        enum eps_order order, uint64_t seed, struct error *err)
+{
+    bool whole = true;
+
+    *out = (struct client_batches){.subset = subset,
+                                   .batch = batch,
+                                   .seq = seq,
+                                   .n = (subset->n + (uint64_t)batch - 1) / batch,
+                                   .seed = seed,
+                                   .order = order,
+                                   .places = calloc(subset->n + 1, sizeof *out->places)};
+    for (int i = 0; i < 2; i++) {
+        struct client_epoch *e = &out->epochs[i];
+        *e = (struct client_epoch){.number = UINT64_MAX,
+                                   .rows = calloc(subset->n + 1, sizeof *e->rows),
+                                   .first = calloc(out->n + 1, sizeof *e->first),
+                                   .tokens = calloc(out->n + 1, sizeof *e->tokens)};
+        whole = whole && e->rows && e->first && e->tokens;
+    }
+    return whole && out->places ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+void client_batches_free(struct client_batches *batches)
+{
+    for (int i = 0; i < 2; i++) {
+        free(batches->epochs[i].rows);
+        free(batches->epochs[i].first);
+        free(batches->epochs[i].tokens);
+    }
+    free(batches->places);
+    *batches = (struct client_batches){0};
+}
+
+/* Fills b->places with the epoch's rows, sorted within groups. */
+static void draw_rows(struct client_batches *b, uint64_t epoch)
+{
+    const uint32_t n = b->subset->n;
+    const uint64_t quarter = b->n / 4 > 0 ? b->n / 4 : 1;
+    const uint64_t group = (quarter < CLIENT_BATCHES_GROUP ? quarter : CLIENT_BATCHES_GROUP) * b->batch;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t row = b->subset->list[b->order == EPS_SEQUENTIAL ? i : permute(b->seed, epoch, DRAW_ROWS, i, n)];
+        b->places[i] = (struct client_place){row, client_rows_length(b->subset->rows, row, b->seq), i};
+    }
+    for (uint64_t at = 0; b->order != EPS_SEQUENTIAL && at < n; at += group)
+        qsort(b->places + at, n - at < group ? n - at : group, sizeof *b->places, by_length);
+}
+
+static const struct client_epoch *find_epoch(struct client_batches *b, uint64_t number)
+{
+    struct client_epoch *e = &b->epochs[number % 2];
+    uint32_t at = 0;
+
+    if (e->number == number)
+        return e;
+    e->number = number;
+    draw_rows(b, number);
+    for (uint64_t i = 0; i < b->n; i++) {
+        const uint64_t k = b->order == EPS_SEQUENTIAL ? i : permute(b->seed, number, DRAW_BATCHES, i, b->n);
+        e->first[i] = at;
+        e->tokens[i + 1] = e->tokens[i];
+        for (uint64_t p = k * b->batch; p < (k + 1) * b->batch && p < b->subset->n; p++) {
+            e->rows[at++] = b->places[p].row;
+            e->tokens[i + 1] += b->places[p].length;
+        }
+    }
+    e->first[b->n] = at;
+    return e;
+}
+
+void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batches *b, uint64_t step)
+{
+    const struct client_epoch *e = find_epoch(b, step / b->n);
+    const uint64_t i = step % b->n;
+
+    *rows = e->rows + e->first[i];
+    *n = e->first[i + 1] - e->first[i];
+}
+
+uint64_t client_batches_tokens(struct client_batches *b, uint64_t n_steps)
+{
+    const struct client_epoch *e = find_epoch(b, n_steps / b->n);
+
+    return n_steps / b->n * e->tokens[b->n] + e->tokens[n_steps % b->n];
+}
+
+uint32_t client_batches_length(const struct client_rows *rows, const uint32_t *list, uint32_t n, uint32_t seq)
+{
+    uint32_t longest = 1;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t length = client_rows_length(rows, list[i], seq);
+        longest = length > longest ? length : longest;
+    }
+    const uint32_t rounded = (longest + ROUND - 1) / ROUND * ROUND;
+    return rounded < seq ? rounded : seq;
+}

@@ -1,0 +1,68 @@
+/* client/rows/batches.h - which rows of different length each step of a run gets.
+ *
+ * A minibatch is padded to its longest row, so rows of like length belong together. But a class may have longer texts than
+ * another, and then minibatches of one length teach less, so a group is at most a quarter of an epoch. An epoch takes every
+ * row once: a permutation of the rows, cut into groups of 32 minibatches or fewer; the rows of a group sorted by length and
+ * cut into minibatches; all minibatches of the epoch permuted. The last rows may form a smaller one. This is a function of the seed
+ * and the epoch alone, so a run resumes where it stopped. In sequential order rows come as they are in the data. */
+#ifndef CLIENT_ROWS_BATCHES_H
+#define CLIENT_ROWS_BATCHES_H
+
+#include "client/rows/rows.h"
+#include "client/eps.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CLIENT_BATCHES_GROUP = 32 };
+
+/* Some of the rows, by their numbers. */
+struct client_subset {
+    const struct client_rows *rows; /* borrowed */
+    uint32_t *list;                 /* (n), owned */
+    uint32_t n;
+};
+
+/* How many of n rows are held out: a tenth, and at least one. */
+size_t client_subset_n_held_out(size_t n);
+
+/* Draws these rows by the seed. `held_out` gets them, `rest` the others, each in the data's order.
+ * -EINVAL if there are fewer than two rows; -ENOMEM. Undo: client_subset_free for both, also after a failure. */
+int client_subset_divide(struct client_subset *rest, struct client_subset *held_out, const struct client_rows *rows,
+                         uint64_t seed, struct error *err);
+int client_subset_all(struct client_subset *out, const struct client_rows *rows, struct error *err); /* -ENOMEM */
+/* Sorts it, the shortest row first, so that an evaluation pads little. -ENOMEM. */
+int client_subset_by_length(struct client_subset *subset, struct error *err);
+void client_subset_free(struct client_subset *subset); /* safe on a zeroed struct */
+
+struct client_batches {
+    const struct client_subset *subset; /* borrowed */
+    uint32_t batch, seq;
+    uint64_t n; /* minibatches of an epoch */
+    uint64_t seed;
+    enum eps_order order;
+    /* Of two epochs, since a step is prepared before the one before it is done. All owned. */
+    struct client_epoch {
+        uint64_t number;  /* UINT64_MAX: none */
+        uint32_t *rows;   /* (subset->n) in their order */
+        uint32_t *first;  /* (n + 1) where each minibatch begins in them */
+        uint64_t *tokens; /* (n + 1) of the minibatches before each: real ones, not padding */
+    } epochs[2];
+    struct client_place *places; /* (subset->n) to sort */
+};
+
+/* -ENOMEM. Undo: client_batches_free, also after a failure. */
+int client_batches_init(struct client_batches *out, const struct client_subset *subset, uint32_t batch, uint32_t seq,
+                        enum eps_order order, uint64_t seed, struct error *err);
+void client_batches_free(struct client_batches *batches); /* safe on a zeroed struct */
+
+/* The rows of a step (from 0): *rows (*n) are numbers of rows, borrowed until the next call for another epoch but one. */
+void client_batches_get(const uint32_t **rows, uint32_t *n, struct client_batches *batches, uint64_t step);
+
+/* Real tokens of the first n_steps steps. */
+uint64_t client_batches_tokens(struct client_batches *batches, uint64_t n_steps);
+
+/* Length of a minibatch's rows: the longest one's, rounded up to a multiple of 8, at most seq. */
+uint32_t client_batches_length(const struct client_rows *rows, const uint32_t *list, uint32_t n, uint32_t seq);
+
+#endif

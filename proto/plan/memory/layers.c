@@ -1,0 +1,301 @@
+#include "proto/plan/memory/layers.h"
+
+#include "proto/base/size.h"
+#include "proto/plan/memory/units.h"
+
+struct operation_setting plan_operation_setting(const struct plan_setting *setting, struct plan_shape shape)
+{
+    return (struct operation_setting){.backend = setting->backend,
+                                      .type = setting->goal.precision,
+                                      .attention = setting->attention,
+                                      .trains = setting->goal.purpose == PLAN_TRAIN,
+                                      .n_threads = setting->n_threads,
+                                      .n_rows = shape.n_rows,
+                                      .n_tokens = shape.n_tokens};
+}
+
+/* Scratch of a step. */
+static uint64_t scratch_bytes(const struct program *p, const struct schedule_step *step,
+                              const struct plan_setting *setting, struct plan_shape shape)
+{
+    const struct program_operation *op = &p->operations[step->operation];
+    const struct operation_setting of = plan_operation_setting(setting, shape);
+
+    return op->kind->scratch(p, op, &of);
+}
+
+uint32_t plan_row_tile(const struct plan *plan)
+{
+    return (uint32_t)size_smaller(PLAN_GENERATE_TILE, plan->setting.goal.seq);
+}
+
+struct plan_shape plan_shape_of(const struct plan *plan)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint32_t rows = plan->choice.microbatch, joined = s->backend->joins_rows ? rows : 1;
+
+    if (s->goal.purpose != PLAN_GENERATE)
+        return (struct plan_shape){rows, s->goal.seq};
+    return (struct plan_shape){1, (uint32_t)size_smaller((size_t)joined * plan_row_tile(plan), PLAN_GENERATE_TILE)};
+}
+
+static uint64_t value_bytes(const struct program *p, int value, const struct plan_setting *setting,
+                            struct plan_shape shape)
+{
+    const struct program_value *v = &p->values[value];
+
+    return program_elements(p, value, shape.n_rows, shape.n_tokens) * v->columns *
+           (v->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->goal.precision));
+}
+
+uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
+                         struct plan_shape shape)
+{
+    uint64_t bytes = 0;
+
+    for (int value = 0; value < program->n_values; value++)
+        if (kept >> value & 1)
+            bytes += plan_align(value_bytes(program, value, setting, shape));
+    return bytes;
+}
+
+struct plan_kept plan_keep(const struct plan *plan, const struct model *model, uint32_t class, uint32_t keeping)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
+    const struct model_program *block = model->classes[class].program;
+    struct plan_kept kept = {.keeping = model_keeping(block, keeping)};
+    const uint64_t values = block->kept[kept.keeping];
+
+    kept.microbatch = plan_kept_bytes(&block->program, values, s, plan_shape_of(plan));
+    kept.part = n * kept.microbatch;
+    if (rest)
+        kept.part += plan_kept_bytes(&block->program, values, s, (struct plan_shape){rest, s->goal.seq});
+    kept.bytes = s->share_rows / s->part_rows * kept.part;
+    return kept;
+}
+
+/* ---- the workspace ---- */
+
+/* Buffers of the workspace, in placing order; then the placed ones, by offset. */
+struct placing {
+    const struct schedule *schedule;
+    uint64_t bytes[SCHEDULE_BUFFERS];
+    int order[SCHEDULE_BUFFERS], n;
+    int placed[SCHEDULE_BUFFERS], n_placed;
+};
+
+static bool overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* Places a buffer at the lowest free offset. Returns its end. */
+static uint64_t place(struct placing *g, struct plan_places *out, int buffer)
+{
+    const struct schedule_buffer *buffers = g->schedule->buffers;
+    uint64_t at = 0;
+    int i;
+
+    for (i = 0; i < g->n_placed; i++) {
+        const int other = g->placed[i];
+        if (!overlap(&buffers[buffer], &buffers[other]))
+            continue;
+        if (at + g->bytes[buffer] <= out->at[other])
+            break;
+        if (at < out->at[other] + plan_align(g->bytes[other]))
+            at = out->at[other] + plan_align(g->bytes[other]);
+    }
+    out->at[buffer] = at;
+    for (i = g->n_placed++; i > 0 && out->at[g->placed[i - 1]] > at; i--)
+        g->placed[i] = g->placed[i - 1];
+    g->placed[i] = buffer;
+    return at + g->bytes[buffer];
+}
+
+static void place_all(struct placing *g, struct plan_places *out)
+{
+    g->n_placed = 0;
+    out->bytes = 0;
+    for (int i = 0; i < g->n; i++) {
+        const uint64_t end = place(g, out, g->order[i]);
+        if (out->bytes < end)
+            out->bytes = end;
+    }
+}
+
+/* Stable: buffers of equal size stay in order. */
+static void sort_by_size(struct placing *g)
+{
+    for (int i = 1; i < g->n; i++) {
+        const int buffer = g->order[i];
+        int k = i;
+        for (; k > 0 && g->bytes[g->order[k - 1]] < g->bytes[buffer]; k--)
+            g->order[k] = g->order[k - 1];
+        g->order[k] = buffer;
+    }
+}
+
+void plan_places(struct plan_places *out, const struct program *program, const struct schedule *schedule,
+                 const struct plan_setting *setting, struct plan_shape shape)
+{
+    struct placing g; /* its tables are long: what is not used stays as it is */
+    struct plan_places other;
+
+    g.schedule = schedule;
+    g.n = 0;
+    for (int i = 0; i < schedule->n_buffers; i++) {
+        const struct schedule_buffer *b = &schedule->buffers[i];
+        out->at[i] = 0;
+        if (b->place != SCHEDULE_WORKSPACE || b->last < b->first)
+            continue;
+        g.bytes[i] = b->value == SCHEDULE_NONE ? scratch_bytes(program, &schedule->steps[b->first], setting, shape)
+                                               : value_bytes(program, b->value, setting, shape);
+        g.order[g.n++] = i;
+    }
+    place_all(&g, out);
+    sort_by_size(&g);
+    place_all(&g, &other);
+    if (other.bytes < out->bytes) {
+        for (int i = 0; i < g.n; i++)
+            out->at[g.order[i]] = other.at[g.order[i]];
+        out->bytes = other.bytes;
+    }
+}
+
+/* The largest workspace of a program's schedules that the plan runs with this keeping. */
+static uint64_t program_bytes(const struct plan *plan, const struct model_program *p, struct plan_shape shape,
+                              uint32_t keeping)
+{
+    const struct plan_setting *setting = &plan->setting;
+    const uint32_t index = model_keeping(p, keeping);
+    struct plan_places places;
+    uint64_t most = 0;
+
+    for (int backward = 0; backward < (setting->goal.purpose == PLAN_TRAIN ? 2 : 1); backward++) {
+        plan_places(&places, &p->program, backward ? &p->backward[index] : &p->forward[index], setting, shape);
+        if (most < places.bytes)
+            most = places.bytes;
+    }
+    return most;
+}
+
+static bool is_same(const struct schedule_buffer *a, const struct schedule_buffer *b)
+{
+    return a->place == b->place && a->boundary == b->boundary && a->value == b->value && a->first == b->first &&
+           a->last == b->last;
+}
+
+/* True if two programs of a class place the same buffers, as they do unless the scratch of their operations differs. */
+static bool are_placed_alike(const struct model_program *a, const struct model_program *b, uint32_t keeping,
+                             const struct plan_setting *setting, struct plan_shape shape)
+{
+    const struct schedule *const pairs[][2] = {{&a->forward[keeping], &b->forward[keeping]},
+                                               {&a->backward[keeping], &b->backward[keeping]}};
+
+    for (int i = 0; i < (setting->goal.purpose == PLAN_TRAIN ? 2 : 1); i++) {
+        const struct schedule *of_a = pairs[i][0], *of_b = pairs[i][1];
+        if (of_a->n_buffers != of_b->n_buffers)
+            return false;
+        for (int k = 0; k < of_a->n_buffers; k++) {
+            const struct schedule_buffer *buffer = &of_a->buffers[k];
+            if (!is_same(buffer, &of_b->buffers[k]))
+                return false;
+            if (buffer->value == SCHEDULE_NONE && buffer->first <= buffer->last &&
+                scratch_bytes(&a->program, &of_a->steps[buffer->first], setting, shape) !=
+                    scratch_bytes(&b->program, &of_b->steps[buffer->first], setting, shape))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* The largest workspace of a class's programs that the model has. */
+static uint64_t class_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape, uint32_t class,
+                            uint32_t keeping)
+{
+    const struct model_program *const first = &model->programs[model->block], *lowest = model->classes[class].program;
+    const uint32_t index = model_keeping(lowest, keeping);
+    uint64_t most = program_bytes(plan, lowest, shape, keeping);
+
+    for (const struct model_program *p = first; p < first + model->n_block_programs; p++)
+        if (p->n_layers > 0 && p->class == class && p != lowest &&
+            !are_placed_alike(lowest, p, index, &plan->setting, shape)) {
+            const uint64_t bytes = program_bytes(plan, p, shape, keeping);
+            most = most < bytes ? bytes : most;
+        }
+    return most;
+}
+
+static uint64_t block_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
+{
+    uint64_t most = 0, bytes;
+
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        const struct plan_keeping *keeping = &plan->choice.keeping[c];
+        if (keeping->n_kept < model->classes[c].n_blocks &&
+            most < (bytes = class_bytes(plan, model, shape, c, keeping->kept_below)))
+            most = bytes;
+        if (keeping->n_kept > 0 && most < (bytes = class_bytes(plan, model, shape, c, keeping->kept)))
+            most = bytes;
+    }
+    return most;
+}
+
+/* Logits of a tile for the largest unit, or for all units, and then the sums. */
+static uint64_t head_bytes(const struct plan *plan, const struct model *model, uint64_t tokens)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint64_t width = model->config.width;
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < (plan->one_pass ? head->n_visits : 1); i++)
+        n += plan_unit_room(model, model->visits[head->first_visit + i], plan->head_pad) / width;
+    if (plan->one_pass && plan->head_sums)
+        n += width;
+    return (tokens < plan->head_tile ? tokens : plan->head_tile) * n * sizeof(float);
+}
+
+/* The largest workspace of programs that finish a layer, each over a whole part. */
+static uint64_t finishes_bytes(const struct plan *plan, const struct model *model)
+{
+    const struct plan_shape part = {plan->setting.part_rows, plan->setting.goal.seq};
+    uint64_t most = 0;
+
+    for (uint32_t i = 0; i < model->n_finishes; i++) {
+        const uint64_t bytes = program_bytes(plan, &model->programs[model->n_programs + i], part, MODEL_KEEPS_NOTHING);
+        most = most < bytes ? bytes : most;
+    }
+    return most;
+}
+
+/* The largest workspace of the layers with a program that are not blocks, and of what finishes layers. */
+static uint64_t singles_bytes(const struct plan *plan, const struct model *model, struct plan_shape shape)
+{
+    uint64_t most = finishes_bytes(plan, model);
+
+    for (uint32_t i = 0; i < model->n_programs; i++) {
+        const uint64_t bytes =
+            model_runs_in_blocks(model, i) ? 0 : program_bytes(plan, &model->programs[i], shape, MODEL_KEEPS_NOTHING);
+        if (most < bytes)
+            most = bytes;
+    }
+    return most;
+}
+
+uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind)
+{
+    const struct plan_shape shape = plan_shape_of(plan);
+
+    switch (kind) {
+    case MODEL_EMBEDDING:
+        break;
+    case MODEL_BLOCK:
+        return block_bytes(plan, model, shape);
+    case MODEL_SINGLE:
+        return singles_bytes(plan, model, shape);
+    case MODEL_HEAD:
+        return head_bytes(plan, model, (uint64_t)shape.n_rows * shape.n_tokens);
+    }
+    return 0;
+}

@@ -1,0 +1,489 @@
+#include "proto/plan/memory/plan.h"
+
+#include "proto/model/family.h"
+#include "proto/plan/memory/layers.h"
+#include "proto/plan/memory/units.h"
+#include "proto/plan/memory/values.h"
+
+#include <errno.h>
+
+struct layout {
+    uint64_t offset;
+    uint64_t *bytes; /* (LEDGER_CATEGORIES) */
+};
+
+/* n consecutive buffers of `bytes` each; returns the first's offset. */
+static uint64_t take_each(struct layout *l, enum ledger_category category, uint64_t n, uint64_t bytes)
+{
+    const uint64_t at = l->offset, rounded = plan_align(bytes);
+
+    l->offset += n * rounded;
+    l->bytes[category] += n * bytes;
+    l->bytes[LEDGER_OTHER] += n * (rounded - bytes);
+    return at;
+}
+
+static uint64_t take(struct layout *l, enum ledger_category category, uint64_t bytes)
+{
+    return take_each(l, category, 1, bytes);
+}
+
+static uint64_t value_bytes(const struct plan *plan)
+{
+    return number_bytes(plan->setting.goal.precision);
+}
+
+static bool is_training(const struct plan *plan)
+{
+    return plan->setting.goal.purpose == PLAN_TRAIN;
+}
+
+static uint64_t room(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    return plan_unit_room(model, unit, plan->head_pad);
+}
+
+/* True if the sum of the input's gradient must outlive a unit's visit. */
+static bool keeps_sum(const struct plan *plan)
+{
+    return plan->head_sums && !plan->one_pass;
+}
+
+/* Resident units, and buffers for the others: at most one for each. */
+static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const uint32_t passing = plan_count_uploaded(model) - plan->n_resident;
+    const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan->head_pad);
+
+    plan->resident = l->offset;
+    for (uint32_t first = 0, n, times; first < plan->n_resident; first += n * times) {
+        times = plan_count_times(model, first, plan->n_resident, &n);
+        for (uint32_t place = first; place < first + n; place++) {
+            const uint32_t unit = plan_unit_at(model, place);
+            take_each(l, LEDGER_WEIGHTS, times, room(plan, model, unit) * value_bytes(plan));
+            plan->resident_bytes += times * model->units[unit].n * value_bytes(plan);
+        }
+    }
+    plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
+    for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
+        plan->weights[i] = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
+}
+
+/* n values or gradients of a shape: in the arena, or behind the others in the host's stash. */
+static uint64_t take_values(struct plan *plan, struct layout *l, enum ledger_category category,
+                            const struct model_shape *shape, uint64_t n)
+{
+    const uint64_t bytes = plan_shape_bytes(plan, shape), at = plan->host_stash_bytes;
+
+    if (!plan->choice.host_stash)
+        return take_each(l, category, n, bytes);
+    plan->host_stash_bytes += n * plan_align(bytes);
+    return at;
+}
+
+/* The gradient of the head's input may be summed in fp32, and is then rounded in place: the arena has room for that, and
+ * as the host does not round, twice the bytes do there. It comes first. */
+static void take_head_gradient(struct plan *plan, struct layout *l, const struct model_shape *shape)
+{
+    const uint64_t rounding = plan->setting.backend->rounding_bytes, bytes = plan_shape_bytes(plan, shape);
+
+    if (!keeps_sum(plan) || plan->choice.host_stash) {
+        plan->gradient = plan->gradient_sum = take_values(plan, l, LEDGER_GRADIENT, shape, keeps_sum(plan) ? 2 : 1);
+        return;
+    }
+    plan->gradient_sum = l->offset + rounding;
+    plan->gradient = take(l, LEDGER_GRADIENT, rounding + bytes / value_bytes(plan) * sizeof(float));
+}
+
+static void take_gradients(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
+
+    take_head_gradient(plan, l, &model->values.shapes[of_head->gradient_shape]);
+    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+        const struct model_shape *shape = &model->values.shapes[i];
+        if (model_is_small(shape) || shape->n_gradients == 0)
+            continue;
+        const uint32_t apart = i == of_head->gradient_shape; /* the head's, the first place */
+        plan->values[i].gradients =
+            take_values(plan, l, LEDGER_GRADIENT, shape, shape->n_gradients - apart) - apart * plan->values[i].bytes;
+    }
+}
+
+/* Sets of tiles, as large as those of any layer; of the second set only if there are tiles in the host's stash. */
+static void take_tiles(struct plan *plan, const struct model *model, struct layout *l)
+{
+    uint64_t most[3] = {0};
+    struct plan_tiles tiles;
+
+    for (uint32_t i = 0; i < model->values.n_passages; i++)
+        for (int backward = 0; backward < (is_training(plan) ? 2 : 1); backward++) {
+            plan_tiles(&tiles, plan, model, &model->values.passages[i], backward);
+            for (int k = 0; k < 3; k++)
+                most[k] = most[k] < tiles.bytes[k] ? tiles.bytes[k] : most[k];
+        }
+    for (uint32_t set = 0; set < (plan->choice.host_stash ? plan->n_sets : 1); set++) {
+        plan->input[set] = take(l, LEDGER_STASH, most[0]);
+        plan->output[set] = take(l, LEDGER_STASH, most[1]);
+        plan->dy[set] = take(l, LEDGER_GRADIENT, most[2]);
+    }
+}
+
+/* Boundary values and, in training, their gradients. */
+static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l)
+{
+    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+        const struct model_shape *shape = &model->values.shapes[i];
+        struct plan_values *values = &plan->values[i];
+        if (model_is_small(shape))
+            continue;
+        values->bytes = plan_align(plan_shape_bytes(plan, shape));
+        values->row_bytes = plan_align(plan_row_tile(plan) * plan_element_bytes(plan, shape));
+        values->stashed = take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_stashed : 0);
+        values->passing =
+            take_values(plan, l, LEDGER_STASH, shape, is_training(plan) ? shape->n_passing : shape->n_forward);
+    }
+    if (is_training(plan))
+        take_gradients(plan, model, l);
+    take_tiles(plan, model, l);
+}
+
+/* Sums for the units without a sum of their own, and the head's for every part if they lie apart. Free bytes for
+ * rounding precede each sum; the head's, which are rounded from first to last, share them. */
+static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint32_t n_apart = plan_count_apart(plan, model);
+    uint64_t most = 0;
+
+    plan->rounding_bytes = plan->setting.goal.grad == NUMBER_BF16 ? plan->setting.backend->rounding_bytes : 0;
+    if (n_apart > 0)
+        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+    plan->head = l->offset;
+    for (uint32_t part = 0; part < plan->setting.share_rows / plan->setting.part_rows; part++)
+        for (uint32_t i = 0; i < n_apart; i++)
+            take(l, LEDGER_CONTRIBUTION, room(plan, model, model->visits[head->first_visit + i]) * sizeof(float));
+    plan->head_bytes = (l->offset - plan->head) / (plan->setting.share_rows / plan->setting.part_rows);
+    for (uint32_t visit = 0, n; visit < model->n_visits - n_apart; visit += n) {
+        const uint32_t unit = model->visits[visit];
+        const struct model_alike *alike = &model->units[unit].alike;
+        const uint64_t sum = plan_unit_sum(model, unit, plan->head_pad);
+        const bool is_block = model->layers[model->visit_layers[visit]].kind == MODEL_BLOCK;
+        const bool ends_period = is_block && unit - alike->first >= alike->period - 1; /* the rest only recurs */
+        n = ends_period ? alike->end - unit : 1;
+        most = most < sum ? sum : most;
+    }
+    for (uint32_t i = 0; i < plan->n_sums; i++) {
+        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+        plan->contribution[i] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
+    }
+}
+
+static uint32_t count_sums(const struct plan *plan, const struct model *model)
+{
+    const uint64_t parts = plan->setting.share_rows / plan->setting.part_rows;
+    const uint64_t most = parts * (model->n_trained_visits - plan_count_apart(plan, model));
+
+    if (plan->n_sets == 1 || plan->choice.n_sums <= plan->n_sets || most <= plan->n_sets)
+        return plan->n_sets;
+    return plan->choice.n_sums < most ? plan->choice.n_sums : (uint32_t)most;
+}
+
+/* Classes follow each other, and in each its blocks, the lowest first. */
+static void take_kept(struct plan *plan, const struct model *model, struct layout *l)
+{
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        const struct plan_keeping *keeping = &plan->choice.keeping[c];
+        struct plan_kept *const below = &plan->kept[c][0], *const above = &plan->kept[c][1];
+        *below = plan_keep(plan, model, c, keeping->kept_below);
+        *above = plan_keep(plan, model, c, keeping->kept);
+        below->n_blocks = above->first = model->classes[c].n_blocks - keeping->n_kept;
+        above->n_blocks = keeping->n_kept;
+        below->at = take(l, LEDGER_KEPT, below->n_blocks * below->bytes);
+        above->at = take(l, LEDGER_KEPT, above->n_blocks * above->bytes);
+    }
+}
+
+/* The most that a layer up to `top` needs. It comes last, so its end is the arena's, without rounding. */
+static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top)
+{
+    for (enum model_layer_kind kind = MODEL_EMBEDDING; kind <= top; kind++) {
+        uint64_t bytes = plan_workspace(plan, model, kind);
+        if (plan->workspace_bytes < bytes)
+            plan->workspace_bytes = bytes;
+    }
+    plan->workspace = l->offset;
+    plan->bytes[LEDGER_WORKSPACE] += plan->workspace_bytes;
+    plan->arena_bytes = l->offset + plan->workspace_bytes;
+    plan->bytes[LEDGER_LIBRARY] = plan->setting.library_bytes
+                                      ? plan->setting.library_bytes
+                                      : plan->setting.backend->library_bytes(plan->setting.n_threads);
+}
+
+/* Values of rows and parts. A part's gradients are sums, one for each part, as all parts pass a layer before any passes the
+ * next one. */
+static void take_small_values(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const uint32_t n_parts = plan->setting.share_rows / plan->setting.part_rows;
+
+    for (uint32_t i = 0; i < model->values.n_shapes; i++) {
+        const struct model_shape *shape = &model->values.shapes[i];
+        struct plan_values *values = &plan->values[i];
+        const uint64_t bytes = plan_shape_bytes(plan, shape), copies = shape->by_part ? n_parts : 1;
+        const bool is_constant = shape->domain == PROGRAM_PART && !shape->by_part;
+        if (!model_is_small(shape))
+            continue;
+        values->bytes = copies * plan_align(bytes);
+        values->stashed =
+            take_each(l, is_constant ? LEDGER_WEIGHTS : LEDGER_STATISTICS, shape->n_stashed * copies, bytes);
+        values->gradients = take_each(l, shape->domain == PROGRAM_PART ? LEDGER_CONTRIBUTION : LEDGER_GRADIENT,
+                                      is_training(plan) && shape->trained ? shape->n_gradients * copies : 0, bytes);
+    }
+}
+
+/* Lays out everything, in order. */
+static void lay_out(struct plan *plan, const struct model *model)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint64_t tokens = (uint64_t)s->share_rows * s->goal.seq;
+    struct layout l = {.bytes = plan->bytes};
+
+    take_weights(plan, model, &l);
+    take_boundaries(plan, model, &l);
+    if (is_training(plan)) {
+        take_contributions(plan, model, &l);
+        take_kept(plan, model, &l);
+    }
+    take_small_values(plan, model, &l);
+    plan->running = take(&l, LEDGER_STATISTICS, tokens * 3 * sizeof(float));
+    plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
+    plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    if (model->config.n_labels) {
+        plan->lengths = take(&l, LEDGER_DATA, s->share_rows * sizeof(uint32_t));
+        plan->segments = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+        plan->logits = take(&l, LEDGER_DATA, (uint64_t)s->share_rows * model->config.n_labels * sizeof(float));
+    }
+    take_workspace(plan, model, &l, MODEL_HEAD);
+}
+
+/* Keys and values of a row, in one block of a class: the most that one of its kinds needs. */
+static uint64_t cache_bytes(const struct plan_setting *s, const struct model *model, uint32_t class)
+{
+    const struct model_program *const first = &model->programs[model->block];
+    uint64_t most = 0;
+
+    for (const struct model_program *p = first; p < first + model->n_block_programs; p++) {
+        const struct program_operation *op = program_find(&p->program, &operation_attention);
+        if (!op || p->n_layers == 0 || p->class != class)
+            continue;
+        const uint64_t bytes = s->backend->cache_bytes(s->goal.precision, s->goal.seq, op->attention.n_kv_heads,
+                                                       program_kv_columns(&p->program, op));
+        most = most < bytes ? bytes : most;
+    }
+    return most;
+}
+
+/* Of all rows, each a multiple of PLAN_ALIGNMENT. */
+static void take_caches(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const uint64_t rows = plan->choice.microbatch;
+
+    plan->cache = l->offset;
+    for (uint32_t c = 0; c < model->n_classes; c++) {
+        const uint64_t bytes = cache_bytes(&plan->setting, model, c);
+        plan->caches[c].at = plan->row_cache_bytes;
+        plan->caches[c].bytes = plan_align(bytes);
+        plan->row_cache_bytes += model->classes[c].n_blocks * plan->caches[c].bytes;
+        take_each(l, LEDGER_CACHE, rows * model->classes[c].n_blocks, bytes);
+    }
+}
+
+/* The same for generation. The head's logits are outside the workspace, and its product needs none. */
+static void lay_out_generation(struct plan *plan, const struct model *model)
+{
+    const struct model_config *c = &model->config;
+    const uint64_t rows = plan->choice.microbatch;
+    const uint64_t logits = c->vocabulary * sizeof(float);
+    struct layout l = {.bytes = plan->bytes};
+
+    take_weights(plan, model, &l);
+    take_caches(plan, model, &l);
+    take_boundaries(plan, model, &l);
+    take_small_values(plan, model, &l);
+    plan->ids = take(&l, LEDGER_DATA, rows * plan_row_tile(plan) * sizeof(uint32_t));
+    plan->logits = take_each(&l, LEDGER_DATA, rows, logits);
+    plan->logits_stride = plan_align(logits) / sizeof(float);
+    take_workspace(plan, model, &l, MODEL_SINGLE);
+}
+
+void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                  const struct plan_choice *choice)
+{
+    const uint32_t n_head = plan_head(model)->n_visits;
+    const bool alone = n_head == 1 && setting->share_rows / setting->part_rows == 1; /* no sum waits for another */
+
+    *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
+    out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;
+    out->head_apart = choice->whole_head && !alone;
+    out->n_sums = count_sums(out, model);
+    out->head_tile = setting->backend->head_tile;
+    out->head_pad = setting->goal.purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
+    out->one_pass = is_training(out) && (choice->whole_head || alone);
+    out->head_sums =
+        is_training(out) && setting->backend->head_sums && n_head > 1 && setting->goal.precision == NUMBER_BF16;
+    if (out->head_apart && out->n_resident < n_head)
+        out->n_resident = n_head;
+    if (setting->goal.purpose == PLAN_GENERATE)
+        lay_out_generation(out, model);
+    else
+        lay_out(out, model);
+}
+
+uint64_t plan_row_cache(const struct plan *plan, uint32_t row)
+{
+    return plan->cache + row * plan->row_cache_bytes;
+}
+
+uint64_t plan_block_cache(const struct plan *plan, const struct model_layer *block)
+{
+    const uint32_t c = model_class_of(block);
+
+    return plan->caches[c].at + block->rank * plan->caches[c].bytes;
+}
+
+uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    const uint32_t end = plan_place_of(model, unit);
+    uint64_t at = plan->resident;
+
+    for (uint32_t first = 0, n, times; first < end; first += n * times) {
+        times = plan_count_times(model, first, end, &n);
+        for (uint32_t place = first; place < first + n; place++)
+            at += times * plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
+    }
+    return at;
+}
+
+uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i)
+{
+    const uint32_t first = model->visits[plan_head(model)->first_visit]; /* the others are no larger */
+
+    return plan->head + part * plan->head_bytes + i * plan_align(room(plan, model, first) * sizeof(float));
+}
+
+int plan_largest(const uint64_t *bytes, int n, uint32_t *named)
+{
+    int largest = -1;
+
+    for (int i = 0; i < n; i++)
+        if (!(*named >> i & 1) && bytes[i] > (largest < 0 ? 0 : bytes[largest]))
+            largest = i;
+    if (largest >= 0)
+        *named |= UINT32_C(1) << largest;
+    return largest;
+}
+
+uint64_t plan_total(const struct plan *plan)
+{
+    return plan->arena_bytes + plan->bytes[LEDGER_LIBRARY];
+}
+
+void plan_share(struct plan_setting *setting, uint32_t n_workers, long n_cores)
+{
+    const struct plan_goal *goal = &setting->goal;
+
+    setting->part_rows = goal->batch / goal->n_parts;
+    setting->share_rows = (goal->n_parts + n_workers - 1) / n_workers * setting->part_rows;
+    setting->n_threads = n_cores > n_workers ? (uint32_t)n_cores / n_workers : 1;
+}
+
+/* True if what a token sees depends on more than the tokens before it: texts of their own, or other rows. */
+static bool sees_more(const struct family *family)
+{
+    const struct family_layer *layer = family->layers;
+
+    while (layer->name && !layer->finish)
+        layer++;
+    return layer->name || family->own_domain;
+}
+
+int plan_check_generates(const struct model_config *config, struct error *err)
+{
+    if (sees_more(config->family))
+        return error_set(
+            err, -EINVAL,
+            "a %s model reads whole rows and cannot continue a text: choose a model whose tokens see those "
+            "before them alone",
+            config->family->model_type);
+    if (!config->family->masked)
+        return 0;
+    return error_set(err, -EINVAL,
+                     "a %s model %s and cannot continue a text: choose a model that predicts the next token",
+                     config->family->model_type, config->n_labels ? "predicts labels" : "restores masked tokens");
+}
+
+int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)
+{
+    if (s->part_rows == 0 || s->share_rows < s->part_rows || s->goal.seq == 0 || s->n_threads == 0 ||
+        s->n_threads > PLAN_MAX_THREADS || s->share_rows / s->part_rows > PLAN_MAX_PARTS)
+        return error_set(err, -EINVAL,
+                         "a share of %u rows in parts of %u rows of %u tokens on %u threads cannot be planned",
+                         s->share_rows, s->part_rows, s->goal.seq, s->n_threads);
+    if (s->attention >= PLAN_ATTENTIONS)
+        return error_set(err, -EINVAL, "attention method %d is unknown to this build", (int)s->attention);
+    if (s->goal.purpose == PLAN_GENERATE && (s->share_rows != s->part_rows || s->share_rows > PLAN_GENERATE_ROWS))
+        return error_set(err, -EINVAL, "a job generates up to %d texts in one part, not %u in %u", PLAN_GENERATE_ROWS,
+                         s->share_rows, s->share_rows / s->part_rows);
+    if (s->goal.purpose == PLAN_GENERATE && plan_check_generates(&model->config, err))
+        return -EINVAL;
+    if (s->goal.seq > model->config.n_positions)
+        return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->goal.seq,
+                         model->config.n_positions);
+    if (s->goal.seq < model->least_tokens)
+        return error_set(err, -EINVAL, "--seq %u is too short: this model takes the first %u tokens of each row apart",
+                         s->goal.seq, model->least_tokens);
+    if ((uint64_t)s->share_rows * s->goal.seq > PLAN_MAX_TOKENS)
+        return error_set(err, -EINVAL, "%u rows of %u tokens are too many for one worker: at most %d tokens",
+                         s->share_rows, s->goal.seq, PLAN_MAX_TOKENS);
+    return 0;
+}
+
+/* Of one class; of several the sentence does not name it. */
+static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool may_keep, struct error *err)
+{
+    if (k->n_kept > (may_keep ? n_blocks : 0))
+        return error_set(err, -EINVAL,
+                         "%u blocks keep activations: the model has %u, and they keep some only when training with the "
+                         "stash on the device",
+                         k->n_kept, n_blocks);
+    if ((k->n_kept > 0) != (k->kept > 0) || k->kept > MODEL_KEEPS_ALL || k->kept_below > MODEL_KEEPS_ALL ||
+        (k->kept_below > 0 && k->n_kept == 0))
+        return error_set(err, -EINVAL, "%u blocks keep set %u of their activations and the others set %u: no such plan",
+                         k->n_kept, k->kept, k->kept_below);
+    return 0;
+}
+
+int plan_check_choice(const struct model *model, const struct plan_setting *s, const struct plan_choice *c,
+                      struct error *err)
+{
+    if (c->n_weight_buffers == 0 || c->n_weight_buffers > PLAN_MAX_WEIGHT_BUFFERS)
+        return error_set(err, -EINVAL, "%u weight buffers: choose 1 to %d", c->n_weight_buffers,
+                         PLAN_MAX_WEIGHT_BUFFERS);
+    if (c->n_sums > PLAN_MAX_SUMS)
+        return error_set(err, -EINVAL, "%u sums of contributions: at most %d", c->n_sums, PLAN_MAX_SUMS);
+    if (c->microbatch == 0 || c->microbatch > s->part_rows)
+        return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
+    if (c->n_resident > plan_count_uploaded(model))
+        return error_set(err, -EINVAL, "%u resident units: this model has %u", c->n_resident,
+                         plan_count_uploaded(model));
+    for (uint32_t i = 0; i < MODEL_CLASSES; i++)
+        if (check_keeping(&c->keeping[i], i < model->n_classes ? model->classes[i].n_blocks : 0, plan_may_keep(s, c),
+                          err))
+            return -EINVAL;
+    if (c->whole_head && s->goal.purpose != PLAN_TRAIN)
+        return error_set(err, -EINVAL, "the head is whole only in training");
+    if (c->host_stash && s->goal.purpose == PLAN_GENERATE)
+        return error_set(err, -EINVAL, "generation has no stash");
+    return 0;
+}

@@ -1,0 +1,134 @@
+#include "proto/plan/memory/values.h"
+
+#include "proto/plan/memory/layers.h"
+#include "proto/plan/memory/units.h"
+
+static bool is_training(const struct plan *plan)
+{
+    return plan->setting.goal.purpose == PLAN_TRAIN;
+}
+
+uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint64_t each = plan_element_bytes(plan, shape);
+
+    if (s->goal.purpose == PLAN_GENERATE && !model_is_small(shape)) /* rows that are not joined begin apart */
+        return (plan->choice.microbatch - 1) * plan_align(plan_row_tile(plan) * each) + plan_row_tile(plan) * each;
+    return plan_shape_elements(shape, s->share_rows, s->goal.seq) * each;
+}
+
+uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model)
+{
+    uint64_t bytes = 0;
+
+    for (const struct model_shape *s = model->values.shapes; s < model->values.shapes + model->values.n_shapes; s++)
+        bytes += model_is_small(s) ? 0 : (is_training(plan) ? s->n_stashed : s->n_forward) * plan_shape_bytes(plan, s);
+    return bytes;
+}
+
+uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t value)
+{
+    const struct model_value *v = &model->values.of[value];
+    const struct plan_values *values = &plan->values[v->shape];
+
+    if (!is_training(plan) && !model_is_small(&model->values.shapes[v->shape]))
+        return values->passing + v->forward_place * values->bytes;
+    return (v->stashed ? values->stashed : values->passing) + v->place * values->bytes;
+}
+
+/* The head's place may be wider than the others. */
+uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint32_t value)
+{
+    const struct model_value *v = &model->values.of[value];
+    const struct model_value *of_head = &model->values.of[plan_head(model)->edges.reads[0]];
+    const struct plan_values *values = &plan->values[v->gradient_shape];
+
+    if (v->gradient_shape == of_head->gradient_shape && v->gradient_place == of_head->gradient_place)
+        return plan->gradient;
+    return values->gradients + v->gradient_place * values->bytes;
+}
+
+/* ---- tiles ---- */
+
+static unsigned region_of(enum model_role role)
+{
+    return role == MODEL_INPUT ? 0 : role == MODEL_OUTPUT ? 1 : 2;
+}
+
+/* True if a layer cannot work on what is stored, which is fp32: reading it in bf16, or adding to it. */
+static bool is_converted(const struct plan *plan, const struct model_shape *shape, const struct model_operand *o)
+{
+    if (!shape->wide || o->passes)
+        return false;
+    return plan->setting.goal.precision != NUMBER_FP32 || (o->stores && !o->begins);
+}
+
+static uint64_t take(uint64_t *end, uint64_t bytes)
+{
+    const uint64_t at = plan_align(*end);
+
+    *end = at + bytes;
+    return at;
+}
+
+/* A gradient that is made where the first output's was needs a tile only if it is added to a sum. */
+void plan_tiles(struct plan_tiles *out, const struct plan *plan, const struct model *model,
+                const struct model_passage *passage, bool backward)
+{
+    const struct plan_shape most = plan_shape_of(plan);
+
+    *out = (struct plan_tiles){0};
+    for (uint32_t i = 0; i < passage->n[backward]; i++) {
+        const struct model_operand *o = &passage->operands[backward][i];
+        const struct model_shape *shape = &model->values.shapes[o->shape];
+        const uint64_t n = plan_shape_elements(shape, most.n_rows, most.n_tokens);
+        uint64_t *const end = &out->bytes[region_of((enum model_role)o->role)];
+        out->of[i] = (struct plan_tile){PLAN_NO_TILE, PLAN_NO_TILE};
+        if (model_is_small(shape))
+            continue;
+        if (plan_is_on_host(plan, shape) && !(o->passes && !shape->wide))
+            out->of[i].stored = take(end, n * plan_element_bytes(plan, shape));
+        if (is_converted(plan, shape, o))
+            out->of[i].narrow = take(end, n * shape->columns * number_bytes(plan->setting.goal.precision));
+    }
+}
+
+/* ---- what passes between host and device (proto/step/boundaries.c) ---- */
+
+/* Values of the stream that a visit of embedding or head moves. Forward, the embedding writes its output; backward it reads
+ * and writes the gradient. Later visits add to what earlier ones wrote. The head reads no gradient, and the embedding
+ * writes none. */
+static uint64_t count_streams(const struct plan *plan, const struct model_layer *layer, uint32_t visit, bool backward)
+{
+    const bool bottom = visit == layer->first_visit, top = visit == layer->first_visit + layer->n_visits - 1;
+    const bool head = layer->kind == MODEL_HEAD;
+
+    if (head && plan->one_pass && (backward || !top))
+        return 0;
+    if (backward && head && plan->head_sums) /* twice the bytes, except for the rounded gradient */
+        return 1u + (top ? 0u : 2u) + (bottom ? 1u : 2u);
+    if (backward || (head && plan->one_pass))
+        return head ? 3u - top : 2u - bottom;
+    return head || bottom ? 1 : 2;
+}
+
+uint64_t plan_moved_bytes(const struct plan *plan, const struct model *model, uint32_t visit, bool backward)
+{
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const struct model_passage *passage = &model->values.passages[layer->edges.passage];
+    uint64_t bytes = 0;
+
+    if (!plan->choice.host_stash)
+        return 0;
+    if (!layer->program)
+        return count_streams(plan, layer, visit, backward) *
+               plan_shape_bytes(plan, &model->values.shapes[passage->operands[0][0].shape]);
+    for (uint32_t i = 0; i < passage->n[backward]; i++) {
+        const struct model_operand *o = &passage->operands[backward][i];
+        const struct model_shape *shape = &model->values.shapes[o->shape];
+        if (plan_is_on_host(plan, shape))
+            bytes += (o->loads + (uint64_t)o->stores) * plan_shape_bytes(plan, shape);
+    }
+    return bytes;
+}

@@ -1,0 +1,56 @@
+/* proto/plan/memory/values.h - where boundary values and their gradients lie (proto/model/values.h), and what of them a layer
+ * needs on the device at once. */
+#ifndef PROTO_PLAN_MEMORY_VALUES_H
+#define PROTO_PLAN_MEMORY_VALUES_H
+
+#include "proto/plan/memory/plan.h"
+
+/* Bytes of a value of this shape: of the whole share; of domain PART, of one part. */
+uint64_t plan_shape_bytes(const struct plan *plan, const struct model_shape *shape);
+
+/* Bytes of all stashed values but small ones, without what aligns them. */
+uint64_t plan_stash_bytes(const struct plan *plan, const struct model *model);
+
+/* Offset of a value, or of its gradient: in the arena, or if the stash is on the host and the shape is not small, there. */
+uint64_t plan_value(const struct plan *plan, const struct model *model, uint32_t value);
+uint64_t plan_gradient(const struct plan *plan, const struct model *model, uint32_t value);
+
+/* Elements of a shape in n_rows rows of n_tokens. */
+static inline uint64_t plan_shape_elements(const struct model_shape *shape, uint64_t n_rows, uint32_t n_tokens)
+{
+    const uint64_t of_row = shape->domain == PROGRAM_TOKENS ? n_tokens
+                            : shape->domain >= PROGRAM_OWN  ? shape->n_own
+                                                            : 1;
+
+    return shape->domain == PROGRAM_PART ? 1 : n_rows * of_row;
+}
+
+/* Bytes of an element as it is stored. */
+static inline uint64_t plan_element_bytes(const struct plan *plan, const struct model_shape *shape)
+{
+    return shape->columns * (shape->wide ? sizeof(float) : number_bytes(plan->setting.goal.precision));
+}
+
+/* True of a shape that the host holds under this plan. */
+static inline bool plan_is_on_host(const struct plan *plan, const struct model_shape *shape)
+{
+    return plan->choice.host_stash && !model_is_small(shape);
+}
+
+/* A layer works on what is stored where that is on the device and of its type. Else it works on a tile: `stored`, where
+ * the host holds the value, and `narrow`, of the device's type, where an fp32 sum is read in bf16 or added to. Offsets from
+ * the beginning of plan->input, output or dy, by the operand's role; PLAN_NO_TILE: none. */
+#define PLAN_NO_TILE UINT64_MAX
+struct plan_tiles {
+    struct plan_tile {
+        uint64_t stored, narrow;
+    } of[MODEL_OPERANDS];
+    uint64_t bytes[3]; /* of inputs, outputs, gradients */
+};
+void plan_tiles(struct plan_tiles *out, const struct plan *plan, const struct model *model,
+                const struct model_passage *passage, bool backward);
+
+/* Bytes that a visit moves to and from a stash on the host, for the share. */
+uint64_t plan_moved_bytes(const struct plan *plan, const struct model *model, uint32_t visit, bool backward);
+
+#endif

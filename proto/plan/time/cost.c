@@ -1,0 +1,408 @@
+#include "proto/plan/time/cost.h"
+
+#include "proto/plan/memory/units.h"
+#include "proto/plan/memory/values.h"
+#include "proto/plan/time/work.h"
+
+#include <math.h>
+
+/* The seconds of a visit, each as if alone, and its bytes. */
+struct visit {
+    double compute, pull, push, stash, optimizer;
+    uint64_t down_bytes, up_bytes, stash_bytes;
+};
+
+/* The last visit of its kind, but for what it pulls and pads. */
+struct known {
+    const struct model_program *program; /* NULL: none */
+    uint64_t frozen;                     /* as in struct model_unit */
+    bool is_lowest;
+    struct visit visit;
+};
+
+enum { PROGRAMS = 32 /* with places of their own */ };
+
+struct costs {
+    const struct plan *plan;
+    const struct model *model;
+    const struct plan_host_setting *host;
+    const struct profile *profile;
+    struct plan_work work;
+    double slow;                        /* workers that share the profiled device */
+    double value;                       /* bytes */
+    struct known known[2][2][PROGRAMS]; /* forward and backward; lower blocks, and those that keep more */
+};
+
+static double moved(const struct costs *c, double bytes)
+{
+    return bytes / c->profile->memory_bytes_per_s;
+}
+
+/* Computation of all microbatches of the share, including the rounding of contributions. */
+static double compute_of(const struct costs *c, uint32_t visit, bool backward)
+{
+    double seconds = backward ? plan_work_round(&c->work, visit) : 0;
+
+    for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
+        if (c->work.n[kind] > 0)
+            seconds += c->work.n[kind] * plan_work_visit(&c->work, visit, backward, kind);
+    return seconds * (c->plan->setting.share_rows / c->plan->setting.part_rows);
+}
+
+static double optimizer_of(const struct costs *c, const struct model_unit *unit)
+{
+    const struct plan_work_update each = plan_work_update(c->host, unit);
+    const double bytes = each.fold * c->host->goal.n_parts + each.update / unit->n_visits;
+
+    return (double)unit->n_trained * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
+}
+
+/* The units in the buffers: those used last, as in proto/step/weights.c. */
+struct buffers {
+    uint32_t units[PLAN_MAX_WEIGHT_BUFFERS], n, capacity;
+};
+
+/* True if the unit must be pulled. */
+static bool use(struct buffers *b, uint32_t unit)
+{
+    uint32_t at = 0;
+
+    while (at < b->n && b->units[at] != unit)
+        at++;
+    const bool missed = at == b->n;
+    if (missed && b->n < b->capacity)
+        b->n++;
+    if (missed)
+        at = b->n - 1;
+    for (; at > 0; at--)
+        b->units[at] = b->units[at - 1];
+    b->units[0] = unit;
+    return missed;
+}
+
+/* Buffers bound how far pulls run ahead; sums and sets bound how many contributions and tiles wait to be sent. With one
+ * of each the worker waits for its transfers before it requests the next unit (proto/step/offers.h). */
+struct pipeline {
+    double pulled;
+    double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SUMS]; /* ends of the last visits, the latest first */
+    uint32_t n_buffers, n_sets, n_sums;
+};
+
+/* Inlined; libm's fmax is a call because it handles NaN. */
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static void shift(double *ends, uint32_t n, double end)
+{
+    for (uint32_t i = n - 1; i > 0; i--)
+        ends[i] = ends[i - 1];
+    ends[0] = end;
+}
+
+static void advance(struct pipeline *p, const struct visit *v)
+{
+    const double stash = v->stash / 2; /* half of it in each direction */
+    const double left = p->n_sets == 1 ? p->pushed[0] : 0;
+
+    p->pulled = later(later(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull + stash;
+    const double tiles = v->stash > 0 ? p->pushed[p->n_sets - 1] : 0, sums = v->push > 0 ? p->pushed[p->n_sums - 1] : 0;
+    const double begin = later(later(p->pulled, p->computed[0]), later(tiles, sums));
+    shift(p->computed, p->n_buffers, begin + v->compute);
+    shift(p->pushed, p->n_sums, later(p->pushed[0], p->computed[0]) + v->push + stash);
+}
+
+/* True if all ends have moved since `before` by the same amount, *by, up to rounding. */
+static bool moved_alike(const struct pipeline *p, const struct pipeline *before, double *by)
+{
+    const double least = 1e-9;
+    bool alike = true;
+
+    *by = p->pulled - before->pulled;
+    for (uint32_t i = 0; i < p->n_buffers; i++)
+        alike &= fabs(p->computed[i] - before->computed[i] - *by) <= least * *by;
+    for (uint32_t i = 0; i < p->n_sums; i++)
+        alike &= fabs(p->pushed[i] - before->pushed[i] - *by) <= least * *by;
+    return alike;
+}
+
+static void move(struct pipeline *p, double by)
+{
+    p->pulled += by;
+    for (uint32_t i = 0; i < p->n_buffers; i++)
+        p->computed[i] += by;
+    for (uint32_t i = 0; i < p->n_sums; i++)
+        p->pushed[i] += by;
+}
+
+static uint32_t common_multiple(uint32_t a, uint32_t b)
+{
+    uint32_t n = a;
+
+    while (n % b > 0)
+        n += a;
+    return n;
+}
+
+/* Advances by n visits, which recur in periods. The use of buffers, sets and sums repeats after a round of visits. Once a
+ * round of whole periods moves all ends by the same amount, every further one does. */
+static void advance_by(struct pipeline *p, const struct visit *visits, uint32_t period, uint32_t n)
+{
+    const uint32_t round = common_multiple(p->n_buffers * p->n_sets * p->n_sums, period);
+    double by;
+
+    while (n > 0) {
+        const struct pipeline before = *p;
+        for (uint32_t i = 0, k = 0; i < round && n > 0; i++, n--) {
+            advance(p, &visits[k]);
+            k = k + 1 < period ? k + 1 : 0;
+        }
+        if (n >= round && moved_alike(p, &before, &by)) {
+            move(p, n / round * by);
+            n %= round;
+        }
+    }
+}
+
+/* True if the visit pulls its unit. A resident unit is pulled once, in generation beforehand; the embedding's never. */
+static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
+{
+    const uint32_t unit = c->model->visits[visit];
+
+    if (c->model->layers[c->model->visit_layers[visit]].kind == MODEL_EMBEDDING)
+        return false;
+    if (plan_place_of(c->model, unit) < c->plan->n_resident)
+        return c->plan->setting.goal.purpose != PLAN_GENERATE && !backward;
+    return use(buffers, unit);
+}
+
+/* The embedding's rows are gathered from the host's memory: one row of each table for each token. */
+static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backward)
+{
+    const struct plan_setting *s = &c->plan->setting;
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
+    const uint64_t tokens =
+        s->goal.purpose == PLAN_GENERATE ? c->plan->choice.microbatch : (uint64_t)s->share_rows * s->goal.seq;
+
+    if (backward || layer->kind != MODEL_EMBEDDING || visit > layer->first_visit)
+        return 0;
+    return c->model->embedding.n_tables * tokens * c->model->config.width * number_bytes(s->goal.precision);
+}
+
+/* Adds a period's visits, which come so many times, one period after the other. */
+static void add_visits(struct plan_cost *out, struct pipeline *pipeline, const struct visit *visits, uint32_t period,
+                       uint32_t times)
+{
+    for (const struct visit *v = visits; v < visits + period; v++) {
+        out->compute_ms += times * v->compute * 1e3;
+        out->pull_ms += times * v->pull * 1e3;
+        out->push_ms += times * v->push * 1e3;
+        out->stash_ms += times * v->stash * 1e3;
+        out->optimizer_ms += times * v->optimizer * 1e3;
+        out->down_bytes += times * v->down_bytes;
+        out->up_bytes += times * v->up_bytes;
+        out->stash_bytes += times * v->stash_bytes;
+    }
+    advance_by(pipeline, visits, period, period * times);
+}
+
+/* Seconds to generate a token of each text: reads the weights, for all texts or for each, and earlier tokens' keys and
+ * values. */
+static double generate_of(const struct costs *c, uint32_t visit)
+{
+    const double rows = c->plan->choice.microbatch, passes = c->plan->setting.backend->joins_rows ? 1 : rows;
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
+    const struct program_operation *attention =
+        layer->program ? program_find(&layer->program->program, &operation_attention) : NULL;
+    const double cached =
+        attention ? 2.0 * c->plan->setting.goal.seq * program_kv_columns(&layer->program->program, attention) : 0;
+
+    if (layer->kind == MODEL_EMBEDDING)
+        return 0;
+    return moved(c, (passes * (double)c->model->units[c->model->visits[visit]].n + rows * cached) * c->value);
+}
+
+/* All but what it pulls, and pads. */
+static struct visit compute_visit(const struct costs *c, uint32_t visit, bool backward)
+{
+    const struct plan_setting *s = &c->plan->setting;
+    const uint64_t parts = s->share_rows / s->part_rows;
+    const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
+    const double link = c->profile->link_bytes_per_s / c->slow;
+    struct visit v = {
+        .compute =
+            (s->goal.purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
+        .optimizer = backward ? optimizer_of(c, unit) : 0,
+        .up_bytes = backward ? parts * unit->n_trained * number_bytes(c->host->goal.grad) : 0,
+        .stash_bytes = plan_moved_bytes(c->plan, c->model, visit, backward),
+    };
+
+    v.push = (double)v.up_bytes / link;
+    v.stash = (double)v.stash_bytes / link;
+    return v;
+}
+
+/* The same, remembered for layers with a program, each of which visits one unit. */
+static struct visit find_visit(struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model *model = c->model;
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const uint64_t frozen = model->units[model->visits[visit]].frozen;
+    const bool is_lowest = backward && layer == &model->layers[model->lowest_trained];
+    const bool keeps =
+        layer->kind == MODEL_BLOCK && plan_kept_of(c->plan, layer) != c->plan->kept[model_class_of(layer)];
+
+    if (!layer->program)
+        return compute_visit(c, visit, backward);
+    struct known *known = &c->known[backward][keeps][(layer->program - model->programs) % PROGRAMS];
+    if (known->program != layer->program || known->frozen != frozen || known->is_lowest != is_lowest)
+        *known = (struct known){layer->program, frozen, is_lowest, compute_visit(c, visit, backward)};
+    return known->visit;
+}
+
+/* Seconds to zero the rows that pad a unit of the head in a buffer. A resident unit has them from the beginning. */
+static double pad(const struct costs *c, uint32_t unit)
+{
+    const uint64_t n = plan_unit_room(c->model, unit, c->plan->head_pad) - c->model->units[unit].n;
+
+    return plan_place_of(c->model, unit) < c->plan->n_resident ? 0 : moved(c, (double)n * c->value) * c->slow;
+}
+
+static struct visit visit_of(struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
+{
+    const uint32_t unit = c->model->visits[visit];
+    const bool pulled = is_pulled(c, buffers, visit, backward);
+    struct visit v = find_visit(c, visit, backward);
+
+    v.compute += pulled ? pad(c, unit) : 0;
+    v.down_bytes = (pulled ? c->model->units[unit].n * (uint64_t)c->value : 0) + gathered_bytes(c, visit, backward);
+    v.pull = (double)v.down_bytes / (c->profile->link_bytes_per_s / c->slow);
+    return v;
+}
+
+/* Layers of blocks from begin on, before end, by their places among them. */
+struct range {
+    uint32_t begin, end;
+};
+
+/* Of the layers below `at`, and of those from it on, leaves those that the one at this place is one of. */
+static void cut(struct range *range, uint32_t at, uint32_t place)
+{
+    if (place < at && at < range->end)
+        range->end = at;
+    if (place >= at && at > range->begin)
+        range->begin = at;
+}
+
+static uint32_t place_of(const struct model *model, const struct model_layer *layer)
+{
+    return (uint32_t)(layer - model->layers) - model->first_block;
+}
+
+/* The lowest layer of a class that keeps what its topmost ones do; beyond all blocks: none does. */
+static uint32_t lowest_kept(const struct costs *c, uint32_t class)
+{
+    const uint32_t first = c->plan->kept[class][1].first;
+
+    return first < c->model->classes[class].n_blocks ? place_of(c->model, model_ranked(c->model, class, first))
+                                                     : c->model->n_block_layers;
+}
+
+/* The layers of blocks around this one whose visits recur: with their units, all resident or none, and all of a class
+ * keeping the same. */
+static struct range find_range(const struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model *model = c->model;
+    const uint32_t place = place_of(model, &model->layers[model->visit_layers[visit]]);
+    const uint32_t unit = model->visits[visit], lowest_unit = unit - place;
+    const struct model_alike *alike = &model->units[unit].alike;
+    const uint32_t places = plan_place_of(model, lowest_unit) + 1, n_resident = c->plan->n_resident;
+    struct range range = {alike->first - lowest_unit, alike->end - lowest_unit};
+
+    cut(&range, places > n_resident ? places - n_resident : 0, place);
+    for (uint32_t i = 0; i < model->n_classes; i++)
+        cut(&range, lowest_kept(c, i), place);
+    if (backward && model->lowest_trained >= model->first_block) /* it computes less */
+        cut(&range, model->lowest_trained - model->first_block + 1, place);
+    return range;
+}
+
+/* The number of recurring visits from this one on: of blocks, else 1. */
+static uint32_t count_alike(const struct costs *c, uint32_t visit, bool backward)
+{
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
+
+    if (layer->kind != MODEL_BLOCK)
+        return 1;
+    const struct range range = find_range(c, visit, backward);
+    const uint32_t place = place_of(c->model, layer);
+    return backward ? place - range.begin + 1 : range.end - place;
+}
+
+/* Visit by visit, except for the middle of a run of recurring visits, as of 4,096 blocks: when it begins, all buffers must
+ * hold units of the run, and so they do when it ends. */
+static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c)
+{
+    const uint32_t n = c->model->n_visits;
+    const uint32_t end = c->plan->setting.goal.purpose == PLAN_TRAIN ? model_end_of_backward(c->model) : n;
+    struct buffers buffers = {.capacity = c->plan->n_weight_buffers};
+    uint32_t n_before = 0, was_alike = 0; /* of the run: visits before this one; those from the last on */
+
+    for (uint32_t place = 0, period, times; place < end; place += period * times) {
+        const bool backward = place >= n;
+        const uint32_t visit = backward ? 2 * n - 1 - place : place, alike = count_alike(c, visit, backward);
+        struct visit visits[MODEL_PERIOD];
+
+        n_before = alike + 1 == was_alike ? n_before + 1 : 0;
+        was_alike = alike;
+        period = c->model->units[c->model->visits[visit]].alike.period;
+        times = n_before > buffers.capacity && alike > buffers.capacity ? (alike - buffers.capacity - 1) / period : 0;
+        if (times == 0)
+            period = times = 1;
+        for (uint32_t i = 0; i < period; i++)
+            visits[i] = visit_of(c, &buffers, backward ? visit - i : visit + i, backward);
+        add_visits(out, pipeline, visits, period, times);
+    }
+}
+
+/* The optimizer overlaps the next step, and shares host memory with the link. */
+static double host_ms(const struct costs *c, const struct plan_cost *out)
+{
+    const double optimizer_bytes =
+        out->optimizer_ms / 1e3 * c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES;
+    const double copied = (double)(out->down_bytes + out->up_bytes + out->stash_bytes) * c->host->n_workers;
+    const double memory = c->profile->host_bytes_per_s;
+
+    return fmax(out->optimizer_ms, memory > 0 ? (optimizer_bytes + copied) / memory * 1e3 : 0);
+}
+
+void plan_cost(struct plan_cost *out, const struct plan *plan, const struct model *model,
+               const struct plan_host_setting *host, const struct profile *profile, struct plan_prices *prices)
+{
+    const struct plan_setting *s = &plan->setting;
+    const bool takes_turns = s->backend->takes_turns;
+    const uint32_t n_workers = host->n_workers < host->goal.n_parts ? host->n_workers : host->goal.n_parts;
+    struct costs c = {.plan = plan,
+                      .model = model,
+                      .host = host,
+                      .profile = profile,
+                      .slow = takes_turns ? n_workers : 1,
+                      .value = (double)number_bytes(s->goal.precision)};
+    struct pipeline pipeline = {.n_buffers = plan->choice.n_weight_buffers,
+                                .n_sets = plan->n_sets,
+                                .n_sums = plan->n_sums};
+
+    struct plan_prices own = {0};
+
+    *out = (struct plan_cost){0};
+    plan_work_init(&c.work, plan, model, profile, prices ? prices : &own);
+    add_all(out, &pipeline, &c);
+    if (takes_turns)
+        out->step_ms = out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms;
+    else
+        out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
+    out->hiding_tokens = c.value *
+                         profile_flops(profile, s->goal.precision, (double)plan->choice.microbatch * s->goal.seq) /
+                         (2 * profile->link_bytes_per_s);
+}

@@ -1,0 +1,37 @@
+/* proto/plan/time/meter.h - a device that computes nothing: it prices the operations that it is given, and adds up seconds.
+ *
+ * A call moves its bytes at the memory's rate or computes at its own rate, whichever takes longer (proto/operation/call.h):
+ *
+ *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (the head: a tile's)
+ *   attention   2 n^2 width per row forward (the causal half of two products), 2.5 times that backward (of five);
+ *               with a window, less: the keys seen
+ *   the rest    reads each input once and writes each output once
+ *   tables      rows that the embedding gathers from host memory, at the link's rate
+ *
+ * An activation behind a product takes a pass of its own, and so does the gradient of one that the library does not fuse.
+ *
+ * The simulated device prices its kernels the same way (tests/sim/priced.c), from their arguments. */
+#ifndef PROTO_PLAN_TIME_METER_H
+#define PROTO_PLAN_TIME_METER_H
+
+#include "proto/operation/call.h"
+#include "proto/plan/time/profile.h"
+
+struct plan_meter {
+    struct call_device on;
+    const struct profile *profile; /* checked; borrowed */
+    double found;                  /* in embed: the share of its tokens whose rows are in its table; 0: all */
+    double seconds;                /* so far */
+};
+
+double plan_meter_price(const struct plan_meter *meter, struct call *call);
+
+/* Operations alone: memory and queues are NULL. The device is a struct plan_meter. */
+extern const struct device_ops plan_meter_ops;
+
+static inline struct device *plan_meter_device(struct plan_meter *meter)
+{
+    return (struct device *)meter;
+}
+
+#endif

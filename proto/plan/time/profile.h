@@ -1,0 +1,74 @@
+/* proto/plan/time/profile.h - rates of a device and its host, from which the planner predicts times.
+ *
+ * A worker measures them (eps-worker --profile, or eps bench) and stores them in a file. It reads the file at start and
+ * sends it to the daemon with its HELLO. The file is JSON:
+ *
+ *   {"device": "cpu",
+ *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
+ *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}},
+ *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P,
+ *    "host_bytes_per_s": B, "products": {...: proto/operation/products.h}}
+ *
+ * Products and attention are timed on random numbers. Three figures may be absent: attention_flops (then the default
+ * profile's fraction of the rate of products), host_bytes_per_s (not measured yet), and products (no choice of
+ * algorithms). */
+#ifndef PROTO_PLAN_TIME_PROFILE_H
+#define PROTO_PLAN_TIME_PROFILE_H
+
+#include "proto/base/error.h"
+#include "proto/base/number.h"
+#include "proto/operation/products.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PROFILE_ROWS = 4 };
+
+/* Rows (tokens) of the matrix products whose rates are known. */
+extern const uint32_t profile_rows[PROFILE_ROWS];
+
+enum profile_attention { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
+
+struct profile {
+    double matmul_flops[NUMBER_TYPES][PROFILE_ROWS]; /* per second, by enum number_type and profile_rows */
+    /* Per second, with 2 n^2 width operations per row forward and 5 n^2 width backward: causal, heads of 64 or more. */
+    double attention_flops[PROFILE_DIRECTIONS][NUMBER_TYPES];
+    double link_bytes_per_s;        /* copies from the host to the device */
+    double memory_bytes_per_s;      /* the device's memory, in memory-bound operations */
+    double update_parameters_per_s; /* AdamW in fp32, on the host */
+    /* The host's memory, shared by concurrent link copies and optimizer; 0: no limit. */
+    double host_bytes_per_s;
+    struct products products; /* algorithms behind these rates; version 0: the library's choice */
+};
+
+/* The constant profile for an unmeasured device. NULL: no such device. */
+const struct profile *profile_default(const char *device);
+
+/* Figures must be from 1 to 1e21 (host_bytes_per_s may be 0); else -EINVAL with a sentence that names the figure. */
+int profile_check(const struct profile *profile, struct error *err);
+
+/* Operations per second of products with this many rows: interpolated by the rows' logarithm, constant beyond the
+ * measured range. The profile must have been checked. */
+double profile_flops(const struct profile *profile, enum number_type type, double rows);
+
+/* $XDG_CACHE_HOME/eps/profile-DEVICE.json, else ~/.cache/eps/... where HOME exists: -ENOENT with a sentence if there is
+ * neither, -ENAMETOOLONG. */
+int profile_path(char *out, size_t cap, const char *device, struct error *err);
+
+/* Sentences begin with the path. -errno (-ENOENT: there is none), -EINVAL, with line and column or the figure's name,
+ * if it is not a profile of this device; *out is then untouched. */
+int profile_read(struct profile *out, const char *path, const char *device, struct error *err);
+
+/* The profile measured on this machine for this device, else the default; *measured (may be NULL) says which. On an
+ * unusable file: -errno with a sentence, and *out is the default. profile_default must know the device. */
+int profile_find(struct profile *out, bool *measured, const char *device, struct error *err);
+
+/* Whether profile_write could make the file, before a measurement that takes long. -EINVAL with a sentence if the path
+ * exists and is no regular file, as a rename would replace a device, a pipe or a link; else -errno. */
+int profile_may_write(const char *path, struct error *err);
+
+/* Makes the parent directories, and replaces the file atomically. The profile was checked. -errno with a sentence. */
+int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err);
+
+#endif

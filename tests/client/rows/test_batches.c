@@ -1,0 +1,206 @@
+/* Which rows a step gets: every row once in an epoch, rows of like length together, and nothing but seed and epoch to
+ * decide it. Rows are made by hand; no text is read. */
+#include "tests/kit/test.h"
+
+#include "client/rows/batches.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 1000, BATCH = 8, SEQ = 96, N_STEPS = N / BATCH };
+
+static struct client_row list[N];
+static const struct client_rows rows = {.list = list, .n = N, .fd = -1, .pairs = {.n = {1, 1}}};
+
+static void setup(void)
+{
+    for (uint32_t i = 0; i < N; i++)
+        list[i].n[0] = 1 + (i * 2654435761u >> 8) % 120; /* 3 to 122 tokens, some longer than SEQ */
+}
+
+SUITE_FIXTURE(setup, NULL)
+
+static struct client_subset all(uint32_t n)
+{
+    struct client_subset subset;
+
+    ck_assert_int_eq(client_subset_all(&subset, &rows, NULL), 0);
+    subset.n = n;
+    return subset;
+}
+
+static struct client_batches batches_of(const struct client_subset *subset, enum eps_order order, uint64_t seed)
+{
+    struct client_batches batches;
+
+    ck_assert_int_eq(client_batches_init(&batches, subset, BATCH, SEQ, order, seed, NULL), 0);
+    return batches;
+}
+
+TEST(an_epoch_has_every_row_once_and_its_last_minibatch_what_is_left)
+{
+    struct client_subset subset = all(N - 3);
+    struct client_batches b = batches_of(&subset, EPS_SHUFFLED, 1);
+    unsigned n_short = 0;
+
+    ck_assert_uint_eq(b.n, N_STEPS);
+    for (uint64_t epoch = 0; epoch < 3; epoch++) {
+        bool seen[N] = {false};
+        for (uint64_t step = epoch * N_STEPS; step < (epoch + 1) * N_STEPS; step++) {
+            const uint32_t *got;
+            uint32_t n;
+            client_batches_get(&got, &n, &b, step);
+            ck_assert(n == BATCH || n == BATCH - 3);
+            n_short += n < BATCH;
+            for (uint32_t i = 0; i < n; i++) {
+                ck_assert_uint_lt(got[i], N - 3);
+                ck_assert(!seen[got[i]]);
+                seen[got[i]] = true;
+            }
+        }
+    }
+    ck_assert_uint_eq(n_short, 3);
+    client_batches_free(&b);
+    client_subset_free(&subset);
+}
+
+/* Sum over steps of the padding. */
+static uint64_t padding(struct client_batches *b, uint64_t first)
+{
+    const uint32_t *got;
+    uint64_t sum = 0;
+    uint32_t n;
+
+    for (uint64_t step = first; step < first + N_STEPS; step++) {
+        client_batches_get(&got, &n, b, step);
+        const uint32_t length = client_batches_length(&rows, got, n, SEQ);
+        for (uint32_t i = 0; i < n; i++)
+            sum += length - client_rows_length(&rows, got[i], SEQ);
+    }
+    return sum;
+}
+
+/* Of a group of 256 rows with 3 to 96 tokens, a minibatch of 8 differs by three; then it is rounded up. */
+TEST(rows_of_like_length_are_together)
+{
+    struct client_subset subset = all(N);
+    struct client_batches sorted = batches_of(&subset, EPS_SHUFFLED, 1), plain = batches_of(&subset, EPS_SEQUENTIAL, 1);
+
+    ck_assert_uint_lt(padding(&sorted, 0) * 5, padding(&plain, 0));
+    client_batches_free(&sorted);
+    client_batches_free(&plain);
+    client_subset_free(&subset);
+}
+
+static bool same_step(struct client_batches *a, struct client_batches *b, uint64_t step_a, uint64_t step_b)
+{
+    const uint32_t *x, *y;
+    uint32_t n, m;
+
+    client_batches_get(&x, &n, a, step_a);
+    uint32_t copy[BATCH];
+    memcpy(copy, x, n * sizeof *x);
+    client_batches_get(&y, &m, b, step_b);
+    return n == m && memcmp(copy, y, n * sizeof *y) == 0;
+}
+
+TEST(a_step_s_rows_depend_on_seed_and_step_alone)
+{
+    struct client_subset subset = all(N);
+    struct client_batches a = batches_of(&subset, EPS_SHUFFLED, 1), b = batches_of(&subset, EPS_SHUFFLED, 1),
+                          other = batches_of(&subset, EPS_SHUFFLED, 2);
+    unsigned n_same = 0, n_again = 0;
+
+    for (uint64_t step = 0; step < 3 * N_STEPS; step++)
+        ck_assert(same_step(&a, &b, step, step));
+    ck_assert(same_step(&a, &b, 7, 7)); /* back, as a resumed run's first call is in the middle */
+    for (uint64_t step = 0; step < N_STEPS; step++) {
+        n_same += same_step(&a, &other, step, step);
+        n_again += same_step(&a, &b, step, step + N_STEPS);
+    }
+    ck_assert_uint_lt(n_same, 3);
+    ck_assert_uint_lt(n_again, 3);
+    client_batches_free(&a);
+    client_batches_free(&b);
+    client_batches_free(&other);
+    client_subset_free(&subset);
+}
+
+TEST(sequential_order_is_the_data_s)
+{
+    struct client_subset subset = all(N - 3);
+    struct client_batches b = batches_of(&subset, EPS_SEQUENTIAL, 1);
+    const uint32_t *got;
+    uint32_t n, next = 0;
+
+    for (uint64_t step = 0; step < N_STEPS; step++) {
+        client_batches_get(&got, &n, &b, step);
+        for (uint32_t i = 0; i < n; i++)
+            ck_assert_uint_eq(got[i], next++);
+    }
+    ck_assert_uint_eq(next, N - 3);
+    client_batches_free(&b);
+    client_subset_free(&subset);
+}
+
+/* Without padding: each row's own length, cut to SEQ. */
+TEST(tokens_so_far_are_real_ones)
+{
+    struct client_subset subset = all(N - 3);
+    struct client_batches b = batches_of(&subset, EPS_SHUFFLED, 5);
+    uint64_t sum = 0;
+
+    for (uint64_t step = 0; step < 2 * N_STEPS + 9; step++) {
+        const uint32_t *got;
+        uint32_t n;
+        ck_assert_uint_eq(client_batches_tokens(&b, step), sum);
+        client_batches_get(&got, &n, &b, step);
+        for (uint32_t i = 0; i < n; i++)
+            sum += list[got[i]].n[0] + 2 < SEQ ? list[got[i]].n[0] + 2 : SEQ;
+    }
+    client_batches_free(&b);
+    client_subset_free(&subset);
+}
+
+TEST(a_minibatch_is_as_long_as_its_longest_row_in_eights)
+{
+    list[0].n[0] = 6, list[1].n[0] = 7, list[2].n[0] = 91;
+    ck_assert_uint_eq(client_batches_length(&rows, (uint32_t[]){0}, 1, SEQ), 8);
+    ck_assert_uint_eq(client_batches_length(&rows, (uint32_t[]){0, 1}, 2, SEQ), 16);
+    ck_assert_uint_eq(client_batches_length(&rows, (uint32_t[]){0, 2}, 2, SEQ), 96);
+    ck_assert_uint_eq(client_batches_length(&rows, (uint32_t[]){0, 2}, 2, 50), 50);
+}
+
+TEST(a_tenth_is_held_out_by_the_seed)
+{
+    struct client_subset rest, held, other_rest, other;
+    uint32_t n_common = 0;
+
+    ck_assert_int_eq(client_subset_divide(&rest, &held, &rows, 1, NULL), 0);
+    ck_assert_int_eq(client_subset_divide(&other_rest, &other, &rows, 2, NULL), 0);
+    ck_assert_uint_eq(held.n, N / 10);
+    ck_assert_uint_eq(rest.n, N - N / 10);
+    bool seen[N] = {false};
+    for (uint32_t i = 0; i < held.n; i++)
+        seen[held.list[i]] = true;
+    for (uint32_t i = 0; i < rest.n; i++) {
+        ck_assert(!seen[rest.list[i]]);
+        seen[rest.list[i]] = true;
+    }
+    for (uint32_t i = 0; i < N; i++)
+        ck_assert(seen[i]);
+    memset(seen, 0, sizeof seen);
+    for (uint32_t i = 0; i < held.n; i++)
+        seen[held.list[i]] = true;
+    for (uint32_t i = 0; i < other.n; i++)
+        n_common += seen[other.list[i]];
+    ck_assert_uint_lt(n_common, 40); /* 10 of 100 are expected */
+    client_subset_free(&rest), client_subset_free(&held), client_subset_free(&other_rest), client_subset_free(&other);
+
+    const struct client_rows one = {.list = list, .n = 1, .fd = -1};
+    struct error err = {""};
+    ck_assert_int_eq(client_subset_divide(&rest, &held, &one, 1, &err), -EINVAL);
+    ck_assert_holds(err.text, "one row");
+    client_subset_free(&rest), client_subset_free(&held);
+}
