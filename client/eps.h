@@ -206,8 +206,8 @@ struct eps_status {
     const char *address; /* the daemon's directory */
     const char *state;   /* "idle", "loading", "training", "detached" (its client died), "ending", ... */
     uint64_t step, n_steps, n_parameters;
-    uint32_t job;      /* number of its job, for eps_look_stop_job; 0: there is none */
-    uint32_t n_queued; /* jobs that wait: eps_look_queue */
+    uint32_t job;      /* number of its job, for eps_observer_stop_job; 0: there is none */
+    uint32_t n_queued; /* jobs that wait: eps_observer_queue */
     uint32_t n_workers, pid, uid;
     uint32_t n_elsewhere; /* workers of the daemon's other hosts, as its host 0 knows */
     uint32_t n_idle; /* workers without a place in the job, as it has no part or no memory for them; 0 without a job */
@@ -694,41 +694,42 @@ int eps_up(const struct eps_up_options *options, const struct eps_up_events *eve
 
 /* The same queries over one open session, for repeated use. should_stop (may be NULL) is asked several times a second
  * while a call waits; not 0 ends that call with -EINTR. Once the daemon is gone, calls return -EIO. */
-struct eps_look;
-int eps_look_open(struct eps_look **out, const char *address, int (*should_stop)(void *user), void *user,
-                  struct eps_error *error);
-void eps_look_close(struct eps_look *look);                /* NULL is safe */
-const char *eps_look_address(const struct eps_look *look); /* the daemon's directory */
+struct eps_observer;
+int eps_observer_open(struct eps_observer **out, const char *address, int (*should_stop)(void *user), void *user,
+                      struct eps_error *error);
+void eps_observer_close(struct eps_observer *observer);                /* NULL is safe */
+const char *eps_observer_address(const struct eps_observer *observer); /* the daemon's directory */
 /* *out is valid until the next call. */
-int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_error *error);
+int eps_observer_status(struct eps_observer *observer, struct eps_status *out, struct eps_error *error);
 /* pages: also asks the operating system, at most once a second for all observers; otherwise pages are unknown. */
-int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user, const struct eps_memory *side),
-                 void *user, struct eps_error *error);
+int eps_observer_mem(struct eps_observer *observer, bool pages,
+                     void (*on_memory)(void *user, const struct eps_memory *side), void *user, struct eps_error *error);
 /* *units (n) is valid until the next call; empty without a job. */
-int eps_look_units(struct eps_look *look, const struct eps_unit **units, size_t *n, struct eps_error *error);
-int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const struct eps_worker *worker), void *user,
-                     struct eps_error *error);
+int eps_observer_units(struct eps_observer *observer, const struct eps_unit **units, size_t *n,
+                       struct eps_error *error);
+int eps_observer_workers(struct eps_observer *observer, void (*on_worker)(void *user, const struct eps_worker *worker),
+                         void *user, struct eps_error *error);
 /* losses are valid until the next call. */
-int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_error *error);
-/* on_note hears what eps_look_save, eps_look_wait and eps_look_wait_job wait for, if that may take long: "step 12 waits
+int eps_observer_recent(struct eps_observer *observer, struct eps_recent *out, struct eps_error *error);
+/* on_note hears what eps_observer_save, eps_observer_wait and eps_observer_wait_job wait for, if that may take long: "step 12 waits
  * for a worker: ...". NULL: nobody does. */
-void eps_look_notes(struct eps_look *look, void (*on_note)(void *user, const char *sentence), void *user);
-int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error);
+void eps_observer_notes(struct eps_observer *observer, void (*on_note)(void *user, const char *sentence), void *user);
+int eps_observer_save(struct eps_observer *observer, uint64_t *step, struct eps_error *error);
 /* Both return 0 once the daemon has received the request, or if it has ended already. The run saves first what it
- * promised. The same request again, with this look, ends it at once; another caller's joins the first.
- * eps_look_stop_job ends one job, running or waiting. -ENOENT: there is no such job; -EPERM: it is another user's; -EBUSY:
+ * promised. The same request again, by this observer, ends it at once; another caller's joins the first.
+ * eps_observer_stop_job ends one job, running or waiting. -ENOENT: there is no such job; -EPERM: it is another user's; -EBUSY:
  * it is detached, and cannot be saved. */
-int eps_look_stop(struct eps_look *look, struct eps_error *error);
-int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error);
+int eps_observer_stop(struct eps_observer *observer, struct eps_error *error);
+int eps_observer_stop_job(struct eps_observer *observer, uint32_t job, struct eps_error *error);
 /* Waits until the job is gone, or its daemon. */
-int eps_look_wait_job(struct eps_look *look, uint32_t job, struct eps_error *error);
+int eps_observer_wait_job(struct eps_observer *observer, uint32_t job, struct eps_error *error);
 /* Tells a worker (eps_worker.id) to end once its share of the step is done. Returns at once; -EPERM, -ENOENT. */
-int eps_look_drain(struct eps_look *look, uint32_t worker, struct eps_error *error);
+int eps_observer_drain(struct eps_observer *observer, uint32_t worker, struct eps_error *error);
 /* In order of their places. on_queued's argument is valid during the call only. */
-int eps_look_queue(struct eps_look *look, void (*on_queued)(void *user, const struct eps_queued *queued), void *user,
-                   struct eps_error *error);
+int eps_observer_queue(struct eps_observer *observer, void (*on_queued)(void *user, const struct eps_queued *queued),
+                       void *user, struct eps_error *error);
 /* Waits ms milliseconds; UINT64_MAX: until the daemon is gone. */
-int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error);
+int eps_observer_wait(struct eps_observer *observer, uint64_t ms, struct eps_error *error);
 
 /* The name in names (n_names) closest to a misspelt word, for "did you mean": at most a third of the letters differ, or
  * one is a prefix of the other. NULL: none. */

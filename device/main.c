@@ -276,16 +276,16 @@ static int try_to_attach(struct worker_process *w, const struct place *place, co
                          struct error *err)
 {
     static const struct session_events events = {on_open, on_message, on_closed};
-    int door;
+    int connection;
 
     if (!place->other)
         return session_connect(&w->session, &w->loop, place->directory, hello, &events, w, err);
     struct dial_options other = *place->other;
     other.progress = &w->box.progress;
     begin_to_dial();
-    const int rc = dial(&door, &w->loop, &other, err);
+    const int rc = dial(&connection, &w->loop, &other, err);
     process_hold_signals();
-    return rc ? rc : session_connect_by(&w->session, &w->loop, door, hello, &events, w, err);
+    return rc ? rc : session_connect_by(&w->session, &w->loop, connection, hello, &events, w, err);
 }
 
 /* The pause after one of ms. */
@@ -317,7 +317,7 @@ static bool may_come(int rc, bool seeks)
     return may;
 }
 
-/* A daemon started together with this worker may not have opened its door yet. A private one has, for its client. A
+/* A daemon started together with this worker may not have opened its listener yet. A private one has, for its client. A
  * worker that lost its daemon waits for the next one without end, ever more slowly; so does one that is cut off. */
 static int attach(struct worker_process *w, const struct place *place, const struct message *hello, struct error *err)
 {
@@ -362,7 +362,7 @@ static void await_listener(const char *address)
 }
 
 /* Until a daemon holds the directory's lock again: the device is claimed only then. Whoever may not read the lock, as it
- * is another user's, finds out at the door. */
+ * is another user's, finds out at the listener. */
 static void await_successor(const char *directory)
 {
     char lock[4096];

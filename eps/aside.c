@@ -22,7 +22,7 @@ static int take_new(struct job **job, struct updater **updater, struct daemon *d
     if (!rc && !*job)
         rc = -ENOMEM;
     if (!rc)
-        rc = updater_start(updater, &(*job)->store, d->look.n_threads, settle_wake, d);
+        rc = updater_start(updater, &(*job)->store, d->observer.n_threads, daemon_wake, d);
     if (rc)
         free(*job);
     return rc;
@@ -55,21 +55,21 @@ bool aside_put(struct daemon *d)
     }
     *aside = (struct aside){.next = d->asides,
                             .job = old,
-                            .updater = d->hub.updater,
+                            .updater = d->peers.updater,
                             .bytes = old->host.total > old->table_bytes ? old->host.total - old->table_bytes : 0};
     d->asides = aside;
-    d->hub.aside_bytes += aside->bytes;
-    ledger_add(&d->hub.ledger, LEDGER_OTHER, aside->bytes);
+    d->peers.aside_bytes += aside->bytes;
+    ledger_add(&d->peers.ledger, LEDGER_OTHER, aside->bytes);
     if (old->closing && old->client)
         session_send(old->client->session, &(struct message){.kind = MESSAGE_CLOSE});
     old->closing = false;
     old->client = NULL;
     steps_free(&d->steps);
     save_free(&d->saves);
-    peer_forget_plans(d->hub.peers);
-    d->hub.updater = updater;
+    peer_forget_plans(d->peers.first);
+    d->peers.updater = updater;
     d->stuck = false;
-    settle_use_job(d, job);
+    daemon_use_job(d, job);
     log_warning(
         "job %u is set aside: the thread that loads it hangs, and keeps its memory; the next job gets another thread",
         old->id);
@@ -82,8 +82,8 @@ static void drop(struct daemon *d, struct aside **at)
 
     updater_stop(aside->updater);
     *at = aside->next;
-    ledger_sub(&d->hub.ledger, LEDGER_OTHER, aside->bytes);
-    d->hub.aside_bytes -= aside->bytes;
+    ledger_sub(&d->peers.ledger, LEDGER_OTHER, aside->bytes);
+    d->peers.aside_bytes -= aside->bytes;
     log_line("job %u, set aside, has given its memory back", aside->job->id);
     job_free(aside->job);
     free(aside->job);

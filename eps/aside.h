@@ -1,4 +1,4 @@
-/* eps/aside.h - jobs that were set aside: they have ended, but the thread that loads them hangs. For eps/settle.c.
+/* eps/aside.h - jobs that were set aside: they have ended, but the thread that loads them hangs. For eps/drain.c.
  *
  * The files are the owner's: other users' clients serve theirs, and no thread waits for those (proto/wire/files.h). A
  * thread that waits in the system for a disk that does not answer can be neither ended nor interrupted, and it may
@@ -8,7 +8,7 @@
 #ifndef EPS_ASIDE_H
 #define EPS_ASIDE_H
 
-#include "eps/settle.h"
+#include "eps/drain.h"
 
 /* Each costs a team of threads and the memory of its job. */
 enum { ASIDE_MOST = 8 };

@@ -1,6 +1,6 @@
 #include "eps/daemon.h"
 
-#include "eps/settle.h"
+#include "eps/drain.h"
 #include "eps/store/team.h"
 #include "proto/base/process.h"
 
@@ -20,7 +20,7 @@ enum {
 
 static void on_wake(uv_async_t *async)
 {
-    settle(async->data);
+    drain_events(async->data);
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -37,8 +37,8 @@ static void on_tick(uv_timer_t *timer)
     if (!d->stopping)
         session_refill(d->listener);
     save_tick(&d->saves, d->watch.most_quiet);
-    settle_tick(d);
-    settle(d);
+    daemon_tick(d);
+    drain_events(d);
 }
 
 static void on_lonely(uv_timer_t *timer)
@@ -46,8 +46,8 @@ static void on_lonely(uv_timer_t *timer)
     struct daemon *d = timer->data;
 
     d->exit_code = error_set(&d->why, -ETIMEDOUT, "no client came within %d s", LONELY_S);
-    settle_stop(d, "its client did not come");
-    settle(d);
+    daemon_stop(d, "its client did not come");
+    drain_events(d);
 }
 
 static const char *name_signal(int number)
@@ -65,23 +65,23 @@ static void on_signal(uv_signal_t *handle, int number)
     struct daemon *d = handle->data;
     bool *const asked = number == SIGUSR1 ? &d->told_by_up : &d->signalled;
 
-    if (number == SIGHUP && !d->hub.is_private) {
+    if (number == SIGHUP && !d->peers.is_private) {
         log_reopen();
         return;
     }
-    if (d->spread && (number == SIGTERM || number == SIGUSR1)) {
-        settle_on_launcher(d);
+    if (d->sharded && (number == SIGTERM || number == SIGUSR1)) {
+        daemon_on_launcher(d);
     } else {
         const bool again = *asked;
         *asked = true;
-        settle_ask_to_stop(d, name_signal(number), again);
+        daemon_ask_to_stop(d, name_signal(number), again);
     }
-    settle(d);
+    drain_events(d);
 }
 
 static int listen_at(struct daemon *d, const struct daemon_options *options, struct error *err)
 {
-    int rc = session_listen(&d->listener, d->hub.loop, options->directory, &dispatch_events, d, err);
+    int rc = session_listen(&d->listener, d->peers.loop, options->directory, &dispatch_events, d, err);
 
     if (rc)
         return rc;
@@ -90,7 +90,7 @@ static int listen_at(struct daemon *d, const struct daemon_options *options, str
     if (!rc && options->shared)
         session_limit_group(d->listener, options->users);
     if (!rc && options->network)
-        rc = port_listen(&d->port, d->hub.loop, options->network, d->listener, err);
+        rc = port_listen(&d->port, d->peers.loop, options->network, d->listener, err);
     if (rc)
         session_unlisten(d->listener, NULL); /* its files at least: the process ends */
     return rc;
@@ -98,15 +98,15 @@ static int listen_at(struct daemon *d, const struct daemon_options *options, str
 
 static void watch_signals(struct daemon *d)
 {
-    uv_signal_init(d->hub.loop, &d->sigterm);
-    uv_signal_init(d->hub.loop, &d->sigint);
-    uv_signal_init(d->hub.loop, &d->sighup);
-    uv_signal_init(d->hub.loop, &d->sigusr1);
+    uv_signal_init(d->peers.loop, &d->sigterm);
+    uv_signal_init(d->peers.loop, &d->sigint);
+    uv_signal_init(d->peers.loop, &d->sighup);
+    uv_signal_init(d->peers.loop, &d->sigusr1);
     d->sigterm.data = d->sigint.data = d->sighup.data = d->sigusr1.data = d;
     uv_signal_start(&d->sigterm, on_signal, SIGTERM);
     uv_signal_start(&d->sigint, on_signal, SIGINT);
     uv_signal_start(&d->sigusr1, on_signal, SIGUSR1);
-    if (!d->hub.is_private || !process_ignores(SIGHUP))
+    if (!d->peers.is_private || !process_ignores(SIGHUP))
         uv_signal_start(&d->sighup, on_signal, SIGHUP);
     process_take_signals();
 }
@@ -134,35 +134,35 @@ static void start_pool(void *daemon)
 {
     struct daemon *d = daemon;
 
-    uv_queue_work(d->hub.loop, &d->first_work, do_nothing, on_nothing);
+    uv_queue_work(d->peers.loop, &d->first_work, do_nothing, on_nothing);
 }
 
 /* Makes every thread of the process before the daemon promises anything to anybody: the optimizer's thread and its
  * team, libuv's, nanomsg's. */
 static int start_threads(struct daemon *d, struct error *err)
 {
-    d->look.n_threads = team_size();
-    int rc = process_check_threads(d->look.n_threads + pool_size() + 1, err);
+    d->observer.n_threads = team_size();
+    int rc = process_check_threads(d->observer.n_threads + pool_size() + 1, err);
 
     if (!rc)
         rc = session_hold_thread(&d->messages_held, err);
     if (rc)
         return rc;
     process_end_if_aborted(start_pool, d);
-    rc = updater_start(&d->hub.updater, &d->job->store, d->look.n_threads, settle_wake, d);
+    rc = updater_start(&d->peers.updater, &d->job->store, d->observer.n_threads, daemon_wake, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }
 
 static void start_clocks(struct daemon *d, const struct daemon_options *options)
 {
-    uv_loop_t *loop = d->hub.loop;
+    uv_loop_t *loop = d->peers.loop;
 
-    uv_async_init(loop, &d->hub.wake, on_wake);
+    uv_async_init(loop, &d->peers.wake, on_wake);
     uv_timer_init(loop, &d->lonely);
     uv_timer_init(loop, &d->judge);
     uv_timer_init(loop, &d->tick);
-    d->hub.wake.data = d->lonely.data = d->judge.data = d->tick.data = d;
-    if (d->hub.is_private)
+    d->peers.wake.data = d->lonely.data = d->judge.data = d->tick.data = d;
+    if (d->peers.is_private)
         uv_timer_start(&d->lonely, on_lonely, LONELY_S * 1000, 0);
     uv_timer_start(&d->tick, on_tick, TICK_MS, TICK_MS);
     d->watch.most_quiet = options->most_quiet ? options->most_quiet : MOST_QUIET;
@@ -176,12 +176,12 @@ static int join_parts(struct daemon *d)
 
     if (!job)
         return -ENOMEM;
-    settle_use_job(d, job);
+    daemon_use_job(d, job);
     d->steps.saves = &d->saves;
-    d->look.hub = &d->hub;
-    d->look.steps = &d->steps;
-    d->look.saves = &d->saves;
-    d->look.queue = &d->queue;
+    d->observer.peers = &d->peers;
+    d->observer.steps = &d->steps;
+    d->observer.saves = &d->saves;
+    d->observer.queue = &d->queue;
     return 0;
 }
 
@@ -189,10 +189,10 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
 {
     int rc;
 
-    d->hub.loop = loop;
-    d->hub.is_private = options->is_private;
-    d->hub.host_mem = options->host_mem;
-    d->hub.shares_workers = options->share_workers;
+    d->peers.loop = loop;
+    d->peers.is_private = options->is_private;
+    d->peers.host_mem = options->host_mem;
+    d->peers.shares_workers = options->share_workers;
     d->notify = options->notify;
     d->queue.most = options->queue;
     d->patience = PATIENCE_TICKS;
@@ -204,8 +204,8 @@ static int start(struct daemon *d, uv_loop_t *loop, const struct daemon_options 
         return rc;
     start_clocks(d, options);
     watch_signals(d);
-    if (options->spread)
-        rc = spread_start(&d->spread, options->spread, &d->steps, err);
+    if (options->sharded)
+        rc = sharded_start(&d->sharded, options->sharded, &d->steps, err);
     if (rc)
         session_unlisten(d->listener, NULL); /* its files at least: the process ends */
     return rc;
@@ -248,8 +248,8 @@ int daemon_run(const struct daemon_options *options, struct error *err)
             log_error("%s", err->text);
         _exit(rc ? 1 : 0);
     }
-    spread_close(d->spread);
-    updater_stop(d->hub.updater);
+    sharded_close(d->sharded);
+    updater_stop(d->peers.updater);
     if (d->messages_held >= 0)
         session_let_thread_go(d->messages_held);
     const int left = uv_loop_close(&loop);

@@ -1,8 +1,8 @@
 /* Peers attach, send messages, and leave. */
 #include "eps/job/evaluate.h"
 #include "eps/base/rights.h"
-#include "eps/settle.h"
-#include "eps/step/roster.h"
+#include "eps/drain.h"
+#include "eps/step/membership.h"
 #include "eps/takeover.h"
 #include "eps/store/team.h"
 #include "proto/base/process.h"
@@ -14,7 +14,7 @@
 static struct peer *find_peer(struct session *s)
 {
     struct daemon *d = session_data(s);
-    struct peer *peer = d->hub.peers;
+    struct peer *peer = d->peers.first;
 
     while (peer && peer->session != s)
         peer = peer->next;
@@ -29,14 +29,14 @@ static void leave_cores(struct daemon *d, const struct peer *worker)
 {
     if (!worker->backend || worker->backend->takes_turns)
         return;
-    d->look.n_threads = team_beside_device(d->look.n_threads, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
-    updater_set_threads(d->hub.updater, d->look.n_threads);
+    d->observer.n_threads = team_beside_device(d->observer.n_threads, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
+    updater_set_threads(d->peers.updater, d->observer.n_threads);
 }
 
 static void on_open(struct session *s, const struct message *hello)
 {
     struct daemon *d = session_data(s);
-    struct peer *peer = d->stopping ? NULL : peer_add(&d->hub.peers, s, hello);
+    struct peer *peer = d->stopping ? NULL : peer_add(&d->peers.first, s, hello);
 
     if (!peer) {
         session_refuse(s, d->stopping ? "the daemon is stopping" : "the daemon is out of memory");
@@ -48,7 +48,7 @@ static void on_open(struct session *s, const struct message *hello)
         log_line("worker %u attached: %s%s%s%s, %s, pid %d", peer->id, peer->device, *model ? " (" : "", model,
                  *model ? ")" : "", process_format_bytes(budget, peer->budget), session_peer_pid(s));
         leave_cores(d, peer);
-        look_on_worker(&d->look);
+        observe_on_worker(&d->observer);
     } else if (peer->role == ROLE_CLIENT) {
         log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
         uv_timer_stop(&d->lonely);
@@ -90,9 +90,9 @@ static void on_stop(struct daemon *d, struct peer *peer, uint32_t job)
     struct error err;
     int rc = 0;
 
-    if (d->hub.host > 0)
+    if (d->peers.host > 0)
         rc = error_set(&err, -EBUSY, "this is host %u of a daemon on %u hosts: stop host 0, which saves for all",
-                       d->hub.host, d->hub.n_hosts);
+                       d->peers.host, d->peers.n_hosts);
     if (!rc && job) {
         takeover_stop(d, peer, job);
         return;
@@ -107,7 +107,7 @@ static void on_stop(struct daemon *d, struct peer *peer, uint32_t job)
     }
     const bool again = peer->stops_daemon;
     peer->stops_daemon = true;
-    settle_ask_to_stop(d, "by eps stop", again);
+    daemon_ask_to_stop(d, "by eps stop", again);
 }
 
 /* True if a viewer may have the weights of the job. If not, it has been told why. */
@@ -123,7 +123,7 @@ static bool viewer_may(const struct daemon *d, struct peer *peer)
 
 static void on_drain(struct daemon *d, struct peer *peer, const struct message *m)
 {
-    struct peer *worker = peer_find(d->hub.peers, m->drain.worker);
+    struct peer *worker = peer_find(d->peers.first, m->drain.worker);
     struct error err;
     int rc = rights_stop(peer, &err);
 
@@ -133,7 +133,7 @@ static void on_drain(struct daemon *d, struct peer *peer, const struct message *
         peer_decline(peer, rc, &err);
         return;
     }
-    roster_on_leaving(&d->steps, worker);
+    membership_on_leaving(&d->steps, worker);
     session_send(peer->session, m);
 }
 
@@ -168,23 +168,23 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
 {
     struct job *job = d->job;
     const struct message *request = &job->request;
-    const bool rests = job->state == JOB_RESTING && (!job_is_spread(job) || job->between_steps);
+    const bool rests = job->state == JOB_RESTING && (!job_is_sharded(job) || job->between_steps);
 
     switch (m->kind) {
     case MESSAGE_STATUS:
-        look_status(&d->look, peer, m->status.n_workers);
+        observe_status(&d->observer, peer, m->status.n_workers);
         break;
     case MESSAGE_MEMORY:
-        look_memory(&d->look, peer, m->memory.pages);
+        observe_memory(&d->observer, peer, m->memory.pages);
         break;
     case MESSAGE_UNITS:
-        look_units(&d->look, peer, m->units.first);
+        observe_units(&d->observer, peer, m->units.first);
         break;
     case MESSAGE_WORKERS:
-        look_workers(&d->look, peer);
+        observe_workers(&d->observer, peer);
         break;
     case MESSAGE_RECENT:
-        look_recent(&d->look, peer);
+        observe_recent(&d->observer, peer);
         break;
     case MESSAGE_STOP:
         if (peer->role == ROLE_WORKER)
@@ -194,7 +194,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         break;
     case MESSAGE_DRAIN:
         if (peer->role == ROLE_WORKER)
-            roster_on_leaving(&d->steps, peer);
+            membership_on_leaving(&d->steps, peer);
         else
             on_drain(d, peer, m);
         break;
@@ -218,7 +218,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         if (peer->role != ROLE_CLIENT)
             refuse_role(peer);
         else
-            settle_open_job(d, peer, m, fds, n_fds);
+            daemon_open_job(d, peer, m, fds, n_fds);
         break;
     case MESSAGE_DESCRIBE:
     case MESSAGE_TAKE:
@@ -230,7 +230,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
             takeover_take(d, peer, m->take.job);
         break;
     case MESSAGE_QUEUE:
-        look_queue(&d->look, peer);
+        observe_queue(&d->observer, peer);
         break;
     case MESSAGE_FILES:
         if (peer->role == ROLE_WORKER)
@@ -265,7 +265,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     case MESSAGE_ASSIGNED:
     case MESSAGE_REFUSED:
         if (worker_may(peer, peer->state == PEER_ASSIGNING))
-            roster_on_assigned(&d->steps, peer, m);
+            membership_on_assigned(&d->steps, peer, m);
         break;
     case MESSAGE_RELEASE:
         if (worker_may(peer, peer->state == PEER_RELEASING))
@@ -273,7 +273,7 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
         break;
     case MESSAGE_FAILED:
         if (worker_may(peer, peer->state == PEER_ASSIGNED))
-            roster_on_failed(&d->steps, peer, m);
+            membership_on_failed(&d->steps, peer, m);
         break;
     case MESSAGE_PULL:
     case MESSAGE_READ:
@@ -341,7 +341,7 @@ static unsigned cost_of(const struct daemon *d, const struct peer *peer, enum me
     if (is_of_job(d, peer, kind))
         return 0;
     if (kind == MESSAGE_MEMORY || kind == MESSAGE_WORKERS)
-        return 2 + peer_count_workers(d->hub.peers);
+        return 2 + peer_count_workers(d->peers.first);
     return kind == MESSAGE_QUEUE ? 2 + d->queue.n : 2;
 }
 
@@ -360,7 +360,7 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     if (cost > 0)
         session_charge(s, cost);
     dispatch(d, peer, m, fds, n_fds);
-    settle(d);
+    drain_events(d);
 }
 
 /* ---- gone ------------------------------------------------------------------------------------------------------- */
@@ -373,8 +373,8 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
         queue_drop(&d->queue, entry);
     if (d->job->client == peer)
         takeover_on_client_gone(d, peer, reason);
-    if (d->hub.is_private && peer->id == d->first_client)
-        settle_stop(d, "its client is gone");
+    if (d->peers.is_private && peer->id == d->first_client)
+        daemon_stop(d, "its client is gone");
 }
 
 static void on_closed(struct session *s, const char *reason)
@@ -386,12 +386,12 @@ static void on_closed(struct session *s, const char *reason)
         return;
     if (peer->role == ROLE_WORKER) {
         log_line("worker %u (%s) gone: %s", peer->id, peer->device, reason ? reason : "released");
-        roster_leave(&d->steps, peer, reason ? reason : "released");
+        membership_leave(&d->steps, peer, reason ? reason : "released");
     }
     if (peer->role == ROLE_CLIENT)
         on_client_gone(d, peer, reason);
-    peer_remove(&d->hub.peers, peer);
-    settle(d);
+    peer_remove(&d->peers.first, peer);
+    drain_events(d);
 }
 
 const struct session_events dispatch_events = {on_open, on_message, on_closed};

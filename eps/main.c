@@ -70,7 +70,7 @@ static const char usage[] =
     "Limits: a message has at most 1 KiB, and 511 messages may wait for a peer that does not read; then\n"
     "its session ends. A user other than you and root has at most 64 sessions, or a quarter of ulimit\n"
     "-n, and 512 messages a second beside those of a job; what is beyond waits. 128 connections may\n"
-    "wait at the door, and each has 5 s to say who it is. A config.json has at most 1 MiB, a job's\n"
+    "wait at the listener, and each has 5 s to say who it is. A config.json has at most 1 MiB, a job's\n"
     "tokenizer and options 64 MiB. Of peers turned away, 8 in 10 s are logged.\n"
     "\n" PROCESS_BYTES_HELP "\n"
     "\n"
@@ -289,9 +289,9 @@ static void name_in_log(uint32_t host)
 
 /* Joins the daemons that a launcher started together. Host 0 has the address itself: on one machine, too, each has its
  * own. hosts is NULL if there is only one. 0, or -errno with a sentence. */
-static int open_hosts(struct spread_options *out, char *name, size_t n_bytes, const char *address, struct error *err)
+static int open_hosts(struct sharded_options *out, char *name, size_t n_bytes, const char *address, struct error *err)
 {
-    *out = (struct spread_options){.ops = hosts_find("mpi", err)};
+    *out = (struct sharded_options){.ops = hosts_find("mpi", err)};
     int rc = out->ops ? out->ops->open(&out->hosts, &out->host, &out->n, err) : -ENODEV;
 
     if (rc)
@@ -315,7 +315,7 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
     struct port_options network;
     struct notify notify;
     char directory[4096], name[64], numbered[4096];
-    struct spread_options spread = {0};
+    struct sharded_options sharded = {0};
     uint8_t *key = NULL;
     struct error err = {""};
 
@@ -359,12 +359,12 @@ static __attribute__((noinline)) int serve(int argc, char **argv)
     int rc = arguments.network ? open_network(&network, &key, name, &arguments, &err) : 0;
     const char *address = arguments.address ? arguments.address : name;
     if (!rc && arguments.mpi) {
-        rc = open_hosts(&spread, numbered, sizeof numbered, address, &err);
+        rc = open_hosts(&sharded, numbered, sizeof numbered, address, &err);
         address = numbered;
     }
-    if (spread.hosts)
-        name_in_log(spread.host);
-    options.spread = spread.hosts ? &spread : NULL;
+    if (sharded.hosts)
+        name_in_log(sharded.host);
+    options.sharded = sharded.hosts ? &sharded : NULL;
     if (!rc)
         rc = session_directory(directory, sizeof directory, address, &err);
     options.network = arguments.network ? &network : NULL;

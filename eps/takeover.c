@@ -19,7 +19,7 @@ static bool is_kept(const struct daemon *d, const struct peer *client, const cha
 {
     const struct job *job = d->job;
 
-    if (d->stopping || d->hub.is_private || client->refused || !reason || strcmp(reason, "closed") == 0)
+    if (d->stopping || d->peers.is_private || client->refused || !reason || strcmp(reason, "closed") == 0)
         return false;
     if ((d->asked || job->asked) && job->output < 0)
         return false;
@@ -119,7 +119,7 @@ void takeover_take(struct daemon *d, struct peer *client, uint32_t id)
     }
     job->pid = session_peer_pid(client->session);
     log_line("client %u takes job %u over after %" PRIu64 " steps", client->id, job->id, job->step);
-    steps_tell_taken(&d->steps, &m);
+    steps_announce_taken(&d->steps, &m);
     session_send(client->session, &m);
 }
 
@@ -160,7 +160,7 @@ static int stop_running(struct daemon *d, struct peer *viewer, struct error *err
     }
     job->asked = true;
     log_line("the end of job %u is requested; it has %d s to save", job->id, PATIENCE_TICKS);
-    job_tell(job, &m);
+    job_announce(job, &m);
     return 0;
 }
 

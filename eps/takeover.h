@@ -1,4 +1,4 @@
-/* eps/takeover.h - a training job whose client died, and jobs that end by request. For eps/dispatch.c and eps/settle.c.
+/* eps/takeover.h - a training job whose client died, and jobs that end by request. For eps/dispatch.c and eps/drain.c.
  *
  * If the client of a shared daemon's training job dies, the daemon finishes the steps that are open and keeps the model:
  * the job is detached. A new client of the same user, or root, takes it over (DESCRIBE, TAKE) and goes on with the next
@@ -11,7 +11,7 @@
 #ifndef EPS_TAKEOVER_H
 #define EPS_TAKEOVER_H
 
-#include "eps/settle.h"
+#include "eps/drain.h"
 
 /* The job's client is gone: detaches the job, or ends it. */
 void takeover_on_client_gone(struct daemon *d, const struct peer *client, const char *reason);

@@ -38,7 +38,7 @@ static void on_text(void *user, const char *text, size_t n)
 static int should_stop(void *user)
 {
     struct chat *chat = user;
-    const int level = stopping_look(&chat->stopping);
+    const int level = stopping_observer(&chat->stopping);
 
     return chat->printed.error || (level > 0 && (!chat->began || chat->stopping.first != SIGINT)) ? 2 : level;
 }
@@ -61,7 +61,7 @@ static ssize_t read_line(struct chat *chat, int *rc)
     while (poll(polled, 2, -1) < 0)
         if (errno != EINTR)
             break;
-    if (stopping_look(&chat->stopping) > 0) {
+    if (stopping_observer(&chat->stopping) > 0) {
         *rc = -EINTR;
         return -1;
     }
@@ -152,7 +152,7 @@ static int end(struct chat *chat, const struct command *command, int rc, const s
     fflush(stdout);
     if (chat->printed.error)
         return output_status(command->name, chat->printed.error);
-    if (stopping_look(&chat->stopping) > 0)
+    if (stopping_observer(&chat->stopping) > 0)
         return stopping_status(&chat->stopping, 0);
     return rc ? arguments_fail(command, rc, error->text) : 0;
 }

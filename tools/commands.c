@@ -25,7 +25,7 @@ void stopping_init(struct stopping *stopping)
     sigprocmask(SIG_BLOCK, &stopping->signals, NULL);
 }
 
-int stopping_look(struct stopping *stopping)
+int stopping_observer(struct stopping *stopping)
 {
     const struct timespec at_once = {0};
     int number;
@@ -44,14 +44,14 @@ int stopping_look(struct stopping *stopping)
 int stopping_should_stop(void *user)
 {
     struct stopping *stopping = user;
-    const int level = stopping_look(stopping);
+    const int level = stopping_observer(stopping);
 
     return level > stopping->borne ? level - stopping->borne : 0;
 }
 
 int stopping_status(struct stopping *stopping, int status)
 {
-    stopping_look(stopping);
+    stopping_observer(stopping);
     return stopping->first ? 128 + stopping->first : status;
 }
 
@@ -81,10 +81,10 @@ static void print_note(void *user, const char *sentence)
 /* A daemon that is about to end lets nobody in any more; a moment later there is none. */
 static bool has_ended(const char *address)
 {
-    struct eps_look *look;
-    const int rc = eps_look_open(&look, address, NULL, NULL, NULL);
+    struct eps_observer *observer;
+    const int rc = eps_observer_open(&observer, address, NULL, NULL, NULL);
 
-    eps_look_close(look);
+    eps_observer_close(observer);
     return rc == -ENOENT || rc == -ECONNREFUSED;
 }
 
@@ -104,7 +104,7 @@ int request_command(int argc, char **argv, const struct request *request)
     const size_t n_arguments = sizeof arguments / sizeof *arguments - (request->takes_job ? 0 : 1);
     const struct command command = {request->name, request->text, arguments, n_arguments};
     struct eps_error error;
-    struct eps_look *look;
+    struct eps_observer *observer;
     int status = arguments_parse(&command, argc, argv);
 
     if (status >= 0)
@@ -115,14 +115,14 @@ int request_command(int argc, char **argv, const struct request *request)
     if (status)
         return status;
     stopping_init(&stopping);
-    int rc = eps_look_open(&look, address, stopping_should_stop, &stopping, &error);
+    int rc = eps_observer_open(&observer, address, stopping_should_stop, &stopping, &error);
     if (rc == -EIO && request->ends && has_ended(address))
         rc = request->ask(NULL, &asked, &error);
     else if (!rc) {
-        eps_look_notes(look, print_note, (void *)(uintptr_t)request);
-        rc = request->ask(look, &asked, &error);
+        eps_observer_notes(observer, print_note, (void *)(uintptr_t)request);
+        rc = request->ask(observer, &asked, &error);
     }
-    eps_look_close(look);
+    eps_observer_close(observer);
     return rc ? stopping_status(&stopping, arguments_fail(&command, rc, error.text)) : 0;
 }
 

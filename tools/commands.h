@@ -42,7 +42,7 @@ struct stopping {
 void stopping_init(struct stopping *stopping);
 
 /* Polls for signals; returns level. */
-int stopping_look(struct stopping *stopping);
+int stopping_observer(struct stopping *stopping);
 
 /* As a callback of libeps: returns how far the level exceeds `borne`. user is a struct stopping. */
 int stopping_should_stop(void *user);
@@ -62,7 +62,7 @@ struct request {
     const char *name, *text; /* as in struct command */
     const char *json;        /* describes its JSON object in --help */
     /* Requests, waits and prints; returns libeps's code. */
-    int (*ask)(struct eps_look *look, const struct asked *asked, struct eps_error *error);
+    int (*ask)(struct eps_observer *observer, const struct asked *asked, struct eps_error *error);
     bool takes_job; /* ADDRESS may be followed by the number of a job */
     bool ends;      /* a daemon that ends while the command attaches has done what was requested */
 };

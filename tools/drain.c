@@ -37,35 +37,35 @@ static void on_worker(void *user, const struct eps_worker *worker)
     presence->there |= worker->id == presence->worker;
 }
 
-static int wait_for_end(struct eps_look *look, uint32_t worker, struct eps_error *error)
+static int wait_for_end(struct eps_observer *observer, uint32_t worker, struct eps_error *error)
 {
     struct presence presence = {.worker = worker, .there = true};
     int rc = 0;
 
     while (!rc && presence.there) {
         presence.there = false;
-        rc = eps_look_workers(look, on_worker, &presence, error);
+        rc = eps_observer_workers(observer, on_worker, &presence, error);
         if (!rc && presence.there)
-            rc = eps_look_wait(look, AGAIN_MS, error);
+            rc = eps_observer_wait(observer, AGAIN_MS, error);
     }
     return rc;
 }
 
 static int drain(const char *address, uint32_t worker, bool json, struct stopping *stopping, struct eps_error *error)
 {
-    struct eps_look *look;
-    int rc = eps_look_open(&look, address, stopping_should_stop, stopping, error);
+    struct eps_observer *observer;
+    int rc = eps_observer_open(&observer, address, stopping_should_stop, stopping, error);
 
     if (!rc)
-        rc = eps_look_drain(look, worker, error);
+        rc = eps_observer_drain(observer, worker, error);
     if (!rc)
-        rc = wait_for_end(look, worker, error);
+        rc = wait_for_end(observer, worker, error);
     if (!rc && json)
-        answer_print(
-            json_pack("{s:o, s:I}", "address", text_json(eps_look_address(look)), "drained", (json_int_t)worker));
+        answer_print(json_pack("{s:o, s:I}", "address", text_json(eps_observer_address(observer)), "drained",
+                               (json_int_t)worker));
     else if (!rc)
         printf("worker %" PRIu32 " has left\n", worker);
-    eps_look_close(look);
+    eps_observer_close(observer);
     return rc;
 }
 

@@ -55,7 +55,7 @@ static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
 static int should_stop(void *user)
 {
     struct eval *e = user;
-    return stopping_look(&e->stopping);
+    return stopping_observer(&e->stopping);
 }
 
 static void on_note(void *user, const char *sentence)

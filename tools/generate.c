@@ -91,7 +91,7 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
 static int should_stop(void *user)
 {
     struct generate *g = user;
-    return g->printed.error || stopping_look(&g->stopping);
+    return g->printed.error || stopping_observer(&g->stopping);
 }
 
 static void on_note(void *user, const char *sentence)

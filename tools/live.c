@@ -18,7 +18,7 @@ enum { PATIENCE_MS = 3000, SLICE_MS = 20 };
 
 struct member {
     char *address;
-    struct eps_look *look; /* NULL once the daemon is gone */
+    struct eps_observer *observer; /* NULL once the daemon is gone */
 };
 
 struct live_options {
@@ -59,7 +59,7 @@ static int should_stop(void *user)
 {
     struct live *live = user;
 
-    return stopping_look(&live->stopping) != 0 || (live->several && live_now_ms() >= live->until);
+    return stopping_observer(&live->stopping) != 0 || (live->several && live_now_ms() >= live->until);
 }
 
 static int open_member(struct live *live, const char *address)
@@ -70,16 +70,16 @@ static int open_member(struct live *live, const char *address)
         return -ENOMEM;
     live->members = members;
     live->until = live_now_ms() + PATIENCE_MS;
-    struct eps_look *look;
-    int rc = eps_look_open(&look, address, should_stop, live, &live->error);
+    struct eps_observer *observer;
+    int rc = eps_observer_open(&observer, address, should_stop, live, &live->error);
     if (!rc)
-        members[live->n_members++] = (struct member){strdup(address ? address : ""), look};
+        members[live->n_members++] = (struct member){strdup(address ? address : ""), observer};
     return rc;
 }
 
 static void drop_member(struct live *live, size_t i)
 {
-    eps_look_close(live->members[i].look);
+    eps_observer_close(live->members[i].observer);
     free(live->members[i].address);
     live->members[i] = live->members[--live->n_members];
 }
@@ -120,7 +120,7 @@ static int gather(struct live *live)
     live->several = names.n > 1;
     for (size_t i = 0; i < names.n; i++) {
         int failed = !rc && !is_member(live, names.items[i]) ? open_member(live, names.items[i]) : 0;
-        if (failed == -ENOMEM || (failed && stopping_look(&live->stopping)))
+        if (failed == -ENOMEM || (failed && stopping_observer(&live->stopping)))
             rc = failed;
         else if (failed && failed != -ENOENT && failed != -ECONNREFUSED && live->several && live->options->watch_s == 0)
             fprintf(stderr, "%s: %s: %s\n", live->view->name, live_name(names.items[i]),
@@ -136,20 +136,20 @@ static int gather(struct live *live)
 static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
 {
     const struct live_view *view = live->view;
-    struct eps_look *look = live->members[i].look;
+    struct eps_observer *observer = live->members[i].observer;
     const bool watched_in_pipe = live->options->watch_s > 0 && !live->screen.terminal;
     json_t *object = NULL;
     int rc;
 
     live->until = live_now_ms() + PATIENCE_MS;
     if (live->options->json || live->options->metrics) {
-        rc = view->to_json(&object, look, &live->error);
+        rc = view->to_json(&object, observer, &live->error);
         if (!rc)
             json_array_append_new(list, object);
     } else if (live->several || (watched_in_pipe && view->lines_in_pipe))
-        rc = view->print_line(out, look, &live->error);
+        rc = view->print_line(out, observer, &live->error);
     else
-        rc = view->print(out, look, &live->error);
+        rc = view->print(out, observer, &live->error);
     return rc;
 }
 
@@ -223,7 +223,7 @@ static int show(struct live *live)
             i++;
             continue;
         }
-        if (stopping_look(&live->stopping) || live->n_members == 1)
+        if (stopping_observer(&live->stopping) || live->n_members == 1)
             rc = failed;
         drop_member(live, i);
     }
@@ -254,10 +254,10 @@ static int wait_all(struct live *live, uint64_t until)
         live->until = until + PATIENCE_MS;
         for (size_t i = 0; i < live->n_members; i++) {
             const uint64_t slice = live->n_members == 1 || left < SLICE_MS ? left : SLICE_MS;
-            int rc = eps_look_wait(live->members[i].look, slice, &live->error);
+            int rc = eps_observer_wait(live->members[i].observer, slice, &live->error);
             if (!rc)
                 continue;
-            if (stopping_look(&live->stopping))
+            if (stopping_observer(&live->stopping))
                 return rc;
             drop_member(live, i);
             return live->n_members > 0 ? 0 : rc;
@@ -301,7 +301,7 @@ static int run(const struct command *command, const struct live_view *view, cons
     while (live.n_members > 0)
         drop_member(&live, 0);
     free(live.members);
-    if (rc && stopping_look(&live.stopping)) {
+    if (rc && stopping_observer(&live.stopping)) {
         if (live.screen.begun)
             putchar('\n'); /* below the echoed ^C */
         return stopping_status(&live.stopping, 0);

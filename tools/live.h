@@ -18,9 +18,9 @@
 struct live_view {
     const char *name, *text; /* as in struct command */
     const char *json;        /* describes its JSON objects in --help */
-    int (*print)(FILE *out, struct eps_look *look, struct eps_error *error);
-    int (*print_line)(FILE *out, struct eps_look *look, struct eps_error *error);
-    int (*to_json)(json_t **out, struct eps_look *look, struct eps_error *error);
+    int (*print)(FILE *out, struct eps_observer *observer, struct eps_error *error);
+    int (*print_line)(FILE *out, struct eps_observer *observer, struct eps_error *error);
+    int (*to_json)(json_t **out, struct eps_observer *observer, struct eps_error *error);
     void (*print_metrics)(FILE *out, const json_t *list); /* prints these objects for Prometheus; NULL: not supported */
     bool lines_in_pipe;                                   /* when it watches in a pipe, prints lines, not blocks */
 };

@@ -16,9 +16,9 @@ static void print_side(void *user, const struct eps_memory *side)
     memory_print(out, side);
 }
 
-static int print(FILE *out, struct eps_look *look, struct eps_error *error)
+static int print(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
-    return eps_look_mem(look, true, print_side, out, error);
+    return eps_observer_mem(observer, true, print_side, out, error);
 }
 
 struct sums {
@@ -33,15 +33,15 @@ static void add_sums(void *user, const struct eps_memory *side)
     sums->budget += side->budget;
 }
 
-static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
+static int print_line(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
     char host[24], workers[24], budget[24];
     struct sums sums = {0};
     struct eps_status status;
-    int rc = eps_look_mem(look, false, add_sums, &sums, error);
+    int rc = eps_observer_mem(observer, false, add_sums, &sums, error);
 
     if (!rc)
-        rc = eps_look_status(look, &status, error);
+        rc = eps_observer_status(observer, &status, error);
     if (rc)
         return rc;
     live_print_status(out, &status);
@@ -110,11 +110,11 @@ static json_t *real_or_null(double value)
 }
 
 /* The run beside which the memory stands; null without one. */
-static int add_run(json_t *all, struct eps_look *look, struct eps_error *error)
+static int add_run(json_t *all, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status status;
     struct eps_recent recent = {.tokens_per_s = NAN};
-    int rc = eps_look_status(look, &status, error);
+    int rc = eps_observer_status(observer, &status, error);
 
     json_object_set_new(all, "run", json_null());
     if (rc || status.n_steps == 0)
@@ -122,20 +122,20 @@ static int add_run(json_t *all, struct eps_look *look, struct eps_error *error)
     json_t *run = json_pack("{s:I, s:I, s:o, s:I, s:I}", "step", (json_int_t)status.step, "steps",
                             (json_int_t)status.n_steps, "loss", real_or_null(status.loss), "workers",
                             (json_int_t)status.n_workers, "queued", (json_int_t)status.n_queued);
-    rc = eps_look_recent(look, &recent, error);
+    rc = eps_observer_recent(observer, &recent, error);
     json_object_set_new(run, "tokens", json_integer((json_int_t)recent.tokens));
     json_object_set_new(run, "tokens_per_s", real_or_null(recent.tokens_per_s));
     json_object_set_new(all, "run", run);
     return rc;
 }
 
-static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
+static int to_json(json_t **out, struct eps_observer *observer, struct eps_error *error)
 {
-    json_t *all = json_pack("{s:o, s:[]}", "address", text_json(eps_look_address(look)), "workers");
-    int rc = eps_look_mem(look, true, add_side, all, error);
+    json_t *all = json_pack("{s:o, s:[]}", "address", text_json(eps_observer_address(observer)), "workers");
+    int rc = eps_observer_mem(observer, true, add_side, all, error);
 
     if (!rc)
-        rc = add_run(all, look, error);
+        rc = add_run(all, observer, error);
     if (rc)
         json_decref(all);
     else

@@ -18,17 +18,17 @@ static void print_saved(uint64_t step, const char *path, bool json)
         printf("%s\n", path);
 }
 
-static int save(struct eps_look *look, const struct asked *asked, struct eps_error *error)
+static int save(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
 {
     struct eps_status status;
     char path[300];
     uint64_t step;
-    int rc = eps_look_status(look, &status, error); /* its strings are valid until the next call */
+    int rc = eps_observer_status(observer, &status, error); /* its strings are valid until the next call */
 
     if (!rc)
         snprintf(path, sizeof path - 40, "%s", status.out);
     if (!rc)
-        rc = eps_look_save(look, &step, error);
+        rc = eps_observer_save(observer, &step, error);
     if (!rc) {
         snprintf(path + strlen(path), 40, "/step-%" PRIu64, step);
         print_saved(step, path, asked->json);

@@ -53,10 +53,10 @@ static void print_job(FILE *out, const struct eps_status *s)
     fputc('\n', out);
 }
 
-static int print(FILE *out, struct eps_look *look, struct eps_error *error)
+static int print(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status s;
-    int rc = eps_look_status(look, &s, error);
+    int rc = eps_observer_status(observer, &s, error);
 
     if (rc)
         return rc;
@@ -76,14 +76,14 @@ static int print(FILE *out, struct eps_look *look, struct eps_error *error)
         print_job(out, &s);
     if (*s.trouble)
         fprintf(out, "trouble      NOT SAVED: %s\n", s.trouble);
-    rc = s.n_workers ? eps_look_workers(look, print_worker, out, error) : 0;
-    return !rc && s.n_queued ? eps_look_queue(look, print_queued, out, error) : rc;
+    rc = s.n_workers ? eps_observer_workers(observer, print_worker, out, error) : 0;
+    return !rc && s.n_queued ? eps_observer_queue(observer, print_queued, out, error) : rc;
 }
 
-static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
+static int print_line(FILE *out, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status s;
-    int rc = eps_look_status(look, &s, error);
+    int rc = eps_observer_status(observer, &s, error);
 
     if (rc)
         return rc;
@@ -122,10 +122,10 @@ static void add_worker(void *user, const struct eps_worker *w)
                                                          "pid", (json_int_t)w->pid, "why", text_json(w->left_out)));
 }
 
-static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
+static int to_json(json_t **out, struct eps_observer *observer, struct eps_error *error)
 {
     struct eps_status s;
-    int rc = eps_look_status(look, &s, error);
+    int rc = eps_observer_status(observer, &s, error);
 
     if (rc)
         return rc;
@@ -151,9 +151,9 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
     struct lists lists = {json_array(), json_array()};
     json_object_set_new(*out, "attached", lists.attached);
     json_object_set_new(*out, "left_out", lists.left_out);
-    rc = s.n_queued ? eps_look_queue(look, add_queued, queue, error) : 0;
+    rc = s.n_queued ? eps_observer_queue(observer, add_queued, queue, error) : 0;
     if (!rc)
-        rc = eps_look_workers(look, add_worker, &lists, error);
+        rc = eps_observer_workers(observer, add_worker, &lists, error);
     if (rc)
         json_decref(*out);
     return rc;

@@ -17,52 +17,52 @@ static void say(const struct asked *asked, const char *word)
     fflush(stdout);
 }
 
-static int request_end(struct eps_look *look, uint32_t job, struct eps_error *error)
+static int request_end(struct eps_observer *observer, uint32_t job, struct eps_error *error)
 {
-    return job ? eps_look_stop_job(look, job, error) : eps_look_stop(look, error);
+    return job ? eps_observer_stop_job(observer, job, error) : eps_observer_stop(observer, error);
 }
 
 /* True if what was requested to end has been given time to save. */
-static bool saves(struct eps_look *look, uint32_t job)
+static bool saves(struct eps_observer *observer, uint32_t job)
 {
     struct eps_status status;
 
-    return eps_look_status(look, &status, NULL) == 0 && status.job != 0 && (job == 0 || job == status.job) &&
+    return eps_observer_status(observer, &status, NULL) == 0 && status.job != 0 && (job == 0 || job == status.job) &&
            *status.out && strcmp(status.state, "ending") != 0;
 }
 
-static int wait_for_end(struct eps_look *look, uint32_t job, struct eps_error *error)
+static int wait_for_end(struct eps_observer *observer, uint32_t job, struct eps_error *error)
 {
-    const int rc = job ? eps_look_wait_job(look, job, error) : eps_look_wait(look, UINT64_MAX, error);
+    const int rc = job ? eps_observer_wait_job(observer, job, error) : eps_observer_wait(observer, UINT64_MAX, error);
 
     return rc == -EIO ? 0 : rc; /* the daemon is gone */
 }
 
 /* After the first Ctrl-C, which is the same caller's second request. */
-static int end_at_once(struct eps_look *look, const struct asked *asked, struct eps_error *error)
+static int end_at_once(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
 {
     asked->stopping->borne = 1;
     say(asked, "stopping at once");
-    const int rc = request_end(look, asked->job, error);
+    const int rc = request_end(observer, asked->job, error);
     if (rc == -ENOENT && asked->job) /* it has just ended */
         return 0;
-    return rc ? rc : wait_for_end(look, asked->job, error);
+    return rc ? rc : wait_for_end(observer, asked->job, error);
 }
 
-static int stop(struct eps_look *look, const struct asked *asked, struct eps_error *error)
+static int stop(struct eps_observer *observer, const struct asked *asked, struct eps_error *error)
 {
-    int rc = look ? request_end(look, asked->job, error) : 0;
+    int rc = observer ? request_end(observer, asked->job, error) : 0;
 
     if (rc)
         return rc;
-    say(asked, look && saves(look, asked->job) ? "saving, then stopping; Ctrl-C to stop at once" : "stopping");
-    rc = look ? wait_for_end(look, asked->job, error) : 0;
+    say(asked, observer && saves(observer, asked->job) ? "saving, then stopping; Ctrl-C to stop at once" : "stopping");
+    rc = observer ? wait_for_end(observer, asked->job, error) : 0;
     if (rc == -EINTR && asked->stopping->first == SIGINT && asked->stopping->level == 1)
-        rc = end_at_once(look, asked, error);
+        rc = end_at_once(observer, asked, error);
     if (rc || !asked->json)
         return rc;
-    json_t *answer =
-        json_pack("{s:o, s:b}", "address", look ? text_json(eps_look_address(look)) : json_null(), "stopped", 1);
+    json_t *answer = json_pack("{s:o, s:b}", "address",
+                               observer ? text_json(eps_observer_address(observer)) : json_null(), "stopped", 1);
     if (asked->job)
         json_object_set_new(answer, "job", json_integer(asked->job));
     answer_print(answer);

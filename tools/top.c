@@ -21,7 +21,7 @@
 enum { PERIOD_MS = 500 };
 
 struct top {
-    struct eps_look *look;
+    struct eps_observer *observer;
     struct top_view view;
     uint64_t seen_ms; /* time of the sample; 0: none yet */
     bool utf8, quit, colours;
@@ -124,20 +124,20 @@ static int ask(struct top *top, struct top_view *view)
     struct eps_status status;
     struct eps_recent recent;
     const struct eps_unit *units;
-    int rc = eps_look_status(top->look, &status, &top->error);
+    int rc = eps_observer_status(top->observer, &status, &top->error);
 
     if (!rc) {
         take_status(view, &status);
-        rc = eps_look_recent(top->look, &recent, &top->error);
+        rc = eps_observer_recent(top->observer, &recent, &top->error);
     }
     if (!rc) {
         take_recent(view, &recent);
-        rc = eps_look_workers(top->look, on_worker, view, &top->error);
+        rc = eps_observer_workers(top->observer, on_worker, view, &top->error);
     }
     if (!rc)
-        rc = eps_look_mem(top->look, false, on_memory, view, &top->error);
+        rc = eps_observer_mem(top->observer, false, on_memory, view, &top->error);
     if (!rc)
-        rc = eps_look_units(top->look, &units, &view->n_units, &top->error);
+        rc = eps_observer_units(top->observer, &units, &view->n_units, &top->error);
     if (!rc && view->n_units > 0) {
         view->units = malloc(view->n_units * sizeof *units);
         if (view->units)
@@ -148,7 +148,7 @@ static int ask(struct top *top, struct top_view *view)
     return rc;
 }
 
-static int look(struct top *top)
+static int observe(struct top *top)
 {
     struct top_view view = {0};
     int rc = ask(top, &view);
@@ -257,7 +257,7 @@ static int should_stop(void *user)
         if (key == KEY_RESIZE && top->seen_ms)
             draw(top);
     }
-    return top->quit || stopping_look(&top->stopping) != 0 || is_quit_pending();
+    return top->quit || stopping_observer(&top->stopping) != 0 || is_quit_pending();
 }
 
 static int watch(struct top *top)
@@ -271,10 +271,10 @@ static int watch(struct top *top)
         return rc;
     }
     while (!rc) {
-        rc = look(top);
+        rc = observe(top);
         if (!rc) {
             draw(top);
-            rc = eps_look_wait(top->look, PERIOD_MS, &top->error);
+            rc = eps_observer_wait(top->observer, PERIOD_MS, &top->error);
         }
     }
     screen_end(top);
@@ -285,12 +285,12 @@ static int print_once(struct top *top)
 {
     struct winsize window;
     struct top_size size = {80, 24, top->utf8};
-    int rc = look(top);
+    int rc = observe(top);
 
     if (!rc)
-        rc = eps_look_wait(top->look, PERIOD_MS, &top->error); /* rates need two samples */
+        rc = eps_observer_wait(top->observer, PERIOD_MS, &top->error); /* rates need two samples */
     if (!rc)
-        rc = look(top);
+        rc = observe(top);
     if (rc)
         return rc;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 && window.ws_row > 0)
@@ -327,16 +327,16 @@ int command_top(int argc, char **argv)
     sigemptyset(&top.quit_signal);
     sigaddset(&top.quit_signal, SIGQUIT);
     sigprocmask(SIG_BLOCK, &top.quit_signal, NULL);
-    int rc = eps_look_open(&top.look, address, should_stop, &top, &top.error);
+    int rc = eps_observer_open(&top.observer, address, should_stop, &top, &top.error);
     const bool begun = !rc;
     if (!rc)
         rc = once ? print_once(&top) : watch(&top);
-    eps_look_close(top.look);
+    eps_observer_close(top.observer);
     top_view_free(&top.view);
     sigprocmask(SIG_UNBLOCK, &top.quit_signal, NULL); /* a pending SIGQUIT ends the program here */
     if (top.quit)
         return 0;
-    if (rc && stopping_look(&top.stopping))
+    if (rc && stopping_observer(&top.stopping))
         return stopping_status(&top.stopping, 0);
     if (rc == -EIO && begun && !once) {
         printf("ended: %s\n", top.error.text);

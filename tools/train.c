@@ -136,7 +136,7 @@ static void on_save_failed(void *user, uint64_t step, const char *why)
 static int should_stop(void *user)
 {
     struct train *t = user;
-    return stopping_look(&t->stopping);
+    return stopping_observer(&t->stopping);
 }
 
 static int run(const struct command *command, const struct eps_train_options *options)

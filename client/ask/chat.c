@@ -2,7 +2,7 @@
  * from the first one on that the worker has not run at this place; so a turn computes its own message only, unless the
  * template changes what stands before it. */
 #include "client/ask/writer.h"
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/text/template.h"
 #include "client/text/utf8.h"

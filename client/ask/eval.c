@@ -1,6 +1,6 @@
 /* eps_eval: a model's loss over files, by a job with weights but no moments. */
 #include "client/model/job.h"
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/ask/eval_rows.h"

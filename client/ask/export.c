@@ -2,7 +2,7 @@
  * renamed, so OUT is always complete. The next export reuses an OUT.partial that a killed one left behind. */
 #include "client/ask/export.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/text/side.h"
 #include "client/ask/forward.h"
 #include "client/record/checkpoints.h"

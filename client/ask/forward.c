@@ -1,6 +1,6 @@
 #include "client/ask/forward.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/data/data.h"
 #include "client/member.h"
 #include "client/model/preset.h"
@@ -86,7 +86,7 @@ static void on_queued(void *data, const struct message *m)
     const struct client_forward_options *o = data;
     struct error sentence;
 
-    client_look_say_queued(&sentence, m);
+    client_observer_say_queued(&sentence, m);
     client_tell(o->on_note, o->user, sentence.text);
 }
 
@@ -98,7 +98,7 @@ static void on_aside(void *data, const struct message *m)
 
     if (m->kind != MESSAGE_LOST || !o->on_note)
         return;
-    client_look_say_missing(&sentence, m);
+    client_observer_say_missing(&sentence, m);
     client_tell(o->on_note, o->user, sentence.text);
 }
 
@@ -187,7 +187,7 @@ static int ask(char name[64], uint64_t *step, struct client_link *link, struct c
     struct client_files *files = NULL;
     struct message m;
     uint32_t first;
-    int rc = client_look_status(link, &m, err);
+    int rc = client_observer_status(link, &m, err);
 
     if (rc != 0)
         return rc;
@@ -199,7 +199,7 @@ static int ask(char name[64], uint64_t *step, struct client_link *link, struct c
     if (rc == 0)
         client_link_send_fds(link, &(struct message){.kind = MESSAGE_SNAPSHOT}, fds, serves ? 0 : N_FILES);
     if (rc == 0)
-        rc = client_look_await_saved(&m, link, wait, err);
+        rc = client_observer_await_saved(&m, link, wait, err);
     if (rc == 0 && step)
         *step = m.saved.step;
     client_files_close(files);
@@ -248,7 +248,7 @@ static int take_begun(struct client_model *out, uint64_t *step, struct client_li
     char directory[PATH_MAX];
     struct client_saved_wait wait = {directory, await ? await->on_note : NULL, await ? await->user : NULL, 0};
     struct error sentence;
-    int rc = client_look_find(directory, sizeof directory, address, err);
+    int rc = client_observer_find(directory, sizeof directory, address, err);
 
     if (!rc)
         rc = take(out, step, link, &wait, err);

@@ -7,7 +7,7 @@
 #define CLIENT_ASK_FORWARD_H
 
 #include "client/daemon/link.h"
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/daemon/spawn.h"
 #include "client/model/job.h"
 #include "client/model/model.h"
@@ -54,7 +54,7 @@ void client_forward_close(struct client_forward *forward);
 /* ---- Snapshots: copies of the model that a live daemon trains, at its next fence ----
  *
  * eval, generate and export use a snapshot when no --model is named. This process makes three empty nameless files
- * (client_data_nameless) and sends them through the door. The daemon writes weights, config.json and the job's side
+ * (client_data_nameless) and sends them over the connection. The daemon writes weights, config.json and the job's side
  * file into them, unit by unit, while training goes on. The result is used like any model. */
 
 /* Takes a snapshot of the daemon at address, its name or directory; NULL: the caller's only daemon. Blocks until it is

@@ -1,6 +1,6 @@
 /* eps_generate: makes tokens of prompts, and continues them (client/ask/batch.h). */
 #include "client/ask/batch.h"
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/text/utf8.h"
 

@@ -1,5 +1,5 @@
 /* eps_plan: the daemon's and the worker's own arithmetic, without either process. */
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/member.h"
 #include "client/model/classifier.h"
@@ -144,7 +144,7 @@ static int resolve(struct question *q, const struct eps_train_options *in, struc
     options.warmup = 0, options.eval_every = 0;
     rc = client_options_resolve(&q->options, &options, &facts, err);
     q->options.n_labels = q->config.n_labels;
-    client_options_settle(&q->options, &devices);
+    client_options_complete(&q->options, &devices);
     return rc;
 }
 

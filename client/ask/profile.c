@@ -1,7 +1,7 @@
 /* eps_profile: starts a worker that measures its device. */
 #include "proto/plan/time/profile.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
 #include "client/run/options.h"

@@ -1,5 +1,5 @@
 /* eps_verify: checks every byte of checkpoints against their checksums. */
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "client/record/checkpoints.h"
 #include "proto/model/checkpoint.h"

@@ -1,5 +1,5 @@
 /* Queries to a live daemon: single ones, and over a session that stays open. */
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/member.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 enum { SLICE_MS = 100, ASK_MS = 500 };
 
-struct eps_look {
+struct eps_observer {
     struct client_link link;
     char directory[PATH_MAX];
     struct message reply; /* the caller's struct points into it */
@@ -24,56 +24,56 @@ struct eps_look {
 
 static int ask_stop(void *data, struct error *err)
 {
-    const struct eps_look *look = data;
+    const struct eps_observer *observer = data;
 
-    return look->should_stop(look->user) ? error_set(err, -EINTR, "interrupted") : 0;
+    return observer->should_stop(observer->user) ? error_set(err, -EINTR, "interrupted") : 0;
 }
 
-void eps_look_close(struct eps_look *look)
+void eps_observer_close(struct eps_observer *observer)
 {
-    if (!look)
+    if (!observer)
         return;
-    client_link_free(&look->link);
-    free(look->units);
-    free(look);
+    client_link_free(&observer->link);
+    free(observer->units);
+    free(observer);
 }
 
-int eps_look_open(struct eps_look **out, const char *address, int (*should_stop)(void *user), void *user,
-                  struct eps_error *error)
+int eps_observer_open(struct eps_observer **out, const char *address, int (*should_stop)(void *user), void *user,
+                      struct eps_error *error)
 {
-    struct eps_look *look = calloc(1, sizeof *look);
+    struct eps_observer *observer = calloc(1, sizeof *observer);
     struct error err = {"out of memory"};
 
     *out = NULL;
-    if (!look)
+    if (!observer)
         return client_report(error, &err, -ENOMEM);
-    look->should_stop = should_stop;
-    look->user = user;
-    int rc = client_link_init(&look->link, &err);
+    observer->should_stop = should_stop;
+    observer->user = user;
+    int rc = client_link_init(&observer->link, &err);
     if (!rc && should_stop)
-        look->link.watches[1] = (struct client_watch){.ask = ask_stop, .data = look};
+        observer->link.watches[1] = (struct client_watch){.ask = ask_stop, .data = observer};
     if (!rc)
-        rc = client_look_find(look->directory, sizeof look->directory, address, &err);
+        rc = client_observer_find(observer->directory, sizeof observer->directory, address, &err);
     if (!rc)
-        rc = client_link_open(&look->link, look->directory, ROLE_VIEWER, &err);
+        rc = client_link_open(&observer->link, observer->directory, ROLE_VIEWER, &err);
     if (rc)
-        eps_look_close(look);
+        eps_observer_close(observer);
     else
-        *out = look;
+        *out = observer;
     return client_report(error, &err, rc);
 }
 
-void eps_look_notes(struct eps_look *look, void (*on_note)(void *user, const char *sentence), void *user)
+void eps_observer_notes(struct eps_observer *observer, void (*on_note)(void *user, const char *sentence), void *user)
 {
-    look->wait = (struct client_saved_wait){.directory = look->directory, .on_note = on_note, .user = user};
+    observer->wait = (struct client_saved_wait){.directory = observer->directory, .on_note = on_note, .user = user};
 }
 
-const char *eps_look_address(const struct eps_look *look)
+const char *eps_observer_address(const struct eps_observer *observer)
 {
-    return look->directory;
+    return observer->directory;
 }
 
-int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_error *error)
+int eps_observer_status(struct eps_observer *observer, struct eps_status *out, struct eps_error *error)
 {
     static const char *const states[] = {
         [STATE_IDLE] = "idle",
@@ -86,13 +86,13 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
         [STATE_DETACHED] = "detached",
         [STATE_ENDING] = "ending",
     };
-    const struct message *m = &look->reply;
+    const struct message *m = &observer->reply;
     struct error err = {""};
-    int rc = client_look_status(&look->link, &look->reply, &err);
+    int rc = client_observer_status(&observer->link, &observer->reply, &err);
 
     if (!rc)
         *out = (struct eps_status){
-            .address = look->directory,
+            .address = observer->directory,
             .state = states[m->status_reply.state],
             .step = m->status_reply.step,
             .n_steps = m->status_reply.n_steps,
@@ -118,58 +118,58 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
     return client_report(error, &err, rc);
 }
 
-int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user, const struct eps_memory *side),
-                 void *user, struct eps_error *error)
+int eps_observer_mem(struct eps_observer *observer, bool pages,
+                     void (*on_memory)(void *user, const struct eps_memory *side), void *user, struct eps_error *error)
 {
     struct error err = {""};
-    int rc = client_look_memory(&look->link, pages, on_memory, user, &err);
+    int rc = client_observer_memory(&observer->link, pages, on_memory, user, &err);
 
     return client_report(error, &err, rc);
 }
 
 /* Asks for one page; *n_all is the total number. */
-static int look_page(struct eps_look *look, uint32_t first, uint32_t *n_all, struct error *err)
+static int look_page(struct eps_observer *observer, uint32_t first, uint32_t *n_all, struct error *err)
 {
     struct message m;
 
-    client_link_send(&look->link, &(struct message){.kind = MESSAGE_UNITS, .units = {.first = first}});
-    int rc = client_link_expect(&look->link, MESSAGE_UNITS_REPLY, &m, NULL, err);
+    client_link_send(&observer->link, &(struct message){.kind = MESSAGE_UNITS, .units = {.first = first}});
+    int rc = client_link_expect(&observer->link, MESSAGE_UNITS_REPLY, &m, NULL, err);
     if (rc)
         return rc;
     *n_all = m.units_reply.n_units;
     if (m.units_reply.first != first || m.units_reply.n > *n_all || first > *n_all - m.units_reply.n)
         return error_set(err, -EPROTO, "the daemon sent its units out of order");
-    if (*n_all > look->n_units) {
-        struct eps_unit *units = realloc(look->units, *n_all * sizeof *units);
+    if (*n_all > observer->n_units) {
+        struct eps_unit *units = realloc(observer->units, *n_all * sizeof *units);
         if (!units)
             return error_set(err, -ENOMEM, "out of memory");
-        look->units = units;
-        look->n_units = *n_all;
+        observer->units = units;
+        observer->n_units = *n_all;
     }
     for (uint32_t i = 0; i < m.units_reply.n; i++)
-        look->units[first + i] =
+        observer->units[first + i] =
             (struct eps_unit){(enum eps_unit_state)(m.units_reply.units[i] & ~UNIT_AHEAD),
                               m.units_reply.version + ((m.units_reply.units[i] & UNIT_AHEAD) != 0)};
     return (int)m.units_reply.n;
 }
 
-int eps_look_units(struct eps_look *look, const struct eps_unit **units, size_t *n, struct eps_error *error)
+int eps_observer_units(struct eps_observer *observer, const struct eps_unit **units, size_t *n, struct eps_error *error)
 {
     struct error err = {""};
     uint32_t n_all = 0, first = 0;
     int rc;
 
     do {
-        rc = look_page(look, first, &n_all, &err);
+        rc = look_page(observer, first, &n_all, &err);
         first += rc > 0 ? (uint32_t)rc : 0;
     } while (rc > 0 && first < n_all);
-    *units = look->units;
+    *units = observer->units;
     *n = rc < 0 ? 0 : first;
     return client_report(error, &err, rc < 0 ? rc : 0);
 }
 
-int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const struct eps_worker *worker), void *user,
-                     struct eps_error *error)
+int eps_observer_workers(struct eps_observer *observer, void (*on_worker)(void *user, const struct eps_worker *worker),
+                         void *user, struct eps_error *error)
 {
     static const char *const phases[] = {
         [PHASE_RESTING] = "resting",       [PHASE_FORWARD] = "forward",       [PHASE_BACKWARD] = "backward",
@@ -179,9 +179,9 @@ int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const 
     struct message m = {.kind = MESSAGE_WORKERS};
     int rc;
 
-    client_link_send(&look->link, &m);
+    client_link_send(&observer->link, &m);
     do {
-        rc = client_link_expect(&look->link, MESSAGE_WORKERS_REPLY, &m, NULL, &err);
+        rc = client_link_expect(&observer->link, MESSAGE_WORKERS_REPLY, &m, NULL, &err);
         if (rc || m.workers_reply.worker == 0)
             break;
         const struct eps_worker worker = {
@@ -209,13 +209,13 @@ int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const 
     return client_report(error, &err, rc);
 }
 
-int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_error *error)
+int eps_observer_recent(struct eps_observer *observer, struct eps_recent *out, struct eps_error *error)
 {
-    const struct message *m = &look->reply;
+    const struct message *m = &observer->reply;
     struct error err = {""};
 
-    client_link_send(&look->link, &(struct message){.kind = MESSAGE_RECENT});
-    int rc = client_link_expect(&look->link, MESSAGE_RECENT_REPLY, &look->reply, NULL, &err);
+    client_link_send(&observer->link, &(struct message){.kind = MESSAGE_RECENT});
+    int rc = client_link_expect(&observer->link, MESSAGE_RECENT_REPLY, &observer->reply, NULL, &err);
     if (!rc)
         *out = (struct eps_recent){
             .step = m->recent_reply.step,
@@ -229,36 +229,36 @@ int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_er
 }
 
 /* *opening: the job is not open yet, and a moment has passed. *told: the caller has heard of it. */
-static int await_opening(struct eps_look *look, bool *opening, bool *told, struct error *err)
+static int await_opening(struct eps_observer *observer, bool *opening, bool *told, struct error *err)
 {
     enum { LOOK_MS = 200 };
     struct message m;
-    int rc = client_look_status(&look->link, &m, err);
+    int rc = client_observer_status(&observer->link, &m, err);
 
     *opening = !rc && m.status_reply.state == STATE_LOADING;
     if (*opening && !*told) {
-        client_tell(look->wait.on_note, look->wait.user, "the job is being opened, and can be saved then");
+        client_tell(observer->wait.on_note, observer->wait.user, "the job is being opened, and can be saved then");
         *told = true;
     }
-    return *opening ? client_link_pause(&look->link, LOOK_MS, err) : rc;
+    return *opening ? client_link_pause(&observer->link, LOOK_MS, err) : rc;
 }
 
-int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error)
+int eps_observer_save(struct eps_observer *observer, uint64_t *step, struct eps_error *error)
 {
     struct error err = {""}, why;
     struct message m;
     bool opening, told = false;
     int rc;
 
-    look->wait.noted = 0;
+    observer->wait.noted = 0;
     for (bool last = false;; last = !opening) {
         m = (struct message){.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
-        client_link_send(&look->link, &m);
-        rc = client_look_await_saved(&m, &look->link, &look->wait, &err);
+        client_link_send(&observer->link, &m);
+        rc = client_observer_await_saved(&m, &observer->link, &observer->wait, &err);
         why = err;
         if (rc != -EAGAIN || last)
             break;
-        const int waited = await_opening(look, &opening, &told, &err);
+        const int waited = await_opening(observer, &opening, &told, &err);
         if (waited)
             return client_report(error, &err, waited);
     }
@@ -268,40 +268,40 @@ int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error
 }
 
 /* A refusal may precede the answer to a later question. A daemon without a job closes the session at once. */
-static int ask_to_stop(struct eps_look *look, uint32_t job, struct eps_error *error)
+static int ask_to_stop(struct eps_observer *observer, uint32_t job, struct eps_error *error)
 {
     struct error err = {""};
     struct message m;
 
-    client_link_send(&look->link, &(struct message){.kind = MESSAGE_STOP, .stop.job = job});
-    int rc = client_look_status(&look->link, &m, &err);
-    if (rc == -EIO && !look->link.session)
+    client_link_send(&observer->link, &(struct message){.kind = MESSAGE_STOP, .stop.job = job});
+    int rc = client_observer_status(&observer->link, &m, &err);
+    if (rc == -EIO && !observer->link.session)
         rc = 0;
     return client_report(error, &err, rc);
 }
 
-int eps_look_stop(struct eps_look *look, struct eps_error *error)
+int eps_observer_stop(struct eps_observer *observer, struct eps_error *error)
 {
-    return ask_to_stop(look, 0, error);
+    return ask_to_stop(observer, 0, error);
 }
 
-int eps_look_stop_job(struct eps_look *look, uint32_t job, struct eps_error *error)
+int eps_observer_stop_job(struct eps_observer *observer, uint32_t job, struct eps_error *error)
 {
-    return ask_to_stop(look, job, error);
+    return ask_to_stop(observer, job, error);
 }
 
-int eps_look_drain(struct eps_look *look, uint32_t worker, struct eps_error *error)
+int eps_observer_drain(struct eps_observer *observer, uint32_t worker, struct eps_error *error)
 {
     struct error err = {""};
     struct message m = {.kind = MESSAGE_DRAIN, .drain = {.worker = worker}};
 
-    client_link_send(&look->link, &m);
-    const int rc = client_link_expect(&look->link, MESSAGE_DRAIN, &m, NULL, &err);
+    client_link_send(&observer->link, &m);
+    const int rc = client_link_expect(&observer->link, MESSAGE_DRAIN, &m, NULL, &err);
     return client_report(error, &err, rc);
 }
 
-static int look_queue(struct eps_look *look, void (*on_queued)(void *user, const struct eps_queued *queued), void *user,
-                      struct error *err)
+static int look_queue(struct eps_observer *observer, void (*on_queued)(void *user, const struct eps_queued *queued),
+                      void *user, struct error *err)
 {
     static const char *const does[] = {
         [PLAN_TRAIN] = "training", [PLAN_EVALUATE] = "evaluating", [PLAN_GENERATE] = "generating"};
@@ -309,9 +309,9 @@ static int look_queue(struct eps_look *look, void (*on_queued)(void *user, const
     uint32_t place = 1;
     int rc;
 
-    client_link_send(&look->link, &m);
+    client_link_send(&observer->link, &m);
     do {
-        rc = client_link_expect(&look->link, MESSAGE_QUEUE_REPLY, &m, NULL, err);
+        rc = client_link_expect(&observer->link, MESSAGE_QUEUE_REPLY, &m, NULL, err);
         if (rc || m.queue_reply.job == 0)
             return rc;
         const struct eps_queued queued = {
@@ -329,81 +329,81 @@ static int look_queue(struct eps_look *look, void (*on_queued)(void *user, const
     return 0;
 }
 
-int eps_look_queue(struct eps_look *look, void (*on_queued)(void *user, const struct eps_queued *queued), void *user,
-                   struct eps_error *error)
+int eps_observer_queue(struct eps_observer *observer, void (*on_queued)(void *user, const struct eps_queued *queued),
+                       void *user, struct eps_error *error)
 {
     struct error err = {""};
-    const int rc = look_queue(look, on_queued, user, &err);
+    const int rc = look_queue(observer, on_queued, user, &err);
 
     return client_report(error, &err, rc);
 }
 
-int eps_look_wait_job(struct eps_look *look, uint32_t job, struct eps_error *error)
+int eps_observer_wait_job(struct eps_observer *observer, uint32_t job, struct eps_error *error)
 {
     struct error err = {""};
     struct message m;
     int rc;
 
-    look->wait.noted = 0;
-    while (!(rc = client_look_status(&look->link, &m, &err)) && m.status_reply.job == job) {
-        client_look_note_wait(&look->wait, &m);
-        rc = client_link_pause(&look->link, SLICE_MS, &err);
+    observer->wait.noted = 0;
+    while (!(rc = client_observer_status(&observer->link, &m, &err)) && m.status_reply.job == job) {
+        client_observer_note_wait(&observer->wait, &m);
+        rc = client_link_pause(&observer->link, SLICE_MS, &err);
         if (rc)
             break;
     }
-    if (rc == -EIO && !look->link.session)
+    if (rc == -EIO && !observer->link.session)
         rc = 0;
     return client_report(error, &err, rc);
 }
 
-int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error)
+int eps_observer_wait(struct eps_observer *observer, uint64_t ms, struct eps_error *error)
 {
     struct error err = {""};
     struct message m;
     uint64_t waited = 0, due = ASK_MS;
     int rc = 0;
 
-    uv_update_time(&look->link.loop);
-    const uint64_t begin = uv_now(&look->link.loop);
-    while (!rc && look->link.session && waited < ms) {
-        rc = client_link_pause(&look->link, ms - waited < SLICE_MS ? ms - waited : SLICE_MS, &err);
-        waited = uv_now(&look->link.loop) - begin;
-        if (rc || !look->wait.on_note || waited < due)
+    uv_update_time(&observer->link.loop);
+    const uint64_t begin = uv_now(&observer->link.loop);
+    while (!rc && observer->link.session && waited < ms) {
+        rc = client_link_pause(&observer->link, ms - waited < SLICE_MS ? ms - waited : SLICE_MS, &err);
+        waited = uv_now(&observer->link.loop) - begin;
+        if (rc || !observer->wait.on_note || waited < due)
             continue;
         due = waited + ASK_MS;
-        rc = client_look_status(&look->link, &m, &err);
+        rc = client_observer_status(&observer->link, &m, &err);
         if (!rc)
-            client_look_note_wait(&look->wait, &m);
+            client_observer_note_wait(&observer->wait, &m);
     }
-    if ((!rc || rc == -EIO) && !look->link.session)
-        rc = error_set(&err, -EIO, "the daemon is gone: %s", look->link.end[0] ? look->link.end : "closed");
+    if ((!rc || rc == -EIO) && !observer->link.session)
+        rc = error_set(&err, -EIO, "the daemon is gone: %s", observer->link.end[0] ? observer->link.end : "closed");
     return client_report(error, &err, rc);
 }
 
 int eps_status(const char *address, void (*on_status)(void *user, const struct eps_status *status), void *user,
                struct eps_error *error)
 {
-    struct eps_look *look;
+    struct eps_observer *observer;
     struct eps_status status;
-    int rc = eps_look_open(&look, address, NULL, NULL, error);
+    int rc = eps_observer_open(&observer, address, NULL, NULL, error);
 
     if (!rc)
-        rc = eps_look_status(look, &status, error);
+        rc = eps_observer_status(observer, &status, error);
     if (!rc && on_status)
         on_status(user, &status);
-    eps_look_close(look);
+    eps_observer_close(observer);
     return rc;
 }
 
 int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
             struct eps_error *error)
 {
-    struct eps_look *look;
-    int rc = eps_look_open(&look, address, NULL, NULL, error);
+    struct eps_observer *observer;
+    int rc = eps_observer_open(&observer, address, NULL, NULL, error);
 
     if (!rc)
-        rc = eps_look_mem(look, true, on_memory, user, error);
-    eps_look_close(look);
+        rc = eps_observer_mem(observer, true, on_memory, user, error);
+    eps_observer_close(observer);
     return rc;
 }
 
@@ -417,24 +417,24 @@ int eps_daemons(void (*on_daemon)(void *user, const char *address), void *user, 
 
 int eps_save(const char *address, uint64_t *step, struct eps_error *error)
 {
-    struct eps_look *look;
-    int rc = eps_look_open(&look, address, NULL, NULL, error);
+    struct eps_observer *observer;
+    int rc = eps_observer_open(&observer, address, NULL, NULL, error);
 
     if (!rc)
-        rc = eps_look_save(look, step, error);
-    eps_look_close(look);
+        rc = eps_observer_save(observer, step, error);
+    eps_observer_close(observer);
     return rc;
 }
 
 int eps_stop(const char *address, struct eps_error *error)
 {
-    struct eps_look *look;
-    int rc = eps_look_open(&look, address, NULL, NULL, error);
+    struct eps_observer *observer;
+    int rc = eps_observer_open(&observer, address, NULL, NULL, error);
 
     if (!rc)
-        rc = eps_look_stop(look, error);
-    if (!rc && eps_look_wait(look, UINT64_MAX, error) == -EIO && error)
+        rc = eps_observer_stop(observer, error);
+    if (!rc && eps_observer_wait(observer, UINT64_MAX, error) == -EIO && error)
         error->text[0] = 0; /* the session ended as requested */
-    eps_look_close(look);
+    eps_observer_close(observer);
     return rc;
 }

@@ -1,6 +1,6 @@
 #include "client/daemon/memory.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 
 #include <string.h>
 
@@ -58,10 +58,10 @@ size_t client_memory_take(struct client_memory *memory, const struct eps_memory 
     if (!memory->news)
         return 0;
     memory->news = false;
-    client_look_side(&memory->sides[0], memory->rows[0], &memory->host);
+    client_observer_side(&memory->sides[0], memory->rows[0], &memory->host);
     if (memory->device.memory_reply.worker == 0)
         return 1;
-    client_look_side(&memory->sides[1], memory->rows[1], &memory->device);
+    client_observer_side(&memory->sides[1], memory->rows[1], &memory->device);
     memcpy(memory->name, memory->device.memory_reply.device, sizeof memory->name); /* the next answer overwrites it */
     memory->sides[1].device = memory->name;
     return 2;

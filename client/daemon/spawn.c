@@ -1,6 +1,6 @@
 #include "client/daemon/spawn.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -163,7 +163,7 @@ static int start_child(struct client_spawn *spawn, unsigned i, const char *name,
     return 0;
 }
 
-/* Retries until the daemon has opened its door. */
+/* Retries until the daemon has opened its listener. */
 static int attach(struct client_spawn *spawn, struct error *err)
 {
     uv_update_time(&spawn->link->loop);
@@ -174,7 +174,7 @@ static int attach(struct client_spawn *spawn, struct error *err)
         if (rc != -ENOENT && rc != -ECONNREFUSED)
             return rc;
         if (uv_now(&spawn->link->loop) >= until)
-            return error_set(err, -ETIMEDOUT, "epsd did not open its door at %s within %d s", spawn->directory,
+            return error_set(err, -ETIMEDOUT, "epsd did not open its listener at %s within %d s", spawn->directory,
                              ATTACH_MS / 1000);
         rc = client_link_pause(spawn->link, RETRY_MS, err);
         if (rc)
@@ -395,7 +395,7 @@ static void signal_all(struct client_spawn *spawn, int signal)
     }
 }
 
-/* Removes what a killed daemon leaves: the door, the lock, and the directory of the sessions' sockets. */
+/* Removes what a killed daemon leaves: the connection, the lock, and the directory of the sessions' sockets. */
 static void remove_directory(const char *directory)
 {
     DIR *dir = opendir(directory);

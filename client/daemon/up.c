@@ -1,7 +1,7 @@
 /* eps_up: a shared daemon and its workers as one process tree, for a shell, mpirun or srun. The caller supervises: it waits
  * in poll(2), asks the kernel which children have ended, and is told by the children themselves when they are ready, as
  * a service manager is (sd_notify(3)). */
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
 #include "client/member.h"

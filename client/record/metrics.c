@@ -1,6 +1,6 @@
 #include "client/record/metrics.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/eps.h"
 #include "proto/base/error.h"
 #include "proto/base/ledger.h"

@@ -41,8 +41,8 @@ static int check_options(const struct eps_train_options *in, struct error *err)
 static int find_daemon(char *out, size_t cap, const char *address, struct error *err)
 {
     if (*address && strcmp(address, "-") != 0)
-        return client_look_find(out, cap, address, err);
-    return client_look_find_detached(out, cap, err);
+        return client_observer_find(out, cap, address, err);
+    return client_observer_find_detached(out, cap, err);
 }
 
 int client_attach_find(struct client_attach *out, struct client_link *link, const struct eps_train_options *in,

@@ -8,7 +8,7 @@
 #ifndef CLIENT_RUN_ATTACH_H
 #define CLIENT_RUN_ATTACH_H
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/model/job.h"
 #include "client/record/checkpoints.h"
 

@@ -117,7 +117,7 @@ int client_options_device(struct device_name *out, const char *device, uint32_t 
     return 0;
 }
 
-void client_options_settle(struct eps_train_options *options, const struct client_devices *devices)
+void client_options_complete(struct eps_train_options *options, const struct client_devices *devices)
 {
     options->device = !devices->cuda ? "cpu" : devices->cpu ? "cpu and cuda" : "cuda";
     if (!options->connect && options->device_mem == 0)

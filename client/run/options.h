@@ -60,7 +60,7 @@ struct client_facts {
 };
 
 /* Resolves all options that do not depend on the devices; device, device_mem and precision stay as given until
- * client_options_settle. Resolved options resolve to themselves: steps is set and epochs is not; workers is 0 with
+ * client_options_complete. Resolved options resolve to themselves: steps is set and epochs is not; workers is 0 with
  * `connect`. -EDOM with a sentence that names the option, its value and what is accepted; -EINVAL if the data is too
  * short. */
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
@@ -108,7 +108,7 @@ struct client_devices {
     bool cpu, cuda;  /* at least one worker has such a device */
     uint64_t budget; /* largest */
 };
-void client_options_settle(struct eps_train_options *options, const struct client_devices *devices);
+void client_options_complete(struct eps_train_options *options, const struct client_devices *devices);
 
 /* Refuses options that do not go with `connect`, before waiting for it: -EDOM. */
 int client_options_check_connect(const struct eps_train_options *options, struct error *err);

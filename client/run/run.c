@@ -158,7 +158,7 @@ int client_run_open_attached(struct client_run *run, struct client_attach *attac
 }
 
 /* Completes what a run killed right after a save may have left undone: `latest`, and --keep. */
-static void settle_directory(struct client_run *run)
+static void find_directory(struct client_run *run)
 {
     const int fd = run->resume.directory_fd;
     struct client_checkpoints standing;
@@ -191,7 +191,7 @@ static int check_incomplete(struct client_run *run, struct error *err)
         return 0;
     run->complete = true;
     if (r->in_place)
-        settle_directory(run);
+        find_directory(run);
     if (run->first_step >= o->steps)
         return error_set(err, -EINVAL,
                          "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
@@ -386,7 +386,7 @@ static void take_back_directory(struct client_run *run)
         return;
     client_checkpoints_sweep(run->directory_fd);
     if (!run->attach)
-        settle_directory(run);
+        find_directory(run);
 }
 
 int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err)

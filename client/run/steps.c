@@ -1,6 +1,6 @@
 #include "client/run/steps_state.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/member.h"
 #include "client/record/change.h"
 #include "client/run/options.h"
@@ -30,7 +30,7 @@ static void on_lost(struct client_steps *s, const struct message *m)
         error_set(&sentence, 0, "worker %u (%s) %s after %" PRIu64 " steps: %s; %s", m->lost.worker, m->lost.device,
                   left ? "left" : "was lost", m->lost.step, m->lost.error.text, what);
     else
-        client_look_say_missing(&sentence, m);
+        client_observer_say_missing(&sentence, m);
     client_steps_note(s, sentence.text);
 }
 

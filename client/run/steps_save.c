@@ -1,6 +1,6 @@
 #include "client/run/steps_state.h"
 
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -65,8 +65,8 @@ static void wait_for_worker(struct client_steps *s)
     s->saving = s->cut_short = s->cut_asked = false;
     if (s->covered == s->opened)
         return;
-    if (client_look_find(directory, sizeof directory, address, NULL) == 0)
-        address = client_look_name(directory);
+    if (client_observer_find(directory, sizeof directory, address, NULL) == 0)
+        address = client_observer_name(directory);
     s->waits_ms = s->link->awake_ms + WAIT_MS;
     error_set(&sentence, 0,
               "step %" PRIu64

@@ -1,6 +1,6 @@
 /* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down a run and
  * reports its end; client/run/steps.h runs the steps. */
-#include "client/daemon/look.h"
+#include "client/daemon/observer.h"
 #include "client/model/job.h"
 #include "client/daemon/link.h"
 #include "client/daemon/spawn.h"
@@ -86,10 +86,10 @@ static int find_workers(struct train *t, struct error *err)
     int rc = t->run.options.connect ? 0 : start_workers(t, err);
 
     if (!rc)
-        rc = client_look_memory(&t->link, false, on_device, t, err);
+        rc = client_observer_memory(&t->link, false, on_device, t, err);
     if (rc)
         return rc;
-    client_options_settle(&t->run.options, &t->devices);
+    client_options_complete(&t->run.options, &t->devices);
     t->steps.budget = t->devices.budget;
     return 0;
 }
@@ -134,7 +134,7 @@ static void on_queued(void *data, const struct message *m)
 {
     struct error sentence;
 
-    client_look_say_queued(&sentence, m);
+    client_observer_say_queued(&sentence, m);
     note(data, sentence.text);
 }
 
@@ -386,7 +386,7 @@ static int run(struct train *t, struct error *err)
     if (!rc)
         rc = client_steps_run(&t->steps, err);
     if (!rc)
-        rc = client_look_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
+        rc = client_observer_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
     if (!rc)
         rc = client_job_close(&t->job, err);
     t->closed = rc == 0;

@@ -66,9 +66,9 @@ bool rights_trace(const struct peer *worker, uid_t uid)
     return rights_is_owner(theirs) || theirs == uid;
 }
 
-int rights_compute(const struct hub *hub, const struct peer *worker, uid_t uid, struct error *err)
+int rights_compute(const struct peers *peers, const struct peer *worker, uid_t uid, struct error *err)
 {
-    const uid_t theirs = hub->shares_workers ? uid : session_peer_uid(worker->session);
+    const uid_t theirs = peers->shares_workers ? uid : session_peer_uid(worker->session);
 
     if (rights_is_owner(theirs) || theirs == uid || theirs == SESSION_REMOTE_USER)
         return 0;

@@ -3,7 +3,7 @@
 #ifndef EPS_BASE_RIGHTS_H
 #define EPS_BASE_RIGHTS_H
 
-#include "eps/base/hub.h"
+#include "eps/base/peers.h"
 
 /* True of the daemon's own user and of root. */
 bool rights_is_owner(uid_t uid);
@@ -16,8 +16,8 @@ int rights_files(const int *fds, unsigned n, struct error *err);
 bool rights_trace(const struct peer *worker, uid_t uid);
 /* Checks that a worker may compute a job of this user: it gets the job's weights and data, and the job takes its numbers for
  * true. It may if it is that user's, the daemon's user's or root's, or of another host, where it has the daemon's key; or
- * if the daemon shares all workers (hub.shares_workers). */
-int rights_compute(const struct hub *hub, const struct peer *worker, uid_t uid, struct error *err);
+ * if the daemon shares all workers (peers.shares_workers). */
+int rights_compute(const struct peers *peers, const struct peer *worker, uid_t uid, struct error *err);
 /* Checks that a viewer may have the weights of this user's job, or end it. */
 int rights_job(const struct peer *peer, uid_t uid, struct error *err);
 /* Checks that a client may take over the detached job of this user. */

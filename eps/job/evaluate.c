@@ -186,7 +186,7 @@ static void on_evaluated(struct job *job, struct peer *worker, const struct mess
         return;
     }
     job_enter(job, JOB_RESTING);
-    job_tell(job, &out);
+    job_announce(job, &out);
 }
 
 /* Each row's new tokens come after some of those that it, or the row named, has run, and end within the row. */
@@ -228,7 +228,7 @@ static void on_generated(struct job *job, const struct message *m)
         return;
     }
     job_enter(job, JOB_RESTING);
-    job_tell(job, m);
+    job_announce(job, m);
 }
 
 void evaluate_on_worker(struct job *job, struct peer *worker, const struct message *m)

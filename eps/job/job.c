@@ -18,7 +18,7 @@ void job_init(struct job *job)
 {
     const struct file none = file_own(-1);
 
-    *job = (struct job){.hub = job->hub, .output = -1, .side_file = none, .trace_file = -1, .moments_file = none};
+    *job = (struct job){.peers = job->peers, .output = -1, .side_file = none, .trace_file = -1, .moments_file = none};
 }
 
 void job_enter(struct job *job, enum job_state state)
@@ -44,7 +44,7 @@ struct trace *job_trace(const struct job *job, struct trace *track)
     return job->trace_file >= 0 ? track : NULL;
 }
 
-void job_tell(const struct job *job, const struct message *m)
+void job_announce(const struct job *job, const struct message *m)
 {
     if (job->client)
         session_send(job->client->session, m);
@@ -54,7 +54,7 @@ void job_tell(const struct job *job, const struct message *m)
 
 static void note(struct job *job, uint64_t bytes)
 {
-    ledger_add(&job->hub->ledger, LEDGER_OTHER, ledger_table(bytes));
+    ledger_add(&job->peers->ledger, LEDGER_OTHER, ledger_table(bytes));
     job->table_bytes += ledger_table(bytes);
 }
 
@@ -83,8 +83,9 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    return updater_reserve(job->hub->updater, n_jobs + HUB_MAX_WORKERS + 4) ? error_set(err, -ENOMEM, "out of memory")
-                                                                            : 0;
+    return updater_reserve(job->peers->updater, n_jobs + PEERS_MAX_WORKERS + 4)
+               ? error_set(err, -ENOMEM, "out of memory")
+               : 0;
 }
 
 /* All workers of a training job use the algorithms of the first worker's profile, so that they compute the same bits. A
@@ -108,16 +109,16 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
     job->pid = client ? session_peer_pid(client->session) : getpid();
     job->request = *m;
     job->step = m->job.step;
-    job->said = job->hub->said;
-    for (struct peer *p = job->hub->peers; p; p = p->next) {
-        p->unfit = p->told_unfit = false;
+    job->said = job->peers->said;
+    for (struct peer *p = job->peers->first; p; p = p->next) {
+        p->unfit = p->announced_unfit = false;
         p->n_parts = 0;
         p->suspect = false;
-        p->pace = (struct pace){0};
+        p->throughput = (struct throughput){0};
         p->deadline = (struct deadline){.open = false};
     }
     job_enter(job, JOB_LOADING);
-    ledger_forget_peaks(&job->hub->ledger);
+    ledger_forget_peaks(&job->peers->ledger);
     int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc) {
         note(job, job->config_bytes);
@@ -146,7 +147,7 @@ void job_load(struct job *job)
              job->client ? job->client->id : 0, model_title(title, &job->model.config), job->model.n_parameters,
              m->job.goal.batch, m->job.goal.seq, m->job.goal.n_parts, m->job.goal.n_parts > 1 ? "s" : "");
     job->loading = true;
-    updater_submit(job->hub->updater, &work);
+    updater_submit(job->peers->updater, &work);
 }
 
 static void assign(struct job_seat *seat)
@@ -194,10 +195,10 @@ static int begin_assigning(struct job *job, struct error *err)
         .n_parts = job->n_parts,
         .n_slots = job->host.n_slots,
         .n_accumulators = job->store.n_accumulators,
-        .adamw = m->job.goal.adamw && !job_is_spread(job),
-        .fenced = job_is_fenced(job) && !job_is_spread(job), /* on several hosts, owners are */
-        .deterministic = m->job.deterministic || job_is_spread(job),
-        .replay = job_replays(job) || job_is_spread(job), /* fenced: no unit is updated before all is covered */
+        .adamw = m->job.goal.adamw && !job_is_sharded(job),
+        .fenced = job_is_fenced(job) && !job_is_sharded(job), /* on several hosts, owners are */
+        .deterministic = m->job.deterministic || job_is_sharded(job),
+        .replay = job_replays(job) || job_is_sharded(job), /* fenced: no unit is updated before all is covered */
     };
     int rc = relay_open(&job->relay, &config);
 
@@ -213,17 +214,17 @@ static int begin_assigning(struct job *job, struct error *err)
 static void count_memory(struct job *job)
 {
     for (unsigned c = 0; c < LEDGER_CATEGORIES; c++) {
-        ledger_sub(&job->hub->ledger, c, job->counted[c]);
+        ledger_sub(&job->peers->ledger, c, job->counted[c]);
         job->counted[c] = job->load_ledger.rows[c].current;
-        ledger_add(&job->hub->ledger, c, job->counted[c]);
+        ledger_add(&job->peers->ledger, c, job->counted[c]);
     }
 }
 
 static void take_over_ledger(struct job *job)
 {
     count_memory(job);
-    job->store.ledger = &job->hub->ledger;
-    job->hub->said |= job->store.denied;
+    job->store.ledger = &job->peers->ledger;
+    job->peers->said |= job->store.denied;
 }
 
 static void on_loaded(struct job *job, int result)
@@ -263,7 +264,7 @@ void job_on_called(struct job *job, const struct updater_task *work)
         on_renewed(work->context, work->result);
     } else {
         for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
-            ledger_sub(&job->hub->ledger, c, job->counted[c]);
+            ledger_sub(&job->peers->ledger, c, job->counted[c]);
         job->unloaded = true;
     }
 }
@@ -284,14 +285,14 @@ void job_renew_seat(struct job_seat *seat)
 
     seat->renewing = true;
     seat->new_stash_bytes = seat->peer->plan.host_stash_bytes;
-    updater_submit(seat->job->hub->updater, &work);
+    updater_submit(seat->job->peers->updater, &work);
 }
 
 struct job_seat *job_new_seat(struct job *job)
 {
-    const uint32_t most = job_is_spread(job) ? HUB_MAX_WORKERS : job->n_parts;
+    const uint32_t most = job_is_sharded(job) ? PEERS_MAX_WORKERS : job->n_parts;
 
-    if (!job_trains(job) || job->n_seats >= most || job->n_seats >= HUB_MAX_WORKERS)
+    if (!job_trains(job) || job->n_seats >= most || job->n_seats >= PEERS_MAX_WORKERS)
         return NULL;
     job->seats[job->n_seats] = (struct job_seat){.job = job};
     return &job->seats[job->n_seats];
@@ -385,7 +386,7 @@ void job_leave_out(struct job *job, struct peer *worker, const char *why)
 {
     log_warning("worker %u (%s) is left out of the job: %s", worker->id, worker->device, why);
     worker->unfit = true;
-    worker->told_unfit = false;
+    worker->announced_unfit = false;
     snprintf(worker->why_unfit.text, sizeof worker->why_unfit.text, "%s", why);
     error_set(&job->missed, 0, "worker %u (%s%s%s) is left out: %s", worker->id, worker->device,
               *worker->host ? " on " : "", worker->host, why);
@@ -409,11 +410,11 @@ void job_open(struct job *job)
     job_enter(job, JOB_RESTING);
 }
 
-void job_tell_opened(struct job *job)
+void job_announce_opened(struct job *job)
 {
     struct message m = {.kind = MESSAGE_JOB_OPENED};
 
-    job->told_opened = true;
+    job->announced_opened = true;
     if (!job->client)
         return;
     m.job_opened.n_parameters = job->model.n_parameters;
@@ -425,7 +426,7 @@ void job_tell_opened(struct job *job)
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
 
-/* ASSIGN goes through the door and RELEASE over the channel, so ASSIGN must be answered before RELEASE is sent. */
+/* ASSIGN goes over the connection and RELEASE over the channel, so ASSIGN must be answered before RELEASE is sent. */
 static void release(struct peer *worker)
 {
     const struct message m = {.kind = MESSAGE_RELEASE};
@@ -474,7 +475,7 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
 
 static void tell_client(struct job *job, int code, const struct error *err)
 {
-    struct message m = {.kind = job->told_opened ? MESSAGE_FAILED : MESSAGE_REFUSED};
+    struct message m = {.kind = job->announced_opened ? MESSAGE_FAILED : MESSAGE_REFUSED};
 
     if (m.kind == MESSAGE_REFUSED) {
         m.refused.code = code;
@@ -507,7 +508,7 @@ void job_end(struct job *job, int code, const char *format, ...)
     pieces_abandon(&job->load_pieces);
     if (job->loading)
         files_abandon(job->files);
-    for (struct peer *p = job->hub->peers; p; p = p->next)
+    for (struct peer *p = job->peers->first; p; p = p->next)
         release(p);
 }
 
@@ -525,9 +526,9 @@ static void close_trace(struct job *job)
 
 bool job_is_in_use(const struct job *job)
 {
-    bool in_use = updater_pending(job->hub->updater) > 0 || job->lent;
+    bool in_use = updater_pending(job->peers->updater) > 0 || job->lent;
 
-    for (const struct peer *p = job->hub->peers; p; p = p->next)
+    for (const struct peer *p = job->peers->first; p; p = p->next)
         in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
     return in_use;
 }
@@ -562,7 +563,7 @@ struct peer *job_free(struct job *job)
     model_free(&job->model);
     close_trace(job);
     close_files(job);
-    ledger_sub(&job->hub->ledger, LEDGER_OTHER, job->table_bytes);
+    ledger_sub(&job->peers->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
     free(job->headers);
     segment_close(&job->config);

@@ -8,7 +8,7 @@
 #ifndef EPS_JOB_JOB_H
 #define EPS_JOB_JOB_H
 
-#include "eps/base/hub.h"
+#include "eps/base/peers.h"
 #include "eps/relay/relay.h"
 
 /* A client's request that does not fit the state ends its session. */
@@ -64,7 +64,7 @@ struct job_text {
 };
 
 struct job {
-    struct hub *hub;
+    struct peers *peers;
     enum job_state state; /* assigned by job_enter alone */
     struct peer *client;  /* NULL once it has left, or has been told that the job ended */
     uint32_t id;          /* numbered from 1 by the daemon */
@@ -96,34 +96,34 @@ struct job {
     struct model model;
     uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all. Before job_plan */
     uint64_t hosts_bytes;      /* of slots for the contributions of other hosts, likewise */
-    uint64_t hosts_tables;     /* bytes of eps/step/spread.h's tables, likewise */
+    uint64_t hosts_tables;     /* bytes of eps/step/sharded.h's tables, likewise */
     struct store store;
     struct segment data;
     struct relay *relay;
     uint32_t first_part, n_parts; /* of a step's parts, those of this host's workers: all, on one host */
-    struct relay *own;            /* several hosts: who folds what of the own units (eps/step/spread.h); or NULL */
+    struct relay *own;            /* several hosts: who folds what of the own units (eps/step/sharded.h); or NULL */
     bool between_steps;           /* several hosts: all are ready or have covered the last step; the next is not open */
     bool others_wait;             /* several hosts: on another one, a part waits for a worker */
-    bool told_opened;             /* JOB_OPENED was sent */
+    bool announced_opened;        /* JOB_OPENED was sent */
     struct error missed;          /* who is missing from the job, of the last one, and why */
     bool lent;                    /* other hosts may still use this job's memory, or this host theirs */
     int end_code;                 /* of an ending job, with its sentence: */
     struct error end;
-    uint32_t microbatch;                   /* rows; the same for all workers */
-    struct plan_choice choice;             /* for the first worker */
-    struct products products;              /* algorithms for all workers; version 0: their libraries choose */
-    struct plan_host host;                 /* memory that it takes in this process */
-    struct plan_host_setting host_setting; /* what `host` was computed from */
-    struct peer *workers[HUB_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */
+    uint32_t microbatch;                     /* rows; the same for all workers */
+    struct plan_choice choice;               /* for the first worker */
+    struct products products;                /* algorithms for all workers; version 0: their libraries choose */
+    struct plan_host host;                   /* memory that it takes in this process */
+    struct plan_host_setting host_setting;   /* what `host` was computed from */
+    struct peer *workers[PEERS_MAX_WORKERS]; /* (n_workers) workers that have or may get parts, in order of id */
     uint32_t n_workers;
-    bool divided;                           /* among them, the parts of a step are */
-    struct job_seat seats[HUB_MAX_WORKERS]; /* (n_seats) one for each worker when the job began; job_new_seat */
+    bool divided;                             /* among them, the parts of a step are */
+    struct job_seat seats[PEERS_MAX_WORKERS]; /* (n_seats) one for each worker when the job began; job_new_seat */
     uint32_t n_seats;
     uint64_t resident_bytes; /* of the first worker's plan when the job began: it may be gone when the client is told */
-    const struct plan_backend *backend;       /* of the first worker */
-    enum plan_attention attention;            /* the same for all that it began with */
-    struct message evaluation;                /* the EVALUATE under way */
-    struct job_range ranges[HUB_MAX_WORKERS]; /* (n_ranges) of it: one for each worker when the job began */
+    const struct plan_backend *backend;         /* of the first worker */
+    enum plan_attention attention;              /* the same for all that it began with */
+    struct message evaluation;                  /* the EVALUATE under way */
+    struct job_range ranges[PEERS_MAX_WORKERS]; /* (n_ranges) of it: one for each worker when the job began */
     uint32_t n_ranges;
     uint64_t step;                             /* updates done */
     struct peer *generator;                    /* who runs the texts of a generating job; NULL: nobody */
@@ -154,7 +154,7 @@ static inline bool job_is_fenced(const struct job *job)
 }
 
 /* True if the job trains on several hosts: its units and the parts of a step are divided among them. */
-static inline bool job_is_spread(const struct job *job)
+static inline bool job_is_sharded(const struct job *job)
 {
     return job->n_own > 0;
 }
@@ -218,10 +218,10 @@ static inline bool job_is_open(const struct job *job)
            job->state == JOB_GENERATING;
 }
 
-void job_init(struct job *job); /* no job; keeps its hub */
+void job_init(struct job *job); /* no job; keeps its peers */
 void job_enter(struct job *job, enum job_state state);
 /* Sends a message to the client, if there is one. */
-void job_tell(const struct job *job, const struct message *m);
+void job_announce(const struct job *job, const struct message *m);
 /* A zeroed table, in the ledger until job_free. NULL: out of memory. Owned: free. */
 void *job_take_table(struct job *job, size_t n, size_t size);
 /* Returns the track, or NULL if the job is not traced. */
@@ -235,7 +235,7 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
                const int *fds, unsigned n_fds);
 void job_load(struct job *job);
 /* Sends JOB_OPENED. On several hosts, once all have their workers' memory. */
-void job_tell_opened(struct job *job);
+void job_announce_opened(struct job *job);
 /* The optimizer thread has loaded the job, or given its memory back. */
 void job_on_called(struct job *job, const struct updater_task *work);
 /* All of its workers, one at least, are assigned: it is open, but the client is not told yet. */

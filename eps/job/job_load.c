@@ -190,7 +190,7 @@ static int take_memory(struct job *job)
                                           .n_own = job->n_own,
                                           .n_ring = job->host.n_ring,
                                           .clip_update = m->job.clip_update};
-    ledger_add(&job->load_ledger, LEDGER_INBOX, job->hosts_bytes); /* eps/step/spread.c has it */
+    ledger_add(&job->load_ledger, LEDGER_INBOX, job->hosts_bytes); /* eps/step/sharded.c has it */
     rc = create_segments(job, &memory);
     if (!rc)
         rc = store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);

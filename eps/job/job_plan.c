@@ -56,7 +56,7 @@ static int check_request(const struct job *job, struct error *err)
 /* Which parts of a step, and which units, are this host's. The same arithmetic runs on each host. */
 static int divide_among_hosts(struct job *job, struct error *err)
 {
-    const uint64_t n_parts = job_goal(job)->n_parts, n = job->hub->n_hosts, host = job->hub->host;
+    const uint64_t n_parts = job_goal(job)->n_parts, n = job->peers->n_hosts, host = job->peers->host;
 
     job->first_part = 0;
     job->n_parts = (uint32_t)n_parts;
@@ -72,9 +72,9 @@ static int divide_among_hosts(struct job *job, struct error *err)
         return error_set(err, -EPERM, "on several hosts, only the daemon's own user may train");
     job->first_part = (uint32_t)(n_parts * host / n);
     job->n_parts = (uint32_t)(n_parts * (host + 1) / n) - job->first_part;
-    job->hosts_bytes = (n - 1) * job->hub->host_slots * model_slot_bytes(&job->model, job_goal(job)->grad);
-    job->hosts_tables = n * job->hub->host_bytes + (uint64_t)job->model.n_units * job->hub->host_unit_bytes +
-                        (uint64_t)job->model.n_slices * job->hub->host_slice_bytes;
+    job->hosts_bytes = (n - 1) * job->peers->host_slots * model_slot_bytes(&job->model, job_goal(job)->grad);
+    job->hosts_tables = n * job->peers->host_bytes + (uint64_t)job->model.n_units * job->peers->host_unit_bytes +
+                        (uint64_t)job->model.n_slices * job->peers->host_slice_bytes;
     return plan_divide(&job->own_first, &job->n_own, &job->model, (uint32_t)n, (uint32_t)host, err);
 }
 
@@ -102,7 +102,7 @@ static bool may_work(const struct peer *p)
 /* Whatever the job is like. */
 static int check_worker(const struct job *job, const struct peer *worker, struct error *err)
 {
-    const int rc = rights_compute(job->hub, worker, job->uid, err);
+    const int rc = rights_compute(job->peers, worker, job->uid, err);
 
     if (rc || worker->backend)
         return rc;
@@ -114,7 +114,7 @@ static int choose_workers(struct job *job, struct error *err)
 {
     struct error why;
 
-    for (struct peer *p = job->hub->peers; p && job->n_workers < job->n_parts; p = p->next) {
+    for (struct peer *p = job->peers->first; p && job->n_workers < job->n_parts; p = p->next) {
         if (!may_work(p))
             continue;
         if (check_worker(job, p, &why))
@@ -130,15 +130,17 @@ static int choose_workers(struct job *job, struct error *err)
 }
 
 /* What is left of the daemon's --host-mem. */
-static uint64_t daemon_cap(const struct hub *hub)
+static uint64_t daemon_cap(const struct peers *peers)
 {
-    return !hub->host_mem ? UINT64_MAX : hub->host_mem > hub->aside_bytes ? hub->host_mem - hub->aside_bytes : 0;
+    return !peers->host_mem                       ? UINT64_MAX
+           : peers->host_mem > peers->aside_bytes ? peers->host_mem - peers->aside_bytes
+                                                  : 0;
 }
 
 /* The smaller of the daemon's --host-mem and the job's. */
 static uint64_t cap_of(const struct job *job)
 {
-    const uint64_t by_daemon = daemon_cap(job->hub);
+    const uint64_t by_daemon = daemon_cap(job->peers);
     const uint64_t by_job = job->request.job.host_mem ? job->request.job.host_mem : UINT64_MAX;
 
     return by_job < by_daemon ? by_job : by_daemon;
@@ -153,16 +155,16 @@ static int refuse_host(const struct job *job, const struct plan_fit *fit, struct
     return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s",
                      process_format_bytes(need, shortage.need), shortage.terms,
                      process_format_bytes(have, shortage.have),
-                     !shortage.capped                        ? "are free"
-                     : shortage.have == daemon_cap(job->hub) ? "are what the daemon's --host-mem allows"
-                                                             : "are what --host-mem allows");
+                     !shortage.capped                          ? "are free"
+                     : shortage.have == daemon_cap(job->peers) ? "are what the daemon's --host-mem allows"
+                                                               : "are what --host-mem allows");
 }
 
 /* Also says what would fit. */
 static int refuse(const struct job *job, const struct plan_fit_asked *asked, const struct plan_fit *fit, int rc,
                   struct error *err)
 {
-    const struct plan_advice_scope scope = {.can_drop_workers = job->hub->is_private,
+    const struct plan_advice_scope scope = {.can_drop_workers = job->peers->is_private,
                                             .resumed = job->request.job.resume};
 
     if (rc == -ENOMEM)
@@ -199,12 +201,12 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
 static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
 {
     const struct plan_wish wish = {.microbatch = asked->microbatch};
-    struct error why[HUB_MAX_WORKERS];
-    bool unfit[HUB_MAX_WORKERS];
+    struct error why[PEERS_MAX_WORKERS];
+    bool unfit[PEERS_MAX_WORKERS];
     uint32_t n = 0, n_all = 0;
     struct plan plan;
 
-    for (const struct peer *p = job->hub->peers; p; p = p->next)
+    for (const struct peer *p = job->peers->first; p; p = p->next)
         n_all += may_work(p);
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct plan_fit_device *device = &asked->devices[i];
@@ -222,7 +224,7 @@ static bool leave_out(struct job *job, const struct plan_fit_asked *asked)
 /* *again: workers are to be chosen again. */
 static int plan_all(struct job *job, bool *again, struct error *err)
 {
-    struct plan_fit_device devices[HUB_MAX_WORKERS];
+    struct plan_fit_device devices[PEERS_MAX_WORKERS];
     struct plan_fit fit;
 
     for (uint32_t i = 0; i < job->n_workers; i++) {
@@ -243,7 +245,7 @@ static int plan_all(struct job *job, bool *again, struct error *err)
                                          .header_bytes = job->request.job.header_bytes,
                                          .devices = devices,
                                          .n_workers = job->n_workers,
-                                         .n_parts = job_is_spread(job) ? job->n_parts : 0,
+                                         .n_parts = job_is_sharded(job) ? job->n_parts : 0,
                                          .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
                                          .available = process_available_bytes(),
                                          .cap = cap_of(job),
@@ -255,7 +257,7 @@ static int plan_all(struct job *job, bool *again, struct error *err)
 
     if (!rc)
         take_plans(job, &fit);
-    *again = rc == -ENOSPC && !job->hub->is_private && leave_out(job, &asked);
+    *again = rc == -ENOSPC && !job->peers->is_private && leave_out(job, &asked);
     if (*again)
         return 0;
     return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;

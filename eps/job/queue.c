@@ -114,7 +114,7 @@ void queue_refuse(struct queue *queue, int code, const char *why)
     }
 }
 
-void queue_tell(struct queue *queue, bool soon)
+void queue_announce(struct queue *queue, bool soon)
 {
     uint32_t place = 1;
 
@@ -124,6 +124,6 @@ void queue_tell(struct queue *queue, bool soon)
             continue;
         entry->told = place;
         session_send_fds(entry->client->session, &m, NULL,
-                         0); /* through the door, as JOB_OPENED, which it must precede */
+                         0); /* over the connection, as JOB_OPENED, which it must precede */
     }
 }

@@ -9,7 +9,7 @@
 #ifndef EPS_JOB_QUEUE_H
 #define EPS_JOB_QUEUE_H
 
-#include "eps/base/hub.h"
+#include "eps/base/peers.h"
 
 enum { QUEUE_DEFAULT = 16, QUEUE_MOST = 256 };
 
@@ -41,6 +41,6 @@ void queue_drop(struct queue *queue, struct queue_entry *entry);
 /* Drops all, and tells each client why. */
 void queue_refuse(struct queue *queue, int code, const char *why);
 /* Tells clients their places. soon: the first one's turn comes at once, so it is told nothing. */
-void queue_tell(struct queue *queue, bool soon);
+void queue_announce(struct queue *queue, bool soon);
 
 #endif

@@ -11,7 +11,7 @@
  * behind the host counts queued operations: for it, eight times a step's computing by the plan is added. Ticks are
  * the daemon's own seconds: a suspended machine has none.
  *
- * A worker that hangs loses its session; others redo its parts (eps/step/roster.h). If the optimizer thread hangs while it
+ * A worker that hangs loses its session; others redo its parts (eps/step/membership.h). If the optimizer thread hangs while it
  * loads a job, in a file of a disk that does not answer, say, the job ends and is set aside with the thread (eps/aside.h).
  * In a step nobody can take memory away from it: the client is told, and the daemon ends.
  *
@@ -59,7 +59,7 @@ static const char *owed_by(struct job *job, const struct peer *worker)
     if (evaluate_has(job, worker))
         return job->state == JOB_GENERATING ? "the job waits for the token that it computes"
                                             : "the job waits for its part of an evaluation";
-    if (job->state == JOB_STEPPING && !updater_pending(job->hub->updater) && relay_owes(job->relay) == worker->id)
+    if (job->state == JOB_STEPPING && !updater_pending(job->peers->updater) && relay_owes(job->relay) == worker->id)
         return "the job waits for its part of the step";
     return NULL;
 }
@@ -147,13 +147,13 @@ static double optimizer_allowance(const struct job *job)
  * On several hosts the others' daemons wait for this one, whose job alone cannot be set aside. */
 static bool hangs_loading(const struct job *job)
 {
-    return job->loading && !job_is_spread(job);
+    return job->loading && !job_is_sharded(job);
 }
 
 static void watch_optimizer(struct watch *watch)
 {
     struct job *job = watch->job;
-    const struct updater *updater = job->hub->updater;
+    const struct updater *updater = job->peers->updater;
     const uint64_t done = updater_taken(updater) + pieces_count(&job->load_pieces);
 
     if (!silence_tick(&watch->optimizer, updater_pending(updater) > 0, done, watch->most_quiet,
@@ -176,7 +176,7 @@ bool watch_tick(struct watch *watch)
 {
     const bool hung = watch->hung;
 
-    for (struct peer *p = watch->job->hub->peers; p; p = p->next)
+    for (struct peer *p = watch->job->peers->first; p; p = p->next)
         if (p->role == ROLE_WORKER)
             watch_worker(watch, p);
     watch_optimizer(watch);

@@ -42,7 +42,7 @@ void save_free(struct saves *saves)
 
 /* ---- telling ---------------------------------------------------------------------------------------------------- */
 
-void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step)
+void save_announce_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step)
 {
     const struct message m = {.kind = MESSAGE_SAVED, .saved.step = step};
 
@@ -52,7 +52,7 @@ void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint
         session_send(viewer->session, &m);
 }
 
-void save_tell_client(const struct job *job, int rc, const struct error *err, uint64_t step)
+void save_announce_client(const struct job *job, int rc, const struct error *err, uint64_t step)
 {
     struct message m = {.kind = rc ? MESSAGE_SAVE_FAILED : MESSAGE_SAVED};
 
@@ -89,11 +89,11 @@ void save_conclude(struct save *s)
         saves->saved_step = s->step;
     }
     if (s->checkpoint)
-        save_tell_client(saves->job, s->rc, &s->error, s->step);
+        save_announce_client(saves->job, s->rc, &s->error, s->step);
     for (unsigned i = 0; i < s->n_viewers; i++) {
-        struct peer *viewer = peer_find(saves->job->hub->peers, s->viewers[i]);
+        struct peer *viewer = peer_find(saves->job->peers->first, s->viewers[i]);
         if (viewer)
-            save_tell_viewer(viewer, s->rc, &s->error, s->step);
+            save_announce_viewer(viewer, s->rc, &s->error, s->step);
     }
 }
 
@@ -134,12 +134,12 @@ void save_give_up(struct save *s, int rc, const struct error *err)
 static void sweep(struct saves *saves)
 {
     const struct job *job = saves->job;
-    const bool is_silent = !job_is_open(job) && !updater_pending(job->hub->updater);
+    const bool is_silent = !job_is_open(job) && !updater_pending(job->peers->updater);
 
     for (struct save **at = &saves->first; *at;) {
         struct save *s = *at;
         const bool forgotten = !s->announced || is_silent || s->n_captured == save_n_own(s);
-        if (s->over && !s->begun && forgotten && (!s->is_spread || s->told & SAVE_TOLD_END || !job->lent)) {
+        if (s->over && !s->begun && forgotten && (!s->is_sharded || s->told & SAVE_TOLD_END || !job->lent)) {
             *at = s->next;
             free_save(s);
         } else {
@@ -287,7 +287,7 @@ static void do_task(uv_work_t *work)
         s->result = capture_open(&s->capture, &s->options, &s->why);
     for (unsigned i = 0; !s->result && i < s->n_batch; i++)
         write_unit(s, track, s->batch[i]);
-    if (!s->result && s->is_spread && s->task == SAVE_FINISH)
+    if (!s->result && s->is_sharded && s->task == SAVE_FINISH)
         s->result = save_do_notes(s, &s->why);
     else if (!s->result && s->task == SAVE_FINISH)
         finish(s, track);
@@ -299,7 +299,7 @@ static void on_task_done(uv_work_t *work, int status)
     const struct save *s = work->data;
 
     (void)status; /* it is never cancelled */
-    hub_post(s->saves->job->hub, &(struct event){.kind = EVENT_WRITTEN});
+    event_post(s->saves->job->peers, &(struct event){.kind = EVENT_WRITTEN});
 }
 
 /* What save_tick has said of this save is true no more. */
@@ -329,7 +329,7 @@ void save_on_written(struct saves *saves)
         save_give_up(s, s->result, &s->why);
     else if (s->task == SAVE_FINISH && s->by_client)
         ask_client(s, OUTPUT_PLACE);
-    else if (s->task == SAVE_FINISH && s->is_spread && saves->job->hub->host > 0)
+    else if (s->task == SAVE_FINISH && s->is_sharded && saves->job->peers->host > 0)
         s->awaits = SAVE_FOR_PLACE; /* host 0's */
     else if (s->task == SAVE_FINISH || s->task == SAVE_CLOSE)
         s->begun = false;
@@ -414,7 +414,7 @@ void save_pump(struct saves *saves)
             continue;
         saves->writing = s;
         s->begun = true;
-        int rc = uv_queue_work(saves->job->hub->loop, &s->work, do_task, on_task_done);
+        int rc = uv_queue_work(saves->job->peers->loop, &s->work, do_task, on_task_done);
         assert(rc == 0); /* fails only if do_task is NULL */
     }
 }
@@ -460,7 +460,7 @@ bool save_take_released(struct saves *saves, struct relay_event *event)
 void save_announce(struct save *s)
 {
     s->announced = true;
-    hub_post(s->saves->job->hub, &(struct event){.kind = EVENT_ANNOUNCED, .reader = s->reader});
+    event_post(s->saves->job->peers, &(struct event){.kind = EVENT_ANNOUNCED, .reader = s->reader});
 }
 
 void save_on_first_step(struct saves *saves)
@@ -500,12 +500,12 @@ void save_on_job_over(struct saves *saves)
     for (struct save *s = saves->first; s; s = s->next) {
         const bool lost = s->by_client && !job->client;
         const bool placing = s == saves->writing && s->task == SAVE_FINISH;
-        if (s->over || s->rc || (s->n_captured == save_n_own(s) && !lost && (!s->is_spread || placing)))
+        if (s->over || s->rc || (s->n_captured == save_n_own(s) && !lost && (!s->is_sharded || placing)))
             continue;
         error_set(&err, -ECANCELED,
-                  lost           ? "the job ended before its client put step %" PRIu64 " in place"
-                  : s->is_spread ? "the job ended before all hosts had written step %" PRIu64
-                                 : "the job ended before all units had reached step %" PRIu64,
+                  lost            ? "the job ended before its client put step %" PRIu64 " in place"
+                  : s->is_sharded ? "the job ended before all hosts had written step %" PRIu64
+                                  : "the job ended before all units had reached step %" PRIu64,
                   s->step);
         cancel(s, &err);
     }

@@ -9,7 +9,7 @@
 #ifndef EPS_SAVE_SAVE_H
 #define EPS_SAVE_SAVE_H
 
-#include "eps/hosts/word.h"
+#include "eps/hosts/host_message.h"
 #include "eps/job/job.h"
 
 struct save; /* save_state.h */
@@ -56,13 +56,13 @@ void save_on_capture(struct saves *saves, const struct relay_action *a);
 /* Several hosts, host 0: all have covered a step, and the next is not opened. */
 void save_between_steps(struct saves *saves);
 
-/* Several hosts: the next word for the others, from host 0, or for host 0. With WORD_RUNS, *notes (word.bytes) is what
- * host 0 is to fetch; it stays until WORD_SAVED has come. may_end: notes are not being fetched. False: there is none. */
-bool save_next_word(struct saves *saves, struct word *word, const void **notes, bool may_end);
+/* Several hosts: the next word for the others, from host 0, or for host 0. With HOST_RUNS, *notes (word.bytes) is what
+ * host 0 is to fetch; it stays until HOST_SAVED has come. may_end: notes are not being fetched. False: there is none. */
+bool save_next_word(struct saves *saves, struct host_message *word, const void **notes, bool may_end);
 /* A word of another host; the job is open. */
-void save_on_word(struct saves *saves, uint32_t from, const struct word *word);
-/* Host 0: true if WORD_RUNS of this save is to be followed by a fetch. Until that has ended, save_next_word must not
- * end a save: the other host keeps its notes until it hears WORD_SAVED. */
+void save_on_word(struct saves *saves, uint32_t from, const struct host_message *word);
+/* Host 0: true if HOST_RUNS of this save is to be followed by a fetch. Until that has ended, save_next_word must not
+ * end a save: the other host keeps its notes until it hears HOST_SAVED. */
 bool save_wants_notes(const struct saves *saves, uint32_t id);
 /* Host 0: notes (n_bytes) of another host, of the save with this id. Takes the memory. */
 void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_bytes);

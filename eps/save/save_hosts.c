@@ -11,14 +11,14 @@ enum { NOTES = 1024 }; /* copied at a time */
 
 static uint32_t host_of(const struct save *s)
 {
-    return s->saves->job->hub->host;
+    return s->saves->job->peers->host;
 }
 
 static struct save *find(const struct saves *saves, uint32_t id)
 {
     struct save *s = saves->first;
 
-    while (s && (!s->is_spread || s->reader != id))
+    while (s && (!s->is_sharded || s->reader != id))
         s = s->next;
     return s;
 }
@@ -80,7 +80,7 @@ int save_do_notes(struct save *s, struct error *err)
 
 bool save_has_notes(const struct save *s)
 {
-    return !s->is_spread || host_of(s) > 0 || s->n_notes == s->saves->job->hub->n_hosts - 1;
+    return !s->is_sharded || host_of(s) > 0 || s->n_notes == s->saves->job->peers->n_hosts - 1;
 }
 
 bool save_wants_notes(const struct saves *saves, uint32_t id)
@@ -103,7 +103,7 @@ void save_on_notes(struct saves *saves, uint32_t id, void *notes, uint64_t n_byt
 
 /* ---- words ------------------------------------------------------------------------------------------------------ */
 
-static bool is_due(struct save *s, enum save_told what, bool is_so)
+static bool is_due(struct save *s, enum save_announced what, bool is_so)
 {
     if (!is_so || s->told & what)
         return false;
@@ -111,21 +111,21 @@ static bool is_due(struct save *s, enum save_told what, bool is_so)
     return true;
 }
 
-static bool next_of(struct save *s, struct word *word, const void **notes, bool may_end)
+static bool next_of(struct save *s, struct host_message *word, const void **notes, bool may_end)
 {
     const bool leads = host_of(s) == 0;
 
-    *word = (struct word){.id = s->reader, .step = s->step, .code = s->rc};
+    *word = (struct host_message){.id = s->reader, .step = s->step, .code = s->rc};
     if (leads && is_due(s, SAVE_TOLD_BEGIN, true)) {
-        word->kind = WORD_SAVE;
+        word->kind = HOST_SAVE;
     } else if (leads && is_due(s, SAVE_TOLD_FILES, s->has_files && !s->rc)) {
-        word->kind = WORD_FILES;
+        word->kind = HOST_FILES;
     } else if (!leads && is_due(s, SAVE_TOLD_RUNS, s->awaits == SAVE_FOR_PLACE && s->notes != NULL)) {
-        word->kind = WORD_RUNS;
+        word->kind = HOST_RUNS;
         word->bytes = s->notes->n * sizeof *s->notes->notes;
         *notes = s->notes->notes;
     } else if (is_due(s, SAVE_TOLD_END, s->over && may_end)) {
-        word->kind = leads ? WORD_SAVED : WORD_FAILED;
+        word->kind = leads ? HOST_SAVED : HOST_FAILED;
         snprintf(word->text, sizeof word->text, "%s", s->rc ? s->error.text : "");
         return leads || s->rc;
     } else {
@@ -134,16 +134,16 @@ static bool next_of(struct save *s, struct word *word, const void **notes, bool 
     return true;
 }
 
-bool save_next_word(struct saves *saves, struct word *word, const void **notes, bool may_end)
+bool save_next_word(struct saves *saves, struct host_message *word, const void **notes, bool may_end)
 {
     for (struct save *s = saves->first; s; s = s->next)
-        if (s->is_spread && next_of(s, word, notes, may_end))
+        if (s->is_sharded && next_of(s, word, notes, may_end))
             return true;
     return false;
 }
 
 /* Its files are made by host 0, which says so. */
-static void begin(struct saves *saves, const struct word *word)
+static void begin(struct saves *saves, const struct host_message *word)
 {
     struct error err;
     struct save *s;
@@ -172,17 +172,17 @@ static void give_up(struct save *s, int rc, const char *format, uint32_t host, c
         save_conclude(s);
 }
 
-void save_on_word(struct saves *saves, uint32_t from, const struct word *word)
+void save_on_word(struct saves *saves, uint32_t from, const struct host_message *word)
 {
     struct save *s = find(saves, word->id);
 
-    if (word->kind == WORD_SAVE) {
+    if (word->kind == HOST_SAVE) {
         begin(saves, word);
     } else if (!s || s->over) { /* it has failed here before */
         return;
-    } else if (word->kind == WORD_FILES && s->awaits == SAVE_FOR_FILES) {
+    } else if (word->kind == HOST_FILES && s->awaits == SAVE_FOR_FILES) {
         s->awaits = SAVE_FOR_NOTHING;
-    } else if (word->kind == WORD_SAVED && word->code == 0) {
+    } else if (word->kind == HOST_SAVED && word->code == 0) {
         s->awaits = SAVE_FOR_NOTHING;
         s->is_saved = true;
     } else if (word->code) {

@@ -65,7 +65,7 @@ int save_add(struct save **out, struct saves *saves, bool checkpoint, struct err
     s->step = find_cut(job);
     s->reader = ++saves->n_readers;
     s->checkpoint = checkpoint;
-    s->is_spread = checkpoint && job_is_spread(job);
+    s->is_sharded = checkpoint && job_is_sharded(job);
     s->by_client = checkpoint && job->request.job.files;
     s->work.data = s;
     s->options = (struct capture_options){.store = &job->store,
@@ -102,9 +102,9 @@ void save_on_client(struct saves *saves, const struct message *m)
     struct error err;
     struct save *s;
 
-    if (job_is_spread(job) && !job->between_steps) {
+    if (job_is_sharded(job) && !job->between_steps) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and its hosts save between two steps", job->step + 1);
-        save_tell_client(job, -EAGAIN, &err, cut);
+        save_announce_client(job, -EAGAIN, &err, cut);
         return;
     }
     if (m->save.step != MESSAGE_NO_STEP && m->save.step != cut) {
@@ -113,11 +113,11 @@ void save_on_client(struct saves *saves, const struct message *m)
     }
     if (m->save.step == MESSAGE_NO_STEP && cut > job->step && job_waits(job)) {
         error_set(&err, -EAGAIN, "step %" PRIu64 " is begun, and waits for a worker", cut);
-        save_tell_client(job, -EAGAIN, &err, cut);
+        save_announce_client(job, -EAGAIN, &err, cut);
         return;
     }
     if (saves->saved_step == cut) {
-        save_tell_client(job, 0, NULL, cut);
+        save_announce_client(job, 0, NULL, cut);
         return;
     }
     if (find_checkpoint(saves, cut)) /* the client hears of its end */
@@ -125,7 +125,7 @@ void save_on_client(struct saves *saves, const struct message *m)
     int rc = save_add(&s, saves, true, &err);
     if (rc) {
         save_note_failure(saves, &err);
-        save_tell_client(job, rc, &err, cut);
+        save_announce_client(job, rc, &err, cut);
     } else {
         save_begin(s);
     }
@@ -140,9 +140,9 @@ static int check_job(const struct job *job, bool checkpoint, struct error *err)
     if (!job_is_open(job))
         return error_set(err, -EAGAIN, "the job is %s; try again",
                          job->state == JOB_ENDING ? "ending" : "being opened");
-    if (checkpoint && job_is_spread(job) && job->hub->host > 0)
-        return error_set(err, -EINVAL, "this is host %u of %u: host 0 saves for all", job->hub->host,
-                         job->hub->n_hosts);
+    if (checkpoint && job_is_sharded(job) && job->peers->host > 0)
+        return error_set(err, -EINVAL, "this is host %u of %u: host 0 saves for all", job->peers->host,
+                         job->peers->n_hosts);
     if (checkpoint && !job_has_output(job))
         return error_set(err, -EINVAL, "the job has no output directory to save into");
     if (checkpoint && job->request.job.files && !job->client)
@@ -164,7 +164,7 @@ int save_without_client(struct saves *saves, struct error *err)
 
     if (find_checkpoint(saves, find_cut(saves->job)))
         return 0;
-    if (job_is_spread(saves->job) && !saves->job->between_steps)
+    if (job_is_sharded(saves->job) && !saves->job->between_steps)
         return error_set(err, -EAGAIN, "a step is begun, and its hosts save between two steps");
     const int rc = save_add(&s, saves, true, err);
     if (!rc)
@@ -181,7 +181,7 @@ static void add_viewer(struct save *s, struct peer *viewer)
         return;
     }
     error_set(&err, -EBUSY, "%d others wait for this checkpoint; try again", SAVE_VIEWERS);
-    save_tell_viewer(viewer, -EBUSY, &err, s->step);
+    save_announce_viewer(viewer, -EBUSY, &err, s->step);
 }
 
 static void wait_for_step(struct saves *saves, struct peer *viewer)
@@ -193,7 +193,7 @@ static void wait_for_step(struct saves *saves, struct peer *viewer)
         return;
     }
     error_set(&err, -EBUSY, "%d others wait for this checkpoint; try again", SAVE_WAITING);
-    save_tell_viewer(viewer, -EBUSY, &err, 0);
+    save_announce_viewer(viewer, -EBUSY, &err, 0);
 }
 
 void save_between_steps(struct saves *saves)
@@ -203,7 +203,7 @@ void save_between_steps(struct saves *saves)
 
     saves->n_waiting = 0;
     for (unsigned i = 0; i < n; i++) {
-        struct peer *viewer = peer_find(saves->job->hub->peers, saves->waiting[i]);
+        struct peer *viewer = peer_find(saves->job->peers->first, saves->waiting[i]);
         if (viewer)
             save_on_viewer(saves, viewer, &m);
     }
@@ -221,12 +221,12 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
         return;
     }
     rc = check_job(job, true, &err);
-    if (!rc && job_is_spread(job) && !job->between_steps) {
+    if (!rc && job_is_sharded(job) && !job->between_steps) {
         wait_for_step(saves, viewer);
         return;
     }
     if (!rc && saves->saved_step == find_cut(job)) {
-        save_tell_viewer(viewer, 0, NULL, saves->saved_step);
+        save_announce_viewer(viewer, 0, NULL, saves->saved_step);
         return;
     }
     s = rc ? NULL : find_checkpoint(saves, find_cut(job));
@@ -237,7 +237,7 @@ void save_on_viewer(struct saves *saves, struct peer *viewer, const struct messa
     if (!rc)
         rc = save_add(&s, saves, true, &err);
     if (rc) {
-        save_tell_viewer(viewer, rc, &err, 0);
+        save_announce_viewer(viewer, rc, &err, 0);
     } else {
         add_viewer(s, viewer);
         save_begin(s);
@@ -256,7 +256,7 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 
     if (!rc)
         rc = check_job(saves->job, false, &err);
-    if (!rc && job_is_spread(saves->job))
+    if (!rc && job_is_sharded(saves->job))
         rc = error_set(&err, -EINVAL,
                        "no host has all of this job's master weights: save a checkpoint (eps save), and export that");
     if (!rc)
@@ -264,7 +264,7 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
     if (rc) {
         for (unsigned i = 0; i < n_fds; i++)
             close(fds[i]);
-        save_tell_viewer(viewer, rc, &err, 0);
+        save_announce_viewer(viewer, rc, &err, 0);
         return;
     }
     if (is_served)

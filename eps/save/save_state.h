@@ -30,7 +30,7 @@ struct save_notes {
     struct store_files_note *notes; /* (n) owned */
     size_t n;
 };
-enum save_told { SAVE_TOLD_BEGIN = 1, SAVE_TOLD_FILES = 2, SAVE_TOLD_RUNS = 4, SAVE_TOLD_END = 8 };
+enum save_announced { SAVE_TOLD_BEGIN = 1, SAVE_TOLD_FILES = 2, SAVE_TOLD_RUNS = 4, SAVE_TOLD_END = 8 };
 
 struct save {
     struct save *next;
@@ -48,8 +48,8 @@ struct save {
     struct error error;
     uint8_t *units; /* (n_units) enum unit_flag: the job's, one of PLAN_HOST_SAVES such runs */
     uint32_t n_captured, n_written;
-    bool is_spread;           /* several hosts write it: */
-    unsigned told;            /* enum save_told */
+    bool is_sharded;          /* several hosts write it: */
+    unsigned told;            /* enum save_announced */
     bool has_files;           /* host 0: the writer has made them */
     bool is_saved;            /* others: host 0 has finished it */
     struct save_notes *notes; /* host 0: of the others; they: their own, the writer's until it has written them */
@@ -96,8 +96,8 @@ bool save_has_notes(const struct save *s);
 void save_conclude(struct save *s);
 
 /* SAVED, or the failure: REFUSED and SAVE_FAILED. err is read only if rc is not 0. */
-void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);
-void save_tell_client(const struct job *job, int rc, const struct error *err, uint64_t step);
+void save_announce_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);
+void save_announce_client(const struct job *job, int rc, const struct error *err, uint64_t step);
 void save_note_failure(struct saves *saves, const struct error *err); /* for the status */
 
 #endif

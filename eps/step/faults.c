@@ -1,6 +1,6 @@
 #include "eps/step/faults.h"
 
-#include "eps/step/roster.h"
+#include "eps/step/membership.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +20,7 @@ void faults_suspect(struct steps *steps, struct peer *worker, uint32_t id)
         log_line("worker %u (%s): its gradient of step %" PRIu64 " is not finite; its parts are computed again",
                  worker->id, worker->device, job->step + 1);
     worker->suspect = true;
-    roster_put_aside(steps, worker);
+    membership_put_aside(steps, worker);
 }
 
 void faults_convict(struct steps *steps)
@@ -29,16 +29,16 @@ void faults_convict(struct steps *steps)
 
     snprintf(why, sizeof why, "its gradient of step %" PRIu64 " was not finite, and was finite when computed again",
              steps->job->step + 1);
-    for (struct peer *p = steps->job->hub->peers; p; p = p->next)
+    for (struct peer *p = steps->job->peers->first; p; p = p->next)
         if (p->suspect && !p->refused) {
             p->suspect = false;
-            roster_expel(steps, p, why, why);
+            membership_expel(steps, p, why, why);
         }
 }
 
 void faults_acquit(struct steps *steps)
 {
-    for (struct peer *p = steps->job->hub->peers; p; p = p->next)
+    for (struct peer *p = steps->job->peers->first; p; p = p->next)
         p->suspect = false;
 }
 
@@ -47,7 +47,7 @@ void faults_blame(struct steps *steps, struct peer *worker, const char *why)
     char reason[160];
 
     snprintf(reason, sizeof reason, "it was at fault: %s", why);
-    roster_expel(steps, worker, reason, why);
+    membership_expel(steps, worker, reason, why);
 }
 
 void faults_end(struct steps *steps, uint64_t step)

@@ -3,10 +3,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-_Static_assert((int)PACE_WORKERS >= (int)HUB_MAX_WORKERS, "as many as a job can have");
+_Static_assert((int)THROUGHPUT_WORKERS >= (int)PEERS_MAX_WORKERS, "as many as a job can have");
 
 /* The seats that get parts, in order of their workers. Returns their number. */
-static uint32_t list_taken(struct job *job, struct job_seat *seats[HUB_MAX_WORKERS])
+static uint32_t list_taken(struct job *job, struct job_seat *seats[PEERS_MAX_WORKERS])
 {
     uint32_t n = 0;
 
@@ -20,11 +20,12 @@ static uint32_t list_taken(struct job *job, struct job_seat *seats[HUB_MAX_WORKE
 
 static void divide(struct job *job, struct job_seat *const *seats, uint32_t n)
 {
-    struct pace_share shares[HUB_MAX_WORKERS];
+    struct throughput_share shares[PEERS_MAX_WORKERS];
 
     for (uint32_t i = 0; i < n; i++)
-        shares[i] = (struct pace_share){.part_ms = pace_of(&seats[i]->peer->pace), .room = seats[i]->room};
-    pace_divide(shares, n, job->n_parts);
+        shares[i] =
+            (struct throughput_share){.part_ms = throughput_of(&seats[i]->peer->throughput), .room = seats[i]->room};
+    throughput_divide(shares, n, job->n_parts);
     for (uint32_t i = 0; i < n; i++)
         seats[i]->n_parts = shares[i].n;
     job->divided = true;
@@ -32,7 +33,7 @@ static void divide(struct job *job, struct job_seat *const *seats, uint32_t n)
 
 void shares_find_owners(struct job *job, struct peer *owners[MESSAGE_MAX_PARTS])
 {
-    struct job_seat *seats[HUB_MAX_WORKERS];
+    struct job_seat *seats[PEERS_MAX_WORKERS];
     const uint32_t n = list_taken(job, seats);
     uint32_t p = 0;
 
@@ -45,7 +46,7 @@ void shares_find_owners(struct job *job, struct peer *owners[MESSAGE_MAX_PARTS])
 
 /* Whether each has memory for its share, or can be planned for it: those that can are marked. If one cannot, its room is
  * the limit, and false is returned. */
-static bool check_rooms(struct job_seat *const *seats, struct pace_share *shares, uint32_t n)
+static bool check_rooms(struct job_seat *const *seats, struct throughput_share *shares, uint32_t n)
 {
     bool all = true;
 
@@ -60,7 +61,7 @@ static bool check_rooms(struct job_seat *const *seats, struct pace_share *shares
     return all;
 }
 
-static void log_shares(const struct job *job, struct job_seat *const *seats, const struct pace_share *shares,
+static void log_shares(const struct job *job, struct job_seat *const *seats, const struct throughput_share *shares,
                        uint32_t n)
 {
     char text[400] = "";
@@ -75,25 +76,26 @@ static void log_shares(const struct job *job, struct job_seat *const *seats, con
 void shares_review(struct steps *steps)
 {
     struct job *job = steps->job;
-    struct job_seat *seats[HUB_MAX_WORKERS];
-    struct pace_share shares[HUB_MAX_WORKERS];
+    struct job_seat *seats[PEERS_MAX_WORKERS];
+    struct throughput_share shares[PEERS_MAX_WORKERS];
     const uint32_t n = list_taken(job, seats), n_parts = job->n_parts;
 
-    if (!job->divided || ++steps->n_unreviewed < PACE_STEPS || n < 2)
+    if (!job->divided || ++steps->n_unreviewed < THROUGHPUT_STEPS || n < 2)
         return;
     for (uint32_t i = 0; i < n; i++)
-        shares[i] =
-            (struct pace_share){.part_ms = pace_of(&seats[i]->peer->pace), .room = n_parts, .n = seats[i]->n_parts};
-    const double now_ms = pace_time(shares, n);
+        shares[i] = (struct throughput_share){.part_ms = throughput_of(&seats[i]->peer->throughput),
+                                              .room = n_parts,
+                                              .n = seats[i]->n_parts};
+    const double now_ms = throughput_time(shares, n);
     if (!(now_ms > 0))
         return;
     steps->n_unreviewed = 0;
-    pace_divide(shares, n, n_parts);
-    if (!pace_is_worth(now_ms, pace_time(shares, n)))
+    throughput_divide(shares, n, n_parts);
+    if (!throughput_is_worth(now_ms, throughput_time(shares, n)))
         return;
     while (!check_rooms(seats, shares, n))
-        pace_divide(shares, n, n_parts);
-    if (!pace_is_worth(now_ms, pace_time(shares, n)))
+        throughput_divide(shares, n, n_parts);
+    if (!throughput_is_worth(now_ms, throughput_time(shares, n)))
         return;
     for (uint32_t i = 0; i < n; i++)
         if (shares[i].n > seats[i]->room)

@@ -1,4 +1,4 @@
-/* eps/step/shares.h - who gets which parts of a step: whole parts, in runs, by measured speed (eps/base/pace.h).
+/* eps/step/shares.h - who gets which parts of a step: whole parts, in runs, by measured speed (eps/base/throughput.h).
  *
  * A share stays its worker's within a step. The parts are divided anew when a worker joins or leaves, and when the
  * speeds say so. */
@@ -11,7 +11,7 @@
 void shares_find_owners(struct job *job, struct peer *owners[MESSAGE_MAX_PARTS]);
 
 /* A step is covered. Divides the parts anew if that is worth it. A worker that must have memory for more parts first is
- * planned anew: see eps/step/roster.h. */
+ * planned anew: see eps/step/membership.h. */
 void shares_review(struct steps *steps);
 
 #endif

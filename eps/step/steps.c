@@ -4,7 +4,7 @@
 
 #include "eps/step/faults.h"
 #include "eps/step/shares.h"
-#include "eps/step/spread.h"
+#include "eps/step/sharded.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -22,9 +22,9 @@ int steps_init(struct steps *steps, struct error *err)
 
     *steps = (struct steps){.job = job,
                             .saves = steps->saves,
-                            .spread = steps->spread,
+                            .sharded = steps->sharded,
                             .n_opened = job->step,
-                            .told_ahead = MESSAGE_NO_STEP,
+                            .announced_ahead = MESSAGE_NO_STEP,
                             .loss = NAN,
                             .fence.n_units = job_is_fenced(job) ? n_units : 0,
                             .fence.norm = NAN};
@@ -44,13 +44,13 @@ int steps_init(struct steps *steps, struct error *err)
 
 void steps_free(struct steps *steps)
 {
-    if (steps->spread)
-        spread_free_tables(steps->spread);
+    if (steps->sharded)
+        sharded_free_tables(steps->sharded);
     free(steps->slices);
     free(steps->frozen);
     free(steps->fence.squares);
     free(steps->fence.n_given);
-    *steps = (struct steps){.job = steps->job, .saves = steps->saves, .spread = steps->spread, .loss = NAN};
+    *steps = (struct steps){.job = steps->job, .saves = steps->saves, .sharded = steps->sharded, .loss = NAN};
 }
 
 /* ---- actions ---------------------------------------------------------------------------------------------------- */
@@ -66,7 +66,7 @@ static struct peer *find_worker(const struct job *job, uint32_t id)
 void steps_note_change(struct steps *steps)
 {
     steps->n_changes++;
-    steps->told_ahead = MESSAGE_NO_STEP;
+    steps->announced_ahead = MESSAGE_NO_STEP;
     steps->job->divided = false;
 }
 
@@ -88,7 +88,7 @@ static void send_share(const struct job *job, struct peer *worker, const struct 
         m.share.parts[i].attempt = parts[i].attempt;
     }
     progress_begin(&worker->progress, PHASE_FORWARD, parts[0].part, n);
-    pace_begin(&worker->pace, n);
+    throughput_begin(&worker->throughput, n);
     deadline_begin(&worker->deadline, open->open_step.step, n, open->open_step.n_tokens);
     session_send(worker->session, &m);
 }
@@ -105,11 +105,11 @@ static void submit(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
 
-    if (job_is_spread(job)) {
+    if (job_is_sharded(job)) {
         if (a->kind == RELAY_FOLD)
-            spread_on_fold(steps->spread, a);
+            sharded_on_fold(steps->sharded, a);
         else
-            spread_on_update(steps->spread, a->unit);
+            sharded_on_update(steps->sharded, a->unit);
         return;
     }
     if (a->kind == RELAY_UPDATE && job_is_fenced(job) && isnan(steps->fence.norm)) /* the step's first */
@@ -139,7 +139,7 @@ static void submit(struct steps *steps, const struct relay_action *a)
         work.squares =
             fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * job_goal(job)->n_parts);
     }
-    updater_submit(job->hub->updater, &work);
+    updater_submit(job->peers->updater, &work);
 }
 
 static void send_step(struct steps *steps, enum message_kind kind, uint64_t step)
@@ -149,7 +149,7 @@ static void send_step(struct steps *steps, enum message_kind kind, uint64_t step
 
     m.done.step = step;
     m.done.loss = steps->loss;
-    m.done.host_bytes = job->hub->ledger.total.current;
+    m.done.host_bytes = job->peers->ledger.total.current;
     m.done.grad_norm = steps->grad_norm;
     m.done.skipped = steps->skipped;
     for (uint32_t i = 0; i < job->n_workers; i++)
@@ -157,7 +157,7 @@ static void send_step(struct steps *steps, enum message_kind kind, uint64_t step
             m.done.device_peak = job->workers[i]->ledger.total.peak;
     if (kind == MESSAGE_DONE)
         steps->ended[step % MESSAGE_DONE_STEPS] = m.done;
-    job_tell(job, &m);
+    job_announce(job, &m);
 }
 
 /* Nats per token; NAN where a part's is not finite, or not known. */
@@ -175,7 +175,7 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     struct steps_recent *recent = &steps->recent;
 
     steps->covered = true;
-    if (job_is_spread(steps->job)) {
+    if (job_is_sharded(steps->job)) {
         steps->job->between_steps = true;
         save_between_steps(steps->saves);
     }
@@ -184,7 +184,7 @@ void steps_on_covered(struct steps *steps, uint64_t step)
     steps->skipped = steps->fence.skipped;
     recent->tokens += steps->open.open_step.n_real;
     recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
-        (struct steps_covered){(float)steps->loss, uv_now(steps->job->hub->loop), recent->tokens};
+        (struct steps_covered){(float)steps->loss, uv_now(steps->job->peers->loop), recent->tokens};
     send_step(steps, MESSAGE_COVERED, step);
     faults_convict(steps);
     shares_review(steps);
@@ -211,7 +211,7 @@ void steps_skip(struct steps *steps, uint64_t step)
 static void on_skipped(struct steps *steps, uint64_t step)
 {
     faults_acquit(steps);
-    if (steps->fault.worker && (!job_is_fenced(steps->job) || job_is_spread(steps->job))) {
+    if (steps->fault.worker && (!job_is_fenced(steps->job) || job_is_sharded(steps->job))) {
         faults_end(steps, step);
         return;
     }
@@ -221,7 +221,7 @@ static void on_skipped(struct steps *steps, uint64_t step)
                 step + 1);
         return;
     }
-    if (job_is_spread(steps->job)) /* the other hosts hear of the loss, and all of the verdict */
+    if (job_is_sharded(steps->job)) /* the other hosts hear of the loss, and all of the verdict */
         fence_skip(&steps->fence, step);
     else
         steps_skip(steps, step);
@@ -236,7 +236,7 @@ void steps_send_weights(struct steps *steps, struct peer *worker, uint64_t versi
         job_send_weights(job, worker, version, unit,
                          store_weights_at(store, &store->own, unit, store_buffer(store, unit, before)), false);
     else
-        spread_on_answer(steps->spread, worker, version, unit, before);
+        sharded_on_answer(steps->sharded, worker, version, unit, before);
 }
 
 static void send_slot(const struct job *job, struct peer *worker, const struct relay_action *a)
@@ -272,15 +272,16 @@ static void act(struct steps *steps, const struct relay_action *a)
 
     switch (a->kind) {
     case RELAY_SHARE:
-        if (a->step == steps->told_ahead)
+        if (a->step == steps->announced_ahead)
             break;
-        steps->told_ahead = MESSAGE_NO_STEP; /* the worker forgets its share of that step, as this one replaces it */
+        steps->announced_ahead =
+            MESSAGE_NO_STEP; /* the worker forgets its share of that step, as this one replaces it */
         if (worker)
             steps_share(steps, worker);
         break;
     case RELAY_ANSWER:
         if (worker) {
-            pace_on_weights(&worker->pace, (double)uv_now(job->hub->loop));
+            throughput_on_weights(&worker->throughput, (double)uv_now(job->peers->loop));
             steps_send_weights(steps, worker, a->step, a->unit, a->before);
         }
         break;
@@ -296,14 +297,14 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_COVERED:
         if (steps->n_changes > 0) /* a worker may be redoing what was folded after all */
             steps->fence.n_past = a->step + 1;
-        if (job_is_spread(job))
-            spread_on_covered(steps->spread);
+        if (job_is_sharded(job))
+            sharded_on_covered(steps->sharded);
         else
             steps_on_covered(steps, a->step);
         break;
     case RELAY_DONE:
-        if (job_is_spread(job))
-            spread_on_done(steps->spread, a->step);
+        if (job_is_sharded(job))
+            sharded_on_done(steps->sharded, a->step);
         else
             steps_on_done(steps, a->step);
         break;
@@ -338,7 +339,7 @@ static void note_arrival(struct steps *steps)
     const struct job *job = steps->job;
     struct message m = {.kind = MESSAGE_ARRIVED};
 
-    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(job) || job_is_spread(job) ||
+    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(job) || job_is_sharded(job) ||
         !relay_has_all(job->relay))
         return;
     for (uint32_t i = 0; i < job->n_workers; i++)
@@ -346,7 +347,7 @@ static void note_arrival(struct steps *steps)
             return;
     steps->arrived = true;
     m.arrived.step = steps->n_opened - 1;
-    job_tell(job, &m);
+    job_announce(job, &m);
 }
 
 void steps_feed(struct steps *steps, const struct relay_event *event)
@@ -365,7 +366,7 @@ void steps_feed(struct steps *steps, const struct relay_event *event)
 void steps_feed_reader(struct steps *steps, const struct relay_event *event)
 {
     if (steps->job->own)
-        spread_feed(steps->spread, event);
+        sharded_feed(steps->sharded, event);
     else
         steps_feed(steps, event);
 }
@@ -416,7 +417,7 @@ static void begin_step(struct steps *steps, const struct message *m)
         owners[p] = workers[p]->id;
     steps->open = *m;
     steps->hyper = steps_hyper(job, m);
-    if (!job_is_spread(job)) { /* else other hosts may be in the step already: spread_open_step */
+    if (!job_is_sharded(job)) { /* else other hosts may be in the step already: sharded_open_step */
         for (uint32_t p = 0; p < n_parts; p++)
             steps->part_loss[p] = NAN;
         fence_begin(&steps->fence);
@@ -425,7 +426,7 @@ static void begin_step(struct steps *steps, const struct message *m)
     steps->covered = steps->arrived = false;
     steps->fault.worker = 0;
     steps_feed(steps, &event);
-    steps->told_ahead = MESSAGE_NO_STEP;
+    steps->announced_ahead = MESSAGE_NO_STEP;
     if (m->open_step.step == job->request.job.step)
         save_on_first_step(steps->saves);
 }
@@ -441,7 +442,7 @@ static void begin_ahead(struct steps *steps, const struct message *m)
     if (!job_has_room(job))
         return;
     shares_find_owners(job, owners);
-    steps->told_ahead = m->open_step.step;
+    steps->announced_ahead = m->open_step.step;
     for (uint32_t i = 0; i < job->n_workers; i++) {
         struct relay_part parts[MESSAGE_MAX_PARTS];
         uint32_t n = 0;
@@ -489,8 +490,8 @@ void steps_open(struct steps *steps, const struct message *m)
     steps->n_opened++;
     steps->ahead = *m;
     steps->has_ahead = true;
-    if (job_is_spread(job))
-        spread_open_step(steps->spread, m);
+    if (job_is_sharded(job))
+        sharded_open_step(steps->sharded, m);
     if (job->state == JOB_STEPPING && !steps->covered)
         begin_ahead(steps, m);
     else
@@ -509,7 +510,7 @@ bool steps_wait(const struct steps *steps)
 }
 
 /* A step ahead is counted as opened only: neither COVERED nor ARRIVED can have been sent for it. */
-void steps_tell_taken(const struct steps *steps, struct message *m)
+void steps_announce_taken(const struct steps *steps, struct message *m)
 {
     const struct job *job = steps->job;
     const uint64_t first = job->request.job.step, begun = steps->n_opened - steps->has_ahead;
@@ -549,8 +550,8 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
         ((struct job_seat *)work->context)->n_folds--;
     if (work->result == -ERANGE)
         end_not_finite(steps->job, work);
-    else if (job_is_spread(steps->job) && job_is_open(steps->job))
-        spread_on_optimizer(steps->spread, work);
+    else if (job_is_sharded(steps->job) && job_is_open(steps->job))
+        sharded_on_optimizer(steps->sharded, work);
     else if (job_is_open(steps->job))
         steps_feed(steps, &event);
     else if (steps->job->state == JOB_ENDING && work->kind != UPDATER_CHECK)

@@ -14,23 +14,23 @@ struct steps_recent {
     } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began is at i modulo this */
 };
 
-struct spread;
+struct sharded;
 
 enum { STEPS_MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it has fewer weight buffers than that */
 
 struct steps {
     struct job *job;
     struct saves *saves;
-    struct spread *spread; /* where jobs train on several hosts; NULL: this one is alone */
-    uint64_t n_opened;     /* job->step, or one or two more */
-    bool covered;          /* the relay's last step is folded entirely */
-    bool arrived;          /* the relay's last step has all it needs of the workers, and the client was told */
-    bool has_ahead;        /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
-    struct message ahead;  /* its OPEN_STEP */
-    uint64_t told_ahead;   /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
-    uint32_t n_changes;    /* workers that left the job, or joined it, and shares that changed */
-    uint32_t n_unreviewed; /* steps since the shares were compared with the speeds */
-    uint64_t failed_in;    /* the step, from 1, that a worker could not finish; 0: none */
+    struct sharded *sharded; /* where jobs train on several hosts; NULL: this one is alone */
+    uint64_t n_opened;       /* job->step, or one or two more */
+    bool covered;            /* the relay's last step is folded entirely */
+    bool arrived;            /* the relay's last step has all it needs of the workers, and the client was told */
+    bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
+    struct message ahead; /* its OPEN_STEP */
+    uint64_t announced_ahead; /* the step announced to the present workers ahead; MESSAGE_NO_STEP: none */
+    uint32_t n_changes;       /* workers that left the job, or joined it, and shares that changed */
+    uint32_t n_unreviewed;    /* steps since the shares were compared with the speeds */
+    uint64_t failed_in;       /* the step, from 1, that a worker could not finish; 0: none */
     /* Of the open step: whose gradient was not finite; worker 0: nobody's. */
     struct {
         uint32_t worker;
@@ -76,7 +76,7 @@ void steps_note_change(struct steps *steps);
  * needs nothing but folds, and without an open step. */
 bool steps_wait(const struct steps *steps);
 /* Fills in TAKEN. */
-void steps_tell_taken(const struct steps *steps, struct message *m);
+void steps_announce_taken(const struct steps *steps, struct message *m);
 /* A fenced step does not count. */
 void steps_skip(struct steps *steps, uint64_t step);
 /* Several hosts: all have covered the step; all have done it, or this one has, if it is not host 0. */

@@ -1,7 +1,7 @@
 /* What the workers of a step say: a pull, a loss or a contribution becomes an event of the relay, unless the step or the
  * share that it belongs to is past. */
 #include "eps/job/evaluate.h"
-#include "eps/step/spread.h"
+#include "eps/step/sharded.h"
 #include "eps/step/steps.h"
 
 #include <math.h>
@@ -84,8 +84,8 @@ static void note_loss(struct steps *steps, const struct relay_event *event)
     const bool known = relay_has_loss(job->relay, part);
 
     steps_feed(steps, event);
-    if (job_is_spread(job) && job_is_open(job) && !known && (relay_has_loss(job->relay, part) || steps->fence.skipped))
-        spread_on_loss(steps->spread, job->first_part + part, steps->part_loss[job->first_part + part]);
+    if (job_is_sharded(job) && job_is_open(job) && !known && (relay_has_loss(job->relay, part) || steps->fence.skipped))
+        sharded_on_loss(steps->sharded, job->first_part + part, steps->part_loss[job->first_part + part]);
 }
 
 /* Its last contributions are those of the lowest visit that is trained. */
@@ -105,8 +105,8 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
     struct relay_event event = {.worker = worker->id};
     const struct message renumbered = renumber(job, from), *m = &renumbered;
 
-    if (m->kind == MESSAGE_READ && job_is_spread(job)) {
-        spread_on_read(steps->spread, worker, m->read.version, m->read.unit);
+    if (m->kind == MESSAGE_READ && job_is_sharded(job)) {
+        sharded_on_read(steps->sharded, worker, m->read.version, m->read.unit);
         return;
     }
     if (m->kind == MESSAGE_PULL && worker->n_pulls++ == STEPS_MAX_PULLS) {
@@ -119,7 +119,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
     }
     if (m->kind == MESSAGE_PULL && job_is_open(job) && m->pull.unit < job->model.n_units &&
         !store_keeps(&job->store, m->pull.unit))
-        spread_on_pull(steps->spread, worker, m->pull.version, m->pull.unit);
+        sharded_on_pull(steps->sharded, worker, m->pull.version, m->pull.unit);
     if (is_past(steps, worker, m))
         return;
     if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {
@@ -143,7 +143,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.ok = m->loss.finite && isfinite(m->loss.sum);
         steps->part_loss[job->first_part + m->loss.part] = event.ok ? m->loss.sum : NAN;
         progress_loss(&worker->progress, &job->model, m->loss.part);
-        pace_on_loss(&worker->pace, (double)uv_now(job->hub->loop));
+        throughput_on_loss(&worker->throughput, (double)uv_now(job->peers->loop));
         note_loss(steps, &event);
         return;
     } else if (m->kind == MESSAGE_CONTRIBUTION) {

@@ -617,7 +617,7 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
     return finite ? 0 : -ERANGE;
 }
 
-void store_turn(struct store *store, uint32_t unit)
+void store_swap(struct store *store, uint32_t unit)
 {
     if (store->current)
         store->current[unit] = !store->current[unit];

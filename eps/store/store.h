@@ -25,7 +25,7 @@
  * With replay, a trained unit's relayed weights alternate between two buffers. Folds and updates read them from the
  * current one and write the other, so version t stands, whole, until folds of step t+1 begin. Low halves and moments
  * stay in place; frozen pieces of such a unit are in both buffers. The thread that updates may not be the one that answers
- * pulls: the other buffer becomes current when the latter calls store_turn. The bits are those without replay.
+ * pulls: the other buffer becomes current when the latter calls store_swap. The bits are those without replay.
  *
  * All but the segment is private to the daemon. Memory is bound by hwloc, requested in huge pages and page-locked where
  * the system allows (eps/store/memory.h), and first touched by the optimizer's threads, in the ranges in which they
@@ -179,7 +179,7 @@ int store_update(struct store *store, uint32_t unit, enum store_fold how, const 
 /* After store_update of the unit, here or at its owner, and before its next fold: the other buffer becomes current. So
  * each host has as current the one that the owner has. Does nothing without replay. For tasks of an updater, updater_take
  * has called it. */
-void store_turn(struct store *store, uint32_t unit);
+void store_swap(struct store *store, uint32_t unit);
 
 /* The sum of squares of a unit's held sum. The gradient's norm is the root of these over all units; tied weights count
  * once. The same bits for every number of threads. Infinite if a sum of contributions has overflowed. */

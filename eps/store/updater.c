@@ -232,7 +232,7 @@ bool updater_take(struct updater *up, struct updater_task *task)
     }
     pthread_mutex_unlock(&up->mutex);
     if (any && task->kind == UPDATER_UPDATE)
-        store_turn(up->store, task->unit);
+        store_swap(up->store, task->unit);
     return any;
 }
 

@@ -43,7 +43,7 @@ void updater_set_threads(struct updater *updater, unsigned n_threads);
 /* Makes room for n tasks at a time; more is a mistake (assert in submit). Before the first step: -ENOMEM. */
 int updater_reserve(struct updater *updater, size_t n);
 void updater_submit(struct updater *updater, const struct updater_task *task);
-/* Takes a finished task, oldest first; false if there is none. Makes an update's weights current: store_turn. Owner's
+/* Takes a finished task, oldest first; false if there is none. Makes an update's weights current: store_swap. Owner's
  * thread. */
 bool updater_take(struct updater *updater, struct updater_task *task);
 /* Tasks submitted and not taken back. Owner's thread. */

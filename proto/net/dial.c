@@ -1,7 +1,7 @@
 #include "proto/net/dial.h"
 
 #include "proto/net/cipher.h"
-#include "proto/net/gate.h"
+#include "proto/net/proxy.h"
 #include "proto/net/handshake.h"
 #include "proto/net/port.h"
 
@@ -153,24 +153,24 @@ static int open_channel(struct handshake *h, const struct addrinfo *found, struc
 }
 
 /* Both channels. */
-static int open_both(struct gate_setup *gate, struct handshake *control, struct handshake *bulk,
+static int open_both(struct proxy_setup *proxy, struct handshake *control, struct handshake *bulk,
                      const struct addrinfo *found, const struct dial_options *options, long deadline, struct error *err)
 {
     struct handshake_setup setup = {.calls = true, .channel = HANDSHAKE_CONTROL, .key = options->key};
 
     setup.flags = (cipher_has_aes() ? HANDSHAKE_AES : 0) | (options->plain_bulk ? HANDSHAKE_PLAIN : 0);
-    gate->control = open_channel(control, found, &setup, options->address, deadline, err);
-    gate->bulk = -1;
-    if (gate->control >= 0) {
+    proxy->control = open_channel(control, found, &setup, options->address, deadline, err);
+    proxy->bulk = -1;
+    if (proxy->control >= 0) {
         setup.channel = HANDSHAKE_BULK;
         setup.session = control->name;
         setup.key = control->child;
-        gate->bulk = open_channel(bulk, found, &setup, options->address, deadline, err);
-        if (gate->bulk < 0)
-            close(gate->control);
+        proxy->bulk = open_channel(bulk, found, &setup, options->address, deadline, err);
+        if (proxy->bulk < 0)
+            close(proxy->control);
     }
     sodium_memzero(&setup, sizeof setup);
-    return gate->control < 0 ? gate->control : gate->bulk < 0 ? gate->bulk : 0;
+    return proxy->control < 0 ? proxy->control : proxy->bulk < 0 ? proxy->bulk : 0;
 }
 
 /* Waits ever longer, each time for a half to the whole of *pause_ms: those that were put off together come again one
@@ -214,7 +214,7 @@ int dial_knock(const char *address, struct error *err)
     return fd < 0 ? fd : 0;
 }
 
-static int join(int *door, uv_loop_t *loop, struct gate_setup *setup, struct error *err)
+static int join(int *connection, uv_loop_t *loop, struct proxy_setup *setup, struct error *err)
 {
     int ends[2], rc;
 
@@ -224,34 +224,34 @@ static int join(int *door, uv_loop_t *loop, struct gate_setup *setup, struct err
         close(setup->bulk);
         return error_set(err, rc, "no pair of sockets: %s", strerror(-rc));
     }
-    setup->door = ends[1];
-    rc = gate_open(loop, setup);
+    setup->connection = ends[1];
+    rc = proxy_open(loop, setup);
     if (rc) {
         close(ends[0]);
         return error_set(err, rc, "no connection: %s", uv_strerror(rc));
     }
-    *door = ends[0];
+    *connection = ends[0];
     return 0;
 }
 
-int dial(int *door, uv_loop_t *loop, const struct dial_options *options, struct error *err)
+int dial(int *connection, uv_loop_t *loop, const struct dial_options *options, struct error *err)
 {
     const long deadline = now_ms() + DIAL_PATIENCE_MS;
     struct handshake control, bulk;
-    struct gate_setup gate = {.on_control = &control, .on_bulk = &bulk, .progress = options->progress};
+    struct proxy_setup proxy = {.on_control = &control, .on_bulk = &bulk, .progress = options->progress};
     struct addrinfo *found = NULL;
     long pause_ms = PAUSE_MS;
     int rc = resolve(&found, options->address, err);
 
     if (rc)
         return rc;
-    snprintf(gate.peer, sizeof gate.peer, "%.79s", options->address + 6);
+    snprintf(proxy.peer, sizeof proxy.peer, "%.79s", options->address + 6);
     do
-        rc = open_both(&gate, &control, &bulk, found, options, deadline, err);
+        rc = open_both(&proxy, &control, &bulk, found, options, deadline, err);
     while (rc == -EAGAIN && rest(&pause_ms, deadline));
     freeaddrinfo(found);
     if (!rc)
-        rc = join(door, loop, &gate, err);
+        rc = join(connection, loop, &proxy, err);
     handshake_wipe(&control);
     handshake_wipe(&bulk);
     return rc;

@@ -1,7 +1,7 @@
 #include "proto/net/port.h"
 
 #include "proto/net/cipher.h"
-#include "proto/net/gate.h"
+#include "proto/net/proxy.h"
 #include "proto/net/handshake.h"
 
 #include <assert.h>
@@ -85,7 +85,7 @@ int port_split(char name[PORT_NAME_BYTES], char digits[PORT_DIGITS_BYTES], const
     return 0;
 }
 
-static void print_address(char out[GATE_NAME_BYTES], const struct sockaddr_storage *address)
+static void print_address(char out[PROXY_NAME_BYTES], const struct sockaddr_storage *address)
 {
     char name[INET6_ADDRSTRLEN] = "?";
     const bool six = address->ss_family == AF_INET6;
@@ -93,7 +93,7 @@ static void print_address(char out[GATE_NAME_BYTES], const struct sockaddr_stora
                                       : ((const struct sockaddr_in *)address)->sin_port);
 
     uv_ip_name((const struct sockaddr *)address, name, sizeof name);
-    snprintf(out, GATE_NAME_BYTES, six ? "[%s]:%u" : "%s:%u", name, number);
+    snprintf(out, PROXY_NAME_BYTES, six ? "[%s]:%u" : "%s:%u", name, number);
 }
 
 /* IPv4 that came to a socket of IPv6 is IPv4: its addresses share no prefix. */
@@ -161,7 +161,7 @@ static void drop(struct guest *guest)
 
 static void note_away(struct port *port, const struct sockaddr_storage *address, const char *why)
 {
-    char name[GATE_NAME_BYTES];
+    char name[PROXY_NAME_BYTES];
 
     if (port->n_away++ >= AWAY_LINES)
         return;
@@ -178,7 +178,7 @@ static void turn_away(struct guest *guest, const char *why)
 /* Closes without a word: a worker comes again by itself. */
 static void put_off(struct guest *guest, const char *why)
 {
-    char name[GATE_NAME_BYTES];
+    char name[PROXY_NAME_BYTES];
 
     if (guest->port->n_put_off++ == 0) {
         print_address(name, &guest->address);
@@ -187,7 +187,7 @@ static void put_off(struct guest *guest, const char *why)
     drop(guest);
 }
 
-static void on_gate_closed(void *data)
+static void on_proxy_closed(void *data)
 {
     struct port *port = data;
 
@@ -207,18 +207,18 @@ static int take_socket(const struct guest *guest)
 /* Both connections of a worker are here: it becomes a session. */
 static void admit(struct port *port, struct guest *control, struct guest *bulk)
 {
-    struct gate_setup setup = {.is_daemon = true,
-                               .on_control = &control->handshake,
-                               .on_bulk = &bulk->handshake,
-                               .on_closed = on_gate_closed,
-                               .data = port};
+    struct proxy_setup setup = {.is_daemon = true,
+                                .on_control = &control->handshake,
+                                .on_bulk = &bulk->handshake,
+                                .on_closed = on_proxy_closed,
+                                .data = port};
     int ends[2] = {-1, -1}, rc = 0;
 
     assert(port->n_gates < PORT_SESSIONS); /* has_room */
     print_address(setup.peer, &control->address);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         rc = -errno;
-    setup.door = ends[1];
+    setup.connection = ends[1];
     setup.control = take_socket(control);
     setup.bulk = take_socket(bulk);
     if (!rc && (setup.control < 0 || setup.bulk < 0))
@@ -229,12 +229,12 @@ static void admit(struct port *port, struct guest *control, struct guest *bulk)
             if (fds[i] >= 0)
                 close(fds[i]);
     } else {
-        rc = gate_open(port->loop, &setup);
+        rc = proxy_open(port->loop, &setup);
         port->n_gates += rc == 0;
         if (rc)
             close(ends[0]);
         else
-            rc = session_adopt(port->listener, ends[0]); /* the gate sees the end of the door if this fails */
+            rc = session_adopt(port->listener, ends[0]); /* the proxy sees the end of the connection if this fails */
     }
     if (rc)
         note_away(port, &control->address, strerror(-rc));
@@ -476,7 +476,7 @@ static void on_tick(uv_timer_t *timer)
 static int bind_address(struct port *port, const char *address, struct error *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
-    char name[PORT_NAME_BYTES], digits[PORT_DIGITS_BYTES], bound[GATE_NAME_BYTES];
+    char name[PORT_NAME_BYTES], digits[PORT_DIGITS_BYTES], bound[PROXY_NAME_BYTES];
     struct sockaddr_storage at = {0};
     int length = sizeof at, rc = port_split(name, digits, address, err);
 

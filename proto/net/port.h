@@ -10,7 +10,7 @@
  * refused in words.
  *
  * A worker has two connections: messages, and, within the same patience, bulk. Then it is a session like any other, with
- * a gate (proto/net/gate.h) in between. At most PORT_SESSIONS workers have shown the key at a time; the handshake tells
+ * a proxy (proto/net/proxy.h) in between. At most PORT_SESSIONS workers have shown the key at a time; the handshake tells
  * one more that there is no room. */
 #ifndef PROTO_NET_PORT_H
 #define PROTO_NET_PORT_H
@@ -22,7 +22,7 @@
 
 enum { PORT_GUESTS = 64, PORT_SESSIONS = 64, PORT_PATIENCE_MS = 5000 };
 
-struct port; /* freed once it is closed and its last gate has gone */
+struct port; /* freed once it is closed and its last proxy has gone */
 
 struct port_options {
     const char *address; /* tcp://ADDRESS:PORT; port 0: any that is free */

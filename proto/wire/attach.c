@@ -10,7 +10,7 @@
 
 enum {
     ATTEMPTS = 4,       /* with 1, 2, 4 and 8 ticks each for WELCOME and GREETING */
-    HELLO_TICKS = 5,    /* maximum silence of a connection at the door */
+    HELLO_TICKS = 5,    /* maximum silence of a connection at the listener */
     GREETING_TICKS = 15 /* the peer starts again long before, which ends this session */
 };
 
@@ -24,7 +24,7 @@ static void on_attached(struct session *s, const struct message *peer)
 /* On failure tells the peer and returns false. */
 static bool open_channel(struct session *s)
 {
-    const int rc = session_leaves_spare(s->door.fd) ? session_open_channel(s) : -EMFILE;
+    const int rc = session_leaves_spare(s->connection.fd) ? session_open_channel(s) : -EMFILE;
     char reason[160];
 
     if (rc == -EMFILE)
@@ -49,15 +49,15 @@ void attach_on_hello(struct session *s, const struct message *m)
     s->nonce = m->hello.nonce;
     if (s->peer_uid == SESSION_REMOTE_USER)
         s->peer_pid = (int)m->hello.pid; /* of its own host, for the log */
-    s->by_door = m->hello.role == ROLE_VIEWER || !session_is_own(s);
-    if (!s->by_door) {
+    s->by_connection = m->hello.role == ROLE_VIEWER || !session_is_own(s);
+    if (!s->by_connection) {
         if (!open_channel(s))
             return;
         snprintf(welcome.welcome.address, sizeof welcome.welcome.address, "%s", s->address);
         session_enter(s, SESSION_GREETING);
     }
-    session_send_by_door(s, &welcome, NULL, 0);
-    if (s->by_door && s->state == SESSION_HELLO)
+    session_send_by_connection(s, &welcome, NULL, 0);
+    if (s->by_connection && s->state == SESSION_HELLO)
         on_attached(s, &s->hello);
 }
 
@@ -73,8 +73,8 @@ void attach_on_welcome(struct session *s, const struct message *m)
     int rc;
 
     s->id = m->welcome.id;
-    s->by_door = !m->welcome.address[0];
-    if (s->by_door) {
+    s->by_connection = !m->welcome.address[0];
+    if (s->by_connection) {
         on_attached(s, m);
         return;
     }
@@ -94,7 +94,8 @@ void attach_on_welcome(struct session *s, const struct message *m)
         session_finish(s, reason);
         return;
     }
-    door_pause(&s->door); /* door messages that follow our greeting must not overtake the daemon's greeting */
+    connection_pause(
+        &s->connection); /* connection messages that follow our greeting must not overtake the daemon's greeting */
     session_enter(s, SESSION_GREETING);
     greet(s);
 }
@@ -111,46 +112,46 @@ void attach_on_greeting(struct session *s, const struct message *m)
         greet(s);
     if (s->state != SESSION_GREETING)
         return;
-    door_resume(&s->door);
+    connection_resume(&s->connection);
     memcpy(welcome.welcome.address, s->address, sizeof welcome.welcome.address);
     on_attached(s, s->accepted ? &s->hello : &welcome);
 }
 
-/* Opens the user's own door or, if the caller may not, the door for group members. */
-static int open_door(struct session *s, struct error *err)
+/* Opens the user's own listener or, if the caller may not, the listener for group members. */
+static int open_connection(struct session *s, struct error *err)
 {
     char members[SESSION_ADDRESS_MAX + sizeof SESSION_MEMBERS];
     struct error other;
-    int fd = -1, rc = door_connect(&fd, s->path, err);
+    int fd = -1, rc = connection_connect(&fd, s->path, err);
 
     if (rc == -EACCES) {
-        snprintf(members, sizeof members, "%.*s" SESSION_MEMBERS, (int)(strlen(s->path) - strlen("door")), s->path);
-        const int rc2 = door_connect(&fd, members, &other);
+        snprintf(members, sizeof members, "%.*s" SESSION_MEMBERS, (int)(strlen(s->path) - strlen("listener")), s->path);
+        const int rc2 = connection_connect(&fd, members, &other);
         if (rc2 != -ENOENT && rc2 != -EACCES)
             rc = rc2 < 0 ? error_set(err, rc2, "%s", other.text) : 0;
     }
     if (rc < 0)
         return rc;
-    rc = session_open_door(s, fd);
+    rc = session_open_connection(s, fd);
     return rc < 0 ? error_set(err, rc, "watching %s: %s", s->path, uv_strerror(rc)) : 0;
 }
 
 static void say_hello(struct session *s)
 {
     s->n_attempts++;
-    s->on_door.sent = s->on_door.received = s->on_channel.sent = s->on_channel.received = 0;
+    s->on_connection.sent = s->on_connection.received = s->on_channel.sent = s->on_channel.received = 0;
     if (getrandom(&s->nonce, sizeof s->nonce, 0) != sizeof s->nonce)
         s->nonce = uv_hrtime();
     s->hello.hello.nonce = s->nonce;
     session_enter(s, SESSION_HELLO);
-    session_send_by_door(s, &s->hello, NULL, 0);
+    session_send_by_connection(s, &s->hello, NULL, 0);
 }
 
 void attach_again(struct session *s)
 {
     struct error err;
 
-    if (open_door(s, &err) < 0)
+    if (open_connection(s, &err) < 0)
         session_finish(s, err.text);
     else
         say_hello(s);
@@ -186,7 +187,7 @@ int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, c
     s->accepted = true;
     s->id = id;
     snprintf(s->address, sizeof s->address, "%s", address);
-    rc = session_open_door(s, fd);
+    rc = session_open_connection(s, fd);
     if (rc < 0) {
         free(s);
         return rc;
@@ -220,7 +221,7 @@ int session_connect_by(struct session **out, uv_loop_t *loop, int fd, const stru
         close(fd);
         return error_set(err, -ENOMEM, "out of memory");
     }
-    const int rc = session_open_door(s, fd);
+    const int rc = session_open_connection(s, fd);
     if (rc < 0) {
         free(s);
         return error_set(err, rc, "watching a pair of sockets: %s", uv_strerror(rc));
@@ -240,11 +241,11 @@ int session_connect(struct session **out, uv_loop_t *loop, const char *directory
     *out = NULL;
     if (!s)
         return error_set(err, -ENOMEM, "out of memory");
-    if ((size_t)snprintf(s->path, sizeof s->path, "%s/door", directory) >= sizeof s->path) {
+    if ((size_t)snprintf(s->path, sizeof s->path, "%s/listener", directory) >= sizeof s->path) {
         free(s);
         return error_set(err, -ENAMETOOLONG, "%s: too long a path for a socket: choose a shorter one", directory);
     }
-    rc = open_door(s, err);
+    rc = open_connection(s, err);
     if (rc < 0) {
         free(s);
         return rc;

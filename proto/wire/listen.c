@@ -20,17 +20,17 @@
 enum {
     BACKLOG = 128,
     ACCEPTS = 16,        /* per event */
-    MEMBERS = 128,       /* of the group's door in a tick: the kernel does not say whose the next one is */
+    MEMBERS = 128,       /* of the group's listener in a tick: the kernel does not say whose the next one is */
     ATTACHING = 4,       /* what an attempt costs of a user's budget */
     RETRY_MS = 500,      /* after running out of descriptors */
-    STALE_S = 60,        /* a directory without a door */
+    STALE_S = 60,        /* a directory without a listener */
     USER_SESSIONS = 64,  /* maximum per user other than the daemon's own and root; or a quarter of the descriptors */
     AWAY_LINES = 8,      /* of the log per period, for peers turned away */
     AWAY_RETRIES = 20,   /* period, in units of RETRY_MS */
     DIRECTORY_MAX = 128, /* longer than any address allows */
 };
 
-/* One of the two doors. Members have their own, so they cannot fill the owner's queue. */
+/* One of the two connections. Members have their own, so they cannot fill the owner's queue. */
 struct entrance {
     struct session_listener *listener;
     uv_poll_t poll;
@@ -196,12 +196,12 @@ static int make_channels(const char *directory, struct error *err)
 void session_remove_stale(const char *directory)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char door[PATH_MAX], lock[PATH_MAX];
+    char connection[PATH_MAX], lock[PATH_MAX];
     struct stat info;
 
-    snprintf(door, sizeof door, "%.4000s/door", directory);
+    snprintf(connection, sizeof connection, "%.4000s/listener", directory);
     snprintf(lock, sizeof lock, "%.4000s/lock", directory);
-    if (lstat(door, &info) < 0 && (lstat(directory, &info) < 0 || time(NULL) - info.st_mtime < STALE_S))
+    if (lstat(connection, &info) < 0 && (lstat(directory, &info) < 0 || time(NULL) - info.st_mtime < STALE_S))
         return;
     int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT)
@@ -216,8 +216,8 @@ void session_remove_stale(const char *directory)
     close(fd);
 }
 
-/* Binds under a temporary name and renames once it listens, so that a visible door always has a daemon behind it. */
-static int bind_door(int *out, const char *directory, const char *name, gid_t group, struct error *err)
+/* Binds under a temporary name and renames once it listens, so that a visible listener always has a daemon behind it. */
+static int bind_connection(int *out, const char *directory, const char *name, gid_t group, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char path[DIRECTORY_MAX + 16];
@@ -275,13 +275,13 @@ static bool has_enough(const struct session_listener *listener, uid_t uid)
 }
 
 /* Returns why the peer is refused; NULL: it is admitted. */
-static const char *turn_away(const struct session_listener *listener, int fd, const struct door_peer *peer)
+static const char *turn_away(const struct session_listener *listener, int fd, const struct connection_peer *peer)
 {
     if (is_master(peer->uid))
         return NULL;
     if (listener->group == SESSION_NO_GROUP)
         return "the daemon belongs to another user";
-    if (!door_peer_is_member(fd, listener->group))
+    if (!connection_peer_is_member(fd, listener->group))
         return "the daemon serves a group that you are not a member of";
     if (!session_leaves_spare(fd))
         return "the daemon has no descriptors left for another session";
@@ -295,7 +295,7 @@ void session_note_away(struct session_listener *listener, int pid, uid_t uid, co
     if (uid == SESSION_REMOTE_USER)
         log_warning("turned away at the tcp port: %s%s", who, why);
     else
-        log_warning("turned away at the door, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
+        log_warning("turned away at the listener, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
 }
 
 /* Sends the refusal and closes. A session for it would give descriptors to a peer that tries again and again. */
@@ -314,11 +314,11 @@ static void send_away(int fd, const char *why)
 static void admit(struct session_listener *listener, int fd)
 {
     struct session *s;
-    struct door_peer peer = {.uid = (uid_t)-1};
+    struct connection_peer peer = {.uid = (uid_t)-1};
     char address[DIRECTORY_MAX + 64];
     uint32_t nonce;
 
-    door_peer(&peer, fd);
+    connection_peer(&peer, fd);
     const char *why = turn_away(listener, fd, &peer);
     if (why) {
         session_note_away(listener, (int)peer.pid, peer.uid, "", why);
@@ -336,7 +336,7 @@ static void admit(struct session_listener *listener, int fd)
     }
     s->listener = listener;
     s->only_looks = !is_master(peer.uid) && listener->users != listener->group &&
-                    (listener->users == SESSION_NO_GROUP || !door_peer_is_member(fd, listener->users));
+                    (listener->users == SESSION_NO_GROUP || !connection_peer_is_member(fd, listener->users));
     session_enlist(s, &listener->sessions);
     session_charge(s, ATTACHING);
 }
@@ -349,10 +349,10 @@ static bool is_free(const struct session *s)
 
 static void hold_in_debt(struct session *s)
 {
-    if (s->is_held || s->door.fd < 0 || budget_allows(&s->listener->budget, s->peer_uid))
+    if (s->is_held || s->connection.fd < 0 || budget_allows(&s->listener->budget, s->peer_uid))
         return;
     s->is_held = true;
-    door_hold(&s->door);
+    connection_hold(&s->connection);
 }
 
 void session_charge(struct session *s, unsigned n)
@@ -425,7 +425,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
         uv_poll_stop(&at->poll);
     if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
         if (at->listener->n_away++ < AWAY_LINES)
-            log_warning("the door: %s", strerror(errno));
+            log_warning("the listener: %s", strerror(errno));
         uv_poll_stop(&at->poll); /* a waiting peer would wake the loop again and again */
     }
 }
@@ -440,9 +440,9 @@ void session_refill(struct session_listener *listener)
 {
     budget_refill(&listener->budget);
     for (struct session *s = listener->sessions; s; s = s->next)
-        if (s->is_held && s->door.fd >= 0 && budget_allows(&listener->budget, s->peer_uid)) {
+        if (s->is_held && s->connection.fd >= 0 && budget_allows(&listener->budget, s->peer_uid)) {
             s->is_held = false;
-            door_release(&s->door);
+            connection_release(&s->connection);
         }
     listener->members.n_accepted = 0;
     watch(&listener->members);
@@ -464,14 +464,14 @@ static void on_retry(uv_timer_t *timer)
     if (++listener->n_retries < AWAY_RETRIES)
         return;
     if (listener->n_away > AWAY_LINES)
-        log_warning("turned away at the door: %u more", listener->n_away - AWAY_LINES);
+        log_warning("turned away at the listener: %u more", listener->n_away - AWAY_LINES);
     listener->n_retries = listener->n_away = 0;
 }
 
 static int open_entrance(struct entrance *at, const char *name, gid_t group, struct error *err)
 {
     const struct session_listener *listener = at->listener;
-    int rc = bind_door(&at->fd, listener->directory, name, group, err);
+    int rc = bind_connection(&at->fd, listener->directory, name, group, err);
 
     if (rc < 0)
         return rc;
@@ -481,7 +481,7 @@ static int open_entrance(struct entrance *at, const char *name, gid_t group, str
         return 0;
     close(at->fd);
     at->fd = -1;
-    return error_set(err, rc, "watching the door of %s: %s", listener->directory, uv_strerror(rc));
+    return error_set(err, rc, "watching the listener of %s: %s", listener->directory, uv_strerror(rc));
 }
 
 static int start(struct session_listener *listener, const char *directory, struct error *err)
@@ -501,7 +501,7 @@ static int start(struct session_listener *listener, const char *directory, struc
         return rc;
     remove_sockets(listener->directory);
     rc = make_channels(listener->directory, err);
-    return rc < 0 ? rc : open_entrance(&listener->owner, "door", SESSION_NO_GROUP, err);
+    return rc < 0 ? rc : open_entrance(&listener->owner, "listener", SESSION_NO_GROUP, err);
 }
 
 /* If the directory was removed under us, another daemon may use its name by now. */
@@ -586,7 +586,7 @@ int session_admit_group(struct session_listener *listener, gid_t group, struct e
     rc = open_entrance(&listener->members, SESSION_MEMBERS, group, err);
     if (rc < 0)
         return rc;
-    door_forbid_fds(listener->members.fd);
+    connection_forbid_fds(listener->members.fd);
     listener->n_handles++;
     listener->group = listener->users = group;
     watch(&listener->members);

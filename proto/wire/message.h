@@ -6,25 +6,25 @@
  * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what
  * decodes encodes to the same bytes.
  *
- * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "door" messages may carry
+ * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "listener" messages may carry
  * descriptors):
  *
- *   attach    HELLO door >D, WELCOME or DISMISSED door <D, GREETING both ways on the channel, if there is one; PING D>,
+ *   attach    HELLO connection >D, WELCOME or DISMISSED connection <D, GREETING both ways on the channel, if there is one; PING D>,
  *             PONG >D
- *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
+ *   job       C>D JOB connection [config, output directory or -, side file or -, trace or -, weight files...,
  *                       moments or -]; config and side file are sealed memory (segment_seal); only the daemon's own
  *                       user may send a directory: see output
- *             D>C JOB_OPENED door [data] or REFUSED
+ *             D>C JOB_OPENED connection [data] or REFUSED
  *   files     a client or viewer of another user than the daemon's sends no descriptors, but serves its files
- *             (proto/wire/files.h). any>D FILES before JOB, TAKE or SNAPSHOT; D> FILES door [socket, memory, trace or -].
+ *             (proto/wire/files.h). any>D FILES before JOB, TAKE or SNAPSHOT; D> FILES connection [socket, memory, trace or -].
  *             Then JOB names what is in the memory, and files by number: [side file or -, weight files..., moments or -];
  *             SNAPSHOT means files 0 to 2. On that socket alone: D>C FILE, C>D FILE_DONE
- *             D>W ASSIGN door [weights, inbox, data, config, stash or -, trace or -]
+ *             D>W ASSIGN connection [weights, inbox, data, config, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (it does not fit; the sentence says what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   queue     a JOB that must wait: D>C QUEUED when it is queued, and whenever its place changes; JOB_OPENED or REFUSED
  *             once its turn has come
- *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION door [data, config,
+ *   take over the client of a training job died, so the job is detached. C>D DESCRIBE; D>C DESCRIPTION connection [data, config,
  *             side file, output directory or -]. C>D TAKE makes the sender the job's client; D>C TAKEN says how far its
  *             steps are. REFUSED answers either
  *   step      C>D OPEN_STEP; D>W SHARE, which replaces an earlier one of this step; W>D PULL; D>W WEIGHTS; W>D READ if
@@ -35,7 +35,7 @@
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL, WEIGHTS, READ as above; W>D EVALUATED; D>C EVALUATED
  *   generate  C>D GENERATE; D>W GENERATE, PULL, WEIGHTS, READ as above; W>D GENERATED; D>C GENERATED
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. When a save ends: D>C SAVED or SAVE_FAILED,
- *             whoever requested it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the
+ *             whoever requested it, and D>V SAVED or REFUSED. V>D SNAPSHOT connection [weights, config, side file]: the
  *             weights of one version are written into the viewer's empty files; D>V SAVED or REFUSED
  *   output    for another user's job: D>C OUTPUT for each checkpoint, to open its files, to put it in place, or to drop
  *             it; C>D OUTPUT_DONE names [weights, moments, config, side files..., training.json] to the first, [] to
@@ -54,7 +54,7 @@
  *   LOST      D>C: a worker of a training job has gone. Its parts are redone by the others, or by the next worker
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
- *   DISMISSED door, either: the session is over, and why; nothing comes after it
+ *   DISMISSED connection, either: the session is over, and why; nothing comes after it
  *   BYE       either: closing on purpose */
 #ifndef PROTO_WIRE_MESSAGE_H
 #define PROTO_WIRE_MESSAGE_H
@@ -204,7 +204,7 @@ struct message {
         } hello;
         struct {
             uint32_t id;       /* of the session, never used twice by one daemon */
-            char address[108]; /* of the channel, "ipc:///run/.../s/3-5f0c..."; empty: all goes through the door */
+            char address[108]; /* of the channel, "ipc:///run/.../s/3-5f0c..."; empty: all goes over the connection */
         } welcome;
         struct {
             uint32_t id;

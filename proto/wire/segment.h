@@ -1,6 +1,6 @@
 /* proto/wire/segment.h - shared memory between the daemon and its peers.
  *
- * Segments are sealed memfds, passed through the door (SCM_RIGHTS). They hold numbers only: every length and name is in
+ * Segments are sealed memfds, passed over the connection (SCM_RIGHTS). They hold numbers only: every length and name is in
  * a message. The daemon allocates all of them, so they outlive a worker and count in its ledger.
  *   read-only for others (weights): mapped read-write here, then sealed against future writes
  *   read-write (inbox, data): sealed against shrinking and growing only */
@@ -25,7 +25,7 @@ enum segment_access { SEGMENT_READ, SEGMENT_READ_WRITE };
  * -errno; then *out is zeroed. */
 int segment_create(struct segment *out, const char *name, size_t bytes, enum segment_access others, struct error *err);
 
-/* Maps a segment received through the door. Always takes fd. The file must have at least `bytes` bytes and be sealed
+/* Maps a segment received over the connection. Always takes fd. The file must have at least `bytes` bytes and be sealed
  * against shrinking, else a hostile peer could raise SIGBUS here: -EINVAL. */
 int segment_attach(struct segment *out, int fd, size_t bytes, enum segment_access access, struct error *err);
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum {
-    ENDING_MS = 2, /* nanomsg sees a peer's end some milliseconds after the door does */
+    ENDING_MS = 2, /* nanomsg sees a peer's end some milliseconds after the connection does */
     ENDING_TICKS = 50,
     IDLE_TICKS = 3, /* ticks without reading after which a peer is given up */
 };
@@ -42,10 +42,10 @@ static void decide(struct session *s, const char *reason)
     }
 }
 
-/* Data that waits for the peer to read: bytes on the channel, packets on the door. */
+/* Data that waits for the peer to read: bytes on the channel, packets on the connection. */
 static size_t unsent(const struct session *s)
 {
-    return s->channel.socket >= 0 ? channel_queued(&s->channel) : s->door.n_queued;
+    return s->channel.socket >= 0 ? channel_queued(&s->channel) : s->connection.n_queued;
 }
 
 bool session_is_behind(const struct session *s)
@@ -53,13 +53,13 @@ bool session_is_behind(const struct session *s)
     enum { MOST = 4096 };
     int bytes = 0;
 
-    return s->door.n_queued > 0 || (ioctl(s->door.fd, SIOCOUTQ, &bytes) == 0 && bytes > MOST);
+    return s->connection.n_queued > 0 || (ioctl(s->connection.fd, SIOCOUTQ, &bytes) == 0 && bytes > MOST);
 }
 
 void session_close_links(struct session *s)
 {
-    if (s->door.fd >= 0)
-        door_close(&s->door);
+    if (s->connection.fd >= 0)
+        connection_close(&s->connection);
     if (s->channel.socket >= 0)
         channel_close(&s->channel);
 }
@@ -82,21 +82,21 @@ void session_finish(struct session *s, const char *reason)
     uv_close((uv_handle_t *)&s->timer, on_timer_closed);
 }
 
-void session_send_by_door(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+void session_send_by_connection(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct message numbered = *m;
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
-    if (s->state == SESSION_OPEN && s->door.n_queued >= SESSION_MAX_QUEUED) {
+    if (s->state == SESSION_OPEN && s->connection.n_queued >= SESSION_MAX_QUEUED) {
         session_fault(s, -EPROTO, "does not read: %d messages wait for it", SESSION_MAX_QUEUED);
         return;
     }
-    numbered.sequence = ++s->on_door.sent;
+    numbered.sequence = ++s->on_connection.sent;
     size_t n = message_encode(bytes, sizeof bytes, &numbered);
-    int rc = door_send(&s->door, bytes, n, fds, n_fds); /* one slot stays free for our last message */
+    int rc = connection_send(&s->connection, bytes, n, fds, n_fds); /* one slot stays free for our last message */
     if (rc < 0) {
         char reason[128];
-        snprintf(reason, sizeof reason, "sending through the door: %s", strerror(-rc));
+        snprintf(reason, sizeof reason, "sending over the connection: %s", strerror(-rc));
         session_finish(s, reason);
     }
 }
@@ -132,11 +132,11 @@ void session_refuse_code(struct session *s, int code, const char *reason)
     }
     session_enter(s, SESSION_LEAVING);
     snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "%s", reason);
-    session_send_by_door(s, &m, NULL, 0);
+    session_send_by_connection(s, &m, NULL, 0);
     if (s->channel.socket >= 0)
         channel_close(&s->channel);
-    if (s->door.fd >= 0)
-        door_shutdown(&s->door);
+    if (s->connection.fd >= 0)
+        connection_shutdown(&s->connection);
     s->unsent = unsent(s);
 }
 
@@ -183,8 +183,8 @@ static void out_of_place(struct session *s, const struct message *m, const char 
 
 static void send_by_carrier(struct session *s, const struct message *m)
 {
-    if (s->by_door)
-        session_send_by_door(s, m, NULL, 0);
+    if (s->by_connection)
+        session_send_by_connection(s, m, NULL, 0);
     else
         session_send_by_channel(s, m);
 }
@@ -194,8 +194,8 @@ static bool on_life(struct session *s, const struct message *m, const char *link
 {
     if (m->kind == MESSAGE_BYE) {
         decide(s, "closed");
-        if (!s->by_door)
-            door_drain(&s->door); /* packets there were sent earlier */
+        if (!s->by_connection)
+            connection_drain(&s->connection); /* packets there were sent earlier */
         session_finish(s, NULL);
     } else if (m->kind == MESSAGE_PING && !s->accepted) {
         struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = 0}};
@@ -220,13 +220,13 @@ static bool is_life(enum message_kind kind)
     return kind == MESSAGE_PING || kind == MESSAGE_PONG || kind == MESSAGE_BYE;
 }
 
-/* Handles the session's own door messages; false for others. */
-static bool on_door_message(struct session *s, const struct message *m)
+/* Handles the session's own listener messages; false for others. */
+static bool on_connection_message(struct session *s, const struct message *m)
 {
     if (m->kind == MESSAGE_DISMISSED) {
         char reason[ERROR_TEXT_BYTES];
         snprintf(reason, sizeof reason, "refused: %.480s", m->dismissed.error.text);
-        if (s->state == SESSION_OPEN && !s->by_door)
+        if (s->state == SESSION_OPEN && !s->by_connection)
             channel_drain(&s->channel);
         session_finish(s, reason);
     } else if (s->state == SESSION_HELLO && m->kind == (s->accepted ? MESSAGE_HELLO : MESSAGE_WELCOME)) {
@@ -235,10 +235,10 @@ static bool on_door_message(struct session *s, const struct message *m)
         else
             attach_on_welcome(s, m);
     } else if (s->state != SESSION_OPEN || m->kind == MESSAGE_HELLO || m->kind == MESSAGE_WELCOME ||
-               m->kind == MESSAGE_GREETING || (!s->by_door && is_life(m->kind))) {
-        out_of_place(s, m, "through the door");
+               m->kind == MESSAGE_GREETING || (!s->by_connection && is_life(m->kind))) {
+        out_of_place(s, m, "over the connection");
     } else {
-        return on_life(s, m, "through the door");
+        return on_life(s, m, "over the connection");
     }
     return true;
 }
@@ -252,15 +252,16 @@ static bool may_have(struct session *s, const struct message *m, unsigned n_fds)
     return false;
 }
 
-static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+static void on_connection_packet(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds,
+                                 unsigned n_fds)
 {
-    struct session *s = door->data;
+    struct session *s = connection->data;
     struct message m;
     bool ours = true; /* false: the callee closes them */
 
-    if ((s->state != SESSION_LEAVING || s->by_door) && receive(s, &m, &s->on_door.received, bytes, n)) {
+    if ((s->state != SESSION_LEAVING || s->by_connection) && receive(s, &m, &s->on_connection.received, bytes, n)) {
         if (s->state != SESSION_LEAVING)
-            ours = !may_have(s, &m, n_fds) || on_door_message(s, &m);
+            ours = !may_have(s, &m, n_fds) || on_connection_message(s, &m);
         else if (m.kind == MESSAGE_BYE) /* both sides want to end: neither waits for the other */
             session_finish(s, NULL);
         else
@@ -279,11 +280,11 @@ static void on_ending(struct session *s)
         session_finish(s, "killed");
 }
 
-static void on_door_end(struct door *door, const char *what)
+static void on_connection_end(struct connection *connection, const char *what)
 {
-    struct session *s = door->data;
+    struct session *s = connection->data;
 
-    if (s->state == SESSION_OPEN && !what && s->by_door) {
+    if (s->state == SESSION_OPEN && !what && s->by_connection) {
         session_finish(s, "killed");
         return;
     }
@@ -298,12 +299,13 @@ static void on_door_end(struct door *door, const char *what)
     session_finish(s, "closed before the session was open");
 }
 
-static void on_door_closed(struct door *door)
+static void on_connection_closed(struct connection *connection)
 {
-    on_handle_closed(door->data);
+    on_handle_closed(connection->data);
 }
 
-static const struct door_events door_events = {on_door_packet, on_door_end, on_door_closed};
+static const struct connection_events connection_events = {on_connection_packet, on_connection_end,
+                                                           on_connection_closed};
 
 /* Handles the session's own channel messages; false for others. */
 static bool on_channel_message(struct session *s, const struct message *m)
@@ -431,7 +433,7 @@ struct session *session_new(uv_loop_t *loop, const struct session_events *events
     s->events = events;
     s->data = data;
     s->tick_ms = SESSION_TICK_MS;
-    s->door.fd = s->channel.socket = -1;
+    s->connection.fd = s->channel.socket = -1;
     return s;
 }
 
@@ -454,19 +456,19 @@ void session_unlist(struct session *s)
     s->listed = NULL;
 }
 
-int session_open_door(struct session *s, int fd)
+int session_open_connection(struct session *s, int fd)
 {
-    struct door_peer peer;
+    struct connection_peer peer;
 
-    if (!door_peer(&peer, fd)) {
+    if (!connection_peer(&peer, fd)) {
         close(fd);
         return -EACCES;
     }
     s->peer_pid = peer.pid;
     s->peer_uid = peer.uid;
-    int rc = door_open(&s->door, s->loop, fd, &door_events, s);
+    int rc = connection_open(&s->connection, s->loop, fd, &connection_events, s);
 
-    s->door.takes_no_fds = s->accepted && !session_is_own(s) && s->peer_uid != 0;
+    s->connection.takes_no_fds = s->accepted && !session_is_own(s) && s->peer_uid != 0;
     if (rc == 0)
         s->n_handles++;
     return rc;
@@ -506,7 +508,7 @@ void session_send_fds(struct session *s, const struct message *m, const int *fds
     assert((s->opened || s->decided) && n_fds <= SESSION_MAX_FDS);
     assert(n_fds == 0 || message_has_descriptors(m->kind));
     if (s->state == SESSION_OPEN)
-        session_send_by_door(s, m, fds, n_fds);
+        session_send_by_connection(s, m, fds, n_fds);
 }
 
 void session_close(struct session *s)

@@ -1,16 +1,16 @@
-/* proto/wire/session.h - one peer: its door, its channel if it has one, its life.
+/* proto/wire/session.h - one peer: its connection, its channel if it has one, its life.
  *
  * A session joins client, worker or viewer to the daemon by one or two links:
- *   door     a Unix SOCK_SEQPACKET connection for attaching and for descriptors. It stays open; its end of file tells
- *            each side of the other's death within milliseconds. The daemon's own user and root use DIRECTORY/door,
+ *   connection     a Unix SOCK_SEQPACKET connection for attaching and for descriptors. It stays open; its end of file tells
+ *            each side of the other's death within milliseconds. The daemon's own user and root use DIRECTORY/listener,
  *            members of a group use DIRECTORY/members.
  *   channel  a nanomsg PAIR for everything else, at an ipc address of its own, DIRECTORY/s/ID-NONCE, never used twice.
  *            Only clients and workers of the daemon's own user have one: whoever reaches a nanomsg socket can abort the
  *            process behind it, so DIRECTORY/s is closed to all others. Other users, and all viewers, send everything
- *            through the door, with the same codec.
- * Attaching: HELLO through the door (version, role); WELCOME (id; the channel's address, or none, and the session is
+ *            over the connection, with the same codec.
+ * Attaching: HELLO over the connection (version, role); WELCOME (id; the channel's address, or none, and the session is
  * open); GREETING both ways on the channel within 1 s, and the session is open. Otherwise the peer starts again from
- * the door, as nanomsg can wedge (proto/wire/channel.h).
+ * the connection, as nanomsg can wedge (proto/wire/channel.h).
  *
  * Each user other than the daemon's own and root has at most 64 sessions at a time, or a quarter of the process's
  * descriptors if that is less, and what it asks in a tick is bounded (session_charge). Their sessions and files leave SESSION_SPARE_FDS descriptors free. One more is reserved
@@ -42,7 +42,7 @@ struct session; /* opaque here; allocated by session_connect or by the listener,
 struct session_events {
     /* The session is open: messages may be sent. peer is its HELLO (daemon's side) or WELCOME (the other side). */
     void (*on_open)(struct session *s, const struct message *peer);
-    /* fds (n_fds) came with a door message; the callee closes them. Never called before on_open, after session_close or
+    /* fds (n_fds) came with a connection message; the callee closes them. Never called before on_open, after session_close or
      * session_refuse, or after on_closed. */
     void (*on_message)(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
     /* The last call, always from the loop. Either the peer is gone, and reason says how ("closed", "killed", "refused:
@@ -54,20 +54,20 @@ struct session_events {
 
 struct session_listener; /* the daemon's side */
 
-/* Makes DIRECTORY (0700, with parents; checks its owner), locks DIRECTORY/lock and binds the door. The lock lets it
+/* Makes DIRECTORY (0700, with parents; checks its owner), locks DIRECTORY/lock and binds the listener. The lock lets it
  * take over the stale directory of a killed daemon, but not a live one: -EADDRINUSE. Each attached peer becomes a
  * session with `events` and its own data pointer, initially data. Refuses peers of other users except root.
  * -ENAMETOOLONG if an address would pass 107 bytes. */
 int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
                    const struct session_events *events, void *data, struct error *err);
-/* Also admits members of the group, through a door of their own (0660, the group's). The directory becomes 0710:
+/* Also admits members of the group, through a listener of their own (0660, the group's). The directory becomes 0710:
  * members can pass through it, but not list it. Call before the loop runs. -EPERM (not a group of the caller's), -EDOM
  * (members cannot reach the directory), -errno. */
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err);
 /* After session_admit_group: the group's members may be viewers only, except those that are members of `users`, too.
  * (gid_t)-1: nobody is. */
 void session_limit_group(struct session_listener *listener, gid_t users);
-/* Closes the door; removes its files and the directory. Open sessions stay: close each. Sessions that are not open yet
+/* Closes the connection; removes its files and the directory. Open sessions stay: close each. Sessions that are not open yet
  * are refused. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
@@ -93,24 +93,24 @@ int session_connect(struct session **out, uv_loop_t *loop, const char *directory
                     const struct session_events *events, void *data, struct error *err);
 
 /* The same by fd, one end of a pair of SOCK_SEQPACKET sockets (always taken), to a daemon elsewhere: all messages go
- * through it, and there is one attempt. The other end carries them on: proto/net/gate.h. */
+ * through it, and there is one attempt. The other end carries them on: proto/net/proxy.h. */
 int session_connect_by(struct session **out, uv_loop_t *loop, int fd, const struct message *hello,
                        const struct session_events *events, void *data, struct error *err);
 /* The daemon's side of that: a session with a peer that has authenticated itself to whoever holds fd's other end. It has
  * no user and no process here, so neither channel nor rights beyond a worker's. Takes fd. -ENOMEM, -errno. */
 int session_adopt(struct session_listener *listener, int fd);
-/* True if the peer has not read what its door was sent, but for a few packets. */
+/* True if the peer has not read what its connection was sent, but for a few packets. */
 bool session_is_behind(const struct session *s);
 /* True if a new descriptor fd leaves so many free. */
 bool session_leaves_fds(int fd, unsigned spare);
 /* The user of such a session's peer. */
 #define SESSION_REMOTE_USER ((uid_t)-1)
 
-/* Sends a copy of the message by the channel, or through the door if there is none; in order. Never blocks and never
+/* Sends a copy of the message by the channel, or over the connection if there is none; in order. Never blocks and never
  * fails: if the peer does not read, the session closes and on_closed reports it. Not before on_open; does nothing after
  * the end has begun. */
 void session_send(struct session *s, const struct message *m);
-/* Sends through the door, with descriptors, which stay the caller's. Ordered among door messages, but not relative to
+/* Sends over the connection, with descriptors, which stay the caller's. Ordered among connection messages, but not relative to
  * the channel. */
 void session_send_fds(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
 /* Sends what is queued (up to 1 s), then BYE, and closes; on_closed(NULL) follows from the loop. A second call does

@@ -4,7 +4,7 @@
 #define PROTO_WIRE_SESSION_INTERNAL_H
 
 #include "proto/wire/channel.h"
-#include "proto/wire/door.h"
+#include "proto/wire/connection.h"
 #include "proto/wire/session.h"
 
 #include <stdatomic.h>
@@ -14,20 +14,21 @@ enum {
     SESSION_PINGS = 15,        /* unanswered pings after which the daemon gives a peer up */
     SESSION_PATIENCE = 60,     /* ticks without a ping before a peer gives up a daemon, which may be loading a model */
     SESSION_ADDRESS_MAX = 108, /* bytes of an address with its terminator, as in sun_path */
-    SESSION_MAX_QUEUED = DOOR_MAX_QUEUED - 1, /* messages queued for a peer; one more tells it why the session ends */
+    SESSION_MAX_QUEUED =
+        CONNECTION_MAX_QUEUED - 1, /* messages queued for a peer; one more tells it why the session ends */
 };
 
 #define SESSION_CHANNELS "s"       /* directory of the channels' addresses below the daemon's, for its user only */
-#define SESSION_MEMBERS  "members" /* door for members of a group */
+#define SESSION_MEMBERS  "members" /* connection for members of a group */
 
 enum session_state {
-    /* Ends with HELLO (daemon's side) or WELCOME (peer's side) through the door, or after too many ticks. A session
+    /* Ends with HELLO (daemon's side) or WELCOME (peer's side) over the connection, or after too many ticks. A session
      * without a channel is then open. */
     SESSION_HELLO,
     SESSION_GREETING, /* ends with GREETING on the channel, or after too many ticks, and the peer starts again */
     SESSION_OPEN,     /* ends by either side's wish, death or fault */
-    SESSION_ENDING,   /* the door has ended, messages may follow: ends with BYE, the channel's end, or 100 ms */
-    /* Ends when the peer has read our last messages and closes its door, after three ticks in a row in which it read
+    SESSION_ENDING,   /* the connection has ended, messages may follow: ends with BYE, the channel's end, or 100 ms */
+    /* Ends when the peer has read our last messages and closes its connection, after three ticks in a row in which it read
      * nothing, or after 60 ticks. */
     SESSION_LEAVING,
     SESSION_RETRYING, /* ends when this attempt's links are closed */
@@ -39,7 +40,7 @@ struct session {
     struct session *next, **listed;    /* in the listener's list; listed: the pointer to this, or NULL */
     struct session_listener *listener; /* NULL on a peer's side, and once the listener is closed */
     bool accepted;                     /* the daemon's side */
-    bool by_door;                      /* has no channel; known from WELCOME on */
+    bool by_connection;                /* has no channel; known from WELCOME on */
     bool opened;                       /* on_open was called */
     bool decided;                      /* the end has begun: reason, or NULL for our own wish */
     bool at_fault;                     /* the peer is */
@@ -51,12 +52,12 @@ struct session {
     unsigned n_attempts, n_unanswered;
     size_t unsent;      /* at the last tick in SESSION_LEAVING */
     unsigned n_idle;    /* ticks in a row since then in which the peer read nothing */
-    unsigned n_handles; /* timer, door, channel: handles not returned yet */
-    struct door door;
+    unsigned n_handles; /* timer, connection, channel: handles not returned yet */
+    struct connection connection;
     struct channel channel;
     struct {
         uint64_t sent, received; /* sequence numbers */
-    } on_door, on_channel;
+    } on_connection, on_channel;
     uint32_t id;
     uint64_t nonce;
     int peer_pid;
@@ -64,7 +65,7 @@ struct session {
     bool is_held;                      /* unread until its user's budget allows it */
     bool only_looks;                   /* the peer may only be a viewer */
     char address[SESSION_ADDRESS_MAX]; /* of the channel; empty on a peer's side before WELCOME */
-    char path[SESSION_ADDRESS_MAX];    /* of the door, on a peer's side */
+    char path[SESSION_ADDRESS_MAX];    /* of the connection, on a peer's side */
     struct message hello;              /* ours on a peer's side, otherwise the peer's */
     const uint64_t *progress;          /* ours, or NULL */
     uint64_t peer_progress;
@@ -74,11 +75,11 @@ struct session {
 
 /* session.c: the stages of a life. Only session_enter assigns the state. */
 struct session *session_new(uv_loop_t *loop, const struct session_events *events, void *data);
-int session_open_door(struct session *s, int fd); /* takes fd */
+int session_open_connection(struct session *s, int fd); /* takes fd */
 int session_open_channel(struct session *s);
 void session_start(struct session *s); /* starts its clock; from here on it ends with on_closed */
 void session_enter(struct session *s, enum session_state state);
-void session_send_by_door(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
+void session_send_by_connection(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
 void session_send_by_channel(struct session *s, const struct message *m);
 void session_close_links(struct session *s);
 /* Begins the end: nothing more is sent or delivered. The first reason counts. */
@@ -113,8 +114,8 @@ int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, c
 
 #define SESSION_NO_GROUP ((gid_t)-1)
 
-/* Removes a directory that a killed daemon left: its lock is free, and it has a door or is a minute old (a daemon that
- * is just starting has no door yet). Only for names that are never used again. */
+/* Removes a directory that a killed daemon left: its lock is free, and it has a connection or is a minute old (a daemon that
+ * is just starting has no connection yet). Only for names that are never used again. */
 void session_remove_stale(const char *directory);
 
 #endif

@@ -17,7 +17,7 @@ static struct queue_entry waiting;
 static void begin(void)
 {
     memset(&d, 0, sizeof d);
-    job = (struct job){.hub = &d.hub,
+    job = (struct job){.peers = &d.peers,
                        .state = JOB_RESTING,
                        .id = 7,
                        .uid = OWNER_OF_JOB,

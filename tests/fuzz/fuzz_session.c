@@ -70,7 +70,7 @@ static int listen_at(const char *directory)
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
     fuzz_demand(mkdir(directory, 0700) == 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%.90s/door", directory);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.90s/listener", directory);
     fuzz_demand(fd >= 0 && bind(fd, (const struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 8) == 0);
     return fd;
 }
@@ -92,17 +92,17 @@ static void begin(void)
 static int meet(bool we_are_daemon)
 {
     const struct message hello = {.kind = MESSAGE_HELLO, .hello = {.role = ROLE_VIEWER}};
-    char door[108];
+    char connection[108];
     struct session *s;
     struct error err;
     int fd;
 
-    snprintf(door, sizeof door, "%s/door", f.daemon);
+    snprintf(connection, sizeof connection, "%s/listener", f.daemon);
     if (!we_are_daemon)
         fuzz_demand(session_connect(&s, &f.loop, f.peer, &hello, &events, NULL, &err) == 0);
     if (we_are_daemon) {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
-        memcpy(address.sun_path, door, sizeof address.sun_path);
+        memcpy(address.sun_path, connection, sizeof address.sun_path);
         fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         fuzz_demand(connect(fd, (const struct sockaddr *)&address, sizeof address) == 0);
     } else {

@@ -61,7 +61,7 @@ static void update(struct inprocess *ip, const struct relay_action *a)
     if (ip->options.fenced && isnan(ip->norm))
         clip(ip);
     store_update(&ip->store, a->unit, fold_kind(ip, a->unit), &ip->hyper);
-    store_turn(&ip->store, a->unit);
+    store_swap(&ip->store, a->unit);
     feed(ip, &done);
 }
 

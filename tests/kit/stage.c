@@ -122,7 +122,7 @@ static struct message hello_of(const struct stage *st)
 {
     struct message hello = worker_hello;
 
-    if (st->by_door)
+    if (st->by_connection)
         hello.hello.role = ROLE_VIEWER;
     return hello;
 }
@@ -250,12 +250,12 @@ void stage_end_daemon(struct stage *st, pid_t pid)
     ck_assert_int_eq(system(command), 0);
 }
 
-int raw_try_at(struct raw *raw, struct stage *st, const char *door)
+int raw_try_at(struct raw *raw, struct stage *st, const char *connection)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     *raw = (struct raw){.channel = -1};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", st->directory, door);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", st->directory, connection);
     raw->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (connect(raw->fd, (const struct sockaddr *)&address, sizeof address) == 0)
         return 0;
@@ -264,20 +264,20 @@ int raw_try_at(struct raw *raw, struct stage *st, const char *door)
     return rc;
 }
 
-void raw_connect_at(struct raw *raw, struct stage *st, const char *door)
+void raw_connect_at(struct raw *raw, struct stage *st, const char *connection)
 {
-    ck_assert_int_eq(raw_try_at(raw, st, door), 0);
+    ck_assert_int_eq(raw_try_at(raw, st, connection), 0);
 }
 
 void raw_connect(struct raw *raw, struct stage *st)
 {
-    raw_connect_at(raw, st, "door");
+    raw_connect_at(raw, st, "listener");
 }
 
 void raw_send(struct raw *raw, const void *bytes, size_t n)
 {
     ck_assert_int_eq(send(raw->fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
-    raw->sent_by_door++;
+    raw->sent_by_connection++;
 }
 
 void raw_say(struct raw *raw, const struct message *m)
@@ -285,7 +285,7 @@ void raw_say(struct raw *raw, const struct message *m)
     struct message numbered = *m;
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
-    numbered.sequence = raw->sent_by_door + 1;
+    numbered.sequence = raw->sent_by_connection + 1;
     raw_send(raw, bytes, message_encode(bytes, sizeof bytes, &numbered));
 }
 
@@ -298,7 +298,7 @@ ssize_t raw_try_fds(struct raw *raw, const struct message *m, unsigned n_fds)
     struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control};
     struct cmsghdr *c = (struct cmsghdr *)(void *)control;
 
-    numbered.sequence = ++raw->sent_by_door;
+    numbered.sequence = ++raw->sent_by_connection;
     vector.iov_len = message_encode(bytes, sizeof bytes, &numbered);
     header.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
     *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n_fds * sizeof(int))};
@@ -312,10 +312,10 @@ void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds)
     ck_assert_int_gt(raw_try_fds(raw, m, n_fds), 0);
 }
 
-/* The number of the last message by the channel, or through the door. */
+/* The number of the last message by the channel, or over the connection. */
 static uint64_t *raw_sent(struct raw *raw)
 {
-    return raw->channel < 0 ? &raw->sent_by_door : &raw->sent_by_channel;
+    return raw->channel < 0 ? &raw->sent_by_connection : &raw->sent_by_channel;
 }
 
 void raw_send_channel(struct raw *raw, const void *bytes, size_t n)
@@ -339,14 +339,14 @@ void raw_say_channel(struct raw *raw, const struct message *m)
 
 void raw_utter(struct raw *raw, const struct raw_word *word)
 {
-    uint64_t *sent = word->through_door ? &raw->sent_by_door : raw_sent(raw);
+    uint64_t *sent = word->through_connection ? &raw->sent_by_connection : raw_sent(raw);
 
     *sent += (uint64_t)word->skip;
-    if (word->bytes && word->through_door)
+    if (word->bytes && word->through_connection)
         raw_send(raw, word->bytes, word->n);
     else if (word->bytes)
         raw_send_channel(raw, word->bytes, word->n);
-    else if (word->through_door)
+    else if (word->through_connection)
         raw_say(raw, word->message);
     else
         raw_say_channel(raw, word->message);
@@ -385,8 +385,8 @@ void raw_attach(struct raw *raw, struct stage *st)
     raw_say(raw, &hello);
     raw_expect(raw, st, MESSAGE_WELCOME, &m);
     raw->id = m.welcome.id;
-    ck_assert_int_eq(!m.welcome.address[0], st->by_door);
-    if (st->by_door)
+    ck_assert_int_eq(!m.welcome.address[0], st->by_connection);
+    if (st->by_connection)
         return;
     raw->channel = nn_socket(AF_SP, NN_PAIR);
     ck_assert_int_ge(nn_connect(raw->channel, m.welcome.address), 0);
@@ -397,7 +397,7 @@ void raw_greet(struct raw *raw, struct stage *st)
     struct message m = {.kind = MESSAGE_GREETING, .greeting = {.id = raw->id, .nonce = worker_hello.hello.nonce}};
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
-    if (st->by_door)
+    if (st->by_connection)
         return;
     raw_say_channel(raw, &m);
     while (nn_recv(raw->channel, bytes, sizeof bytes, NN_DONTWAIT) < 0)

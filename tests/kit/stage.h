@@ -3,7 +3,7 @@
 #ifndef TESTS_KIT_STAGE_H
 #define TESTS_KIT_STAGE_H
 
-#include "proto/wire/door.h"
+#include "proto/wire/connection.h"
 #include "proto/wire/session.h"
 
 #include <sys/types.h>
@@ -13,8 +13,8 @@ struct stage {
     uv_timer_t watchdog;
     char directory[80];
     struct session_listener *listener;
-    int gate;     /* to the other process, of stage_fork */
-    bool by_door; /* peers are viewers, whose sessions have no channel */
+    int gate;           /* to the other process, of stage_fork */
+    bool by_connection; /* peers are viewers, whose sessions have no channel */
 };
 
 /* What happened to one side; the callbacks find it by session_data. PULLs count up by their version, checked. */
@@ -64,28 +64,28 @@ pid_t stage_begin_daemon(struct stage *st, void (*on_message)(struct session *s,
                                                               const int *fds, unsigned n_fds));
 void stage_end_daemon(struct stage *st, pid_t pid);
 
-/* A peer that says what it likes: a door, and once attached a channel, unless the stage is by_door: then what is said by
- * the channel below goes through the door. */
+/* A peer that says what it likes: a connection, and once attached a channel, unless the stage is by_connection: then what is said by
+ * the channel below goes over the connection. */
 struct raw {
     int fd, channel;
-    uint64_t sent_by_door, sent_by_channel;
+    uint64_t sent_by_connection, sent_by_channel;
     uint32_t id;
 };
 
 void raw_connect(struct raw *raw, struct stage *st);
-void raw_connect_at(struct raw *raw, struct stage *st, const char *door); /* by its name */
-int raw_try_at(struct raw *raw, struct stage *st, const char *door);      /* 0 or -errno */
+void raw_connect_at(struct raw *raw, struct stage *st, const char *connection); /* by its name */
+int raw_try_at(struct raw *raw, struct stage *st, const char *connection);      /* 0 or -errno */
 void raw_send(struct raw *raw, const void *bytes, size_t n);
 void raw_say(struct raw *raw, const struct message *m); /* numbered rightly */
 
 /* What a hostile one says: bytes as they are, or a message whose number is off by `skip`. By the channel if there is one, or
- * through the door. */
+ * over the connection. */
 struct raw_word {
     const void *bytes; /* (n) */
     size_t n;
     const struct message *message; /* if bytes is NULL */
     int skip;
-    bool through_door;
+    bool through_connection;
 };
 #define RAW_BYTES(bytes_, n_)                                                                                          \
     {                                                                                                                  \
@@ -101,7 +101,7 @@ struct raw_word {
 void raw_utter(struct raw *raw, const struct raw_word *word);
 void raw_send_channel(struct raw *raw, const void *bytes, size_t n);
 void raw_say_channel(struct raw *raw, const struct message *m);
-/* The next packet from the door, the loop turning meanwhile; 0 at its end. */
+/* The next packet from the connection, the loop turning meanwhile; 0 at its end. */
 size_t raw_receive(struct raw *raw, struct stage *st, uint8_t *bytes, size_t cap);
 void raw_expect(struct raw *raw, struct stage *st, enum message_kind kind, struct message *out);
 void raw_attach(struct raw *raw, struct stage *st); /* as far as GREETING, not said yet */

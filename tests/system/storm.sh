@@ -39,14 +39,14 @@ pick() { draw=$((RANDOM % $1)); }
 # given.
 cat >cable.pl <<'PERL'
 use IO::Socket::INET; use IO::Select; use strict;
-my $door = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $ARGV[1], ReuseAddr => 1, Listen => 8) or die;
+my $connection = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $ARGV[1], ReuseAddr => 1, Listen => 8) or die;
 my (%other, $bytes);
-$| = 1; print $door->sockport, "\n"; close STDOUT; $SIG{PIPE} = "IGNORE";
-my $all = IO::Select->new($door);
+$| = 1; print $connection->sockport, "\n"; close STDOUT; $SIG{PIPE} = "IGNORE";
+my $all = IO::Select->new($connection);
 while (my @ready = $all->can_read) {
     for my $from (@ready) {
-        if ($from == $door) {
-            my $near = $door->accept or next;
+        if ($from == $connection) {
+            my $near = $connection->accept or next;
             my $far = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => $ARGV[0]) or next;
             @other{$near, $far} = ($far, $near); $all->add($near, $far); next;
         }

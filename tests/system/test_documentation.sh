@@ -110,7 +110,7 @@ offered_by() {
 }
 run=$(mktemp -d)
 trap 'rm -rf "$run"' EXIT
-mkdir -p "$run/eps/lab" && touch "$run/eps/lab/door"
+mkdir -p "$run/eps/lab" && touch "$run/eps/lab/listener"
 for shell in zsh fish; do
     PATH=$bin:$PATH command -v $shell >/dev/null || continue
     export PATH=$bin:$PATH

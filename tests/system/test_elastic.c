@@ -96,11 +96,11 @@ static uint32_t id_of(const struct lab *lab, unsigned i)
 {
     struct search search = {.pid = lab->workers[i]};
     struct eps_error error;
-    struct eps_look *look;
+    struct eps_observer *look;
 
-    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, &error), 0);
-    ck_assert_int_eq(eps_look_workers(look, compare_pid, &search, &error), 0);
-    eps_look_close(look);
+    ck_assert_int_eq(eps_observer_open(&look, "lab", NULL, NULL, &error), 0);
+    ck_assert_int_eq(eps_observer_workers(look, compare_pid, &search, &error), 0);
+    eps_observer_close(look);
     ck_assert_uint_gt(search.id, 0);
     return search.id;
 }
@@ -158,10 +158,10 @@ static void on_step(void *user, const struct eps_step *step)
     await_act(lab, step);
     if (step->step == STEPS - 1 && lab->daemon) {
         struct eps_error error;
-        struct eps_look *look;
-        ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, &error), 0);
-        ck_assert_int_eq(eps_look_workers(look, count_at_work, &lab->n_at_work, &error), 0);
-        eps_look_close(look);
+        struct eps_observer *look;
+        ck_assert_int_eq(eps_observer_open(&look, "lab", NULL, NULL, &error), 0);
+        ck_assert_int_eq(eps_observer_workers(look, count_at_work, &lab->n_at_work, &error), 0);
+        eps_observer_close(look);
     }
 }
 

@@ -98,7 +98,7 @@ static int attack(const char *channel, int told, int wait)
     char byte;
 
     snprintf(name, sizeof name, "s/%s", channel);
-    if (knock(name, SOCK_STREAM) != -EACCES || knock("door", SOCK_SEQPACKET) != -EACCES)
+    if (knock(name, SOCK_STREAM) != -EACCES || knock("listener", SOCK_SEQPACKET) != -EACCES)
         return 3;
     snprintf(name, sizeof name, "%s/s", users_service());
     if (opendir(name) || errno != EACCES)
@@ -432,7 +432,7 @@ TEST(a_members_huge_jobs_do_not_take_all_of_the_daemons_time)
 }
 
 /* The worker of a member has no channel either. */
-TEST(a_members_worker_comes_by_the_door)
+TEST(a_members_worker_comes_by_the_connection)
 {
     pid_t daemon = users_start_service("--group");
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};

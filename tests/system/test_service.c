@@ -76,7 +76,7 @@ TEST(the_manager_hears_of_a_daemon_when_it_listens_and_each_second)
     const pid_t daemon = processes_start("epsd", argv, processes_path("log"));
 
     expect_told(fd, print("READY=1\nSTATUS=%s\n", processes_path(PROCESSES_RUNTIME "/eps/lab")));
-    ck_assert_int_eq(access(processes_path(PROCESSES_RUNTIME "/eps/lab/door"), F_OK), 0);
+    ck_assert_int_eq(access(processes_path(PROCESSES_RUNTIME "/eps/lab/listener"), F_OK), 0);
     expect_told(fd, "WATCHDOG=1\n");
     expect_told(fd, "WATCHDOG=1\n");
     close(fd); /* nobody listens any more: it goes on, and says so once */
@@ -156,7 +156,7 @@ static void on_worker(void *user, const struct eps_worker *worker)
 }
 
 /* Each asks all that eps top asks; the step of the job that the last one saw. */
-static uint64_t look_round(struct eps_look *const *looks)
+static uint64_t look_round(struct eps_observer *const *looks)
 {
     struct eps_status status = {0};
     const struct eps_unit *units;
@@ -166,22 +166,22 @@ static uint64_t look_round(struct eps_look *const *looks)
     for (unsigned i = 0; i < VIEWERS; i++) {
         unsigned n_workers = 0;
         size_t n;
-        ck_assert_msg(eps_look_status(looks[i], &status, &error) == 0, "%s", error.text);
-        ck_assert_int_eq(eps_look_mem(looks[i], true, on_memory, NULL, &error), 0);
-        ck_assert_int_eq(eps_look_units(looks[i], &units, &n, &error), 0);
-        ck_assert_int_eq(eps_look_workers(looks[i], on_worker, &n_workers, &error), 0);
-        ck_assert_int_eq(eps_look_recent(looks[i], &recent, &error), 0);
+        ck_assert_msg(eps_observer_status(looks[i], &status, &error) == 0, "%s", error.text);
+        ck_assert_int_eq(eps_observer_mem(looks[i], true, on_memory, NULL, &error), 0);
+        ck_assert_int_eq(eps_observer_units(looks[i], &units, &n, &error), 0);
+        ck_assert_int_eq(eps_observer_workers(looks[i], on_worker, &n_workers, &error), 0);
+        ck_assert_int_eq(eps_observer_recent(looks[i], &recent, &error), 0);
         ck_assert(n > 0 && n_workers == 1);
     }
     return status.step;
 }
 
-static struct eps_look *open_look(void)
+static struct eps_observer *open_look(void)
 {
-    struct eps_look *look;
+    struct eps_observer *look;
     struct eps_error error;
 
-    ck_assert_msg(eps_look_open(&look, "lab", NULL, NULL, &error) == 0, "%s", error.text);
+    ck_assert_msg(eps_observer_open(&look, "lab", NULL, NULL, &error) == 0, "%s", error.text);
     return look;
 }
 
@@ -203,7 +203,7 @@ TEST(a_hundred_observers_of_a_job_leave_memory_and_descriptors_as_they_are)
     static const char *const train[] = {"train",    "--connect", "lab",     "--model", "tiny.json", "--data",
                                         "tiny.txt", "--steps",   "1000000", "--batch", "4",         "--save-every",
                                         "0",        "--out",     "out",     NULL};
-    struct eps_look *looks[VIEWERS];
+    struct eps_observer *looks[VIEWERS];
     const pid_t daemon = processes_daemon("lab", 1, NULL), client = processes_start("eps", train, NULL);
 
     processes_await_text(processes_path("out/metrics.jsonl"), "\"step\": 3");
@@ -219,9 +219,9 @@ TEST(a_hundred_observers_of_a_job_leave_memory_and_descriptors_as_they_are)
     ck_assert_uint_gt(look_round(looks), step); /* the job went on */
     ck_assert_uint_eq(processes_count_fds(daemon), before.n + VIEWERS);
     for (unsigned i = 0; i < VIEWERS; i++)
-        eps_look_close(looks[i]);
+        eps_observer_close(looks[i]);
     for (unsigned i = 0; i < CYCLES; i++)
-        eps_look_close(open_look());
+        eps_observer_close(open_look());
     ck_assert(processes_until(has_fds, &before));
     if (!SANITIZED)
         ck_assert_uint_le(processes_status_bytes(daemon, "RssAnon"), bytes + (128 << 10));

@@ -68,7 +68,7 @@ TEST(a_worker_by_tcp_computes_the_bits_of_a_local_one)
 {
     static const char job[] = MODEL "--steps 3 --parts 2 --optimizer adamw --deterministic";
 
-    expect(print("cuda/eps train %s --device cuda --device-mem 1GiB --out by_door", job), 0);
+    expect(print("cuda/eps train %s --device cuda --device-mem 1GiB --out by_connection", job), 0);
     expect(
         print("cuda/epsd --make-key key && "
               "{ cuda/epsd --listen tcp --listen tcp://127.0.0.1:0 --key key 2>tcp.log & daemon=$!; } && "
@@ -79,7 +79,7 @@ TEST(a_worker_by_tcp_computes_the_bits_of_a_local_one)
               "cuda/eps train --connect tcp %s --out by_tcp; status=$?; kill $daemon; wait; exit $status",
               job),
         0);
-    outputs_check_same_latest("by_door", "by_tcp");
+    outputs_check_same_latest("by_connection", "by_tcp");
 }
 
 TEST(a_run_on_cuda_is_one_in_bf16_and_takes_what_is_planned)

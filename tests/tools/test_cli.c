@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 /* A socket that nobody listens at, as a killed daemon leaves it. */
-static void put_stale_door(void)
+static void put_stale_connection(void)
 {
-    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = PROCESSES_RUNTIME "/eps/stale/door"};
+    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = PROCESSES_RUNTIME "/eps/stale/listener"};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 
     ck_assert_int_eq(mkdir(PROCESSES_RUNTIME "/eps", 0700) | mkdir(PROCESSES_RUNTIME "/eps/stale", 0700), 0);
@@ -38,7 +38,7 @@ static void setup(void)
     fixture_open_model(&fixture, "generate");
     fixture_write_model(&fixture, "model");
     fixture_close(&fixture);
-    put_stale_door();
+    put_stale_connection();
 }
 
 SUITE_FIXTURE_ONCE(setup, processes_remove)

@@ -298,10 +298,10 @@ TEST(a_dumb_terminal_gets_plain_lines)
 }
 
 /* The kernel lists the daemon's own end, and that of each who has come. */
-static bool two_are_at_the_door(void *context)
+static bool two_are_at_the_connection(void *context)
 {
     (void)context;
-    return processes_count("/proc/net/unix", processes_path(PROCESSES_RUNTIME "/eps/lab/door")) == 3;
+    return processes_count("/proc/net/unix", processes_path(PROCESSES_RUNTIME "/eps/lab/listener")) == 3;
 }
 
 TEST(two_stops_at_once_both_succeed)
@@ -310,9 +310,9 @@ TEST(two_stops_at_once_both_succeed)
     const char *log = processes_path("stops");
     pid_t lab = processes_daemon("lab", 0, NULL);
 
-    ck_assert_int_eq(kill(lab, SIGSTOP), 0); /* so that both are at its door before it hears of either */
+    ck_assert_int_eq(kill(lab, SIGSTOP), 0); /* so that both are at its connection before it hears of either */
     pid_t first = processes_start("eps", stop, log), second = processes_start("eps", stop, log);
-    ck_assert(processes_until(two_are_at_the_door, NULL));
+    ck_assert(processes_until(two_are_at_the_connection, NULL));
     ck_assert_int_eq(kill(lab, SIGCONT), 0);
     ck_assert_int_eq(processes_wait(lab), 0);
     const int a = processes_wait(first), b = processes_wait(second);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The effect of narrower number formats, and of AdamA instead of AdamW, on the loss. Trains one small model on real text
 # from the same seeds, in fp32 and with each option that changes the arithmetic. Prints the held-out loss during training,
-# as means over the seeds. At the end it prints each mean's distance from fp32's, and the spread (largest minus smallest)
+# as means over the seeds. At the end it prints each mean's distance from fp32's, and the sharded (largest minus smallest)
 # of fp32's own seeds for comparison. Runs follow one another.
 #
 # usage: tools/bench/bench_loss.sh [options]      defaults in brackets
@@ -59,7 +59,7 @@ echo "width $width, $layers layers, $batch x $seq tokens, rate $lr, $steps steps
     "held-out loss, nats per byte"
 printf '%-8s' kind
 cut -d ' ' -f 1 "$work/fp32" | xargs printf ' %8s'
-printf ' | %7s  %s\n' spread 'last less fp32: mean (each seed)'
+printf ' | %7s  %s\n' sharded 'last less fp32: mean (each seed)'
 for kind in ${kinds//,/ }; do
     printf '%-8s' "$kind"
     cut -d ' ' -f 2 "$work/$kind" | xargs printf ' %8.4f'

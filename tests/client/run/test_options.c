@@ -385,18 +385,18 @@ TEST(what_the_workers_devices_decide_follows_them)
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct eps_train_options o = eps_train_defaults();
-        client_options_settle(&o, &cases[i].devices);
+        client_options_complete(&o, &cases[i].devices);
         ck_assert_int_eq(o.precision, cases[i].precision);
         ck_assert_str_eq(o.device, cases[i].device);
         ck_assert_uint_eq(o.device_mem, 5 << 20);
         for (int given = EPS_FP32; given <= EPS_BF16; given++) {
             o.precision = (enum eps_number)given, o.device_mem = 3 << 20;
-            client_options_settle(&o, &cases[i].devices);
+            client_options_complete(&o, &cases[i].devices);
             ck_assert_int_eq(o.precision, given);
             ck_assert_uint_eq(o.device_mem, 3 << 20);
         }
         o = eps_train_defaults(), o.connect = "lab";
-        client_options_settle(&o, &cases[i].devices);
+        client_options_complete(&o, &cases[i].devices);
         ck_assert_uint_eq(o.device_mem, 0); /* it is the workers' own */
     }
 }

@@ -66,8 +66,8 @@ TEST(a_side_file_that_is_none_is_refused)
 /* The optimizer thread draws or reads no more of it. */
 TEST(a_job_that_ends_while_it_loads_abandons_its_load)
 {
-    struct hub hub = {0};
-    struct job job = {.hub = &hub, .state = JOB_LOADING, .loading = true};
+    struct peers peers = {0};
+    struct job job = {.peers = &peers, .state = JOB_LOADING, .loading = true};
 
     ck_assert(!pieces_are_abandoned(&job.load_pieces));
     job_end(&job, -ECANCELED, "its client is gone");

@@ -122,7 +122,7 @@ enum { LONG = 1024 };
 
 /* A job of which nothing is allocated, of a wide model, with a seat that had nothing yet, and a worker that is to have it. */
 struct vacancy {
-    struct hub hub;
+    struct peers peers;
     struct job job;
     struct peer worker;
     uint64_t available;
@@ -136,7 +136,7 @@ static void vacate(struct vacancy *v)
     struct model_config config;
     struct error err = {""};
 
-    *v = (struct vacancy){.available = process_available_bytes(), .hub.shares_workers = true};
+    *v = (struct vacancy){.available = process_available_bytes(), .peers.shares_workers = true};
     ck_assert_int_eq(model_config_parse(&config, text, strlen(text), &err), 0);
     ck_assert_int_eq(model_init(&v->job.model, &config, &err), 0);
     v->worker = (struct peer){.role = ROLE_WORKER,
@@ -144,7 +144,7 @@ static void vacate(struct vacancy *v)
                               .backend = plan_backend_find("cpu"),
                               .budget = UINT64_MAX,
                               .profile = *profile_default("cpu")};
-    v->job.hub = &v->hub;
+    v->job.peers = &v->peers;
     v->job.request.job.goal = (struct plan_goal){.batch = 1 << 20, .n_parts = 1 << 20, .seq = LONG};
     v->job.host_setting = (struct plan_host_setting){.goal = *job_goal(&v->job), .n_workers = 1};
     v->job.microbatch = v->job.n_seats = v->job.n_ranges = 1;

@@ -256,11 +256,11 @@ static bool has_share(void *context)
 {
     struct search *search = context;
     struct eps_error error;
-    struct eps_look *look;
+    struct eps_observer *look;
 
-    ck_assert_int_eq(eps_look_open(&look, search->scene->name, NULL, NULL, &error), 0);
-    ck_assert_int_eq(eps_look_workers(look, compare, search, &error), 0);
-    eps_look_close(look);
+    ck_assert_int_eq(eps_observer_open(&look, search->scene->name, NULL, NULL, &error), 0);
+    ck_assert_int_eq(eps_observer_workers(look, compare, search, &error), 0);
+    eps_observer_close(look);
     return search->id != 0;
 }
 

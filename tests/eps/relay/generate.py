@@ -40,7 +40,7 @@ def sliced(relay_class):
 def roomed(relay_class):
     """Gives workers room for a number of unfinished parts: a second column of attached, and an event
 
-        room W N     roster: worker W may have N unfinished parts from now on; 0: it finishes those that it has
+        room W N     membership: worker W may have N unfinished parts from now on; 0: it finishes those that it has
 
     A part goes to a worker with room, or waits until one has room: it attaches, its room grows, or it has finished a part
     of its own. A step is opened within the rooms."""

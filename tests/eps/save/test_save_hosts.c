@@ -23,15 +23,15 @@ SUITE_FIXTURE(processes_setup, processes_remove)
 struct host {
     struct store_fixture fixture;
     uv_loop_t loop;
-    struct hub hub;
+    struct peers peers;
     struct job job;
     struct saves saves;
     struct updater *updater;
-    struct word words[WORDS]; /* (n_words) on their way to it, oldest first; from: */
+    struct host_message words[WORDS]; /* (n_words) on their way to it, oldest first; from: */
     uint32_t from[WORDS];
     bool is_read; /* host 0 fetches its notes: */
-    struct word runs;
-    const void *notes; /* that it has told of; they can be read until WORD_SAVED is here */
+    struct host_message runs;
+    const void *notes; /* that it has told of; they can be read until HOST_SAVED is here */
     uint32_t n_words;
 };
 
@@ -40,7 +40,7 @@ struct cluster {
     uint32_t n;
     uint32_t seed;
     bool is_slow;   /* no fetch ends */
-    unsigned heard; /* set of 1 << enum word_kind */
+    unsigned heard; /* set of 1 << enum host_message_kind */
 };
 
 static uint32_t draw(struct cluster *c, uint32_t n)
@@ -83,9 +83,9 @@ static void open_host(struct host *h, uint32_t host, uint32_t n, const char *out
 
     store_fixture_open_host(&h->fixture, host, n);
     ck_assert_int_eq(uv_loop_init(&h->loop), 0);
-    h->hub = (struct hub){.loop = &h->loop, .host = host, .n_hosts = n};
-    ck_assert_int_eq(uv_async_init(&h->loop, &h->hub.wake, on_wake), 0);
-    h->job = (struct job){.hub = &h->hub,
+    h->peers = (struct peers){.loop = &h->loop, .host = host, .n_hosts = n};
+    ck_assert_int_eq(uv_async_init(&h->loop, &h->peers.wake, on_wake), 0);
+    h->job = (struct job){.peers = &h->peers,
                           .state = JOB_RESTING,
                           .request = {.job = {.goal = {.purpose = PLAN_TRAIN, .n_parts = 1}}},
                           .config = {.base = config},
@@ -99,7 +99,7 @@ static void open_host(struct host *h, uint32_t host, uint32_t n, const char *out
                           .own_first = h->fixture.store.options.own_first,
                           .n_own = h->fixture.store.options.n_own};
     set_step(h, STEP);
-    ck_assert_int_eq(updater_start(&h->hub.updater, &h->job.store, 1, on_done, NULL), 0);
+    ck_assert_int_eq(updater_start(&h->peers.updater, &h->job.store, 1, on_done, NULL), 0);
     ck_assert_int_eq(relay_open(&h->job.relay, &relay), 0);
     h->saves.job = &h->job;
     ck_assert_int_eq(save_init(&h->saves, &err), 0);
@@ -109,10 +109,10 @@ static void close_host(struct host *h)
 {
     ck_assert_ptr_null(h->saves.first);
     save_free(&h->saves);
-    updater_stop(h->hub.updater);
+    updater_stop(h->peers.updater);
     relay_close(h->job.relay);
     close(h->job.output);
-    uv_close((uv_handle_t *)&h->hub.wake, NULL);
+    uv_close((uv_handle_t *)&h->peers.wake, NULL);
     uv_run(&h->loop, UV_RUN_DEFAULT);
     ck_assert_int_eq(uv_loop_close(&h->loop), 0);
     store_fixture_close(&h->fixture);
@@ -135,14 +135,14 @@ static void close_cluster(struct cluster *c)
 static void deliver(struct cluster *c, uint32_t to)
 {
     struct host *h = &c->hosts[to];
-    const struct word word = h->words[0];
+    const struct host_message word = h->words[0];
     const uint32_t from = h->from[0];
 
     c->heard |= 1u << word.kind;
     h->n_words--;
     memmove(h->words, h->words + 1, h->n_words * sizeof *h->words);
     memmove(h->from, h->from + 1, h->n_words * sizeof *h->from);
-    if (word.kind != WORD_RUNS)
+    if (word.kind != HOST_RUNS)
         save_on_word(&h->saves, from, &word);
     else if (save_wants_notes(&h->saves, word.id))
         c->hosts[from].is_read = true, c->hosts[from].runs = word;
@@ -171,7 +171,7 @@ static bool is_fetching(const struct cluster *c)
     return any;
 }
 
-static void say(struct cluster *c, uint32_t from, uint32_t to, const struct word *word)
+static void say(struct cluster *c, uint32_t from, uint32_t to, const struct host_message *word)
 {
     struct host *h = &c->hosts[to];
 
@@ -183,7 +183,7 @@ static void say(struct cluster *c, uint32_t from, uint32_t to, const struct word
 static void take_words(struct cluster *c, uint32_t from)
 {
     struct host *h = &c->hosts[from];
-    struct word word;
+    struct host_message word;
 
     while (job_is_open(&h->job) && save_next_word(&h->saves, &word, &h->notes, from > 0 || !is_fetching(c)))
         for (uint32_t to = 0; to < c->n; to++)
@@ -198,7 +198,7 @@ static void turn(struct cluster *c, uint32_t host)
     struct event event;
 
     uv_run(&h->loop, UV_RUN_NOWAIT);
-    while (hub_take(&h->hub, &event)) {
+    while (event_take(&h->peers, &event)) {
         ck_assert_int_eq(event.kind, EVENT_WRITTEN);
         save_on_written(&h->saves);
     }
@@ -238,7 +238,7 @@ static void act_ending(struct cluster *c)
 }
 
 /* Until nothing is left to do: in the order that the seed draws. */
-static void settle_all(struct cluster *c)
+static void drain_all(struct cluster *c)
 {
     while (!is_idle(c))
         act_ending(c);
@@ -277,7 +277,7 @@ static void save_alone(const char *out, uint64_t step)
     open_cluster(&one, 1, 0, out);
     set_step(&one.hosts[0], step);
     begin(&one);
-    settle_all(&one);
+    drain_all(&one);
     check_saved(&one, step);
     close_cluster(&one);
 }
@@ -291,9 +291,9 @@ TEST_EACH(hosts_save_together_what_one_host_saves, SEEDS)
     save_alone("alone", STEP);
     open_cluster(&c, n, (uint32_t)_i, "together");
     begin(&c);
-    settle_all(&c);
+    drain_all(&c);
     check_saved(&c, STEP);
-    ck_assert_uint_eq(c.heard, 1 << WORD_SAVE | 1 << WORD_FILES | 1 << WORD_RUNS | 1 << WORD_SAVED);
+    ck_assert_uint_eq(c.heard, 1 << HOST_SAVE | 1 << HOST_FILES | 1 << HOST_RUNS | 1 << HOST_SAVED);
     outputs_check_whole("together", STEP);
     outputs_check_same_state("alone/step-5", "together/step-5");
     outputs_check_same("alone/step-5", "together/step-5", "config.json");
@@ -302,7 +302,7 @@ TEST_EACH(hosts_save_together_what_one_host_saves, SEEDS)
     for (uint32_t h = 0; h < n; h++)
         set_step(&c.hosts[h], STEP + 1);
     begin(&c);
-    settle_all(&c);
+    drain_all(&c);
     check_saved(&c, STEP + 1);
     outputs_check_same_state("later/step-6", "together/step-6");
     close_cluster(&c);
@@ -322,14 +322,14 @@ TEST_EACH(a_host_that_cannot_write_ends_the_checkpoint_on_all_and_not_the_next, 
     if (bad == 0) /* its partial directory cannot be made */
         outputs_write(outputs_make("elsewhere/step-5.partial"), "mine.c", "int x;");
     begin(&c);
-    settle_all(&c);
+    drain_all(&c);
     check_not_saved(&c, bad == 0 ? "step-5.partial could not be made" : "step-5.partial could not be opened");
     ck_assert_str_eq(outputs_names("out"), "");
     ck_assert_str_eq(outputs_names("elsewhere"), bad == 0 ? "step-5.partial " : "");
     close(job->output);
     job->output = open_directory("out");
     begin(&c);
-    settle_all(&c);
+    drain_all(&c);
     check_saved(&c, STEP);
     outputs_check_whole("out", STEP);
     close_cluster(&c);
@@ -354,7 +354,7 @@ TEST_EACH(a_checkpoint_ends_with_the_job, SEEDS)
         act_ending(&c);
     for (uint32_t h = 0; h < n; h++)
         c.hosts[h].job.lent = false;
-    settle_all(&c);
+    drain_all(&c);
     if (c.hosts[0].saves.saved_step == STEP) {
         outputs_check_whole("out", STEP);
     } else {
@@ -368,7 +368,7 @@ TEST_EACH(a_checkpoint_ends_with_the_job, SEEDS)
 /* Host 0 reads the notes of the last host when the job ends, or another host has failed. */
 TEST_EACH(notes_stay_while_they_are_fetched, 20)
 {
-    const struct word failed = {.kind = WORD_FAILED, .id = 1, .code = -EIO, .text = "no disk"};
+    const struct host_message failed = {.kind = HOST_FAILED, .id = 1, .code = -EIO, .text = "no disk"};
     const bool ends = _i % 2;
     struct cluster c;
 
@@ -392,7 +392,7 @@ TEST_EACH(notes_stay_while_they_are_fetched, 20)
         act_ending(&c);
     for (uint32_t h = 0; ends && h < MOST; h++)
         c.hosts[h].job.lent = false;
-    settle_all(&c);
+    drain_all(&c);
     check_not_saved(&c, ends ? "the job ended before all hosts had written step 5" : "host 1: no disk");
     ck_assert_str_eq(outputs_names("out"), "");
     close_cluster(&c);
@@ -409,9 +409,9 @@ TEST(notes_that_cannot_be_end_the_checkpoint)
     open_cluster(&c, 2, 1, "out");
     begin(&c);
     turn(&c, 0);
-    ck_assert_uint_eq(c.hosts[1].words[0].kind, WORD_SAVE);
+    ck_assert_uint_eq(c.hosts[1].words[0].kind, HOST_SAVE);
     save_on_notes(&c.hosts[0].saves, c.hosts[1].words[0].id, note, sizeof *note);
-    settle_all(&c);
+    drain_all(&c);
     ck_assert_holds(c.hosts[0].saves.trouble, "a host has sent a note of kind 7");
     ck_assert_str_eq(outputs_names("out"), "");
     close_cluster(&c);
@@ -437,7 +437,7 @@ TEST(a_disk_that_answers_again_is_not_blamed_any_more)
         turn(&c, 0);
     ck_assert_ptr_nonnull(saves->first);
     ck_assert_str_eq(saves->trouble, "");
-    settle_all(&c);
+    drain_all(&c);
     check_saved(&c, STEP);
     close_cluster(&c);
 }

@@ -158,12 +158,12 @@ static void see(void *user, const struct eps_worker *worker)
 static void look_at(struct seen *seen)
 {
     struct eps_error error;
-    struct eps_look *look;
+    struct eps_observer *look;
 
     *seen = (struct seen){.pid = seen->pid};
-    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, &error), 0);
-    ck_assert_int_eq(eps_look_workers(look, see, seen, &error), 0);
-    eps_look_close(look);
+    ck_assert_int_eq(eps_observer_open(&look, "lab", NULL, NULL, &error), 0);
+    ck_assert_int_eq(eps_observer_workers(look, see, seen, &error), 0);
+    eps_observer_close(look);
 }
 
 static bool has_memory(void *user)

@@ -105,7 +105,7 @@ static void fetch(struct store *to, const struct store *from, uint32_t unit)
     struct plan_own theirs;
 
     plan_own(&theirs, to->model, from->options.own_first, from->options.n_own);
-    store_turn(to, unit);
+    store_swap(to, unit);
     const uint32_t buffer = store_buffer(to, unit, false);
     const char *source = (const char *)from->weights.base + store_weights_at(to, &theirs, unit, buffer);
     if (store_keeps(to, unit)) {
@@ -131,7 +131,7 @@ static void step(struct store_fixture *f, uint32_t unit, const struct way *way, 
                            &hyper);
     }
     ck_assert_int_eq(store_update(&f->store, unit, how, &hyper), 0);
-    store_turn(&f->store, unit);
+    store_swap(&f->store, unit);
     free(g);
 }
 

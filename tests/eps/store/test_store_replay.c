@@ -83,7 +83,7 @@ static void step(struct store_fixture *a, struct store_fixture *b, uint32_t unit
     ck_assert_int_eq(store_update(&a->store, unit, how, &hyper), 0);
     ck_assert_int_eq(store_update(&b->store, unit, how, &hyper), 0);
     check_relayed(b, unit, false, was, "updated and not current");
-    store_turn(&b->store, unit);
+    store_swap(&b->store, unit);
     check_relayed(b, unit, true, was, "the version before");
     check_relayed(b, unit, false, relayed(a, unit, false), "the new version");
     ck_assert_int_ne(memcmp(was, relayed(a, unit, false), bytes), 0);

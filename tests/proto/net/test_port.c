@@ -1,7 +1,7 @@
 /* The tcp port, and who meets it: workers with the key, strangers, and whoever sits in between. All on one loop. */
 #include "proto/net/cipher.h"
 #include "proto/net/dial.h"
-#include "proto/net/gate.h"
+#include "proto/net/proxy.h"
 #include "proto/net/handshake.h"
 #include "proto/net/port.h"
 #include "proto/wire/wire.h"
@@ -122,7 +122,7 @@ static void expect_end(int fd)
     close(fd);
 }
 
-struct connection {
+struct secured {
     int fd;
     struct handshake h;
     struct cipher send, receive;
@@ -130,7 +130,7 @@ struct connection {
 };
 
 /* False: turned away. */
-static bool shake(struct connection *c, enum handshake_channel channel, uint64_t session, const uint8_t *with)
+static bool shake(struct secured *c, enum handshake_channel channel, uint64_t session, const uint8_t *with)
 {
     struct handshake_setup setup = {.calls = true, .channel = channel, .session = session};
     uint8_t out[HANDSHAKE_HELLO_BYTES], in[HANDSHAKE_HELLO_BYTES];
@@ -155,7 +155,7 @@ static bool shake(struct connection *c, enum handshake_channel channel, uint64_t
 }
 
 struct remote {
-    struct connection control, bulk;
+    struct secured control, bulk;
 };
 
 static void join(struct remote *r)
@@ -165,7 +165,7 @@ static void join(struct remote *r)
 }
 
 /* A frame with a message of the control connection; its size. */
-static size_t seal_message(uint8_t *frame, struct connection *c, const struct message *m)
+static size_t seal_message(uint8_t *frame, struct secured *c, const struct message *m)
 {
     uint8_t payload[1 + MESSAGE_MAX_BYTES] = {1};
     const size_t n = 1 + message_encode(payload + 1, MESSAGE_MAX_BYTES, m);
@@ -174,7 +174,7 @@ static size_t seal_message(uint8_t *frame, struct connection *c, const struct me
     return CIPHER_HEADER_BYTES + n + CIPHER_TAG_BYTES;
 }
 
-static void send_message(struct connection *c, const struct message *m)
+static void send_message(struct secured *c, const struct message *m)
 {
     uint8_t frame[2048];
 
@@ -199,12 +199,12 @@ static struct remote sessions[PORT_SESSIONS];
 
 /* ---- workers ---------------------------------------------------------------------------------------------------- */
 
-/* A whole session: gates on both sides. */
+/* A whole session: proxies on both sides. */
 static void open_session(void)
 {
     const struct message hello = worker_hello;
     struct remote r;
-    struct gate_setup setup = {.on_control = &r.control.h, .on_bulk = &r.bulk.h};
+    struct proxy_setup setup = {.on_control = &r.control.h, .on_bulk = &r.bulk.h};
     struct error err = {""};
     int ends[2];
 
@@ -212,8 +212,8 @@ static void open_session(void)
     setup.control = r.control.fd;
     setup.bulk = r.bulk.fd;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    setup.door = ends[1];
-    ck_assert_int_eq(gate_open(&st.loop, &setup), 0);
+    setup.connection = ends[1];
+    ck_assert_int_eq(proxy_open(&st.loop, &setup), 0);
     ck_assert_int_eq(session_connect_by(&worker.s, &st.loop, ends[0], &hello, &side_events, &worker, &err), 0);
     stage_run_until(&st, &worker.n_opened, 1);
     stage_run_until(&st, &epsd.n_opened, 1);
@@ -269,9 +269,9 @@ struct caller {
     pthread_t thread;
     uv_async_t done;
     unsigned n_done;
-    int rc, door;
+    int rc, connection;
     char address[64];
-    uv_loop_t loop; /* with its gate */
+    uv_loop_t loop; /* with its proxy */
     struct error err;
 };
 
@@ -280,9 +280,9 @@ static void *run_dial(void *data)
     struct caller *c = data;
 
     uv_loop_init(&c->loop);
-    c->rc = dial(&c->door, &c->loop, &c->options, &c->err);
+    c->rc = dial(&c->connection, &c->loop, &c->options, &c->err);
     if (c->rc == 0) {
-        close(c->door); /* the gate's end */
+        close(c->connection); /* the proxy's end */
         uv_run(&c->loop, UV_RUN_DEFAULT);
     }
     uv_async_send(&c->done);
@@ -318,7 +318,7 @@ static int end_dial(struct caller *c)
 /* One that is halfway in has its place, until it leaves. */
 TEST(a_worker_hears_that_there_are_as_many_as_the_daemon_takes)
 {
-    struct connection last;
+    struct secured last;
     struct caller caller;
 
     listen_with(&(struct port_options){.patience_ms = 100000});
@@ -422,7 +422,7 @@ TEST_EACH(a_stranger_is_turned_away_and_logged_once, COUNT(strangers))
 TEST(another_key_and_none_are_turned_away_after_the_proof)
 {
     static const uint8_t none[KEY_BYTES] = {0};
-    struct connection c;
+    struct secured c;
 
     listen_with(&(struct port_options){0});
     for (int i = 0; i < 2; i++) {
@@ -435,7 +435,7 @@ TEST(another_key_and_none_are_turned_away_after_the_proof)
 
 TEST(a_second_connection_needs_the_sessions_own_key)
 {
-    struct connection control, bulk;
+    struct secured control, bulk;
 
     listen_with(&(struct port_options){0});
     ck_assert(shake(&control, HANDSHAKE_CONTROL, 0, key));
@@ -446,7 +446,7 @@ TEST(a_second_connection_needs_the_sessions_own_key)
 
 TEST(silence_ends_with_patience)
 {
-    struct connection c;
+    struct secured c;
 
     listen_with(&(struct port_options){.patience_ms = 10});
     const int silent = connect_from(1), halting = connect_from(2);
@@ -494,7 +494,7 @@ TEST(room_is_made_where_most_is_taken)
 /* Those that have shown it take none of these. */
 TEST(places_of_those_with_the_key_are_others)
 {
-    static struct connection with_key[PORT_SESSIONS / 2];
+    static struct secured with_key[PORT_SESSIONS / 2];
     int fds[PORT_GUESTS];
 
     listen_with(&(struct port_options){.patience_ms = 100000});

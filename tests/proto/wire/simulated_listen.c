@@ -1,4 +1,4 @@
-/* The listener of tests/system/world: what proto/wire/listen.c does at a real door, at a simulated one. It is here as it
+/* The listener of tests/system/world: what proto/wire/listen.c does at a real connection, at a simulated one. It is here as it
  * needs the session from inside. */
 #include "proto/net/dial.h"
 #include "proto/net/port.h"
@@ -42,7 +42,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
 
     (void)err;
     snprintf(listener->directory, sizeof listener->directory, "%s", directory);
-    snprintf(path, sizeof path, "%s/door", listener->directory);
+    snprintf(path, sizeof path, "%s/listener", listener->directory);
     listener->loop = loop;
     listener->events = events;
     listener->data = data;
@@ -108,14 +108,14 @@ bool session_leaves_spare(int fd)
 void session_note_away(struct session_listener *listener, int pid, uid_t uid, const char *who, const char *why)
 {
     (void)listener, (void)uid;
-    log_line("turned away at the door, pid %d: %s%s", pid, who, why);
+    log_line("turned away at the listener, pid %d: %s%s", pid, who, why);
 }
 
 bool session_is_live(const char *directory)
 {
     char path[160];
 
-    snprintf(path, sizeof path, "%.120s/door", directory);
+    snprintf(path, sizeof path, "%.120s/listener", directory);
     return wire_is_live(path);
 }
 
@@ -155,9 +155,9 @@ void port_unlisten(struct port *port)
     (void)port;
 }
 
-int dial(int *door, uv_loop_t *loop, const struct dial_options *options, struct error *err)
+int dial(int *connection, uv_loop_t *loop, const struct dial_options *options, struct error *err)
 {
-    (void)door, (void)loop;
+    (void)connection, (void)loop;
     return error_set(err, -EDOM, "%s: no network", options->address);
 }
 

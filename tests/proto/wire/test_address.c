@@ -96,16 +96,16 @@ TEST(no_address_is_the_only_live_daemon)
     ck_assert_int_eq(system(print("rm -r %s", of("aaa"))), 0);
 }
 
-/* A directory as a killed daemon leaves it: a lock that nobody holds, and a door that nobody is behind. */
-static void leave(const char *name, bool lock, bool door, int age_s)
+/* A directory as a killed daemon leaves it: a lock that nobody holds, and a connection that nobody is behind. */
+static void leave(const char *name, bool lock, bool connection, int age_s)
 {
     const struct timespec times[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
 
     ck_assert_int_eq(system(print("mkdir -p -m 700 %s", of(name))), 0);
     if (lock)
         fclose(fopen(print("%s/lock", of(name)), "w"));
-    if (door)
-        ck_assert_int_eq(mknod(print("%s/door", of(name)), S_IFSOCK | 0600, 0), 0);
+    if (connection)
+        ck_assert_int_eq(mknod(print("%s/listener", of(name)), S_IFSOCK | 0600, 0), 0);
     ck_assert_int_eq(utimensat(AT_FDCWD, of(name), times, 0), 0);
 }
 
@@ -116,12 +116,12 @@ static void on_daemon(void *user, const char *directory)
 }
 
 /* Whoever looks among the daemons removes what killed private ones have left. Their names come never again; a daemon's
- * that somebody chose stands until the next of that name. One that is just starting has no door yet. */
+ * that somebody chose stands until the next of that name. One that is just starting has no connection yet. */
 TEST_EACH(what_killed_private_daemons_left_is_removed, 3)
 {
     static const struct {
         const char *name;
-        bool lock, door;
+        bool lock, connection;
         int age_s;
         bool stands;
     } left[] = {
@@ -134,7 +134,7 @@ TEST_EACH(what_killed_private_daemons_left_is_removed, 3)
     int n = 0;
 
     for (int i = 0; i < COUNT(left); i++)
-        leave(left[i].name, left[i].lock, left[i].door, left[i].age_s);
+        leave(left[i].name, left[i].lock, left[i].connection, left[i].age_s);
     struct session_listener *run = live("run-6-ff");
     if (_i == 0) {
         ck_assert_int_eq(session_list(on_daemon, &n, &err), 0);

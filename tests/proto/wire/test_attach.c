@@ -43,7 +43,7 @@ static void spoil(uint8_t *hello, size_t n)
     while (message_decode(&m, hello, n, &why) == 0);
 }
 
-/* Random bytes, random bits in a good HELLO, and nothing: 300 at the door, and one good session all along. */
+/* Random bytes, random bits in a good HELLO, and nothing: 300 at the listener, and one good session all along. */
 TEST(a_crowd_of_strangers_does_not_disturb_a_session)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -93,14 +93,14 @@ TEST_EACH(who_says_nothing_is_turned_away, 2)
     stage_run_until(&st, &epsd.n_turned_away, 1);
 }
 
-/* ---- something at the door that is no daemon -------------------------------------------------------------------- */
+/* ---- something at the listener that is no daemon -------------------------------------------------------------------- */
 
 static int false_daemon(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/door", st.directory);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/listener", st.directory);
     ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(listen(fd, 8), 0);
     stage_connect(&st, &worker);
@@ -138,7 +138,7 @@ static const struct {
     {RAW_MESSAGE(.kind = MESSAGE_WELCOME, .welcome = {.id = 1, .address = "tcp://10.0.0.1:80"}),
      "sent an address that no channel can have"},
     {RAW_MESSAGE(.kind = MESSAGE_DISMISSED, .dismissed = {.code = -1, .error = {"not today"}}), "refused: not today"},
-    {RAW_MESSAGE(.kind = MESSAGE_JOB, .job.goal.n_parts = 1), "sent JOB through the door, out of place"},
+    {RAW_MESSAGE(.kind = MESSAGE_JOB, .job.goal.n_parts = 1), "sent JOB over the connection, out of place"},
     {RAW_BYTES(NULL, 0), "closed before the session was open"},
 };
 
@@ -162,8 +162,8 @@ TEST_EACH(a_daemon_that_is_none_ends_the_attempt, COUNT(strange))
     close(listening);
 }
 
-/* The daemon's session is open before the peer's, so what comes through its door must not overtake its greeting. */
-TEST(the_door_waits_for_the_greeting)
+/* The daemon's session is open before the peer's, so what comes through its connection must not overtake its greeting. */
+TEST(the_connection_waits_for_the_greeting)
 {
     const struct message release = {.kind = MESSAGE_RELEASE};
     struct message greeting;
@@ -222,7 +222,7 @@ TEST(a_second_attempt_may_succeed)
     session_set_tick(worker.s, 100);
     false_accept(&raw, listening);
     close(listening);
-    stage_listen(&st, &epsd); /* takes the door over */
+    stage_listen(&st, &epsd); /* takes the connection over */
     stage_run_until(&st, &worker.n_opened, 1);
     raw_close(&raw);
     stage_close(&st, &worker, &epsd);

@@ -97,9 +97,9 @@ TEST(so_is_one_in_another_process_until_the_first_is_killed)
 
     pid_t pid = stage_fork(&st, listen_for_ever);
     stage_await(&st);
-    ck_assert_int_eq(stat(of("door"), &before), 0);
+    ck_assert_int_eq(stat(of("listener"), &before), 0);
     expect_refused(st.directory, -EADDRINUSE, "stop it with eps stop");
-    ck_assert_int_eq(stat(of("door"), &after), 0);
+    ck_assert_int_eq(stat(of("listener"), &after), 0);
     ck_assert_uint_eq(before.st_ino, after.st_ino);
     stage_kill(pid);
     stage_listen(&st, &epsd);
@@ -153,7 +153,7 @@ TEST(its_files_are_private_and_its_parents_too)
     check_mode("deep", 0700);
     check_mode("deep/down", 0700);
     check_mode("deep/down/s", 0700);
-    check_mode("deep/down/door", 0600);
+    check_mode("deep/down/listener", 0600);
     session_unlisten(listener, NULL);
     ck_assert_int_eq(rmdir(of("deep")), 0); /* down is gone already */
     listen_after_all();
@@ -239,7 +239,7 @@ TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "refused: the daemon has no descriptors left for another session");
     stage_run_until(&st, &epsd.n_turned_away, 1);
-    st.by_door = true;
+    st.by_connection = true;
     stage_connect(&st, &other);
     stage_run_until(&st, &other.n_opened, 1);
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -247,7 +247,7 @@ TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
 }
 
 /* None at all, not even to accept: who waits must not make the loop spin, and is let in later. */
-TEST(without_any_descriptor_the_door_waits)
+TEST(without_any_descriptor_the_connection_waits)
 {
     struct message m;
     struct raw raw;
@@ -274,7 +274,7 @@ TEST(a_descriptor_is_kept_for_the_owner)
     struct raw raw;
     struct message m;
 
-    st.by_door = true;
+    st.by_connection = true;
     stage_listen(&st, &epsd);
     const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
     raw_connect(&raw, &st);
@@ -296,7 +296,7 @@ TEST_IF(another_user_is_refused, geteuid() == 0)
     umask(0);
     stage_listen(&st, &epsd);
     chmod(st.directory, 0711); /* someone opened it by hand */
-    chmod(of("door"), 0666);
+    chmod(of("listener"), 0666);
     ck_assert_int_eq(seteuid(65534), 0);
     raw_connect(&raw, &st);
     ck_assert_int_eq(seteuid(0), 0);
@@ -354,10 +354,10 @@ TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, geteuid() == 0 ? 4 : 
     stage_listen_to_group(&epsd);
     check_mode(".", 0710);
     ck_assert_uint_eq(look(".").st_gid, GROUP);
-    check_mode("door", 0600);
+    check_mode("listener", 0600);
     check_mode("members", 0660);
     ck_assert_uint_eq(look("members").st_gid, GROUP);
-    if (!peers[_i].member) { /* they do not come as far as the door, unless someone has opened the way */
+    if (!peers[_i].member) { /* they do not come as far as the connection, unless someone has opened the way */
         chmod(st.directory, 0755);
         chmod(of("members"), 0666);
     }
@@ -443,7 +443,7 @@ TEST_IF(a_user_has_so_many_sessions_and_no_more, geteuid() == 0)
     const unsigned before = processes_count_fds(getpid());
     for (unsigned i = 0; i < 100; i++) {
         connect_as_member(&more, MEMBER);
-        if (i == 64) { /* the door has let in all that it does in a tick */
+        if (i == 64) { /* the connection has let in all that it does in a tick */
             turn();
             ck_assert(recv(more.fd, &(char){0}, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
             session_refill(st.listener);
@@ -593,8 +593,8 @@ TEST_IF(a_user_whose_request_took_long_is_not_read, geteuid() == 0)
     }
 }
 
-/* As many as the kernel lets wait, before the loop has turned once: the owner has another door. */
-TEST_IF(a_crowd_before_the_members_door_is_not_in_the_owners_way, geteuid() == 0)
+/* As many as the kernel lets wait, before the loop has turned once: the owner has another connection. */
+TEST_IF(a_crowd_before_the_members_connection_is_not_in_the_owners_way, geteuid() == 0)
 {
     struct message m;
     struct raw crowd[300], own;

@@ -26,10 +26,10 @@ static void end(void)
 
 SUITE_FIXTURE(begin, end)
 
-/* Most tests run twice: with a channel, and of a viewer that has the door alone. */
-static void open_both(bool by_door)
+/* Most tests run twice: with a channel, and of a viewer that has the connection alone. */
+static void open_both(bool by_connection)
 {
-    st.by_door = by_door;
+    st.by_connection = by_connection;
     stage_open(&st, &epsd, &worker);
 }
 
@@ -62,10 +62,10 @@ TEST_EACH(a_session_opens_and_closes, 2)
     check_closed("closed", "");
 }
 
-/* More at once than nanomsg and the kernel hold, so that both queues fill; of a door's as many as it may hold. */
+/* More at once than nanomsg and the kernel hold, so that both queues fill; of a connection's as many as it may hold. */
 TEST_EACH(messages_go_each_way_in_order, 2)
 {
-    const unsigned n = _i ? DOOR_MAX_QUEUED - 1 : 10000;
+    const unsigned n = _i ? CONNECTION_MAX_QUEUED - 1 : 10000;
 
     epsd.n_to_send = worker.n_to_send = n;
     open_both(_i);
@@ -78,7 +78,7 @@ TEST_EACH(messages_go_each_way_in_order, 2)
 /* Closed at once behind 20,000 messages, for a peer that is busy for longer than a tick: none may be lost. */
 TEST_EACH(what_was_sent_before_closing_arrives, 4)
 {
-    const unsigned n = _i & 2 ? DOOR_MAX_QUEUED - 1 : 20000;
+    const unsigned n = _i & 2 ? CONNECTION_MAX_QUEUED - 1 : 20000;
     struct side *closing = _i & 1 ? &worker : &epsd, *busy = _i & 1 ? &epsd : &worker;
 
     *closing = (struct side){.n_to_send = n, .close_on_open = true};
@@ -108,7 +108,7 @@ TEST_EACH(closing_on_a_message_delivers_no_other, 2)
     ck_assert_str_eq(worker.reason, "");
 }
 
-TEST_EACH(descriptors_come_through_the_door, 2)
+TEST_EACH(descriptors_come_through_the_connection, 2)
 {
     const struct message m = {.kind = MESSAGE_SNAPSHOT};
     int pipes[2];
@@ -129,7 +129,7 @@ TEST_EACH(descriptors_come_through_the_door, 2)
 
 TEST_EACH(who_is_refused_learns_why, 2)
 {
-    st.by_door = _i;
+    st.by_connection = _i;
     epsd.refuse_on_open = "no room for you";
     worker.n_to_send = 100;
     stage_listen(&st, &epsd);
@@ -200,7 +200,7 @@ static pid_t fork_daemon(void)
 
 TEST_EACH(a_killed_worker_is_noticed_and_costs_only_its_session, 2)
 {
-    st.by_door = _i;
+    st.by_connection = _i;
     epsd.next = &other;
     const pid_t pid = fork_peer(be_worker);
     stage_connect(&st, &worker);
@@ -219,7 +219,7 @@ TEST_EACH(a_killed_daemon_is_noticed_and_its_directory_taken_over, 2)
 {
     struct error err = {0};
 
-    st.by_door = _i;
+    st.by_connection = _i;
     const pid_t pid = fork_daemon();
     ck_assert(session_is_live(st.directory));
     stage_kill(pid);
@@ -293,7 +293,7 @@ TEST(a_suspended_client_is_waited_for)
 
 TEST_EACH(a_stopped_daemon_is_given_up, 2)
 {
-    st.by_door = _i;
+    st.by_connection = _i;
     const pid_t pid = fork_daemon();
     kill(pid, SIGSTOP);
     waitpid(pid, NULL, WUNTRACED);
@@ -308,7 +308,7 @@ TEST_EACH(a_worker_that_does_not_read_is_ended, 2)
 {
     struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = -EIO}};
 
-    st.by_door = _i;
+    st.by_connection = _i;
     const pid_t pid = fork_peer(stop_when_open);
     waitpid(pid, NULL, WUNTRACED);
     session_set_tick(epsd.s, 100);
@@ -329,21 +329,25 @@ static const struct message status = {.kind = MESSAGE_STATUS}, bye = {.kind = ME
 #define IN_200 "speaks version 200 of the protocol, not %d: use programs of one build"
 
 /* What a peer says amiss before HELLO, between WELCOME and GREETING, and when it is open: told why, sent away, and the
- * daemon none the worse. by_door: of a viewer whose session is open, if its reason is another. */
+ * daemon none the worse. by_connection: of a viewer whose session is open, if its reason is another. */
 static const struct {
     enum moment { BEFORE, BETWEEN, OPEN } when;
     struct raw_word word;
-    const char *reason, *by_door;
+    const char *reason, *by_connection;
 } faults[] = {
     {BEFORE, RAW_BYTES("hello?", 6), "sent what is no message: shorter than a header", NULL},
     {BEFORE, RAW_BYTES("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", 35),
      "sent what is no message: not one of our messages", NULL},
-    {BEFORE, RAW_BYTES(overlong, 4 * MESSAGE_MAX_BYTES), "sent more through the door than one message holds", NULL},
+    {BEFORE, RAW_BYTES(overlong, 4 * MESSAGE_MAX_BYTES), "sent more over the connection than one message holds", NULL},
     {BEFORE, RAW_BYTES(version, sizeof version), IN_200, NULL},
     {BEFORE, {.message = &worker_hello, .skip = 1}, "sent HELLO as message 2 where 1 was due", NULL},
-    {BEFORE, RAW_MESSAGE(.kind = MESSAGE_PING), "sent PING through the door, out of place", NULL},
-    {BEFORE, RAW_MESSAGE(.kind = MESSAGE_JOB, .job.goal.n_parts = 1), "sent JOB through the door, out of place", NULL},
-    {BETWEEN, {.message = &worker_hello, .through_door = true}, "sent HELLO through the door, out of place", NULL},
+    {BEFORE, RAW_MESSAGE(.kind = MESSAGE_PING), "sent PING over the connection, out of place", NULL},
+    {BEFORE, RAW_MESSAGE(.kind = MESSAGE_JOB, .job.goal.n_parts = 1), "sent JOB over the connection, out of place",
+     NULL},
+    {BETWEEN,
+     {.message = &worker_hello, .through_connection = true},
+     "sent HELLO over the connection, out of place",
+     NULL},
     {BETWEEN, {.message = &status}, "sent STATUS by the channel, out of place", NULL},
     {BETWEEN, RAW_MESSAGE(.kind = MESSAGE_GREETING, .greeting = {.id = 2, .nonce = 77}),
      "sent the greeting of another session", NULL},
@@ -351,30 +355,33 @@ static const struct {
      "sent the greeting of another session", NULL},
     {OPEN, RAW_BYTES("garbage", 7), "sent what is no message: shorter than a header", NULL},
     {OPEN, RAW_BYTES(overlong, sizeof overlong), "sent what is no message: longer than any message",
-     "sent more through the door than one message holds"},
+     "sent more over the connection than one message holds"},
     {OPEN, {.message = &status, .skip = -1}, "sent STATUS as message 1 where 2 was due", NULL},
     {OPEN, {.message = &status, .skip = 5}, "sent STATUS as message 7 where 2 was due", NULL},
     {OPEN, RAW_MESSAGE(.kind = MESSAGE_PONG), "sent PONG by the channel, out of place",
-     "sent PONG through the door, out of place"},
+     "sent PONG over the connection, out of place"},
     {OPEN, RAW_MESSAGE(.kind = MESSAGE_GREETING), "sent GREETING by the channel, out of place",
-     "sent GREETING through the door, out of place"},
+     "sent GREETING over the connection, out of place"},
     {OPEN, RAW_BYTES(version, sizeof version), IN_200, NULL},
     {OPEN,
-     {.bytes = "garbage that is longer than a header", .n = 36, .through_door = true},
+     {.bytes = "garbage that is longer than a header", .n = 36, .through_connection = true},
      "sent what is no message: not one of our messages",
      NULL},
-    {OPEN, {.message = &worker_hello, .through_door = true}, "sent HELLO through the door, out of place", NULL},
+    {OPEN,
+     {.message = &worker_hello, .through_connection = true},
+     "sent HELLO over the connection, out of place",
+     NULL},
 };
 
 TEST_EACH(a_fault_costs_its_sender_the_session, 2 * COUNT(faults))
 {
     const enum moment when = faults[_i / 2].when;
-    const char *says = _i % 2 && faults[_i / 2].by_door ? faults[_i / 2].by_door : faults[_i / 2].reason;
+    const char *says = _i % 2 && faults[_i / 2].by_connection ? faults[_i / 2].by_connection : faults[_i / 2].reason;
     struct side *good = when == OPEN ? &other : &epsd; /* who was not open has left no trace */
     char reason[ERROR_TEXT_BYTES];
     struct raw raw;
 
-    st.by_door = _i % 2 && when == OPEN; /* viewers are open with their WELCOME */
+    st.by_connection = _i % 2 && when == OPEN; /* viewers are open with their WELCOME */
     epsd.next = &other;
     stage_listen(&st, &epsd);
     if (when == BEFORE)
@@ -396,12 +403,12 @@ TEST_EACH(a_fault_costs_its_sender_the_session, 2 * COUNT(faults))
 }
 
 /* nanomsg hands over one message after the other, and learns last that the peer is gone: all must be waited for. */
-TEST_EACH(what_is_on_its_way_when_the_door_ends_is_delivered, 4)
+TEST_EACH(what_is_on_its_way_when_the_connection_ends_is_delivered, 4)
 {
     const unsigned n = _i / 2 ? 100 : 200;
     struct raw raw;
 
-    st.by_door = _i / 2;
+    st.by_connection = _i / 2;
     stage_listen(&st, &epsd);
     raw_open(&raw, &st, &epsd);
     for (unsigned i = 0; i < n; i++)
@@ -416,7 +423,7 @@ TEST_EACH(what_is_on_its_way_when_the_door_ends_is_delivered, 4)
         nn_close(raw.channel);
 }
 
-TEST(what_is_in_the_door_at_a_bye_is_delivered)
+TEST(what_is_in_the_connection_at_a_bye_is_delivered)
 {
     struct raw raw;
 
@@ -436,7 +443,7 @@ TEST_EACH(descriptors_where_none_belong_cost_the_session_and_are_closed, 3)
 {
     struct raw raw;
 
-    st.by_door = _i == 1;
+    st.by_connection = _i == 1;
     stage_listen(&st, &epsd);
     const unsigned before = processes_count_fds(getpid());
     if (_i == 2) {
@@ -446,7 +453,7 @@ TEST_EACH(descriptors_where_none_belong_cost_the_session_and_are_closed, 3)
         stage_run_until(&st, &epsd.n_turned_away, 1);
     } else {
         raw_open(&raw, &st, &epsd);
-        raw_send_fds(&raw, &status, DOOR_MAX_FDS);
+        raw_send_fds(&raw, &status, CONNECTION_MAX_FDS);
         raw_expect_dismissed(&raw, &st, "sent 128 descriptors with STATUS, where there are none");
         stage_run_until(&st, &epsd.n_closed, 1);
     }

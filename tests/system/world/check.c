@@ -1,9 +1,9 @@
 /* What must hold at every event. The folds and updates are counted here anew, from what the daemon gives to its optimizer
  * thread, by the promises of eps/relay/relay.h and nothing of its code. */
 #include "device/worker/link.h"
-#include "eps/settle.h"
-#include "eps/step/roster.h"
-#include "tests/eps/step/spread_look.h"
+#include "eps/drain.h"
+#include "eps/step/membership.h"
+#include "tests/eps/step/sharded_look.h"
 #include "tests/system/world/world.h"
 
 #include <inttypes.h>
@@ -41,7 +41,7 @@ struct seen {
     struct pending pending[MOST_PENDING];
     unsigned n_pending;
     bool had_left, had_ahead, had_save;
-    unsigned states; /* of several hosts: tests/eps/step/spread_look.h */
+    unsigned states; /* of several hosts: tests/eps/step/sharded_look.h */
     uint64_t idle_bytes;
     bool knows_idle;
 };
@@ -81,7 +81,7 @@ static bool is_elsewhere(uint32_t unit)
 {
     const struct daemon *d = seen->daemon;
 
-    return job_is_spread(d->job) && !spread_look_owns(d->steps.spread, unit);
+    return job_is_sharded(d->job) && !sharded_look_owns(d->steps.sharded, unit);
 }
 
 static void begin_step(uint64_t step)
@@ -109,14 +109,14 @@ static struct process *process_of(const struct peer *peer)
 }
 
 /* Where a slice came from; on several hosts, the one that is looked at before it goes to its owner. NULL: from another
- * host, or through the look. */
+ * host, or through the observer. */
 static const struct job_seat *seat_of(const struct updater_task *task)
 {
-    const struct spread *s = seen->daemon->steps.spread;
+    const struct sharded *s = seen->daemon->steps.sharded;
 
     if (!s)
         return task->context;
-    return task->kind == UPDATER_CHECK ? spread_look_seat(s, task->unit, task->slice) : NULL;
+    return task->kind == UPDATER_CHECK ? sharded_look_seat(s, task->unit, task->slice) : NULL;
 }
 
 /* Its worker's device has erred: the pattern is not finite in fp32 and in bf16. */
@@ -124,7 +124,7 @@ static void spoil(const struct updater_task *task)
 {
     static const uint32_t nan = 0x7FC07FC0;
     const struct job_seat *seat = seat_of(task);
-    const struct peer *worker = seat ? peer_find(seen->daemon->hub.peers, seat->worker) : NULL;
+    const struct peer *worker = seat ? peer_find(seen->daemon->peers.first, seat->worker) : NULL;
     struct process *p = worker ? process_of(worker) : NULL;
 
     if (!p || !p->spoils)
@@ -216,8 +216,8 @@ bool __wrap_updater_take(struct updater *updater, struct updater_task *task)
 
 void __real_peer_refuse(struct peer *peer, const char *reason);
 void __wrap_peer_refuse(struct peer *peer, const char *reason);
-void __real_roster_leave(struct steps *steps, struct peer *worker, const char *reason);
-void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *reason);
+void __real_membership_leave(struct steps *steps, struct peer *worker, const char *reason);
+void __wrap_membership_leave(struct steps *steps, struct peer *worker, const char *reason);
 int __real_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
 int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
 bool __real_watch_tick(struct watch *watch);
@@ -241,7 +241,7 @@ void __wrap_peer_refuse(struct peer *peer, const char *reason)
     __real_peer_refuse(peer, reason);
 }
 
-void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *reason)
+void __wrap_membership_leave(struct steps *steps, struct peer *worker, const char *reason)
 {
     see(process_running);
     const struct process *p = process_of(worker);
@@ -251,8 +251,8 @@ void __wrap_roster_leave(struct steps *steps, struct peer *worker, const char *r
         check_blame(worker, reason, true);
     if (strcmp(reason, "killed") == 0 && p->n_unread > 0)
         world_fail("%s was killed, and %u messages that it had sent were not read", p->name, p->n_unread);
-    world_rare("roster_leave", 4);
-    __real_roster_leave(steps, worker, reason);
+    world_rare("membership_leave", 4);
+    __real_membership_leave(steps, worker, reason);
 }
 
 int __wrap_relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions)
@@ -275,10 +275,10 @@ bool __wrap_watch_tick(struct watch *watch)
 {
     see(process_running);
     const struct daemon *d = seen->daemon;
-    const bool is_shared = job_is_open(d->job) && job_is_spread(d->job);
+    const bool is_shared = job_is_open(d->job) && job_is_sharded(d->job);
 
-    for (const struct peer *p = d->hub.peers; is_shared && p; p = p->next)
-        if (p->awaits != spread_look_waits(d->steps.spread, p))
+    for (const struct peer *p = d->peers.first; is_shared && p; p = p->next)
+        if (p->awaits != sharded_look_waits(d->steps.sharded, p))
             world_fail("worker %u %s for another host", p->id, p->awaits ? "does not wait" : "waits");
     return __real_watch_tick(watch);
 }
@@ -347,7 +347,7 @@ RARE(4, job_vacate, (struct job_seat * seat), seat)
 RARE(4, job_renew_seat, (struct job_seat * seat), seat)
 RARE(4, job_turn_away, (struct job_seat * seat, const char *why), seat, why)
 RARE(4, steps_share, (struct steps * steps, struct peer *worker), steps, worker)
-RARE(4, roster_on_assigned, (struct steps * steps, struct peer *worker, const struct message *m), steps, worker, m)
+RARE(4, membership_on_assigned, (struct steps * steps, struct peer *worker, const struct message *m), steps, worker, m)
 RARE(4, save_on_first_step, (struct saves * saves), saves)
 RARE(50, relay_put, (struct relay * r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag), r, w, slot,
      tag)
@@ -355,7 +355,7 @@ RARE(4, steps_note_change, (struct steps * steps), steps)
 RARE(2, faults_suspect, (struct steps * steps, struct peer *worker, uint32_t id), steps, worker, id)
 RARE(8, evaluate_start, (struct job * job, const struct message *m), job, m)
 RARE(4, job_unload, (struct job * job, struct updater *updater), job, updater)
-RARE(4, settle_open_job,
+RARE(4, daemon_open_job,
      (struct daemon * d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds), d, client, m,
      fds, n_fds)
 
@@ -365,11 +365,11 @@ static void note_shared(unsigned states)
     static const struct {
         unsigned state, odds;
         const char *name;
-    } rare[] = {{SPREAD_HOLDS_SLICE, 4, "a slice of a step that is not open here"},
-                {SPREAD_HOLDS_LOSS, 8, "a loss of a step that is not open here"},
-                {SPREAD_USES_RESERVED, 4, "a reserved slot of a host"},
-                {SPREAD_HAS_NO_ROOM, 8, "words wait for room"},
-                {SPREAD_HAS_NEXT_JOB, 2, "a job before the last one's end"}};
+    } rare[] = {{SHARDED_HOLDS_SLICE, 4, "a slice of a step that is not open here"},
+                {SHARDED_HOLDS_LOSS, 8, "a loss of a step that is not open here"},
+                {SHARDED_USES_RESERVED, 4, "a reserved slot of a host"},
+                {SHARDED_HAS_NO_ROOM, 8, "words wait for room"},
+                {SHARDED_HAS_NEXT_JOB, 2, "a job before the last one's end"}};
 
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++)
         if (states & rare[i].state & ~seen->states)
@@ -417,7 +417,7 @@ static void check_ledger(const struct ledger *ledger, bool is_idle)
 
 static bool is_peer(const struct daemon *d, const struct peer *peer)
 {
-    const struct peer *p = d->hub.peers;
+    const struct peer *p = d->peers.first;
 
     while (p && p != peer)
         p = p->next;
@@ -425,17 +425,18 @@ static bool is_peer(const struct daemon *d, const struct peer *peer)
 }
 
 /* The hosts share no job: nothing of the last one is left. */
-static void check_shared(const struct spread_look *look)
+static void check_shared(const struct sharded_look *sharded)
 {
-    if (look->n_slots)
-        world_fail("without a job, %u slots of host %u for others, or of them, are in use", look->n_slots, look->host);
-    if (look->n_fetches || look->has_request_text)
-        world_fail("without a job, host %u has %u fetches", look->host, look->n_fetches);
+    if (sharded->n_slots)
+        world_fail("without a job, %u slots of host %u for others, or of them, are in use", sharded->n_slots,
+                   sharded->host);
+    if (sharded->n_fetches || sharded->has_request_text)
+        world_fail("without a job, host %u has %u fetches", sharded->host, sharded->n_fetches);
 }
 
-static void check_ring(const struct spread *s)
+static void check_ring(const struct sharded *s)
 {
-    const char *wrong = spread_look_ring(s);
+    const char *wrong = sharded_look_ring(s);
 
     if (wrong)
         world_fail("the ring: %s", wrong);
@@ -443,15 +444,15 @@ static void check_ring(const struct spread *s)
 
 static uint32_t count_slices(const struct daemon *d)
 {
-    struct spread_look look;
+    struct sharded_look sharded;
 
-    if (!job_is_spread(d->job))
+    if (!job_is_sharded(d->job))
         return seen->n_pending;
-    spread_look(&look, d->steps.spread);
-    return look.n_slices;
+    sharded_look(&sharded, d->steps.sharded);
+    return sharded.n_slices;
 }
 
-static void check_roster(const struct daemon *d)
+static void check_membership(const struct daemon *d)
 {
     const struct job *job = d->job;
     uint32_t n_folds = 0;
@@ -462,7 +463,7 @@ static void check_roster(const struct daemon *d)
     for (uint32_t i = 0; i < job->n_seats; i++) {
         if (job->seats[i].peer && !is_peer(d, job->seats[i].peer))
             world_fail("seat %u has a worker that is gone", i);
-        if (job_is_spread(job) && job->seats[i].n_folds && job->seats[i].peer &&
+        if (job_is_sharded(job) && job->seats[i].n_folds && job->seats[i].peer &&
             job->seats[i].peer->state == PEER_JOINING)
             world_fail("seat %u is taken, and its inbox waits for other hosts", i);
         n_folds += job->seats[i].n_folds;
@@ -479,7 +480,7 @@ static void check_roster(const struct daemon *d)
 static void check_versions(const struct job *job)
 {
     struct relay_view views[MOST_UNITS];
-    const uint32_t n = job->model.n_units, most = job_is_spread(job) ? 2 : 1;
+    const uint32_t n = job->model.n_units, most = job_is_sharded(job) ? 2 : 1;
 
     if (!seen->begun || n > MOST_UNITS)
         return;
@@ -489,7 +490,7 @@ static void check_versions(const struct job *job)
             (job->state == JOB_RESTING && views[u].version != job->step))
             world_fail("unit %u is at version %" PRIu64 ", with %" PRIu64 " steps done", u, views[u].version,
                        job->step);
-        else if (job_is_spread(job) && !is_elsewhere(u) && relay_version(job->own, u) != views[u].version)
+        else if (job_is_sharded(job) && !is_elsewhere(u) && relay_version(job->own, u) != views[u].version)
             world_fail("unit %u is at version %" PRIu64 " for workers, and at %" PRIu64 " for hosts", u,
                        views[u].version, relay_version(job->own, u));
 }
@@ -499,7 +500,7 @@ static void check_owner(struct daemon *d)
 {
     struct job *job = d->job;
 
-    if (job->state != JOB_STEPPING || updater_pending(d->hub.updater) || d->saves.first || d->hub.n_events)
+    if (job->state != JOB_STEPPING || updater_pending(d->peers.updater) || d->saves.first || d->peers.n_events)
         return;
     for (uint32_t i = 0; i < job->n_seats; i++)
         if (!job->seats[i].peer || job->seats[i].peer->state != PEER_ASSIGNED || job->seats[i].left)
@@ -512,22 +513,22 @@ static void check_owner(struct daemon *d)
 
 static void check_daemon(struct daemon *d)
 {
-    check_ledger(&d->hub.ledger, d->job->state == JOB_NONE && !d->asides);
-    if (d->steps.spread) {
-        struct spread_look look;
-        spread_look(&look, d->steps.spread);
-        if (!look.is_shared && !look.is_lost)
-            check_shared(&look);
-        note_shared(look.states);
+    check_ledger(&d->peers.ledger, d->job->state == JOB_NONE && !d->asides);
+    if (d->steps.sharded) {
+        struct sharded_look sharded;
+        sharded_look(&sharded, d->steps.sharded);
+        if (!sharded.is_shared && !sharded.is_lost)
+            check_shared(&sharded);
+        note_shared(sharded.states);
     }
     if (!job_is_open(d->job))
         return;
-    check_roster(d);
-    if (job_is_spread(d->job))
-        check_ring(d->steps.spread);
+    check_membership(d);
+    if (job_is_sharded(d->job))
+        check_ring(d->steps.sharded);
     if (job_trains(d->job))
         check_versions(d->job);
-    if (!d->steps.spread)
+    if (!d->steps.sharded)
         check_owner(d);
     note_states(d);
 }

@@ -5,7 +5,7 @@
  * longer must not change meanwhile. */
 #include "eps/hosts/hosts.h"
 
-#include "eps/hosts/word.h"
+#include "eps/hosts/host_message.h"
 #include "tests/system/world/world.h"
 
 #include <assert.h>
@@ -441,11 +441,11 @@ static int start_world(struct hosts *h, const struct hosts_options *options, str
 
 static void say_message(const struct hosts *h, uint32_t to, const char *what, const void *message, size_t bytes)
 {
-    struct word word;
+    struct host_message word;
 
     if (!world_traces)
         return;
-    word_decode(&word, message, bytes);
+    host_message_decode(&word, message, bytes);
     world_say("=> %s: %s: word %d, step %" PRIu64 ", unit %u, visit %u, part %u, x %g", team.processes[to]->name, what,
               (int)word.kind, word.step, word.unit, word.visit, word.part, word.x);
     (void)h;

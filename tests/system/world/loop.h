@@ -1,5 +1,5 @@
 /* tests/system/world/loop.h - the loops of simulated processes, which are what libuv is to the product, and the links
- * between them: proto/wire/door.h and channel.h over packets that are under way for a time (wire.c).
+ * between them: proto/wire/connection.h and channel.h over packets that are under way for a time (wire.c).
  *
  * A source is all that a loop may wait for. Doors and channels are sources of their own. */
 #ifndef TESTS_SYSTEM_WORLD_LOOP_H
@@ -32,14 +32,14 @@ struct source *loop_add(uv_loop_t *loop, void *key, uint64_t (*due)(void *arg), 
 /* on_closed follows from the loop. */
 void loop_close(uv_loop_t *loop, void *key, void (*on_closed)(void *key));
 
-/* A listener's connections: take is called on its loop with the number of a connected door. */
+/* A listener's connections: take is called on its loop with the number of a connected connection. */
 struct wire_entrance;
 struct wire_entrance *wire_listen(uv_loop_t *loop, const char *path, void (*take)(void *data, int fd), void *data);
 /* Whoever has come, and was not taken, is turned away; on_closed follows from the loop. */
 void wire_unlisten(struct wire_entrance *at, void (*on_closed)(void *data));
 bool wire_is_live(const char *path);
 
-/* Every door and channel of the process breaks, as if its host had gone: neither side hears more of the other. */
+/* Every connection and channel of the process breaks, as if its host had gone: neither side hears more of the other. */
 void wire_cut(struct process *p);
 /* Packets under way, for the trace. */
 unsigned wire_n_packets(void);

@@ -1,9 +1,9 @@
 /* A connection has two ends and a queue of packets for each. A packet is written, which its writer's death cannot undo,
- * and later due at the reader. A door's packets are in the kernel at once; a channel's wait in nanomsg's thread a little,
+ * and later due at the reader. A connection's packets are in the kernel at once; a channel's wait in nanomsg's thread a little,
  * and are lost with the process. */
 
 #include "proto/wire/channel.h"
-#include "proto/wire/door.h"
+#include "proto/wire/connection.h"
 #include "proto/wire/message.h"
 #include "tests/system/world/loop.h"
 
@@ -17,8 +17,8 @@
 
 enum {
     MOST_ENDS = 8192,
-    FIRST_FD = 1 << 20,  /* numbers of doors are above those of files */
-    KERNEL_PACKETS = 64, /* of a door, before its writer must wait */
+    FIRST_FD = 1 << 20,  /* numbers of connections are above those of files */
+    KERNEL_PACKETS = 64, /* of a connection, before its writer must wait */
     NANOMSG_PACKETS = 256,
     DRAINED = 4096,
 };
@@ -28,7 +28,7 @@ struct packet {
     uint64_t written, due;
     size_t n;
     unsigned n_fds;
-    int fds[DOOR_MAX_FDS];
+    int fds[CONNECTION_MAX_FDS];
     uint8_t bytes[MESSAGE_MAX_BYTES];
 };
 
@@ -36,8 +36,8 @@ struct packet {
 struct end {
     struct end *other; /* NULL: not connected */
     struct process *process;
-    struct door *door;       /* or: */
-    struct channel *channel; /* NULL both: not taken yet, or closed */
+    struct connection *connection; /* or: */
+    struct channel *channel;       /* NULL both: not taken yet, or closed */
     uv_loop_t *loop;
     int fd;
     bool bound;  /* of a channel */
@@ -285,9 +285,9 @@ void wire_unlisten(struct wire_entrance *at, void (*on_closed)(void *data))
     loop_close(at->loop, at, on_entrance_closed);
 }
 
-/* ---- the door --------------------------------------------------------------------------------------------------- */
+/* ---- the connection --------------------------------------------------------------------------------------------------- */
 
-int door_connect(int *out, const char *path, struct error *err)
+int connection_connect(int *out, const char *path, struct error *err)
 {
     struct wire_entrance *at = find_entrance(path);
     struct end *mine, *theirs;
@@ -298,7 +298,7 @@ int door_connect(int *out, const char *path, struct error *err)
         return error_set(err, -ECONNREFUSED, "nobody listens at %s: its daemon was killed; start epsd there again",
                          path);
     if (at->n == sizeof at->waiting / sizeof *at->waiting)
-        return error_set(err, -EAGAIN, "the daemon at %s does not answer: too many wait at its door", path);
+        return error_set(err, -EAGAIN, "the daemon at %s does not answer: too many wait at its connection", path);
     mine = end_new();
     theirs = end_new();
     theirs->process = at->process;
@@ -313,30 +313,30 @@ int door_connect(int *out, const char *path, struct error *err)
     return 0;
 }
 
-bool door_peer(struct door_peer *out, int fd)
+bool connection_peer(struct connection_peer *out, int fd)
 {
     const struct end *e = of_fd(fd);
 
-    *out = (struct door_peer){e->other->process->pid, geteuid(), getegid()};
+    *out = (struct connection_peer){e->other->process->pid, geteuid(), getegid()};
     return true;
 }
 
-bool door_peer_is_member(int fd, gid_t group)
+bool connection_peer_is_member(int fd, gid_t group)
 {
     (void)fd, (void)group;
     return false;
 }
 
-/* What waits beyond the kernel's room is the door's own queue. */
+/* What waits beyond the kernel's room is the connection's own queue. */
 static void count_queued(struct end *from)
 {
-    if (from->door && !from->closed)
-        from->door->n_queued = from->other->n > KERNEL_PACKETS ? from->other->n - KERNEL_PACKETS : 0;
+    if (from->connection && !from->closed)
+        from->connection->n_queued = from->other->n > KERNEL_PACKETS ? from->other->n - KERNEL_PACKETS : 0;
 }
 
-static bool read_door(struct end *e)
+static bool read_connection(struct end *e)
 {
-    struct door *door = e->door;
+    struct connection *connection = e->connection;
     struct packet *p;
 
     if (!e->first)
@@ -344,10 +344,10 @@ static bool read_door(struct end *e)
     p = pop(e);
     count_queued(e->other);
     if (world_traces)
-        world_say("<- %s: %s (door)", e->other->process->name, describe(p->bytes, p->n));
-    door->events->on_packet(door, p->bytes, p->n, p->fds, p->n_fds);
+        world_say("<- %s: %s (connection)", e->other->process->name, describe(p->bytes, p->n));
+    connection->events->on_packet(connection, p->bytes, p->n, p->fds, p->n_fds);
     free(p);
-    return e->door == door && !door->ended;
+    return e->connection == connection && !connection->ended;
 }
 
 static bool has_ended(const struct end *e)
@@ -355,115 +355,117 @@ static bool has_ended(const struct end *e)
     return e->other->shut && e->other->shut_due <= world_now();
 }
 
-static void end_door(struct end *e)
+static void end_connection(struct end *e)
 {
-    struct door *door = e->door;
+    struct connection *connection = e->connection;
 
-    if (door->ended)
+    if (connection->ended)
         return;
-    door->ended = true;
-    door->events->on_end(door, NULL);
+    connection->ended = true;
+    connection->events->on_end(connection, NULL);
 }
 
 /* The end, like all before it, is read at once: the kernel has it. */
-void door_drain(struct door *door)
+void connection_drain(struct connection *connection)
 {
-    struct end *e = door->fd >= 0 ? of_fd(door->fd) : NULL;
+    struct end *e = connection->fd >= 0 ? of_fd(connection->fd) : NULL;
 
-    for (unsigned i = 0; i < DRAINED && e && e->door == door && !door->ended && !e->cut && read_door(e); i++)
+    for (unsigned i = 0;
+         i < DRAINED && e && e->connection == connection && !connection->ended && !e->cut && read_connection(e); i++)
         ;
-    if (e && e->door == door && !e->first && has_ended(e))
-        end_door(e);
+    if (e && e->connection == connection && !e->first && has_ended(e))
+        end_connection(e);
 }
 
-static uint64_t due_door(void *arg)
+static uint64_t due_connection(void *arg)
 {
     const struct end *e = arg;
     uint64_t due = NEVER;
 
-    if (e->door->ended || e->cut)
+    if (e->connection->ended || e->cut)
         return NEVER;
-    if (!e->door->paused && e->first)
+    if (!e->connection->paused && e->first)
         due = e->first->due;
     if (e->other->shut && e->other->shut_due < due)
         due = e->other->shut_due;
     return due;
 }
 
-static void fire_door(void *arg)
+static void fire_connection(void *arg)
 {
     struct end *e = arg;
 
     if (has_ended(e))
-        door_drain(e->door);
+        connection_drain(e->connection);
     else
-        read_door(e);
+        read_connection(e);
 }
 
-int door_open(struct door *door, uv_loop_t *loop, int fd, const struct door_events *events, void *data)
+int connection_open(struct connection *connection, uv_loop_t *loop, int fd, const struct connection_events *events,
+                    void *data)
 {
     struct end *e = of_fd(fd);
 
-    *door = (struct door){.fd = fd, .events = events, .data = data};
+    *connection = (struct connection){.fd = fd, .events = events, .data = data};
     e->process = process_running;
-    e->door = door;
+    e->connection = connection;
     e->loop = loop;
-    loop_add(loop, door, due_door, fire_door, e);
+    loop_add(loop, connection, due_connection, fire_connection, e);
     return 0;
 }
 
-int door_send(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+int connection_send(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
 {
-    struct end *e = of_fd(door->fd);
+    struct end *e = of_fd(connection->fd);
     int rc;
 
-    assert(n > 0 && n <= MESSAGE_MAX_BYTES && n_fds <= DOOR_MAX_FDS && !door->shut);
+    assert(n > 0 && n <= MESSAGE_MAX_BYTES && n_fds <= CONNECTION_MAX_FDS && !connection->shut);
     if (e->other->closed || e->shut)
         return 0;
-    if (door->n_queued == DOOR_MAX_QUEUED)
+    if (connection->n_queued == CONNECTION_MAX_QUEUED)
         return -ENOBUFS;
     rc = push(e, bytes, n, fds, n_fds);
     count_queued(e);
     return rc;
 }
 
-void door_pause(struct door *door)
+void connection_pause(struct connection *connection)
 {
-    door->paused = true;
+    connection->paused = true;
 }
 
-void door_resume(struct door *door)
+void connection_resume(struct connection *connection)
 {
-    door->paused = false;
+    connection->paused = false;
 }
 
-void door_shutdown(struct door *door)
+void connection_shutdown(struct connection *connection)
 {
-    struct end *e = of_fd(door->fd);
+    struct end *e = of_fd(connection->fd);
 
-    door->shut = true;
+    connection->shut = true;
     if (e->shut)
         return;
     e->shut = true;
     e->shut_due = world_now() > e->last_due ? world_now() : e->last_due;
 }
 
-static void on_door_closed(void *key)
+static void on_connection_closed(void *key)
 {
-    struct door *door = key;
+    struct connection *connection = key;
 
-    door->events->on_closed(door);
+    connection->events->on_closed(connection);
 }
 
-void door_close(struct door *door)
+void connection_close(struct connection *connection)
 {
-    struct end *e = of_fd(door->fd);
+    struct end *e = of_fd(connection->fd);
 
     hang_up(e);
-    e->door = NULL;
-    door->fd = -1;
-    door->n_queued = 0;
-    loop_close(e->loop, door, on_door_closed);
+    e->connection = NULL;
+    connection->fd = -1;
+    connection->n_queued = 0;
+    loop_close(e->loop, connection, on_connection_closed);
 }
 
 /* ---- the channel ------------------------------------------------------------------------------------------------ */

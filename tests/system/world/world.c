@@ -415,12 +415,12 @@ static void replace_starved(void)
 /* A daemon that has begun to end, and whose thread does not, is killed, as a service manager does. */
 static void kill_hung(struct process *daemon)
 {
-    char door[64];
+    char connection[64];
 
     if (!daemon || !daemon->alive || daemon->hung_until != NEVER)
         return;
-    snprintf(door, sizeof door, "%s/door", world_address(daemon->host));
-    if (!wire_is_live(door))
+    snprintf(connection, sizeof connection, "%s/listener", world_address(daemon->host));
+    if (!wire_is_live(connection))
         process_kill(daemon, -SIGKILL);
 }
 

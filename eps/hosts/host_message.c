@@ -1,0 +1,66 @@
+#include "eps/hosts/host_message.h"
+
+#include "eps/hosts/hosts.h"
+
+#include <assert.h>
+#include <string.h>
+
+_Static_assert((int)HOST_MESSAGE_MAX_BYTES <= (int)HOSTS_MESSAGE_BYTES, "a word is one message");
+
+static uint8_t *put(uint8_t *at, uint64_t x, int n)
+{
+    for (int i = 0; i < n; i++)
+        *at++ = (uint8_t)(x >> 8 * i);
+    return at;
+}
+
+static uint64_t get(const uint8_t **at, int n)
+{
+    uint64_t x = 0;
+
+    for (int i = 0; i < n; i++)
+        x |= (uint64_t) * (*at)++ << 8 * i;
+    return x;
+}
+
+size_t host_message_encode(uint8_t *buf, const struct host_message *w)
+{
+    const uint32_t narrow[] = {(uint32_t)w->kind, w->unit,     w->visit, w->part, w->slice,
+                               w->buffer,         w->n_tokens, w->job,   w->id,   (uint32_t)w->code};
+    const uint64_t wide[] = {w->step, w->bytes, w->n_valid, w->n_real};
+    const size_t n = strnlen(w->text, sizeof w->text - 1);
+    uint64_t bits;
+    uint8_t *at = buf;
+
+    assert(w->kind > 0 && w->kind < HOST_KINDS);
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+        at = put(at, narrow[i], 4);
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        at = put(at, wide[i], 8);
+    memcpy(&bits, &w->x, sizeof bits);
+    at = put(at, bits, 8);
+    memcpy(at, w->text, n);
+    return (size_t)(at - buf) + n;
+}
+
+bool host_message_decode(struct host_message *out, const uint8_t *buf, size_t n)
+{
+    const uint8_t *at = buf;
+    uint64_t bits;
+
+    if (n < HOST_HEADER_BYTES || n >= HOST_MESSAGE_MAX_BYTES)
+        return false;
+    *out = (struct host_message){.kind = (enum host_message_kind)get(&at, 4)};
+    uint32_t *const narrow[] = {&out->unit,   &out->visit,    &out->part, &out->slice,
+                                &out->buffer, &out->n_tokens, &out->job,  &out->id};
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++)
+        *narrow[i] = (uint32_t)get(&at, 4);
+    out->code = (int32_t)get(&at, 4);
+    uint64_t *const wide[] = {&out->step, &out->bytes, &out->n_valid, &out->n_real};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
+        *wide[i] = get(&at, 8);
+    bits = get(&at, 8);
+    memcpy(&out->x, &bits, sizeof bits);
+    memcpy(out->text, at, n - HOST_HEADER_BYTES);
+    return out->kind > 0 && out->kind < HOST_KINDS;
+}

@@ -1,0 +1,492 @@
+/* The hosts of a job: what they tell each other, and fetch. */
+#include "eps/step/sharded_state.h"
+
+#include "proto/base/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { SPARE_WORDS = 8 }; /* room for what begins and ends a job, and ends the daemon, without memory */
+
+/* ---- the process's life ----------------------------------------------------------------------------------------- */
+
+static void on_notify(void *data)
+{
+    uv_async_send(data);
+}
+
+static void free_all(struct sharded *s)
+{
+    for (uint32_t h = 0; s->others && h < s->n; h++)
+        free(s->others[h].words);
+    free(s->others);
+    if (s->inbox)
+        munmap(s->inbox, s->inbox_bytes);
+    free(s->fetches);
+    free(s->text);
+    free(s);
+}
+
+static bool grow_words(struct sharded_host *other)
+{
+    const size_t cap = other->cap_words ? 2 * other->cap_words : 2 * SPARE_WORDS;
+    struct host_message *words = realloc(other->words, cap * sizeof *words);
+
+    if (!words)
+        return false;
+    other->words = words;
+    other->cap_words = cap;
+    return true;
+}
+
+/* The pages of the inbox are taken as slices come, and given back after each job. */
+static int take_memory(struct sharded *s)
+{
+    const size_t slot_bytes = MODEL_SLICE * sizeof(float);
+
+    s->peers->host_slots = SHARDED_SLOTS;
+    s->peers->host_bytes = sizeof *s->owns;
+    s->peers->host_unit_bytes = sizeof *s->turns + sizeof *s->owner + sizeof *s->not_own + sizeof *s->n_left +
+                                sizeof *s->arrived + sizeof *s->units;
+    s->peers->host_slice_bytes = sizeof *s->queue + sizeof *s->folded;
+    s->inbox_bytes = s->n * SHARDED_SLOTS * slot_bytes;
+    s->inbox = mmap(NULL, s->inbox_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (s->inbox == MAP_FAILED)
+        s->inbox = NULL;
+    s->others = calloc(s->n, sizeof *s->others);
+    bool grown = s->inbox && s->others;
+    for (uint32_t h = 0; h < s->n && grown; h++)
+        grown = grow_words(&s->others[h]);
+    return grown ? 0 : -ENOMEM;
+}
+
+int sharded_start(struct sharded **out, const struct sharded_options *options, struct steps *steps, struct error *err)
+{
+    struct sharded *s = calloc(1, sizeof *s);
+
+    *out = NULL;
+    if (!s)
+        return error_set(err, -ENOMEM, "out of memory");
+    *s = (struct sharded){.steps = steps,
+                          .job = steps->job,
+                          .peers = steps->job->peers,
+                          .ops = options->ops,
+                          .hosts = options->hosts,
+                          .host = options->host,
+                          .n = options->n};
+    int rc = take_memory(s);
+    const struct hosts_options transport = {.n_slots = SHARDED_SLOTS,
+                                            .slot_bytes = MODEL_SLICE * sizeof(float),
+                                            .inbox = s->inbox,
+                                            .silence_ms = SHARDED_SILENCE_MS,
+                                            .notify = on_notify,
+                                            .data = &s->peers->wake};
+    rc = rc ? error_set(err, rc, "no memory for the slots of %u hosts", s->n - 1)
+            : s->ops->start(s->hosts, &transport, err);
+    if (rc) {
+        free_all(s);
+        return rc;
+    }
+    s->peers->host = s->host;
+    s->peers->n_hosts = s->n;
+    s->peers->lacks = s->host == 0 && s->n > 1; /* nobody has told of workers yet */
+    steps->sharded = s;
+    *out = s;
+    return 0;
+}
+
+void sharded_close(struct sharded *s)
+{
+    if (!s)
+        return;
+    if (s->hosts)
+        s->ops->close(s->hosts);
+    s->steps->sharded = NULL;
+    free_all(s);
+}
+
+bool sharded_is_over(const struct sharded *s, const char **lost)
+{
+    *lost = s->is_lost ? s->lost : NULL;
+    return s->stops || s->is_lost;
+}
+
+bool sharded_is_busy(const struct sharded *s)
+{
+    bool is_busy = s->shared;
+
+    /* Host 0 takes in the others' words to the last: who waits for room does not end. They wait for host 0's. */
+    for (uint32_t h = 0; h < s->n; h++)
+        is_busy = is_busy || s->others[h].n_words > 0 || ((s->host == 0) != (h == 0) && !s->others[h].stop_heard);
+    return is_busy && !s->is_lost;
+}
+
+/* ---- words ------------------------------------------------------------------------------------------------------ */
+
+/* False: there is no room yet. */
+static bool try_to_say(struct sharded *s, uint32_t to, const struct host_message *word)
+{
+    uint8_t buf[HOST_MESSAGE_MAX_BYTES];
+
+    return s->ops->send(s->hosts, to, buf, host_message_encode(buf, word)) != -EAGAIN;
+}
+
+/* Few of these wait at a time: each but the first follows an answer to the one before. */
+static bool frames_job(enum host_message_kind kind)
+{
+    return kind == HOST_JOB || kind == HOST_END || kind == HOST_QUIET || kind == HOST_STOP;
+}
+
+void sharded_say(struct sharded *s, uint32_t to, const struct host_message *word)
+{
+    struct sharded_host *other = &s->others[to];
+
+    assert(to != s->host);
+    if (s->is_lost || (other->n_words == 0 && try_to_say(s, to, word)))
+        return;
+    if (other->n_words + SPARE_WORDS >= other->cap_words && !grow_words(other)) {
+        job_end(s->job, -ENOMEM, "out of memory");
+        if (!frames_job(word->kind))
+            return; /* the job ends without it */
+    }
+    assert(other->n_words < other->cap_words);
+    other->words[other->n_words++] = *word;
+}
+
+void sharded_say_all(struct sharded *s, const struct host_message *word)
+{
+    for (uint32_t h = 0; h < s->n; h++)
+        if (h != s->host)
+            sharded_say(s, h, word);
+}
+
+void sharded_announce(struct sharded *s, const struct host_message *word)
+{
+    if (s->host == 0)
+        sharded_say_all(s, word);
+    else
+        sharded_say(s, 0, word);
+}
+
+static void on_room(struct sharded *s, uint32_t to)
+{
+    struct sharded_host *other = &s->others[to];
+    size_t n = 0;
+
+    while (n < other->n_words && try_to_say(s, to, &other->words[n]))
+        n++;
+    other->n_words -= n;
+    memmove(other->words, other->words + n, other->n_words * sizeof *other->words);
+}
+
+void sharded_stop(struct sharded *s)
+{
+    s->stops = true;
+}
+
+unsigned sharded_grace_s(const struct sharded *s)
+{
+    return s->hosts ? s->ops->grace_s(s->hosts) : 0;
+}
+
+void sharded_announce_asked(struct sharded *s)
+{
+    if (!s->is_lost && !s->is_announced)
+        sharded_say_all(s, &(struct host_message){.kind = HOST_ASKED, .code = 1});
+    s->is_announced = true;
+}
+
+static void hear_asked(struct sharded *s, uint32_t from, bool is_announced)
+{
+    s->others[from].has_answered = true;
+    s->others[from].is_announced |= is_announced;
+    s->is_asked |= is_announced;
+    if (is_announced && !s->is_announced)
+        sharded_say(s, from, &(struct host_message){.kind = HOST_ASKED});
+}
+
+static void name_host(const struct sharded *s, uint32_t host, struct error *out)
+{
+    const struct sharded_host *h = &s->others[host];
+
+    error_set(out, 0, "host %u", host);
+    if (*h->name)
+        error_append(out, " (%s, pid %u)", h->name, h->pid);
+}
+
+enum sharded_announced sharded_judge(const struct sharded *s, struct error *out)
+{
+    bool all = s->is_announced;
+
+    for (uint32_t h = 0; h < s->n; h++) {
+        if (h != s->host && !s->others[h].has_answered) {
+            name_host(s, h, out);
+            return SHARDED_ONE_SILENT;
+        }
+        all = all && (h == s->host || s->others[h].is_announced);
+    }
+    return all ? SHARDED_ALL_ANNOUNCED : SHARDED_SOME_ANNOUNCED;
+}
+
+/* So that a sentence about a host can name its machine. */
+static bool tell_here(struct sharded *s)
+{
+    struct host_message word = {.kind = HOST_HERE, .id = (uint32_t)getpid()};
+
+    if (s->here_said || s->stops)
+        return false;
+    s->here_said = true;
+    process_host_name(word.text, sizeof s->others->name);
+    sharded_say_all(s, &word);
+    return true;
+}
+
+static void hear_here(struct sharded_host *other, const struct host_message *word)
+{
+    other->pid = word->id;
+    snprintf(other->name, sizeof other->name, "%.63s", word->text);
+}
+
+bool sharded_is_asked(const struct sharded *s)
+{
+    return s->is_asked;
+}
+
+/* After the end of a job, which says why. */
+static bool tell_stop(struct sharded *s)
+{
+    if (!s->stops || s->stop_said || (s->shared && !s->end_said))
+        return false;
+    s->stop_said = true;
+    sharded_announce(s, &(struct host_message){.kind = HOST_STOP});
+    return true;
+}
+
+/* Host 0 answers for all. */
+static bool tell_workers(struct sharded *s)
+{
+    const uint32_t n = peer_count_workers(s->peers->first);
+
+    if (s->host == 0 || s->stops || n == s->others[s->host].n_workers)
+        return false;
+    s->others[s->host].n_workers = n;
+    sharded_say(s, 0, &(struct host_message){.kind = HOST_WORKERS, .id = n});
+    return true;
+}
+
+static void hear_workers(struct sharded *s, uint32_t from, uint32_t n)
+{
+    s->others[from].n_workers = n;
+    s->peers->n_elsewhere = s->peers->lacks = 0;
+    for (uint32_t h = 1; h < s->n; h++) {
+        s->peers->n_elsewhere += s->others[h].n_workers;
+        if (s->others[h].n_workers == 0 && !s->peers->lacks)
+            s->peers->lacks = h;
+    }
+}
+
+/* ---- fetches ---------------------------------------------------------------------------------------------------- */
+
+uint32_t sharded_fetch(struct sharded *s, const struct sharded_fetch *whole)
+{
+    const size_t n = (whole->bytes + SHARDED_FETCH_BYTES - 1) / SHARDED_FETCH_BYTES;
+
+    if (s->n_fetches + n > s->cap_fetches) {
+        struct sharded_fetch *fetches = realloc(s->fetches, 2 * (s->n_fetches + n) * sizeof *fetches);
+        if (!fetches) {
+            job_end(s->job, -ENOMEM, "out of memory");
+            return 0;
+        }
+        s->fetches = fetches;
+        s->cap_fetches = 2 * (s->n_fetches + n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct sharded_fetch *piece = &s->fetches[s->n_fetches++];
+        const size_t done = i * SHARDED_FETCH_BYTES;
+        *piece = *whole;
+        piece->offset += done;
+        piece->into += done;
+        piece->bytes = whole->bytes - done < SHARDED_FETCH_BYTES ? whole->bytes - done : SHARDED_FETCH_BYTES;
+    }
+    return (uint32_t)n;
+}
+
+/* Oldest first. */
+static bool begin_fetch(struct sharded *s)
+{
+    if (s->n_fetches == 0 || s->n_fetching == HOSTS_FETCHES)
+        return false;
+    const struct sharded_fetch f = s->fetches[0];
+    memmove(s->fetches, s->fetches + 1, --s->n_fetches * sizeof *s->fetches);
+    s->n_fetching++;
+    s->ops->fetch(s->hosts, f.from, f.region, f.offset, f.into, f.bytes, f.token);
+    return true;
+}
+
+static void on_notes_fetched(struct sharded *s, struct sharded_host *other)
+{
+    if (--other->n_left_notes > 0)
+        return;
+    if (job_is_open(s->job))
+        save_on_notes(s->steps->saves, other->save, other->notes, other->n_notes_bytes);
+    else
+        free(other->notes);
+    other->notes = NULL;
+}
+
+static void on_fetched(struct sharded *s, uint64_t token)
+{
+    s->n_fetching--;
+    if (token == SHARDED_TOKEN_REQUEST)
+        s->has_text = --s->n_left_text == 0;
+    else if (token == SHARDED_TOKEN_DATA && --s->n_left_data == 0)
+        sharded_on_data_fetched(s);
+    else if (token >= SHARDED_TOKEN_NOTES)
+        on_notes_fetched(s, &s->others[token - SHARDED_TOKEN_NOTES]);
+    else if (token >= SHARDED_TOKEN_RING && token < SHARDED_TOKEN_DATA)
+        sharded_on_ring_fetched(s, (uint32_t)(token - SHARDED_TOKEN_RING));
+    else if (token < SHARDED_TOKEN_RING && --s->n_left[token] == 0)
+        sharded_on_unit_fetched(s, (uint32_t)token);
+}
+
+/* ---- events ----------------------------------------------------------------------------------------------------- */
+
+static void on_word(struct sharded *s, uint32_t from, const struct host_message *word)
+{
+    switch (word->kind) {
+    case HOST_JOB:
+        sharded_on_job(s, word);
+        break;
+    case HOST_READY:
+        sharded_on_ready(s, from);
+        break;
+    case HOST_END:
+        sharded_on_end(s, from, word);
+        break;
+    case HOST_QUIET:
+        s->others[from].n_quiet++;
+        break;
+    case HOST_STOP:
+        s->stops = s->others[from].stop_heard = true;
+        break;
+    case HOST_HERE:
+        hear_here(&s->others[from], word);
+        break;
+    case HOST_ASKED:
+        hear_asked(s, from, word->code != 0);
+        break;
+    case HOST_WORKERS:
+        hear_workers(s, from, word->id);
+        break;
+    case HOST_OPEN:
+    case HOST_LOSS:
+    case HOST_GRANT:
+        if (job_is_open(s->job))
+            sharded_on_word_of_step(s, from, word);
+        break;
+    case HOST_UPDATED:
+    case HOST_SQUARES:
+    case HOST_COVERED:
+    case HOST_VERDICT:
+    case HOST_DONE:
+    case HOST_RUNS:
+        if (job_is_open(s->job))
+            sharded_on_word_of_end(s, from, word);
+        break;
+    case HOST_LOST: /* these two may come before the job is open here */
+    case HOST_WAITS:
+        if (s->shared && !s->end_said)
+            sharded_on_word_of_end(s, from, word);
+        break;
+    case HOST_SAVE:
+    case HOST_FILES:
+    case HOST_SAVED:
+    case HOST_FAILED:
+        if (job_is_open(s->job))
+            save_on_word(s->steps->saves, from, word);
+        break;
+    case HOST_SLICE:
+    case HOST_KINDS:
+        break;
+    }
+}
+
+/* "host 1 is lost: ...", with the host's machine. */
+static void say_lost(struct sharded *s, uint32_t host, const char *why)
+{
+    char plain[24];
+    const int n = snprintf(plain, sizeof plain, "host %u", host);
+    struct error name;
+
+    name_host(s, host, &name);
+    if (strncmp(why, plain, (size_t)n) == 0 && why[n] == ' ')
+        snprintf(s->lost, sizeof s->lost, "%.100s%.400s", name.text, why + n);
+    else
+        snprintf(s->lost, sizeof s->lost, "%s", why);
+}
+
+/* Nobody else has its moments. */
+static void on_lost(struct sharded *s, uint32_t host, const char *why)
+{
+    say_lost(s, host, why);
+    log_error("%s; the daemon ends", s->lost);
+    s->ops->close(s->hosts); /* nothing is read or written any more */
+    s->hosts = NULL;
+    s->is_lost = true;
+    job_end(s->job, -EIO, "%s; its share of the optimizer's state is lost with it", s->lost);
+    s->shared = false;
+    s->job->lent = false;
+}
+
+static void on_event(struct sharded *s, const struct hosts_event *e)
+{
+    struct host_message word = {.kind = HOST_KINDS};
+
+    if (e->kind == HOSTS_MESSAGE || e->kind == HOSTS_SLICE)
+        host_message_decode(&word, e->message, e->message_bytes);
+    switch (e->kind) {
+    case HOSTS_MESSAGE:
+        on_word(s, e->host, &word);
+        break;
+    case HOSTS_ROOM:
+        on_room(s, e->host);
+        break;
+    case HOSTS_SLICE:
+        if (job_is_open(s->job) && !s->end_said)
+            sharded_on_slice(s, e->host, e->slot, &word);
+        else
+            s->ops->free_slot(s->hosts, e->host, e->slot);
+        break;
+    case HOSTS_FREED:
+        sharded_on_freed(s, e->host, e->slot);
+        break;
+    case HOSTS_FETCHED:
+        on_fetched(s, e->token);
+        break;
+    case HOSTS_LOST:
+        on_lost(s, e->host, e->why);
+        break;
+    }
+}
+
+bool sharded_go_on(struct sharded *s)
+{
+    struct hosts_event event;
+
+    if (s->is_lost)
+        return false;
+    if (s->ops->next(s->hosts, &event)) {
+        on_event(s, &event);
+        return true;
+    }
+    if (tell_here(s) || sharded_begin_next(s) || tell_stop(s) || tell_workers(s) || sharded_job_go_on(s))
+        return true;
+    return (s->shared && job_is_open(s->job) &&
+            (sharded_step_go_on(s) || sharded_end_go_on(s) || sharded_ring_go_on(s))) ||
+           begin_fetch(s);
+}

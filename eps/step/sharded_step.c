@@ -1,0 +1,522 @@
+/* A step on several hosts: slices go to the owners of their units, and new weights come from them. */
+#include "eps/step/sharded_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- tables ----------------------------------------------------------------------------------------------------- */
+
+static void *carve(char **at, size_t n, size_t size)
+{
+    void *table = *at;
+
+    *at += n * size;
+    return table;
+}
+
+/* Of each unit and slice, local has one fold under way. */
+int sharded_take_tables(struct sharded *s)
+{
+    struct job *job = s->job;
+    const struct model *model = &job->model;
+    const uint32_t n_units = model->n_units;
+    struct error err;
+
+    char *at = s->tables = job_take_table(job, 1, job->hosts_tables);
+    if (!at)
+        return -ENOMEM;
+    s->owns = carve(&at, s->n, sizeof *s->owns); /* those that are aligned to 8 bytes, to 4, to none */
+    s->turns = carve(&at, n_units, sizeof *s->turns);
+    s->queue = carve(&at, model->n_slices, sizeof *s->queue);
+    s->folded = carve(&at, model->n_slices, sizeof *s->folded);
+    s->owner = carve(&at, n_units, sizeof *s->owner);
+    s->not_own = carve(&at, n_units, sizeof *s->not_own);
+    s->n_left = carve(&at, n_units, sizeof *s->n_left);
+    s->arrived = carve(&at, n_units, sizeof *s->arrived);
+    s->units = carve(&at, n_units, sizeof *s->units);
+    assert(at == (char *)s->tables + job->hosts_tables);
+    for (uint32_t h = 0; h < s->n; h++) {
+        uint32_t first, n;
+        const int rc = plan_divide(&first, &n, model, s->n, h, &err);
+        assert(rc == 0); /* as when the job was planned */
+        plan_own(&s->owns[h], model, first, n);
+        for (uint32_t u = first; u < first + n; u++)
+            s->owner[u] = h;
+    }
+    return updater_reserve(s->peers->updater, 2 * ((size_t)model->n_slices + n_units) + PEERS_MAX_WORKERS + 4);
+}
+
+void sharded_free_tables(struct sharded *s)
+{
+    free(s->tables);
+    s->tables = NULL;
+    s->folded = NULL;
+}
+
+static uint32_t host_of_part(const struct sharded *s, uint32_t part)
+{
+    const uint64_t n_parts = job_goal(s->job)->n_parts;
+    uint32_t h = 0;
+
+    while (part >= n_parts * (h + 1) / s->n)
+        h++;
+    return h;
+}
+
+/* ---- slices on their way ---------------------------------------------------------------------------------------- */
+
+/* From above, then part by part: as the relays fold. */
+static bool is_before(const struct contribution_name *a, const struct contribution_name *b)
+{
+    return a->visit != b->visit ? a->visit > b->visit : a->part != b->part ? a->part < b->part : a->slice < b->slice;
+}
+
+static struct sharded_slice *find_slice(struct sharded *s, uint32_t unit, uint32_t slice)
+{
+    struct sharded_slice *x = s->queue;
+
+    while (x->unit != unit || x->name.slice != slice)
+        x++;
+    assert(x < s->queue + s->n_queue);
+    return x;
+}
+
+static void unqueue(struct sharded *s, struct sharded_slice *x)
+{
+    *x = s->queue[--s->n_queue];
+}
+
+static void end_fold(struct sharded *s, const struct sharded_slice *x, bool ok)
+{
+    s->folded[s->n_folded++] = (struct sharded_folded){x->unit, x->name.slice, x->seat, ok};
+}
+
+/* The optimizer thread looks whether it is finite, so that the worker at fault is known here. Fenced: its owner finds
+ * it, and nobody is at fault. */
+void sharded_on_fold(struct sharded *s, const struct relay_action *a)
+{
+    struct job *job = s->job;
+    const struct model_unit *unit = &job->model.units[a->unit];
+    const uint64_t first = (uint64_t)a->name.slice * MODEL_SLICE, left = unit->n_trained - first;
+    struct job_seat *seat = job_find_seat(job, a->worker); /* its worker may be gone */
+    struct updater_task work = {.kind = UPDATER_CHECK,
+                                .unit = a->unit,
+                                .slice = a->name.slice,
+                                .n = left < MODEL_SLICE ? left : MODEL_SLICE};
+
+    assert(seat && seat->worker == a->worker);
+    seat->n_folds++;
+    work.contribution.g = (const char *)seat->inbox.base + a->slot * job->host.slot_bytes;
+    work.contribution.type = job_goal(job)->grad;
+    struct sharded_slice *x = &s->queue[s->n_queue++];
+    *x = (struct sharded_slice){.name = a->name,
+                                .unit = a->unit,
+                                .seat = seat,
+                                .data = work.contribution.g,
+                                .bytes = work.n * number_bytes(work.contribution.type)};
+    x->name.part += job->first_part;
+    x->checked = job_is_fenced(job);
+    if (!x->checked)
+        updater_submit(s->peers->updater, &work);
+}
+
+static void on_checked(struct sharded *s, const struct updater_task *work)
+{
+    struct sharded_slice *x = find_slice(s, work->unit, work->slice);
+
+    x->checked = true;
+    if (work->result == 0)
+        return;
+    end_fold(s, x, false);
+    unqueue(s, x);
+}
+
+/* A slot of the owner that the slice may go into; SHARDED_SLOTS: none. */
+static uint32_t find_slot(const struct sharded_host *owner, const struct contribution_name *name)
+{
+    const struct host_message *grant = &owner->grant;
+    uint32_t k = 1;
+
+    while (k < SHARDED_SLOTS && owner->is_sent[k])
+        k++;
+    if (k == SHARDED_SLOTS && owner->is_granted && !owner->is_sent[0] && grant->step == name->step &&
+        grant->visit == name->visit && grant->part == name->part && grant->slice == name->slice)
+        k = 0;
+    return k;
+}
+
+/* The first that can be sent. A slice must not overtake the words before it. */
+static struct sharded_slice *find_next(struct sharded *s, uint32_t *slot)
+{
+    struct sharded_slice *next = NULL;
+
+    for (struct sharded_slice *x = s->queue; x < s->queue + s->n_queue; x++) {
+        const struct sharded_host *owner = &s->others[s->owner[x->unit]];
+        const uint32_t k = x->checked && owner->n_words == 0 ? find_slot(owner, &x->name) : SHARDED_SLOTS;
+        if (k == SHARDED_SLOTS || (next && !is_before(&x->name, &next->name)))
+            continue;
+        next = x;
+        *slot = k;
+    }
+    return next;
+}
+
+static void free_slot(struct sharded *s, uint32_t host, uint32_t slot)
+{
+    if (host == s->host) {
+        sharded_on_freed(s, host, slot);
+        return;
+    }
+    s->others[host].slots[slot].taken = false;
+    s->ops->free_slot(s->hosts, host, slot);
+}
+
+/* Of a step that own has skipped, other hosts still send what they have. */
+static void feed_contribution(struct sharded *s, uint32_t host, uint32_t slot, const struct host_message *word)
+{
+    if (s->own_skipped) {
+        free_slot(s, host, slot);
+        return;
+    }
+    sharded_feed(s, &(struct relay_event){
+                        .kind = RELAY_CONTRIBUTION,
+                        .worker = host,
+                        .slot = slot,
+                        .name = {.step = word->step, .visit = word->visit, .part = word->part, .slice = word->slice}});
+}
+
+static bool send_next(struct sharded *s)
+{
+    uint32_t slot;
+    struct sharded_slice *x = find_next(s, &slot);
+    uint8_t buf[HOST_MESSAGE_MAX_BYTES];
+
+    if (!x)
+        return false;
+    const uint32_t to = s->owner[x->unit];
+    const struct host_message word = {
+        .kind = HOST_SLICE, .step = x->name.step, .visit = x->name.visit, .part = x->name.part, .slice = x->name.slice};
+    const struct sharded_slice sent = *x;
+    s->others[to].is_sent[slot] = true;
+    s->others[to].sent[slot] = sent;
+    unqueue(s, x);
+    if (to == s->host)
+        feed_contribution(s, to, slot, &word);
+    else
+        s->ops->send_slice(s->hosts, to, slot, buf, host_message_encode(buf, &word), sent.data, sent.bytes);
+    return true;
+}
+
+void sharded_on_freed(struct sharded *s, uint32_t owner, uint32_t slot)
+{
+    struct sharded_host *other = &s->others[owner];
+
+    assert(other->is_sent[slot]);
+    other->is_sent[slot] = false;
+    if (s->folded)
+        end_fold(s, &other->sent[slot], true);
+}
+
+/* Tells local of one fold. */
+static bool tell_folded(struct sharded *s)
+{
+    if (s->n_folded == 0)
+        return false;
+    const struct sharded_folded f = s->folded[0];
+    memmove(s->folded, s->folded + 1, --s->n_folded * sizeof *s->folded);
+    f.seat->n_folds--;
+    steps_feed(s->steps,
+               &(struct relay_event){.kind = RELAY_FOLDED, .unit = f.unit, .name.slice = f.slice, .ok = f.ok});
+    return true;
+}
+
+/* ---- own -------------------------------------------------------------------------------------------------------- */
+
+void sharded_submit(struct sharded *s, const struct relay_action *a)
+{
+    struct job *job = s->job;
+    const struct plan_goal *goal = job_goal(job);
+    const struct model_unit *unit = &job->model.units[a->unit];
+    struct updater_task work = {.kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
+                                .unit = a->unit,
+                                .slice = a->name.slice,
+                                .how = store_fold_kind(&job->store, a->unit, goal->n_parts, goal->adamw),
+                                .hyper = s->hyper,
+                                .trace = job_trace(job, &job->optimizer_trace),
+                                .step = relay_version(job->own, a->unit),
+                                .visit = a->name.visit};
+
+    if (a->kind == RELAY_FOLD) {
+        work.contribution =
+            (struct store_contribution){.g = a->worker == s->host
+                                                 ? s->others[s->host].sent[a->slot].data
+                                                 : s->inbox + ((size_t)a->worker * SHARDED_SLOTS + a->slot) *
+                                                                  MODEL_SLICE * sizeof(float),
+                                        .type = goal->grad,
+                                        .first = a->first,
+                                        .part = a->name.part};
+        work.squares = fence_note_fold(&s->steps->fence, a->unit, unit->n_visits * unit->n_slices * goal->n_parts);
+    }
+    updater_submit(s->peers->updater, &work);
+}
+
+static void grant(struct sharded *s, const struct relay_action *a)
+{
+    struct sharded_host *own = &s->others[s->host];
+    const struct host_message word = {
+        .kind = HOST_GRANT, .step = a->name.step, .visit = a->name.visit, .part = a->name.part, .slice = a->name.slice};
+
+    if (a->worker != s->host) {
+        sharded_say(s, a->worker, &word);
+        return;
+    }
+    own->is_granted = true;
+    own->grant = word;
+}
+
+/* Unless the commit is fenced, each host has seen its losses and slices to be finite. */
+static void end_changed(struct job *job, uint64_t step)
+{
+    job_end(job, -EPROTO, "step %" PRIu64 " cannot be finished: its numbers changed on their way", step + 1);
+}
+
+/* Carries out one action of own. Whatever local must hear is left for sharded_go_on. */
+static void act(struct sharded *s, const struct relay_action *a)
+{
+    switch (a->kind) {
+    case RELAY_FOLD:
+        sharded_submit(s, a);
+        break;
+    case RELAY_UPDATE:
+        if (job_is_fenced(s->job))
+            s->units[a->unit] |= SHARDED_DUE;
+        else
+            sharded_submit(s, a);
+        break;
+    case RELAY_FREE:
+        free_slot(s, a->worker, a->slot);
+        break;
+    case RELAY_GRANT:
+        grant(s, a);
+        break;
+    case RELAY_COVERED:
+        s->own_covered = true;
+        break;
+    case RELAY_REFUSE:
+        assert(!a->to_reader);
+        job_end(s->job, -EPROTO, "what came from host %u does not fit the step: %s", a->worker, a->why);
+        break;
+    case RELAY_SKIPPED:
+        s->own_skipped = job_is_fenced(s->job);
+        if (!s->own_skipped)
+            end_changed(s->job, a->step);
+        break;
+    case RELAY_TORN:
+        end_changed(s->job, a->step);
+        break;
+    case RELAY_CAPTURE:
+        save_on_capture(s->steps->saves, a);
+        break;
+    case RELAY_SHARE: /* the hosts know their parts */
+    case RELAY_ANSWER:
+    case RELAY_DONE: /* local says so */
+    case RELAY_SAVED:
+    case RELAY_ABANDON:
+        break;
+    }
+}
+
+void sharded_feed(struct sharded *s, const struct relay_event *event)
+{
+    struct job *job = s->job;
+    const struct relay_action *actions;
+    const int n = job_is_open(job) ? relay_feed(job->own, event, &actions) : 0;
+
+    if (n < 0)
+        job_end(job, -ENOMEM, "out of memory");
+    for (int i = 0; i < n && job_is_open(job); i++)
+        act(s, &actions[i]);
+}
+
+static void feed_loss(struct sharded *s, uint32_t host, const struct host_message *word)
+{
+    s->steps->part_loss[word->part] = word->x;
+    if (s->own_covered) /* skipped, or all that this host owns is frozen */
+        return;
+    sharded_feed(s, &(struct relay_event){.kind = RELAY_LOSS,
+                                          .worker = host,
+                                          .name = {.step = word->step, .part = word->part},
+                                          .ok = isfinite(word->x)});
+}
+
+void sharded_on_loss(struct sharded *s, uint32_t part, double sum)
+{
+    const struct host_message word = {.kind = HOST_LOSS, .step = s->n_opened - 1, .part = part, .x = sum};
+
+    sharded_say_all(s, &word);
+    feed_loss(s, s->host, &word);
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static void open_own(struct sharded *s, uint64_t step)
+{
+    struct job *job = s->job;
+    const struct model *model = &job->model;
+    const uint32_t n_parts = job_goal(job)->n_parts;
+    uint32_t owners[MESSAGE_MAX_PARTS], *others = s->not_own, n = 0;
+
+    for (uint32_t p = 0; p < n_parts; p++)
+        owners[p] = host_of_part(s, p);
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (s->owner[u] != s->host || model->units[u].n_trained == 0)
+            others[n++] = u;
+    sharded_feed(s, &(struct relay_event){.kind = RELAY_OPEN,
+                                          .step = step,
+                                          .visits = model->visits,
+                                          .n_slices = s->steps->slices,
+                                          .n_visits = model->n_visits,
+                                          .frozen = others,
+                                          .n_frozen = n,
+                                          .owners = owners,
+                                          .n_owners = n_parts});
+}
+
+/* What came for this step before it was open here: losses first, as they were sent. */
+static void take_held(struct sharded *s)
+{
+    const uint32_t n = s->n_held;
+
+    s->n_held = 0;
+    for (uint32_t i = 0; i < n && job_is_open(s->job); i++)
+        feed_loss(s, s->held_from[i], &s->held[i]);
+    for (uint32_t h = 0; h < s->n; h++)
+        for (uint32_t k = 0; k < SHARDED_SLOTS; k++) {
+            struct sharded_slot *slot = &s->others[h].slots[k];
+            if (slot->held && job_is_open(s->job)) {
+                slot->held = false;
+                feed_contribution(s, h, k, &slot->word);
+            }
+        }
+}
+
+static void tell_open(struct sharded *s, const struct message *m)
+{
+    sharded_say_all(s, &(struct host_message){.kind = HOST_OPEN,
+                                              .step = m->open_step.step,
+                                              .buffer = m->open_step.buffer,
+                                              .n_tokens = m->open_step.n_tokens,
+                                              .n_valid = m->open_step.n_valid,
+                                              .n_real = m->open_step.n_real,
+                                              .x = m->open_step.lr});
+}
+
+void sharded_open_step(struct sharded *s, const struct message *m)
+{
+    if (s->host == 0)
+        tell_open(s, m);
+    s->own_covered = s->local_covered = s->announced_covered = false;
+    s->own_skipped = s->any_skipped = s->is_decided = s->local_done = false;
+    s->job->between_steps = false;
+    s->n_opened = m->open_step.step + 1;
+    s->hyper = steps_hyper(s->job, m);
+    for (uint32_t p = 0; p < job_goal(s->job)->n_parts; p++)
+        s->steps->part_loss[p] = NAN;
+    fence_begin(&s->steps->fence);
+    sharded_ring_open(s, m->open_step.step);
+    open_own(s, m->open_step.step);
+    take_held(s);
+}
+
+static void on_open(struct sharded *s, const struct host_message *w)
+{
+    const struct job *job = s->job;
+    const struct plan_data data = plan_data_of(job_goal(job)->batch, job_goal(job)->seq, job->model.config.n_labels);
+    const uint64_t first = data.buffers[w->buffer & 1].ids, end = w->buffer & 1 ? data.logits : data.buffers[1].ids;
+
+    s->open = (struct message){.kind = MESSAGE_OPEN_STEP,
+                               .open_step = {.step = w->step,
+                                             .buffer = w->buffer,
+                                             .n_valid = w->n_valid,
+                                             .n_tokens = w->n_tokens,
+                                             .n_real = w->n_real,
+                                             .lr = w->x}};
+    s->n_left_data = sharded_fetch(s, &(struct sharded_fetch){.region = REGION_DATA,
+                                                              .offset = first,
+                                                              .into = (char *)job->data.base + first,
+                                                              .bytes = end - first,
+                                                              .token = SHARDED_TOKEN_DATA});
+}
+
+void sharded_on_data_fetched(struct sharded *s)
+{
+    if (job_is_open(s->job))
+        steps_open(s->steps, &s->open);
+}
+
+/* ---- events ----------------------------------------------------------------------------------------------------- */
+
+void sharded_on_slice(struct sharded *s, uint32_t from, uint32_t slot, const struct host_message *word)
+{
+    s->others[from].slots[slot] = (struct sharded_slot){.taken = true, .word = *word};
+    if (word->step >= s->n_opened)
+        s->others[from].slots[slot].held = true;
+    else
+        feed_contribution(s, from, slot, word);
+}
+
+static void on_loss(struct sharded *s, uint32_t from, const struct host_message *word)
+{
+    if (word->part >= job_goal(s->job)->n_parts || s->n_held == MESSAGE_MAX_PARTS) {
+        job_end(s->job, -EPROTO, "host %u tells of a loss that cannot be", from);
+    } else if (word->step + 1 < s->n_opened) { /* its step was skipped for another loss */
+        return;
+    } else if (word->step >= s->n_opened) {
+        s->held_from[s->n_held] = from;
+        s->held[s->n_held++] = *word;
+    } else {
+        feed_loss(s, from, word);
+    }
+}
+
+/* The updater has made the next version current, so local must hear of it before it answers another pull. */
+void sharded_on_optimizer(struct sharded *s, const struct updater_task *work)
+{
+    switch (work->kind) {
+    case UPDATER_CHECK:
+        on_checked(s, work);
+        break;
+    case UPDATER_FOLD:
+        sharded_feed(s, &(struct relay_event){.kind = RELAY_FOLDED,
+                                              .unit = work->unit,
+                                              .name.slice = work->slice,
+                                              .ok = work->result == 0});
+        break;
+    case UPDATER_UPDATE:
+        sharded_on_updated(s, work);
+        break;
+    case UPDATER_CALL:
+        break;
+    }
+}
+
+void sharded_on_word_of_step(struct sharded *s, uint32_t from, const struct host_message *word)
+{
+    if (word->kind == HOST_OPEN) {
+        on_open(s, word);
+    } else if (word->kind == HOST_LOSS) {
+        on_loss(s, from, word);
+    } else if (word->kind == HOST_GRANT) {
+        s->others[from].is_granted = true;
+        s->others[from].grant = *word;
+    }
+}
+
+bool sharded_step_go_on(struct sharded *s)
+{
+    return tell_folded(s) || send_next(s);
+}

@@ -1,0 +1,398 @@
+#include "proto/wire/connection.h"
+
+#include "proto/wire/message.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <libgen.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { CONNECTION_FAIR = 32, CONNECTION_DRAIN = 4096 }; /* packets per event; at the end */
+
+struct connection_packet {
+    struct connection_packet *next;
+    size_t n;
+    unsigned n_fds;
+    int fds[]; /* (n_fds), followed by the n bytes; so a queue of small packets is small */
+};
+
+static uint8_t *packet_bytes(struct connection_packet *packet)
+{
+    return (uint8_t *)(packet->fds + packet->n_fds);
+}
+
+bool connection_peer(struct connection_peer *out, int fd)
+{
+    struct ucred peer = {0};
+    socklen_t size = sizeof peer;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        return false;
+    *out = (struct connection_peer){peer.pid, peer.uid, peer.gid};
+    return true;
+}
+
+/* Membership by the group file, for kernels that do not report a peer's supplementary groups (before 4.13). */
+static bool is_listed(uid_t uid, gid_t gid, gid_t group)
+{
+    const struct passwd *user = getpwuid(uid);
+    gid_t groups[256];
+    int n = 256;
+
+    if (!user || getgrouplist(user->pw_name, gid, groups, &n) < 0)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (groups[i] == group)
+            return true;
+    return false;
+}
+
+bool connection_peer_is_member(int fd, gid_t group)
+{
+    struct connection_peer peer;
+    gid_t *groups = NULL;
+    socklen_t size = 0;
+    bool yes = false;
+
+    if (!connection_peer(&peer, fd))
+        return false;
+    if (peer.gid == group)
+        return true;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size) < 0 && errno != ERANGE)
+        return is_listed(peer.uid, peer.gid, group);
+    groups = malloc(size + 1);
+    if (groups && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) == 0)
+        for (size_t i = 0; i < size / sizeof *groups; i++)
+            yes = yes || groups[i] == group;
+    free(groups);
+    return yes;
+}
+
+/* True for the caller's own daemon, and for one that serves a group of the caller's from a directory that shows it. Any
+ * other listener could be anyone's, and would be given files. Root may observe all daemons. */
+static bool is_trusted(int fd, const char *path)
+{
+    char directory[PATH_MAX];
+    struct connection_peer peer;
+    struct stat info;
+
+    if (!connection_peer(&peer, fd))
+        return false;
+    if (peer.uid == geteuid() || geteuid() == 0)
+        return true;
+    snprintf(directory, sizeof directory, "%s", path);
+    return stat(dirname(directory), &info) == 0 && info.st_uid == peer.uid && (info.st_mode & 07777) == 0710 &&
+           (info.st_gid == getegid() || group_member(info.st_gid));
+}
+
+int connection_connect(int *out, const char *path, struct error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof address.sun_path)
+        return error_set(err, -ENAMETOOLONG, "%s: longer than the %zu characters that a socket's path may have", path,
+                         sizeof address.sun_path - 1);
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return error_set(err, -errno, "no socket for %s: %s", path, strerror(errno));
+    int rc = 0;
+    while (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0 && (rc = -errno) == -EINTR)
+        rc = 0;
+    if (rc == 0 && !is_trusted(fd, path))
+        rc = -EACCES;
+    if (rc == 0) {
+        *out = fd;
+        return 0;
+    }
+    close(fd);
+    switch (rc) {
+    case -ENOENT:
+    case -ENOTDIR:
+        return error_set(err, -ENOENT, "no daemon at %s: start one with epsd --listen, or check the address", path);
+    case -ECONNREFUSED:
+        return error_set(err, rc, "nobody listens at %s: its daemon was killed; start epsd there again", path);
+    case -EACCES:
+        return error_set(err, rc, "the daemon at %s belongs to another user, and serves no group of yours", path);
+    case -EAGAIN:
+        return error_set(err, rc, "the daemon at %s does not answer: too many wait at its connection", path);
+    default:
+        return error_set(err, rc, "connecting to %s: %s", path, strerror(-rc));
+    }
+}
+
+static void close_all(const int *fds, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+static void end(struct connection *connection, const char *fault)
+{
+    if (connection->ended)
+        return;
+    connection->ended = true;
+    uv_poll_stop(&connection->poll); /* the end is level-triggered: it would repeat */
+    connection->events->on_end(connection, fault);
+}
+
+/* Copies out the descriptors of a received packet. */
+static unsigned received_fds(struct msghdr *header, int *fds)
+{
+    unsigned n = 0;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        unsigned here = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        assert(n + here <= CONNECTION_MAX_FDS); /* the kernel respects our buffer */
+        memcpy(fds + n, CMSG_DATA(c), here * sizeof(int));
+        n += here;
+    }
+    return n;
+}
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
+
+void connection_forbid_fds(int fd)
+{
+    const int off = 0;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
+}
+
+/* Reads and delivers one packet; false if there is none. A connection that takes no descriptors has no room for them: so they are
+ * never in this process's table, where closing them could wait for the disk of a file. */
+static bool read_one(struct connection *connection)
+{
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(CONNECTION_MAX_FDS * sizeof(int))];
+    int fds[CONNECTION_MAX_FDS];
+    struct iovec vector = {.iov_base = bytes, .iov_len = sizeof bytes};
+    struct msghdr header = {.msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = connection->takes_no_fds ? NULL : control,
+                            .msg_controllen = connection->takes_no_fds ? 0 : sizeof control};
+    ssize_t n = recvmsg(connection->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    if (n < 0) {
+        if (errno == EINTR)
+            return true;
+        if (errno == EAGAIN)
+            return false;
+        if (errno == ECONNRESET && !connection->reset) { /* reported once; earlier packets may still follow */
+            connection->reset = true;
+            return true;
+        }
+        end(connection, NULL);
+        return false;
+    }
+    unsigned n_fds = received_fds(&header, fds);
+    if (n == 0 || header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+        close_all(fds, n_fds);
+        end(connection,
+            n == 0 ? NULL
+            : connection->takes_no_fds && header.msg_flags & MSG_CTRUNC
+                ? "sent descriptors, which only the daemon's own user and root may: use programs of one build"
+                : "sent more over the connection than one message holds");
+        return false;
+    }
+    connection->events->on_packet(connection, bytes, (size_t)n, fds, n_fds);
+    return connection->fd >= 0 && !connection->ended;
+}
+
+static ssize_t write_one(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(CONNECTION_MAX_FDS * sizeof(int))] = {0};
+    struct iovec vector = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+    ssize_t rc;
+
+    if (n_fds > 0) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+    }
+    do
+        rc = sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 ? -errno : rc;
+}
+
+static void drop_first(struct connection *connection)
+{
+    struct connection_packet *packet = connection->first;
+
+    connection->first = packet->next;
+    connection->n_queued--;
+    close_all(packet->fds, packet->n_fds);
+    free(packet);
+}
+
+static void flush(struct connection *connection)
+{
+    while (connection->first) {
+        struct connection_packet *packet = connection->first;
+        if (write_one(connection->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds) == -EAGAIN)
+            return;
+        drop_first(connection); /* sent; or the peer is gone, and reading will report it */
+    }
+    if (connection->shut)
+        shutdown(connection->fd, SHUT_WR);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+static void watch(struct connection *connection)
+{
+    int events = UV_DISCONNECT | (connection->paused || connection->held ? 0 : UV_READABLE) |
+                 (connection->first ? UV_WRITABLE : 0);
+
+    if (connection->fd >= 0 && !connection->ended)
+        uv_poll_start(&connection->poll, events, on_poll);
+}
+
+/* libuv reports a socket error (a reset) as a negative status and stops watching. */
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct connection *connection = poll->data;
+
+    if (connection->first && (status < 0 || events & UV_WRITABLE))
+        flush(connection);
+    if ((status < 0 || events & UV_DISCONNECT) && connection->held)
+        end(connection, NULL);
+    else if (status < 0 || events & UV_DISCONNECT)
+        connection_drain(connection);
+    else if (events & UV_READABLE && !connection->paused)
+        for (unsigned i = 0; i < CONNECTION_FAIR && !connection->paused && !connection->held && read_one(connection);
+             i++)
+            ;
+    watch(connection);
+}
+
+int connection_open(struct connection *connection, uv_loop_t *loop, int fd, const struct connection_events *events,
+                    void *data)
+{
+    *connection = (struct connection){.fd = -1, .events = events, .data = data};
+    int rc = uv_poll_init(loop, &connection->poll, fd);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    connection->poll.data = connection;
+    connection->fd = fd;
+    watch(connection);
+    return 0;
+}
+
+static int enqueue(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    struct connection_packet *packet, **last = &connection->first;
+
+    if (connection->n_queued == CONNECTION_MAX_QUEUED)
+        return -ENOBUFS;
+    packet = malloc(sizeof *packet + n_fds * sizeof *fds + n);
+    if (!packet)
+        return -ENOMEM;
+    *packet = (struct connection_packet){.n = n, .n_fds = n_fds};
+    memcpy(packet_bytes(packet), bytes, n);
+    for (unsigned i = 0; i < n_fds; i++) {
+        packet->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        if (packet->fds[i] < 0) {
+            int rc = -errno;
+            close_all(packet->fds, i);
+            free(packet);
+            return rc;
+        }
+    }
+    while (*last)
+        last = &(*last)->next;
+    *last = packet;
+    connection->n_queued++;
+    watch(connection);
+    return 0;
+}
+
+int connection_send(struct connection *connection, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    assert(n > 0 && n <= MESSAGE_MAX_BYTES && n_fds <= CONNECTION_MAX_FDS && !connection->shut);
+    if (!connection->first) {
+        ssize_t rc = write_one(connection->fd, bytes, n, fds, n_fds);
+        if (rc >= 0 || rc == -EPIPE || rc == -ECONNRESET)
+            return 0;
+        if (rc != -EAGAIN)
+            return (int)rc;
+    }
+    return enqueue(connection, bytes, n, fds, n_fds);
+}
+
+void connection_pause(struct connection *connection)
+{
+    connection->paused = true;
+    watch(connection);
+}
+
+void connection_resume(struct connection *connection)
+{
+    connection->paused = false;
+    watch(connection);
+}
+
+void connection_hold(struct connection *connection)
+{
+    connection->held = true;
+    watch(connection);
+}
+
+void connection_release(struct connection *connection)
+{
+    connection->held = false;
+    watch(connection);
+}
+
+void connection_drain(struct connection *connection)
+{
+    for (unsigned i = 0;
+         i < CONNECTION_DRAIN && connection->fd >= 0 && !connection->ended && !connection->held && read_one(connection);
+         i++)
+        ;
+}
+
+void connection_shutdown(struct connection *connection)
+{
+    connection->shut = true;
+    flush(connection);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct connection *connection = handle->data;
+
+    connection->events->on_closed(connection);
+}
+
+void connection_close(struct connection *connection)
+{
+    assert(connection->fd >= 0);
+    while (connection->first)
+        drop_first(connection);
+    uv_close((uv_handle_t *)&connection->poll, on_handle_closed);
+    close(connection->fd);
+    connection->fd = -1;
+}
