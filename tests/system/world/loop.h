@@ -1,7 +1,7 @@
 /* tests/system/world/loop.h - the loops of simulated processes, which are what libuv is to the product, and the links
  * between them: proto/wire/connection.h and channel.h over packets that are under way for a time (wire.c).
  *
- * A source is all that a loop may wait for. Doors and channels are sources of their own. */
+ * A source is all that a loop may wait for. Connections and channels are sources of their own. */
 #ifndef TESTS_SYSTEM_WORLD_LOOP_H
 #define TESTS_SYSTEM_WORLD_LOOP_H
 
