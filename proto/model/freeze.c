@@ -1,4 +1,5 @@
-/* Which tensors are trained, and what follows from it: each unit's pieces, the visits that contribute, units that recur. */
+/* Which tensors are trained, and what follows from it: each unit's pieces, the visits that contribute, units that
+ * recur. */
 #include "proto/model/model_internal.h"
 
 #include "proto/model/family.h"

@@ -29,7 +29,8 @@ static void *address(const struct device_worker *w, uint64_t offset)
     return (char *)w->ops->arena(w->dev) + offset;
 }
 
-/* Backends that may round a token differently beside others, or at another alignment, run each row as if it were alone. */
+/* Backends that may round a token differently beside others, or at another alignment, run each row as if it were
+ * alone. */
 static bool joins(const struct device_worker *w)
 {
     return w->plan.setting.backend->joins_rows;

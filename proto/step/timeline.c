@@ -42,12 +42,12 @@ struct timeline {
     struct plan_row *lengths; /* (share_rows) of a classifier */
 
     /* The daemon: */
-    double contributions;                    /* of all workers, per contribution of this one */
-    uint64_t version;                        /* of the units to pull */
+    double contributions;                    /* contributions of all workers per contribution of this one */
+    uint64_t version;                        /* version of the units to pull */
     uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS]; /* units, a ring from n_waits to n_pulls */
     uint64_t n_pulls, n_waits;
     struct timeline_unit *units;   /* (units) */
-    uint64_t n_slices, not_folded; /* of a step, of all units */
+    uint64_t n_slices, not_folded; /* slices of all units in a step; those not folded yet */
     uint32_t n_free;               /* slots */
 };
 

@@ -48,7 +48,7 @@ void attach_on_hello(struct session *s, const struct message *m)
     s->hello = *m;
     s->nonce = m->hello.nonce;
     if (s->peer_uid == SESSION_REMOTE_USER)
-        s->peer_pid = (int)m->hello.pid; /* of its own host, for the log */
+        s->peer_pid = (int)m->hello.pid; /* a pid of the peer's own host, for the log */
     s->by_connection = m->hello.role == ROLE_VIEWER || !session_is_own(s);
     if (!s->by_connection) {
         if (!open_channel(s))

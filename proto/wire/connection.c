@@ -173,8 +173,8 @@ void connection_forbid_fds(int fd)
     (void)setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof off);
 }
 
-/* Reads and delivers one packet; false if there is none. A connection that takes no descriptors has no room for them: so they are
- * never in this process's table, where closing them could wait for the disk of a file. */
+/* Reads and delivers one packet; false if there is none. A connection that takes no descriptors has no room for them:
+ * so they are never in this process's table, where closing them could wait for the disk of a file. */
 static bool read_one(struct connection *connection)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];

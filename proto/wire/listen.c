@@ -44,12 +44,12 @@ struct session_listener {
     int lock;
     int spare;   /* a descriptor to release when none is left, so that the owner can always come in; -1: released */
     gid_t group; /* the admitted group, or SESSION_NO_GROUP */
-    gid_t users; /* which members may be more than viewers: of this group */
+    gid_t users; /* members of this group, too, may be more than viewers */
     unsigned n_handles;
     uint32_t n_sessions;           /* the last id assigned */
     unsigned n_retries, n_away;    /* in this period: retries, log lines */
     struct session *sessions;      /* all live sessions */
-    struct budget budget;          /* of users */
+    struct budget budget;          /* of all users' sessions */
     char directory[DIRECTORY_MAX]; /* absolute */
     uv_loop_t *loop;
     const struct session_events *events;
@@ -216,7 +216,8 @@ void session_remove_stale(const char *directory)
     close(fd);
 }
 
-/* Binds under a temporary name and renames once it listens, so that a visible listener always has a daemon behind it. */
+/* Binds under a temporary name and renames once it listens, so that a visible listener always has a daemon behind
+ * it. */
 static int bind_connection(int *out, const char *directory, const char *name, gid_t group, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -358,7 +358,7 @@ static void files(struct wire *w, struct message *m)
 
 static void file(struct wire *w, struct message *m)
 {
-    const uint64_t most = INT64_MAX; /* of an offset in a file */
+    const uint64_t most = INT64_MAX; /* the largest offset in a file */
 
     wire_u32(w, &m->file.index);
     m->file.act = wire_choice(w, m->file.act, FILE_SIZE, FILE_FLUSH);

@@ -1,5 +1,5 @@
-/* Gemma (Gemma Team, arXiv:2403.08295), tensors named and laid out as in Hugging Face's GemmaForCausalLM: Llama's block,
- * with norms that multiply by 1 + weight, and embeddings multiplied by sqrt(width). */
+/* Gemma (Gemma Team, arXiv:2403.08295), tensors named and laid out as in Hugging Face's GemmaForCausalLM: Llama's
+ * block, with norms that multiply by 1 + weight, and embeddings multiplied by sqrt(width). */
 #include "proto/model/decoder_family.h"
 
 static const char *const architectures[] = {"GemmaForCausalLM", "GemmaModel", NULL};

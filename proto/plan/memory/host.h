@@ -38,12 +38,12 @@ enum { PLAN_HOST_SAVES = 16 };
 struct plan_host_files {
     uint64_t weights_header, moments_header; /* bytes */
     uint64_t weights_runs, moments_runs;
-    uint64_t bytes; /* of everything, offsets and counts included */
+    uint64_t bytes; /* the whole reserve, offsets and counts included */
 };
 void plan_host_files(struct plan_host_files *out, const struct model *model);
 
-/* Of the reserve from which the headers of files are read (store_load, store_load_moments), kept until the job ends.
- * No files: 0. */
+/* Bytes of the reserve into which headers of files are read (store_load, store_load_moments), kept until the job ends.
+ * 0 without files. */
 uint64_t plan_load_bytes(const struct model *model, uint32_t n_files, uint64_t header_bytes);
 
 /* With replay, relayed weights alternate between two buffers by update. So version t of a unit stands until step t is
@@ -55,43 +55,45 @@ struct plan_host_setting {
     uint32_t n_workers;        /* attached; no more than n_parts of them get a share */
     bool beside;               /* some of them compute while the optimizer works */
     bool replay;               /* only in training, not fenced */
-    uint64_t host_stash_bytes; /* of all workers */
-    uint64_t config_bytes;     /* of config.json; 0: unknown, usually small */
-    uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or unknown */
-    uint64_t files_bytes;      /* of the memory by which another user's client serves its files; 0: none */
-    uint32_t n_files;          /* of weights, which are loaded; 0: fresh weights */
-    uint64_t header_bytes;     /* of these, or of the moments if they have more: safetensors_header_bytes */
-    uint32_t own_first, n_own; /* units of this host, of a job on several; n_own 0: all */
-    uint32_t own_parts;        /* of a step, this host's; counts if n_own > 0 */
-    uint64_t hosts_bytes;      /* of slots for contributions of other hosts */
-    uint64_t hosts_tables;     /* bytes of the tables of such a job */
+    uint64_t host_stash_bytes; /* stashes of all workers that are on the host */
+    uint64_t config_bytes;     /* size of config.json; 0: unknown, usually small */
+    uint64_t side_bytes;       /* size of the text that every checkpoint repeats; 0: none, or unknown */
+    uint64_t files_bytes;      /* memory through which another user's client serves its files; 0: none */
+    uint32_t n_files;          /* files of weights that are loaded; 0: fresh weights */
+    uint64_t header_bytes;     /* safetensors_header_bytes of these files, or of the moments' if more */
+    uint32_t own_first, n_own; /* units of this host in a job on several hosts; n_own 0: all */
+    uint32_t own_parts;        /* parts of a step that this host computes; used if n_own > 0 */
+    uint64_t hosts_bytes;      /* bytes of slots for contributions of other hosts */
+    uint64_t hosts_tables;     /* bytes of tables for a job on several hosts */
 };
 
 struct plan_host {
     uint64_t bytes[LEDGER_CATEGORIES], total;
-    uint32_t n_workers; /* that get a share */
-    uint32_t n_slots;   /* of an inbox, the reserved one not counted */
+    uint32_t n_workers; /* workers that get a share */
+    uint32_t n_slots;   /* slots of an inbox, without the reserved one */
     uint64_t slot_bytes;
-    uint64_t inbox_bytes; /* of one worker */
+    uint64_t inbox_bytes; /* one worker's inbox */
     uint32_t n_accumulators;
     uint32_t n_ring;         /* slots for units of other hosts */
-    enum plan_replay replay; /* plan_host: NONE, or ON by the setting */
+    enum plan_replay replay; /* from plan_host: NONE, or ON if the setting says so */
 };
 
 /* Bytes that daemon and n_workers on its host take beyond the counted `bytes`: page tables, code, stacks. */
 uint64_t plan_host_slack(uint64_t bytes, uint32_t n_workers);
 
-/* Bytes of host memory: free; allowed to the daemon for a job; of arenas. UINT64_MAX: no limit. */
+/* Room on the host, in bytes. */
 struct plan_room {
-    uint64_t available, cap, arenas;
+    uint64_t available; /* free memory; UINT64_MAX: unknown */
+    uint64_t cap;       /* what the daemon may take for a job; UINT64_MAX: no limit */
+    uint64_t arenas;    /* arenas of devices that use the host's memory */
 };
 bool plan_host_fits(const struct plan_host *host, const struct plan_room *room);
 
-/* Turns replay on, in both, if the job trains with an eager commit and the room suffices; else host->replay is the reason
- * why not. `host` must fit already. */
+/* Turns replay on, in host and setting, if the job trains with an eager commit and the room suffices; else host->replay
+ * says why not. `host` must fit already. */
 void plan_host_add_replay(struct plan_host *host, struct plan_host_setting *setting, const struct model *model,
                           const struct plan_room *room);
-/* "replay on", "replay off: no room in free memory": of a job that trains. A constant string. */
+/* "replay on", "replay off: no room in free memory", for a job that trains. A constant string. */
 const char *plan_replay_text(enum plan_replay replay);
 
 /* Adds slots if the setting's workers compute while the optimizer works. Contributions that arrive faster than they are
@@ -106,38 +108,39 @@ uint64_t plan_host_left(const struct plan_host *host, uint64_t available);
 /* "first_moment 4.0 GiB, second_moment 4.0 GiB, CPU workers 3.1 GiB": the three largest terms, arenas being one. */
 void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas);
 
-/* Consecutive units, which one host owns: those from `first` to before `end`; and what it has of the relayed weights.
- *
- * Its segment of relayed weights has, in this order, in elements that are rounded up as model_rounded for each unit:
+/* A host's own units, first .. end-1, and its segment of relayed weights. The segment has three ranges, counted in
+ * elements, each unit rounded up by model_rounded:
  *   own      buffer 0 of its own units (weights_n), and of other hosts' tables that are looked up (tables_n)
- *   replay   buffer 1 of the same (replay_n, tables_replay_n), with replay
- *   ring     n_slots of slot_n each, for any other unit of another host
- * Of one host that owns all units, these are the model's segment_n and replay_n. */
+ *   replay   with replay, buffer 1 of these units (replay_n) and tables (tables_replay_n)
+ *   ring     slots of slot_n each, for any other unit of another host
+ * If one host owns all units, weights_n is the model's segment_n, and replay_n its replay_n. */
 struct plan_own {
     uint32_t first, end;
     uint64_t weights_n, tables_n, replay_n, tables_replay_n;
-    uint64_t replay_before;             /* of the model's replay_n, those of units before `first` */
-    uint32_t n_foreign;                 /* units that pass through the ring */
-    uint64_t slot_n;                    /* the largest of them; 0: there is none */
-    uint64_t trained_offset, trained_n; /* of all the model's trained elements, those from here on; as model_rounded */
-    uint64_t tied_bytes;                /* of the sums of its tied units, one block */
-    uint64_t accumulator_bytes;         /* of one accumulator, which fits any of its units */
+    uint64_t replay_before; /* elements of the model's replay_n that units before `first` have */
+    uint32_t n_foreign;     /* units that pass through the ring */
+    uint64_t slot_n;        /* the largest of these units; 0: there is none */
+    uint64_t trained_offset,
+        trained_n;       /* trained elements of the own units, in the model's: offset and number; as model_rounded */
+    uint64_t tied_bytes; /* sums of the own tied units, one block */
+    uint64_t accumulator_bytes; /* one accumulator, which fits any own unit */
 };
 /* n_own 0: all units. The units exist (asserted). */
 void plan_own(struct plan_own *out, const struct model *model, uint32_t own_first, uint32_t n_own);
 /* True if the host has its own copy of the unit's weights: it owns the unit, or workers look rows of it up. */
 bool plan_keeps(const struct plan_own *own, const struct model *model, uint32_t unit);
-/* Where such a unit is in its segment, in elements. buffer: 0, or with replay 0 or 1 of a unit that is trained. */
+/* Offset in the host's segment, in elements, of a unit that it keeps (plan_keeps). buffer: 0; with replay, 0 or 1 for a
+ * trained unit. */
 uint64_t plan_weights_at(const struct plan_own *own, const struct model *model, uint32_t unit, uint32_t buffer);
-/* Elements of its segment: of the first buffers and the ring, and of the second buffers. n_ring: slots. The ring comes
- * last. */
+/* Elements of the host's segment: plan_weights_n counts buffers 0 and the ring of n_ring slots, plan_replay_n buffers
+ * 1. The ring comes last. */
 uint64_t plan_weights_n(const struct plan_own *own, uint32_t n_ring);
 uint64_t plan_replay_n(const struct plan_own *own);
-/* Slots of the ring. Each part's worker may have two units lent, so that it waits for none that another has; and one
- * more is fetched meanwhile. n_parts: of this host. */
+/* Number of slots of the ring: two for each worker, which may have two units lent and so waits for no other worker, and
+ * one for the unit that is being fetched. n_parts: this host's parts, at least as many as its workers. */
 uint32_t plan_ring_slots(const struct plan_own *own, uint32_t n_parts);
 /* Divides the units among n_hosts, in order, by their trained elements; each host gets at least one that is trained.
- * Host 0 has the first unit. The same on every host. -EINVAL with a sentence: fewer units are trained. */
+ * Host 0 has the first unit. All hosts compute the same division. -EINVAL with a sentence: fewer units are trained. */
 int plan_divide(uint32_t *own_first, uint32_t *n_own, const struct model *model, uint32_t n_hosts, uint32_t host,
                 struct error *err);
 
@@ -149,36 +152,34 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
 
 /* A row of a classifier's minibatch. */
 struct plan_row {
-    uint32_t n_tokens; /* its length, at least 1; the step's tokens beyond are padding */
+    uint32_t n_tokens; /* length of the row, at least 1; the step's tokens beyond are padding */
     uint32_t second;   /* the first token of segment 1; n_tokens: there is none */
 };
 
 /* Label of a position that does not count. */
 #define PLAN_NO_LABEL UINT32_MAX
 
-/* Where everything is in a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's
- * logits.
+/* Layout of a job's data segment, in bytes from its start: two buffers, each a minibatch; then a classifier's logits.
  *
  * Rows of a step have a length of its own, n_tokens <= seq; ids and labels are then (batch, n_tokens), without gaps. A
- * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a float.
- * PLAN_NO_LABEL: no label. */
+ * label is the token to predict. A classifier's row has its label at its first token: the class, or the bits of a
+ * float. PLAN_NO_LABEL: no label. */
 struct plan_data {
     struct {
         uint64_t ids, labels; /* (batch, n_tokens) u32 */
-        uint64_t rows;        /* (batch) struct plan_row, of a classifier */
+        uint64_t rows;        /* (batch) struct plan_row; classifiers alone */
     } buffers[2];
-    uint64_t
-        logits; /* (batch, n_labels) float, of a classifier: written by an evaluation, whose rows are the first ones */
+    uint64_t logits; /* (batch, n_labels) float; classifiers alone: an evaluation writes its rows' */
     uint64_t bytes;
 };
-/* n_labels: of struct model_config. */
+/* n_labels: model_config.n_labels. */
 struct plan_data plan_data_of(uint32_t batch, uint32_t seq, uint32_t n_labels);
 
 /* In a generation the segment has (batch, seq) ids, u32, and at plan_generate_logits (batch, vocabulary) logits,
  * float. */
 uint64_t plan_generate_logits(uint32_t batch, uint32_t seq);
 
-/* Bytes of the data segment, by the job's purpose. */
+/* Bytes of a job's data segment. */
 uint64_t plan_data_bytes(const struct plan_goal *goal, const struct model_config *config);
 
 #endif
