@@ -28,7 +28,7 @@ struct safetensors_entry {
     uint32_t n_dims;
     uint64_t shape[8];
     uint64_t n;      /* elements */
-    uint64_t offset; /* of the first element, bytes from the file's start */
+    uint64_t offset; /* position of the first element in the file, in bytes */
     struct file file;
 };
 

@@ -20,7 +20,7 @@ enum {
     BACKLOG = 128,
     TICK_MS = 250,
     PLACES = PORT_GUESTS + PORT_SESSIONS, /* for those that have not shown the key, and those that have */
-    AWAY_LINES = 8,                       /* of the log per period, for connections turned away */
+    AWAY_LINES = 8,                       /* lines of the log per period about connections turned away */
     AWAY_TICKS = 40,                      /* that period */
     SPARE_FDS = 32,                       /* descriptors that stay free for the daemon's own user */
 };

@@ -233,7 +233,7 @@ static uint32_t link_class(struct link links[MODEL_KEEPINGS - 1], const struct s
     }
 }
 
-/* Of all classes, by falling rates; each class's in their order. */
+/* Merges the links of all classes by falling rates; each class's stay in order. */
 static void link_best(struct links *out, const struct search *s, uint32_t rows)
 {
     struct link links[MODEL_CLASSES][MODEL_KEEPINGS - 1];

@@ -41,7 +41,7 @@ struct place {
     uint32_t row, token;
 };
 
-/* Of a span's first token; above the blocks, of an end. */
+/* The place of a span's first token; above the blocks, of an end. */
 static struct place place_of_span(const struct tiles *t, uint32_t span)
 {
     return joins(t->worker) ? (struct place){.token = t->spans[span].at} : (struct place){.row = span};

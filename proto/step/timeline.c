@@ -257,7 +257,7 @@ static const struct device_link played = {pull, wait_weights, loss, take_slot, c
 
 /* ---- steps ---- */
 
-/* Of the share's first rows, all of full length. */
+/* Makes a minibatch whose rows all have full length. */
 static int make_share(struct timeline *t)
 {
     const struct plan_setting *p = &t->s->plan->setting;

@@ -47,8 +47,8 @@ struct channel {
 bool channel_address_fits(const char *address);
 
 /* An unused socket; nanomsg keeps its thread while one exists. -EMFILE, -ENOMEM. */
-int channel_hold(void);
-void channel_let_go(int hold);
+int channel_hold_thread(void);
+void channel_release_thread(int hold);
 
 /* Binds or connects to an address that fits. On -EMFILE, -EADDRINUSE or -errno no callback follows. Packets wait in the
  * queue until there is a peer. */

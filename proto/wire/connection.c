@@ -125,7 +125,7 @@ int connection_connect(int *out, const char *path, struct error *err)
     case -EACCES:
         return error_set(err, rc, "the daemon at %s belongs to another user, and serves no group of yours", path);
     case -EAGAIN:
-        return error_set(err, rc, "the daemon at %s does not answer: too many wait at its connection", path);
+        return error_set(err, rc, "the daemon at %s does not answer: too many wait at its socket", path);
     default:
         return error_set(err, rc, "connecting to %s: %s", path, strerror(-rc));
     }

@@ -19,18 +19,18 @@
 
 enum {
     BACKLOG = 128,
-    ACCEPTS = 16,        /* per event */
-    MEMBERS = 128,       /* of the group's listener in a tick: the kernel does not say whose the next one is */
-    ATTACHING = 4,       /* what an attempt costs of a user's budget */
-    RETRY_MS = 500,      /* after running out of descriptors */
-    STALE_S = 60,        /* a directory without a listener */
+    ACCEPTS = 16,        /* sockets accepted per event */
+    MEMBERS = 128,       /* members accepted in a tick: the kernel does not say which user is next */
+    ATTACHING = 4,       /* cost of an attempt to attach, in a user's budget */
+    RETRY_MS = 500,      /* pause after running out of descriptors */
+    STALE_S = 60,        /* age of a directory without a listening socket that may be removed */
     USER_SESSIONS = 64,  /* maximum per user other than the daemon's own and root; or a quarter of the descriptors */
-    AWAY_LINES = 8,      /* of the log per period, for peers turned away */
+    AWAY_LINES = 8,      /* lines of the log per period about peers turned away */
     AWAY_RETRIES = 20,   /* period, in units of RETRY_MS */
     DIRECTORY_MAX = 128, /* longer than any address allows */
 };
 
-/* One of the two connections. Members have their own, so they cannot fill the owner's queue. */
+/* One of the two listening sockets. Members have their own, so they cannot fill the owner's queue. */
 struct entrance {
     struct session_listener *listener;
     uv_poll_t poll;
@@ -196,12 +196,12 @@ static int make_channels(const char *directory, struct error *err)
 void session_remove_stale(const char *directory)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    char connection[PATH_MAX], lock[PATH_MAX];
+    char socket_path[PATH_MAX], lock[PATH_MAX];
     struct stat info;
 
-    snprintf(connection, sizeof connection, "%.4000s/listener", directory);
+    snprintf(socket_path, sizeof socket_path, "%.4000s/listener", directory);
     snprintf(lock, sizeof lock, "%.4000s/lock", directory);
-    if (lstat(connection, &info) < 0 && (lstat(directory, &info) < 0 || time(NULL) - info.st_mtime < STALE_S))
+    if (lstat(socket_path, &info) < 0 && (lstat(directory, &info) < 0 || time(NULL) - info.st_mtime < STALE_S))
         return;
     int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0 && errno == ENOENT)
@@ -216,9 +216,9 @@ void session_remove_stale(const char *directory)
     close(fd);
 }
 
-/* Binds under a temporary name and renames once it listens, so that a visible listener always has a daemon behind
- * it. */
-static int bind_connection(int *out, const char *directory, const char *name, gid_t group, struct error *err)
+/* Binds a listening socket under a temporary name and renames it once it listens, so that a visible one always has a
+ * daemon behind it. */
+static int bind_listener(int *out, const char *directory, const char *name, gid_t group, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char path[DIRECTORY_MAX + 16];
@@ -336,13 +336,13 @@ static void admit(struct session_listener *listener, int fd)
         return;
     }
     s->listener = listener;
-    s->only_looks = !is_master(peer.uid) && listener->users != listener->group &&
-                    (listener->users == SESSION_NO_GROUP || !connection_peer_is_member(fd, listener->users));
+    s->may_only_view = !is_master(peer.uid) && listener->users != listener->group &&
+                       (listener->users == SESSION_NO_GROUP || !connection_peer_is_member(fd, listener->users));
     session_enlist(s, &listener->sessions);
     session_charge(s, ATTACHING);
 }
 
-/* True if the user has no budget, but all that there is. */
+/* True if the session's user has no budget: it may ask without a limit. */
 static bool is_free(const struct session *s)
 {
     return !s->listener || is_master(s->peer_uid) || s->peer_uid == SESSION_REMOTE_USER;
@@ -390,7 +390,7 @@ int session_adopt(struct session_listener *listener, int fd)
     return 0;
 }
 
-/* Accepts the next waiting connection; -1: none. */
+/* Accepts the next peer that waits; -1: there is none. */
 static int accept_one(struct entrance *at)
 {
     struct session_listener *listener = at->listener;
@@ -472,7 +472,7 @@ static void on_retry(uv_timer_t *timer)
 static int open_entrance(struct entrance *at, const char *name, gid_t group, struct error *err)
 {
     const struct session_listener *listener = at->listener;
-    int rc = bind_connection(&at->fd, listener->directory, name, group, err);
+    int rc = bind_listener(&at->fd, listener->directory, name, group, err);
 
     if (rc < 0)
         return rc;
@@ -555,7 +555,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     return 0;
 }
 
-/* Checks that members can pass every directory above; otherwise they could not reach the daemon. */
+/* Checks that members of the group can pass every directory above; otherwise they could not reach the daemon. */
 static int check_way(const char *directory, gid_t group, struct error *err)
 {
     char part[DIRECTORY_MAX];

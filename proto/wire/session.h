@@ -81,10 +81,10 @@ void session_charge_time(struct session *s, uint64_t ns);
 /* Refills the budgets: call each second. */
 void session_refill(struct session_listener *listener);
 
-/* Makes nanomsg start its thread and keeps it until session_let_thread_go: nanomsg aborts if it cannot start it later.
+/* Makes nanomsg start its thread and keeps it until session_release_thread: nanomsg aborts if it cannot start it later.
  * Call before the first session, after process_check_threads. -EMFILE, -EAGAIN with a sentence. */
 int session_hold_thread(int *hold, struct error *err);
-void session_let_thread_go(int hold); /* after the last session has closed */
+void session_release_thread(int hold); /* after the last session has closed */
 
 /* Starts attaching to the daemon at directory. hello: role and its fields; version and pid are filled in. Returns 0 and
  * *out; or -ENOENT (no such daemon), -ECONNREFUSED (a stale socket: nobody listens) or -errno with a sentence, and then

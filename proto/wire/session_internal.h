@@ -63,7 +63,7 @@ struct session {
     int peer_pid;
     uid_t peer_uid;
     bool is_held;                      /* it stays unread until its user's budget allows it */
-    bool only_looks;                   /* the peer may only be a viewer */
+    bool may_only_view;                /* the peer may only be a viewer */
     char address[SESSION_ADDRESS_MAX]; /* the channel's; empty on a peer's side before WELCOME */
     char path[SESSION_ADDRESS_MAX];    /* path of the connection's listening socket, on a peer's side */
     struct message hello;              /* ours on a peer's side, otherwise the peer's */

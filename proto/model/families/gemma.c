@@ -11,7 +11,7 @@ static const struct family_key keys[] = {
     {0},
 };
 
-/* Of files from 2024; transformers no longer reads it. */
+/* Files from 2024 have hidden_activation; transformers no longer reads it. */
 static const char *const harmless[] = {"hidden_activation", NULL};
 static const char *const unsupported[] = {"use_bidirectional_attention", NULL};
 

@@ -284,7 +284,7 @@ static uint64_t cache_bytes(const struct plan_setting *s, const struct model *mo
     return most;
 }
 
-/* Of all rows, each a multiple of PLAN_ALIGNMENT. */
+/* Places the caches of all rows, each a multiple of PLAN_ALIGNMENT. */
 static void take_caches(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint64_t rows = plan->choice.microbatch;
@@ -449,7 +449,7 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     return 0;
 }
 
-/* Of one class; of several the sentence does not name it. */
+/* Checks the keeping of one class; the sentence does not name the class. */
 static int check_keeping(const struct plan_keeping *k, uint32_t n_blocks, bool may_keep, struct error *err)
 {
     if (k->n_kept > (may_keep ? n_blocks : 0))

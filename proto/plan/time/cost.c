@@ -286,7 +286,7 @@ struct range {
     uint32_t begin, end;
 };
 
-/* Of the layers below `at`, and of those from it on, leaves those that the one at this place is one of. */
+/* Cuts the range at `at`, and leaves the half that contains `place`. */
 static void cut(struct range *range, uint32_t at, uint32_t place)
 {
     if (place < at && at < range->end)
