@@ -1,7 +1,7 @@
-/* eps/store/pieces.h - a long operation, in pieces that its observer counts and may be the last.
+/* eps/store/pieces.h - a long operation in pieces, so that another thread can watch it go on, and end it.
  *
- * A thread that draws, reads or touches gigabytes notes each piece before it does it, at most PIECES_BYTES of memory. So
- * another thread sees that it goes on, and can end it: what is abandoned does no further piece. */
+ * A thread that draws, reads or touches gigabytes notes each piece before it does it, at most PIECES_BYTES of memory.
+ * So another thread sees that it goes on, and can end it: what is abandoned does no further piece. */
 #ifndef EPS_STORE_PIECES_H
 #define EPS_STORE_PIECES_H
 

@@ -138,7 +138,7 @@ static int take(void **out, struct store *store, struct memory *memory, enum led
     return 0;
 }
 
-/* The same for a small table; the ledger counts tables from 4 KiB on. */
+/* Allocates a small table and enters it in the ledger, which counts tables from 4 KiB on. */
 static void *take_table(struct store *store, size_t n, size_t size)
 {
     void *table = calloc(n ? n : 1, size);

@@ -44,8 +44,8 @@ static void free_all(struct hosts *hosts)
     free(hosts);
 }
 
-/* Open MPI's own launcher and Slurm's, by the variables that they set. A process without them would be a job of its own,
- * which MPI_Init starts a daemon for. */
+/* Open MPI's own launcher and Slurm's, by the variables that they set. A process without them would be a job of its
+ * own, which MPI_Init starts a daemon for. */
 static bool is_launched(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"};

@@ -149,7 +149,8 @@ static void lose(struct progress *p, uint32_t host, const char *format, ...)
     notify(hosts);
 }
 
-/* ---- what the caller wants ---------------------------------------------------------------------------------------- */
+/* ---- what the caller wants
+ * ---------------------------------------------------------------------------------------- */
 
 /* Bytes to another host, or from it; both return at once. */
 static void send_bytes(struct progress *p, uint32_t host, int tag, const void *data, uint64_t bytes)
@@ -206,7 +207,8 @@ static bool obey_all(struct progress *p)
     }
 }
 
-/* ---- what has happened ---------------------------------------------------------------------------------------------- */
+/* ---- what has happened
+ * ---------------------------------------------------------------------------------------------- */
 
 static void finish(struct progress *p, const struct transfer *t)
 {
@@ -232,7 +234,7 @@ static void finish(struct progress *p, const struct transfer *t)
     }
 }
 
-/* Of a failed MPI_Testsome: the host of the first transfer that failed is lost. */
+/* After a failed MPI_Testsome: the host of the first transfer that failed is lost. */
 static bool blame(struct progress *p, int rc, int n_done)
 {
     for (int i = 0; rc == MPI_ERR_IN_STATUS && i < n_done; i++)
@@ -401,7 +403,8 @@ static bool test_frames(struct progress *p)
     }
 }
 
-/* ---- silence ------------------------------------------------------------------------------------------------------- */
+/* ---- silence
+ * ------------------------------------------------------------------------------------------------------- */
 
 static void watch(struct progress *p)
 {
@@ -423,7 +426,8 @@ static void watch(struct progress *p)
         lose(p, before, "host %u is lost: nothing came from it for %u ms", before, hosts->options.silence_ms);
 }
 
-/* ---- the thread's life ----------------------------------------------------------------------------------------------- */
+/* ---- the thread's life
+ * ----------------------------------------------------------------------------------------------- */
 
 static void enter(struct hosts *hosts, enum phase phase)
 {
