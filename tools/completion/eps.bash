@@ -36,9 +36,10 @@ _eps_options() {
 }
 
 _eps_daemons() {
-    local door
-    for door in "${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/eps}" "/tmp/eps-$UID"; do
-        [ -n "$door" ] && [ -d "$door" ] && find "$door" -mindepth 2 -maxdepth 2 -name door -printf '%h\n' 2>/dev/null
+    local folder
+    for folder in "${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/eps}" "/tmp/eps-$UID"; do
+        [ -n "$folder" ] && [ -d "$folder" ] &&
+            find "$folder" -mindepth 2 -maxdepth 2 -name listener -printf '%h\n' 2>/dev/null
     done | sed 's|.*/||'
 }
 
