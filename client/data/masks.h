@@ -15,6 +15,7 @@
 
 #include "proto/base/error.h"
 #include "proto/base/random.h"
+#include "proto/plan/memory/data.h"
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* client/model/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
- * The segment holds two buffers (struct plan_data, proto/plan/memory/host.h). The client writes one while the workers
+ * The segment holds two buffers (struct plan_data, proto/plan/memory/data.h). The client writes one while the workers
  * read the other. For generation it holds a row of ids and one of logits (vocabulary) for each text. */
 #ifndef CLIENT_MODEL_JOB_H
 #define CLIENT_MODEL_JOB_H
@@ -10,7 +10,7 @@
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/model.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/wire/segment.h"
 
 #include <stdint.h>

@@ -4,7 +4,7 @@
 #include "proto/step/step.h"
 #include "device/worker/link.h"
 #include "proto/base/process.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -10,6 +10,7 @@
 
 #include "eps/base/peers.h"
 #include "eps/relay/relay.h"
+#include "proto/plan/memory/data.h"
 
 /* A client's request that does not fit the state ends its session. */
 enum job_state {

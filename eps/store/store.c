@@ -4,7 +4,7 @@
 #include "eps/store/store_files.h"
 #include "eps/store/team.h"
 #include "proto/base/random.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/files.h"
 
 #include <assert.h>
 #include <errno.h>

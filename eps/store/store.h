@@ -37,7 +37,7 @@
 #include "eps/store/pieces.h"
 #include "proto/base/ledger.h"
 #include "proto/model/model.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/division.h"
 #include "proto/wire/segment.h"
 
 #include <stdbool.h>

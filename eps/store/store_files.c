@@ -1,7 +1,7 @@
 #include "eps/store/store_files.h"
 
 #include "proto/model/checkpoint_layout.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/files.h"
 
 #include <assert.h>
 #include <errno.h>

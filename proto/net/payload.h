@@ -16,6 +16,7 @@
 #ifndef PROTO_NET_PAYLOAD_H
 #define PROTO_NET_PAYLOAD_H
 
+#include "proto/plan/memory/data.h"
 #include "proto/wire/message.h"
 #include "proto/wire/segment.h"
 

@@ -12,7 +12,7 @@
 #define PROTO_PLAN_FIT_H
 
 #include "proto/plan/time/cost.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/room.h"
 #include "proto/plan/memory/plan.h"
 #include "proto/plan/time/profile.h"
 

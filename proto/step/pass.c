@@ -1,6 +1,6 @@
 #include "proto/step/pass.h"
 
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 
 #include <errno.h>
 #include <math.h>

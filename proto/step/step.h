@@ -21,7 +21,7 @@
 #include "proto/base/ledger.h"
 #include "proto/base/trace.h"
 #include "proto/model/model.h"
-#include "proto/plan/memory/host.h"
+#include "proto/plan/memory/data.h"
 #include "proto/plan/memory/plan.h"
 
 /* A minibatch in host memory that others can write: a copy is checked against model and plan, and used. */
