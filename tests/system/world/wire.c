@@ -285,8 +285,7 @@ void wire_unlisten(struct wire_entrance *at, void (*on_closed)(void *data))
     loop_close(at->loop, at, on_entrance_closed);
 }
 
-/* ---- the connection
- * --------------------------------------------------------------------------------------------------- */
+/* ---- the connection ---------------------------------------------------------------------------------------------- */
 
 int connection_connect(int *out, const char *path, struct error *err)
 {
