@@ -382,8 +382,7 @@ void relay_observe(const struct relay *r, uint32_t first, uint32_t n, struct rel
     }
 }
 
-/* ---- a loss that is expected
- * -------------------------------------------------------------------------------------- */
+/* ---- a loss that is expected ------------------------------------------------------------------------------------- */
 
 static bool is_unfinished_of(const struct relay *r, uint32_t worker, uint32_t part)
 {

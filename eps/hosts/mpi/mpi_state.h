@@ -97,6 +97,12 @@ struct hosts {
     struct peer *peers; /* (n) */
 };
 
+/* The thread's: enters a phase, and wakes the caller if it waits for that. */
+void hosts_mpi_enter(struct hosts *hosts, enum phase phase);
+/* The thread's: sleeps until there is a command, or for a time that grows with `idle`, the polls in a row that found
+ * nothing. moves: a slice or a fetch is under way, so the sleep is short. */
+void hosts_mpi_rest(struct hosts *hosts, bool moves, unsigned idle);
+
 /* The thread's function; arg is the struct hosts. */
 void *hosts_mpi_run(void *arg);
 

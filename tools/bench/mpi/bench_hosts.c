@@ -41,8 +41,7 @@ static size_t piece_bytes(size_t share, size_t k)
     return share - k * PIECE < PIECE ? share - k * PIECE : PIECE;
 }
 
-/* ---- by the table
- * -------------------------------------------------------------------------------------------------- */
+/* ---- by the table ------------------------------------------------------------------------------------------------ */
 
 struct bench {
     const struct hosts_ops *ops;
@@ -186,8 +185,7 @@ static int run_table(size_t bytes)
     return 0;
 }
 
-/* ---- by bare MPI, which spins
- * ---------------------------------------------------------------------------------------- */
+/* ---- by bare MPI, which spins ------------------------------------------------------------------------------------ */
 
 static int run_raw(size_t bytes)
 {
@@ -230,8 +228,7 @@ static int run_raw(size_t bytes)
     return 0;
 }
 
-/* ---- the launcher of both
- * --------------------------------------------------------------------------------------------- */
+/* ---- the launcher of both ---------------------------------------------------------------------------------------- */
 
 struct round {
     double seconds, copies, ping, idle; /* the slowest rank's */
